@@ -1,7 +1,7 @@
-"""A store's files in an S3 bucket, or in any object store that speaks its protocol.
+"""A store's files in a bucket of S3 or of a compatible object store.
 
-Credentials come from where every AWS program takes them: the environment, ~/.aws, the machine's
-role. None is ever part of a location, of a record or of a message. No bucket is ever made.
+Credentials come from the usual places: the environment, ~/.aws, the machine's role. They are never
+part of a location, a record or a message. A bucket is never created.
 
     s3://BUCKET/PREFIX[?endpoint_override=HOST:PORT&scheme=http&region=REGION]
 """
@@ -25,8 +25,8 @@ import pyarrow.fs as arrow_fs
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.files import FileInfo, PermanentError, UnreachableError, arriving
 
-_CONNECT_SECONDS, _SILENCE_SECONDS, _TRIES = 5, 30, 2  # the store's own patience is what counts
-_ONE_PUT = 5 * 2**20  # bytes; up to here Arrow sends one request, whole or not at all
+_CONNECT_SECONDS, _SILENCE_SECONDS, _TRIES = 5, 30, 2  # the store has its own retries
+_ONE_PUT = 5 * 2**20  # bytes; up to this size Arrow sends one atomic request
 _CHUNK = 8 * 2**20
 _ERROR = re.compile(r"AWS Error ([A-Z_]+)(?: \(HTTP status (\d+)\))?")
 _REFUSED = {
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class Bucket:
-    """Whole or not at all: one PUT; above 5 MiB under another name, then copied by the server."""
+    """Writes atomically: by one PUT; above 5 MiB under another name that the server then copies."""
 
     is_folder = False
 
@@ -89,7 +89,7 @@ class Bucket:
             return True
 
     def create(self, folders: Iterable[str]) -> None:
-        """Marks the prefix as a store, where it is not one."""
+        """Marks the prefix as a store, unless it is one."""
         wanted = list(folders)
         if not self.folders() & set(wanted):
             with self._explained():
@@ -107,7 +107,7 @@ class Bucket:
         with self._explained():
             try:
                 found: list[Any] = self._fs.get_file_info(arrow_fs.FileSelector(path))
-            except FileNotFoundError:  # also where the whole bucket is missing
+            except FileNotFoundError:  # raised also for a missing bucket
                 self._check_bucket()
                 return []
             return found
@@ -174,8 +174,8 @@ class Bucket:
             stream.write(content)
 
     def _publish(self, path: str, chunks: Iterable[bytes]) -> None:
-        """Arrow's stream publishes what it has when it is closed, after an error too. So it writes
-        under another name, and the server copies what arrived whole."""
+        """Arrow's stream publishes what it has when it is closed, even after an error. So write
+        under another name, and let the server copy the complete file."""
         folder, _, _ = path.rpartition("/")
         temporary = f"{self._root}/{folder}/.{uuid.uuid4().hex}.tmp"
         sent = 0
@@ -214,7 +214,7 @@ class Bucket:
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
-        """Arrow's errors are OSErrors with AWS's words in them: made ours, with a next step."""
+        """Turns Arrow's OSErrors, which quote AWS, into ours, which give a next step."""
         try:
             yield
         except (FileNotFoundError, PermanentError, UnreachableError):
@@ -224,7 +224,7 @@ class Bucket:
 
     def _explain(self, error: OSError) -> OSError:
         text = re.sub(r"\s*\(Request ID:.*", "", str(error).splitlines()[0] if str(error) else "")
-        words = _ERROR.findall(text)  # the last one: the others are a file's name
+        words = _ERROR.findall(text)  # use the last: a file name may look like an error
         codes = set(words[-1]) if words else set()
         if codes & {"NO_SUCH_KEY", "RESOURCE_NOT_FOUND", "404"}:
             return FileNotFoundError(text)
@@ -248,8 +248,8 @@ class Bucket:
 
 
 def _uninterrupted(action: Callable[[], T]) -> T:
-    """Ctrl-C must not end a stream between its opening and its content: closing publishes it."""
-    with ThreadPoolExecutor(1) as pool:  # signals reach the main thread only
+    """Protects a stream from Ctrl-C: closing it early would publish an incomplete file."""
+    with ThreadPoolExecutor(1) as pool:  # signals only reach the main thread
         return pool.submit(action).result()
 
 
@@ -257,16 +257,16 @@ def _uninterrupted(action: Callable[[], T]) -> T:
 
 
 class Url(NamedTuple):
-    """The parts of a location, and the location as it is kept."""
+    """The parts of a location, and the normalised location."""
 
     bucket: str
-    prefix: str  # without slashes at its ends; may be empty
+    prefix: str  # without outer slashes; may be empty
     options: dict[str, str]
     location: str
 
 
 def parse_url(text: str) -> Url:
-    """Raises StoreError, which never repeats what may be a secret."""
+    """Raises StoreError, whose message never repeats a possible secret."""
     rest, _, query = text.removeprefix("s3://").partition("?")
     if "@" in rest.split("/")[0]:
         raise StoreError(
@@ -286,7 +286,7 @@ def _with_options(bucket: str, prefix: str, query: str) -> Url:
     unknown = sorted(set(options) - set(_OPTIONS))
     if unknown or (query and not options):
         named = ", ".join(name for name in unknown if re.fullmatch("[a-z_]+", name))
-        raise StoreError(  # a value may be a secret: none is shown
+        raise StoreError(  # shows no value: it may be a secret
             f"the location s3://{bucket}/{prefix} has unknown options{named and f': {named}'}. "
             f"Write {_FORM}; credentials come from the environment or ~/.aws."
         )
@@ -302,7 +302,7 @@ def _with_options(bucket: str, prefix: str, query: str) -> Url:
 
 
 class Endpoint(NamedTuple):
-    """Where the server is: host and port, None for Amazon's own."""
+    """The server's host and port; None for Amazon S3."""
 
     host: str | None
     scheme: str
@@ -312,7 +312,7 @@ class Endpoint(NamedTuple):
 
 
 def find_endpoint(options: dict[str, str]) -> Endpoint:
-    """The location's own, else what AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL says."""
+    """The endpoint of the location, else of AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL."""
     told = options.get("endpoint_override")
     if told is None and os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "") != "true":
         told = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")

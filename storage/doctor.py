@@ -1,7 +1,7 @@
-"""Finds what is wrong with a store's files, and fixes it without deleting any data.
+"""Finds problems in a store's files, and fixes them without deleting data.
 
-`examine` only reads. `fix` moves what is no record to `set-aside/<table>/`, where nothing reads
-it; what it deletes are files that a stopped write left, halves of networks among them, and
+`examine` only reads. `fix` moves files that are not records to `set-aside/<table>/`, where nothing
+reads them. It deletes only what interrupted writes left, such as incomplete networks, and the
 checkpoints of finished trials. A file of a newer lp-sweep is named and never touched.
 """
 
@@ -27,8 +27,8 @@ from lp_sweep.storage.tablefiles import THREADS, record_name
 CHECKPOINTS = "checkpoints"
 _OTHER_FOLDERS = (CHECKPOINTS, "runs", "underway", WEIGHTS)
 _STALE_SECONDS = 3600.0
-_DAY = 86_400.0  # seconds without a new file: no network takes so long to send
-_TEXTS = {"sweeps": (".yaml",)}  # what a table's folder has besides records
+_DAY = 86_400.0  # seconds; sending a network never takes so long
+_TEXTS = {"sweeps": (".yaml",)}  # files of a table's folder that are not records
 
 Action = Literal["set aside", "delete", "split", "salvage", "leave"]
 _REMEDIES: dict[Action, str] = {
@@ -41,7 +41,7 @@ _REMEDIES: dict[Action, str] = {
 
 
 class Finding(NamedTuple):
-    """One file that is not as it should be, and what `fix` does about it."""
+    """A problem with one file, and what `fix` does about it."""
 
     location: str
     reason: str
@@ -51,13 +51,13 @@ class Finding(NamedTuple):
 
 
 def examine(store: Store) -> list[Finding]:
-    """Reads every record once. Raises StoreError when the store can't be read."""
+    """Reads every record once. Raises StoreError if the store can't be read."""
     found: list[Finding] = []
     for table in TABLES:
         found += _examine_table(store, table)
     for folder in _OTHER_FOLDERS:
         found += _stale(store, folder)
-    for trial in sorted(store.perform(f"list {WEIGHTS}", lambda: store.files.folders(WEIGHTS))):
+    for trial in sorted(store.folders(WEIGHTS)):
         found += _look_at_network(store, f"{WEIGHTS}/{trial}")
     return found + _orphans(store)
 
@@ -76,7 +76,7 @@ def _finding(store: Store, path: str, reason: str, action: Action) -> Finding:
 
 
 def _stale(store: Store, folder: str) -> list[Finding]:
-    """Files that a stopped write left behind."""
+    """The files that interrupted writes left."""
     oldest = time.time() - _STALE_SECONDS
     infos = store.perform(f"list {folder}", lambda: store.files.list(folder))
     return [
@@ -87,7 +87,7 @@ def _stale(store: Store, folder: str) -> list[Finding]:
 
 
 def _look_at_network(store: Store, folder: str) -> list[Finding]:
-    """Files of a network that was sent or deleted only in part."""
+    """The files of a network that was not completely sent or deleted, or is no longer needed."""
     infos = store.listing(folder)
     whole = any(info.name == CONFIG for info in infos)
     half = [] if whole or any(_is_young(info) for info in infos) else infos
@@ -97,7 +97,7 @@ def _look_at_network(store: Store, folder: str) -> list[Finding]:
 
 
 def _idle(store: Store, folder: str, infos: Sequence[FileInfo]) -> list[Finding]:
-    """A network that still waits to be gone on from."""
+    """A network that is still kept for trials that continue from it."""
     if any(_is_young(info) for info in infos):
         return []
     if kept_by(store, folder.removeprefix(f"{WEIGHTS}/")) not in (NEED, NEED_BEST):
@@ -114,7 +114,7 @@ def _is_young(info: FileInfo) -> bool:
 
 
 def _look(store: Store, folder: str, info: FileInfo) -> Finding | None:
-    """The problem with one file of a table; None: there is none, or the file is gone."""
+    """The problem with a file of a table; None if there is none, or no such file."""
     table, _, packs = folder.partition("/")
     path = f"{folder}/{info.name}"
     name = record_name(info.name)
@@ -171,9 +171,9 @@ def _orphans(store: Store) -> list[Finding]:
 
 
 def fix(store: Store, findings: list[Finding]) -> None:
-    """Do what each finding's remedy says. A file that is in order by now, or gone, stays so.
+    """Applies each finding's remedy, unless the file has been repaired or deleted meanwhile.
 
-    Raises StoreError when the store can't be written; running it again goes on.
+    Raises StoreError if the store can't be written; it can be run again.
     """
     for finding in findings:
         folder, _, file_name = finding.path.rpartition("/")
@@ -183,10 +183,10 @@ def fix(store: Store, findings: list[Finding]) -> None:
             size = store.perform(f"read {folder}", partial(store.files.size, finding.path))
             info = FileInfo(file_name, size or 0, 0.0)
             if size is not None and (now := _look(store, folder, info)) is not None:
-                _mend(store, now, folder.partition("/")[0])
+                _repair(store, now, folder.partition("/")[0])
 
 
-def _mend(store: Store, finding: Finding, table: str) -> None:
+def _repair(store: Store, finding: Finding, table: str) -> None:
     if finding.action == "split":
         rows = parquet.decode(store.content(finding.path), table)
         for name in _ids(rows, table):
@@ -206,5 +206,5 @@ def _set_aside(store: Store, path: str) -> None:
         target = f"{target}.{uuid.uuid4().hex[:8]}"
     try:
         store.perform(f"move {path}", lambda: store.files.move(path, target))
-    except FileNotFoundError:  # another doctor was faster
+    except FileNotFoundError:  # another doctor moved it
         return

@@ -1,11 +1,10 @@
-"""Where a store's files lie: the little that a store needs of a folder or of a bucket.
+"""The file operations that a store needs, on a folder or a bucket.
 
-    Files                a place that holds small files in folders
-    ├── folder.Folder    a folder of this machine or of a network mount
+    Files                the operations
+    ├── folder.Folder    a local folder or a network mount
     └── bucket.Bucket    a prefix of an S3 bucket
 
-Errors are OSErrors, as the system or the server gave them; `store.Store` makes StoreErrors of them
-and decides what is tried again.
+Both raise OSErrors; `store.Store` turns them into StoreErrors and decides what to retry.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _OTHER_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
 NOT_A_FILE = -1  # as a size
-SET_ASIDE = "set-aside"  # the folder of what is no record, which nothing reads
+SET_ASIDE = "set-aside"  # the folder for files that are not records; nothing reads it
 
 
 class FileInfo(NamedTuple):
@@ -35,28 +34,24 @@ class FileInfo(NamedTuple):
 
     name: str
     size: int  # bytes, or NOT_A_FILE
-    modified: float  # seconds since 1970, by the clock of whoever holds the file
+    modified: float  # seconds since 1970, by the clock of the file's server
     kind: str = "a file"  # else such as `a directory`
 
 
 class PermanentError(OSError):
-    """Waiting does not help: a wrong name, no such bucket, no right to it."""
+    """Retrying does not help: a wrong name, a missing bucket, no permission."""
 
 
 class NotAFileError(PermanentError):
-    """A directory, a socket, a named pipe or a link to nothing has the name of a file."""
+    """A directory, socket, named pipe or dangling link is in the place of a file."""
 
 
 class UnreachableError(OSError):
-    """The place itself is away: unmounted, renamed, no connection. It may come back."""
+    """The location is unreachable: unmounted, renamed, no connection. It may come back."""
 
 
-# asking again changes none of these
-_LASTING = (
-    FileNotFoundError,
-    IsADirectoryError,
-    NotADirectoryError,
-    PermissionError,
+_NOT_RETRIED = (
+    *(FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError),
     PermanentError,
 )
 
@@ -65,81 +60,81 @@ T = TypeVar("T")
 
 @contextlib.contextmanager
 def arriving(target: Path) -> Iterator[Path]:
-    """A name beside `target` to write to; at the end the file becomes `target`, whole or not at
-    all. It starts with a dot and ends otherwise: no listing takes it for a record."""
+    """Yields a temporary path next to `target`, which is renamed to `target` at the end. Its name
+    starts with a dot and ends in .tmp, so no listing takes it for a record."""
     temporary = target.with_name(f".{uuid.uuid4().hex}.tmp")
     try:
         yield temporary
         temporary.replace(target)
     finally:
-        with contextlib.suppress(OSError):  # mostly it is gone: it was renamed
+        with contextlib.suppress(OSError):  # usually it was renamed
             temporary.unlink()
 
 
 class Files(Protocol):
-    """Folders of files below one place. A path is `folder/name`, with slashes.
+    """Files in folders below one location. A path is `folder/name`, with slashes.
 
-    A write is there whole or not at all, whatever happens meanwhile to this process. What is not
-    there raises FileNotFoundError; another OSError may pass by itself, save PermanentError.
+    Writes are atomic, even if this process is killed. A missing file raises FileNotFoundError; any
+    other OSError may be temporary, except PermanentError.
     """
 
     @property
     def location(self) -> str:
-        """As a user writes it: an absolute folder, or `s3://bucket/prefix`."""
+        """An absolute folder, or `s3://bucket/prefix`."""
 
     @property
     def is_folder(self) -> bool:
-        """Then a crash of the machine can leave half a file, and a mount can be away."""
+        """In a folder a crash can leave half a file, and the mount can be missing."""
 
     def exists(self) -> bool:
-        """Whether the place is there; no statement of what it holds."""
+        """Whether the location exists, whatever it contains."""
 
     def create(self, folders: Iterable[str]) -> None:
-        """Make the place. Never makes a bucket."""
+        """Creates the location. Never creates a bucket."""
 
     def folders(self, below: str = "") -> set[str]:
-        """Names of the folders right below the place, or below a folder of it."""
+        """The names of the folders directly in the location, or in one of its folders."""
 
     def list(self, folder: str) -> list[FileInfo]:
-        """The files right below a folder, [] where there is no such folder. What has a file's
-        name and is none, such as a directory `t1-a.parquet`, is listed with the size NOT_A_FILE."""
+        """The files directly in a folder; [] if there is no such folder. Anything else with a
+        file's name, such as a directory `t1-a.parquet`, is listed with the size NOT_A_FILE."""
 
     def size(self, path: str) -> int | None:
-        """Bytes, NOT_A_FILE, or None where nothing has that name."""
+        """Bytes, NOT_A_FILE, or None if nothing has that name."""
 
     def read(self, path: str) -> bytes: ...
 
     def open(self, path: str) -> IO[bytes] | Any:
-        """A seekable binary file, for reading parts of it. Raises NotAFileError at once, where
-        another program would wait for the other end of a pipe."""
+        """Opens a seekable binary file, to read parts of it. Raises NotAFileError, instead of
+        blocking on a named pipe."""
 
     def write(self, path: str, content: bytes) -> None:
-        """A directory that has this name is moved to SET_ASIDE first, with all that it holds."""
+        """A directory of this name is first moved to SET_ASIDE, with its content."""
 
     def upload(self, source: Path, path: str) -> None: ...
 
     def download(self, path: str, target: Path) -> None:
-        """The target is also whole or not there."""
+        """Copies a file to `target`, atomically."""
 
     def delete(self, path: str) -> None:
-        """Deletes nothing, and raises nothing, where there is no such file."""
+        """Does nothing if there is no such file."""
 
     def move(self, path: str, target: str) -> None: ...
 
     def free_bytes(self) -> int | None:
-        """Room left, None where nobody can say."""
+        """The free space; None if unknown."""
 
     def where(self, path: str) -> str:
-        """The file as a user would look for it."""
+        """The file's location, for messages."""
 
 
 def is_url(location: str | Path) -> bool:
-    """Whether this names an object store, not a folder."""
+    """Whether the location is an object store, not a folder."""
     return isinstance(location, str) and location.startswith("s3://")
 
 
 def open_files(location: str | Path) -> Files:
-    """Nothing is asked of the place yet. Raises StoreError for a location that can't be one."""
+    """Touches nothing at the location yet. Raises StoreError for an impossible location."""
     if is_url(location):
         from lp_sweep.storage.bucket import Bucket  # loading Arrow's S3 client takes a while
 
@@ -159,21 +154,21 @@ def open_files(location: str | Path) -> Files:
 
 
 class Deadline:
-    """One operation's patience: its tries, and those of its parts, end at the same moment."""
+    """The retries of one operation and all its parts, which end at the same moment."""
 
     def __init__(self, patience: float) -> None:
-        """patience: seconds from the first failure; 0 means one try."""
+        """patience: seconds from the first failure; 0: no retry."""
         self._patience = patience
         self._end: float | None = None
 
     def persist(self, action: Callable[[], T]) -> T:
-        """Tries until the patience ends, and then raises the last OSError; at once one that lasts,
-        such as a file that is not there."""
+        """Retries until the patience ends, then raises the last OSError. Permanent errors, such as
+        a missing file, are raised at once."""
         delay = _FIRST_DELAY
         while True:
             try:
                 return action()
-            except _LASTING:
+            except _NOT_RETRIED:
                 raise
             except OSError:
                 self._end = self._end or time.monotonic() + self._patience

@@ -32,16 +32,16 @@ _KINDS = {
 
 
 class Folder:
-    """Whole or not at all: a file is written under another name, synced, then renamed.
+    """Writes atomically: a file is written under another name, synced, then renamed.
 
-    A folder that was there once and is gone raises UnreachableError, and no write makes it again: a
-    mount that comes back must not find a second store begun below its mount point.
+    A folder that has disappeared raises UnreachableError and is never created again: otherwise a
+    second store would grow in the mount point while the mount is away.
     """
 
     is_folder = True
 
     def __init__(self, location: str | Path, *, durable: bool = True) -> None:
-        """durable: what was written survives a loss of power, for some milliseconds a file."""
+        """durable: files survive a power failure, at a cost of some milliseconds each."""
         self._durable = durable
         self.root = expanded(location).absolute()
         self._seen: set[str] = set()
@@ -74,7 +74,7 @@ class Folder:
             with os.scandir(self.root / folder) as entries:
                 self._seen.add(folder)
                 for entry in entries:
-                    with contextlib.suppress(FileNotFoundError):  # gone since the listing began
+                    with contextlib.suppress(FileNotFoundError):  # deleted during the listing
                         info = _info(entry)
                         if info.size != NOT_A_FILE or "." in info.name:  # else a plain folder
                             found.append(info)
@@ -102,7 +102,7 @@ class Folder:
     def open(self, path: str) -> IO[bytes]:
         place = self.root / path
         try:
-            # without waiting for the other end of a pipe
+            # does not block on a pipe
             opened = os.open(place, os.O_RDONLY | os.O_NONBLOCK)
         except OSError as error:
             if isinstance(error, FileNotFoundError) and not place.is_symlink():
@@ -136,15 +136,15 @@ class Folder:
                     self._clear(path)
             if self._durable:
                 _sync_folder(final.parent)
-        except FileNotFoundError as error:  # between two steps: it may come back
+        except FileNotFoundError as error:  # the folder disappeared between two steps
             raise UnreachableError(f"the folder {final.parent} is gone") from error
 
     def _clear(self, path: str) -> None:
-        """One name that somebody took for a directory must not stop a sweep."""
+        """Moves a directory with a record's name away: it must not stop a sweep."""
         target = f"{SET_ASIDE}/{path}"
         if self.size(target) is not None:
             target = f"{target}.{uuid.uuid4().hex[:8]}"
-        with contextlib.suppress(FileNotFoundError):  # another writer was faster
+        with contextlib.suppress(FileNotFoundError):  # another writer moved it
             self.move(path, target)
             warnings.warn(f"{self.where(path)} was a directory: moved to {target}", stacklevel=4)
 
@@ -169,7 +169,7 @@ class Folder:
             (self.root / path).unlink(missing_ok=True)
         except NotADirectoryError:
             return
-        if path.count("/") > 1:  # weights/<trial>/: an empty one looks like a network
+        if path.count("/") > 1:  # an empty weights/<trial>/ looks like a network
             with contextlib.suppress(OSError):
                 (self.root / path).parent.rmdir()
                 self._seen.discard(path.rpartition("/")[0])
@@ -214,7 +214,7 @@ def _check_a_file(place: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Makes the rename survive a loss of power, where the file system can promise that."""
+    """Makes the rename survive a power failure, if the file system supports that."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

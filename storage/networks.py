@@ -1,8 +1,8 @@
-"""The kept networks of a store, `weights/<trial_id>/`: whose they are, and which of them go.
+"""The kept networks of a store, `weights/<trial_id>/`, and which of them are deleted.
 
-`keep: best` keeps one of each group of trials that differ in nothing but the seed. What other
-trials go on from stays until they are done. What `keep: all` kept is never deleted here: a text
-beside the weights tells them apart. Loads no network.
+`keep: best` keeps one network of each group of trials that differ only in the seed. A network that
+other trials continue from stays until they are done. What `keep: all` kept is never deleted here.
+A text next to the weights says which of these applies. Loads no network.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from lp_sweep.storage.identity import content_hash
 from lp_sweep.storage.store import Store
 
 WEIGHTS = "weights"
-SUMS = "SHA256SUMS"  # of every file of a kept or exported network, as `sha256sum -c` reads it
-CONFIG = "config.json"  # the last file of a kept network: its presence means complete
-KEPT_BY = "kept-by.txt"  # one of the texts below; a network without it stays
+SUMS = "SHA256SUMS"  # checksums of a kept or exported network's files, for `sha256sum -c`
+CONFIG = "config.json"  # is written last: the network is complete when it is there
+KEPT_BY = "kept-by.txt"  # one of the texts below; a network without it is never deleted
 BEST, ALL = "best", "all"
-NEED = "need"  # until the trials that go on from it are done: see `release`
-NEED_BEST = "need, best"  # the same, and then it is a `best` again
+NEED = "need"  # until the trials that continue from it are done: see `release`
+NEED_BEST = "need, best"  # the same, and `best` after that
 _PASSING = (BEST, NEED, NEED_BEST)
 
-_ROWS_READ = 500  # records at once: bounds what a large store's take of memory
+_ROWS_READ = 500  # records at a time, to bound memory
 
 
 class Sibling(NamedTuple):
-    """One record of a group. The best has the highest score; of equals, the lowest seed."""
+    """A record of a group, in order of quality: by score, then by lower seed."""
 
     score: float
     minus_seed: int
@@ -37,8 +37,8 @@ class Sibling(NamedTuple):
 
 
 class _Known:
-    """The fields that decide, of the records read so far: records never change, so a worker, which
-    does many trials, reads each once."""
+    """What matters of the records read so far. A worker does many trials, but needs to read each
+    record only once, since records never change."""
 
     def __init__(self) -> None:
         self.trials: set[str] = set()
@@ -55,7 +55,7 @@ _KNOWN: dict[str, _Known] = defaultdict(_Known)  # by the store's location
 
 
 def is_best(store: Store, record: dict[str, Any]) -> bool:
-    """Whether no stored record of its group is better. Raises StoreError."""
+    """Whether no stored record of the same group is better. Raises StoreError."""
     group = _group(record)
     if group is None:
         return True
@@ -65,10 +65,10 @@ def is_best(store: Store, record: dict[str, Any]) -> bool:
 
 
 def settle(store: Store, record: dict[str, Any], *, look: bool = True) -> None:
-    """Keeps only the best record's network, of those of its group that a `best` kept. The last of
-    several trials that end at once sees them all.
+    """Deletes the networks of the record's group that `best` kept, except the best record's. Of
+    trials that end together, the last sees all records.
 
-    `look`: whether other records may have come since `is_best` was asked. Raises StoreError.
+    look: whether to read records that are new since `is_best`. Raises StoreError.
     """
     group = _group(record)
     if group is None:
@@ -82,19 +82,19 @@ def settle(store: Store, record: dict[str, Any], *, look: bool = True) -> None:
 
 
 def kept_by(store: Store, trial: str) -> str | None:
-    """The content of KEPT_BY; None where there is no such file. Raises StoreError."""
+    """The content of KEPT_BY; None if there is none. Raises StoreError."""
     text = store.read_text(f"{WEIGHTS}/{trial}", KEPT_BY)
     return None if text is None else text.strip()
 
 
 def has_network(store: Store, trial: str) -> bool:
-    """Whether a complete network of the trial is there. Raises StoreError."""
+    """Whether the store has the trial's complete network. Raises StoreError."""
     return any(item.name == CONFIG for item in store.listing(f"{WEIGHTS}/{trial}"))
 
 
 def fetch_network(store: Store, trial: str, folder: Path) -> bool:
-    """Copy it into `folder`, which exists. False: it is not there, or not all of it any more.
-    Raises StoreError."""
+    """Copies the trial's network into an existing folder. Returns False if the store does not have
+    it, or deletes it meanwhile. Raises StoreError."""
     if not has_network(store, trial):
         return False
     where = f"{WEIGHTS}/{trial}"
@@ -103,25 +103,25 @@ def fetch_network(store: Store, trial: str, folder: Path) -> bool:
 
 
 def is_for_good(store: Store, trial: str) -> bool:
-    """Whether there is a network that no `best` may take for its own. Raises StoreError."""
+    """Whether the store has the trial's network and never deletes it. Raises StoreError."""
     by = kept_by(store, trial)
     return by not in _PASSING if by is not None else has_network(store, trial)
 
 
 def keep_for_good(store: Store, trial: str) -> None:
-    """A network that a `best` or a need kept stays from now on. Raises StoreError."""
+    """Keeps a network that is there because of `best` or a need. Raises StoreError."""
     if kept_by(store, trial) in _PASSING:
         store.put_text(f"{WEIGHTS}/{trial}", KEPT_BY, f"{ALL}\n")
 
 
 def keep_while_needed(store: Store, trial: str) -> None:
-    """A network that a `best` kept is not deleted before `release`. Raises StoreError."""
+    """Protects a network that `best` kept until `release`. Raises StoreError."""
     if kept_by(store, trial) == BEST:
         store.put_text(f"{WEIGHTS}/{trial}", KEPT_BY, f"{NEED_BEST}\n")
 
 
 def release(store: Store, record: dict[str, Any], *, keep_best: bool) -> None:
-    """Nothing goes on from it any more, so it goes, unless a `best` would keep it. Raises
+    """Deletes a network that no trial continues from any more, unless `best` keeps it. Raises
     StoreError."""
     trial = record["trial_id"]
     by = kept_by(store, trial)
@@ -135,15 +135,15 @@ def release(store: Store, record: dict[str, Any], *, keep_best: bool) -> None:
 
 
 def delete_network(store: Store, trial: str) -> None:
-    """The config first: without it the rest counts as nothing. Whose it was last: what a stopped
-    deletion leaves can be deleted by the next. Raises StoreError."""
+    """Deletes CONFIG first, so that the rest no longer counts as a network, and KEPT_BY last, so
+    that an interrupted deletion can be continued. Raises StoreError."""
     names = [item.name for item in store.listing(f"{WEIGHTS}/{trial}")]
     for name in sorted(names, key=lambda name: (name != CONFIG, name == KEPT_BY, name)):
         store.delete(f"{WEIGHTS}/{trial}", name)
 
 
 def _look(store: Store) -> None:
-    """Read the records that are new."""
+    """Reads the new records."""
     known = _KNOWN[store.location]
     new = sorted(store.names("trials") - known.trials)
     for start in range(0, len(new), _ROWS_READ):
@@ -157,28 +157,28 @@ def _sibling(row: dict[str, Any]) -> Sibling:
 
 
 def _group(row: dict[str, Any]) -> bytes | None:
-    """A hash of what siblings share; None for a record that can't be compared: of before records
-    had their spec, or not ours."""
+    """A hash of what the group shares; None for a record that can't be compared, since it is from
+    before records had a spec, or not ours."""
     names = ("trial_id", "spec", "seed", "last")
     if any(row[name] is None for name in names) or row["last"] != row["last"]:  # not a number
         return None
     try:
         return bytes.fromhex(content_hash(json.loads(row["spec"]) | {"seed": None}))[:16]
-    except (ValueError, TypeError, RecursionError):  # whoever wrote it
+    except (ValueError, TypeError, RecursionError):  # not ours
         return None
 
 
-# -- checksums: they find a byte that changed later, even when no prediction changes
+# -- checksums: they catch corruption even when no prediction changes
 
 
 def write_sums(folder: Path) -> None:
-    """Lists all files below `folder` in SUMS, in the order of their names."""
+    """Writes the checksums of all files below `folder` to SUMS, sorted by name."""
     lines = [f"{_digest(folder / name)}  {name}\n" for name in _names(folder)]
     (folder / SUMS).write_text("".join(lines), encoding="utf-8")
 
 
 def changed_files(folder: Path) -> list[str]:
-    """The files that are not what the folder's sums say, or are gone; none where it has no sums."""
+    """The names of missing files and of files with a wrong checksum; [] if there is no SUMS."""
     path = folder / SUMS
     if not path.is_file():
         return []

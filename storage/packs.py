@@ -1,13 +1,13 @@
-"""Compaction: many single-record files become few packs, while runs go on and others read.
+"""Compaction: merges single-record files into a few packs, while runs write and others read.
 
-Killed at any moment it loses and doubles nothing, and two at once are harmless:
+It can be killed at any moment, and two can run at once, without losing or doubling a record:
 
-- a pack is published, and read back, before anything that is in it is deleted;
-- readers count each identifier once, and look again when a file that they saw is gone;
-- a row that is in a pack stays in one: a pack is deleted only after it was merged into another by
-  the same compactor, never because another pack seems to hold its rows too.
+- a pack is published and read back before the files that are in it are deleted;
+- readers count each identifier once, and look again if a file has disappeared;
+- a pack is deleted only after the same compactor has merged it into another, never because another
+  pack seems to hold the same rows.
 
-A file that is damaged, or whose name is not that of its record, is left alone: `doctor` names it.
+Damaged and misnamed files are left alone: `doctor` names them.
 """
 
 from __future__ import annotations
@@ -28,15 +28,14 @@ from lp_sweep.storage.tablefiles import THREADS, Contents, Gathered
 
 PACKED = ("trials", "profiles", "predictions", "teacher_logits", "attempts")
 PACK_BYTES = 64 * 2**20  # of rows in memory; on disk a fifth of it or less
-_LARGE_FILE = 8 * 2**20  # bytes on disk: alone it is no burden to a listing
+_LARGE_FILE = 8 * 2**20  # bytes on disk: such a file stays as it is
 _SLICE = 256  # files read at a time
-# A pack younger than this is not merged again: a reader whose listing missed it finds it in the
-# next one, which is all that readers rely on.
+# Younger packs are not merged again: a reader whose listing missed one must find it in the next.
 SETTLE_SECONDS = 60.0
 
 
 class Compacted(NamedTuple):
-    """Records that went from single files into packs, and the files of the tables."""
+    """The records moved from single files into packs, and the number of files."""
 
     records: int
     files_before: int
@@ -44,7 +43,7 @@ class Compacted(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """Rows of one file that is to be merged."""
+    """The rows of a file to be merged."""
 
     path: str
     rows: pa.Table
@@ -52,7 +51,7 @@ class _Piece(NamedTuple):
 
 
 def compact(store: Store, *, settle: float = SETTLE_SECONDS) -> Compacted:
-    """Merge what can be merged. Raises StoreError when the store can't be read or written."""
+    """Merges what can be merged. Raises StoreError if the store can't be read or written."""
     before = _count_files(store)
     records = sum(_compact_table(store, table, settle) for table in PACKED)
     return Compacted(records, before, _count_files(store))
@@ -74,11 +73,11 @@ def _compact_table(store: Store, table: str, settle: float) -> int:
 
 
 def _drop_packed(store: Store, table: str, contents: Contents) -> int:
-    """Delete the single files that a compactor killed in mid-work left beside their pack."""
+    """Deletes the single files that a killed compactor left next to their pack."""
     dropped: set[str] = set()
     try:
         packs = store.pack_ids(table, contents)
-    except FileNotFoundError:  # another compactor is at work: what is packed twice counts once
+    except FileNotFoundError:  # another compactor is running; a record in two packs counts once
         return 0
     for path, ids in packs.items():
         both = sorted((ids & contents.singles.keys()) - dropped)
@@ -98,7 +97,7 @@ def _is_sound(store: Store, table: str, path: str) -> bool:
 
 
 def _pieces(store: Store, table: str, contents: Contents, settle: float) -> Iterator[_Piece]:
-    """Packs that are not full, then the single files, in the order of their names."""
+    """The packs that are not full, then the single files, by name."""
     for path, info in contents.packs.items():
         if time.time() - info.modified >= settle:
             yield from _pack_piece(store, table, path)
@@ -145,15 +144,15 @@ def _batches(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
 
 def _merge(store: Store, table: str, batch: list[_Piece]) -> int:
     path = f"{table}/{parquet.PACKS}/{uuid.uuid4().hex}{SUFFIX}"
-    gathered = Gathered(table)  # once each: two compactors may have packed the same
+    gathered = Gathered(table)  # drops repeats: two compactors may have packed the same
     for piece in batch:
         gathered.add(piece.rows)
     content = parquet.encode_pack(table, gathered.listing(sort=False).rows.combine_chunks())
     store.write(path, content)
     try:
-        if store.content(path) != content:  # what is deleted must be there: `doctor` names the pack
+        if store.content(path) != content:  # delete nothing; `doctor` names the pack
             return 0
-    except FileNotFoundError:  # merged into another already, by a compactor that does not settle
+    except FileNotFoundError:  # already merged into another, by a compactor that does not settle
         return 0
     _delete(store, [piece.path for piece in batch])
     return sum(not piece.is_pack for piece in batch)

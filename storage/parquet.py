@@ -1,15 +1,13 @@
-"""The Parquet files of a store: rows to bytes and back, and whether the bytes are ours.
+"""The Parquet files of a store: encodes rows, decodes bytes and verifies them. Writes no file.
 
-Every page has a checksum, and the file carries a digest of all its bytes, so that a file that was
-cut, flipped or written over is found to be unreadable instead of giving other rows. Any Parquet
-reader opens these files; the digest is an entry of the footer's metadata. Page checksums alone
-leave out page headers and the footer: with them, 26 of the 16,970 bytes of a record gave other rows
-after one bit was flipped. A sidecar would be a second file for each record, and stores written so
-far carry this digest, so another way would be one more to read.
+Every page has a checksum, and the footer's metadata has a digest of the whole file, so a file that
+was cut or changed is unreadable instead of giving other rows. Page checksums alone leave out page
+headers and the footer: with them, flipping one bit in any of 26 of the 16,970 bytes of a record
+gave other rows. Any Parquet reader opens these files.
 
-A pack, `<table>/packs/<32 hex digits>.parquet`, holds many records, sorted by their identifier. No
-identifier's rows are in two row groups, so that a few records are read without the others, and a
-damaged row group loses only its own. Nothing here writes or deletes a file.
+A pack, `<table>/packs/<32 hex digits>.parquet`, holds many records, sorted by identifier. All rows
+of an identifier are in one row group, so a few records can be read without the others, and a
+damaged row group loses only its own records.
 """
 
 from __future__ import annotations
@@ -26,23 +24,23 @@ from lp_sweep.storage.files import Files, NotAFileError
 from lp_sweep.storage.schema import SCHEMA_VERSION, TABLES
 
 TABLE_KEY, VERSION_KEY = b"lp_sweep.table", b"lp_sweep.schema_version"
-_DIGEST_KEY = b"lp_sweep.sha256"  # of the file, these 64 digits as zeros
+_DIGEST_KEY = b"lp_sweep.sha256"  # of the file with zeros in place of these 64 digits
 _ZEROS = b"0" * 64
 _FEW_ROWS = 20
 _MAY_BE_EMPTY = ("predictions", "sweeps", "earlier")
 SUFFIX = ".parquet"
 PACKS = "packs"  # the folder of a table's packs
-_RAW_BYTES_KEY = b"lp_sweep.raw_bytes"  # of a pack's rows in memory: how full the pack is
-_GROUP_ROWS = 1024  # identifiers are cut apart no finer; predictions have more rows each
+_RAW_BYTES_KEY = b"lp_sweep.raw_bytes"  # size of a pack's rows in memory
+_GROUP_ROWS = 1024  # of a row group, where each record is one row
 _MANY_ROWS = 65_536
 _CONTENT_ERRORS = (OSError, pa.ArrowException, KeyError, ValueError)
-_LARGE = 2**20  # bytes; below, handing columns to threads takes longer than reading them
+_LARGE = 2**20  # bytes; smaller files are read faster without threads
 
 T = TypeVar("T")
 
 
 class NotARecordError(Exception):
-    """These bytes are no readable file of the table: the message says why, in one line."""
+    """The bytes are not a readable file of the table; the message says why, in one line."""
 
     def __init__(self, reason: str, *, newer: bool = False) -> None:
         super().__init__(reason)
@@ -50,11 +48,11 @@ class NotARecordError(Exception):
 
 
 class MisnamedError(NotARecordError):
-    """A readable file whose name is not that of its record: after a copy or a renaming by hand."""
+    """A readable file that was copied or renamed: its name is not that of its record."""
 
 
 def id_column(table: str) -> str:
-    """The column with the record's identifier."""
+    """The name of the column with the record's identifier."""
     return str(TABLES[table].names[0])
 
 
@@ -72,8 +70,8 @@ def to_table(table: str, rows: Iterable[Mapping[str, Any]] | pa.Table) -> pa.Tab
 
 
 def encode(table: str, rows: Iterable[Mapping[str, Any]] | pa.Table) -> bytes:
-    """One row group. A few rows are not compressed: their file is smaller so, and read in a third
-    of the time, which is mostly spent on starting a decompressor for each column."""
+    """Encodes rows in one row group. A few rows are not compressed: that file is smaller, and is
+    read in a third of the time, since starting a decompressor for each column takes longest."""
     content = to_table(table, rows)
     return encode_groups(table, [content], compress=len(content) > _FEW_ROWS)
 
@@ -85,7 +83,7 @@ def encode_groups(
     *,
     compress: bool = True,
 ) -> bytes:
-    """One row group for each of `groups`."""
+    """Encodes each of `groups` as a row group."""
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
         sink,
@@ -101,14 +99,14 @@ def encode_groups(
 
 
 def signed(content: bytes) -> bytes:
-    """A file whose digest is zeros, with its digest."""
+    """Replaces the zeros of a file's digest by the digest."""
     start = _digest_start(content)
     digest = hashlib.sha256(content).hexdigest().encode()
     return content[:start] + digest + content[start + len(digest) :]
 
 
 def schema_of(table: str, columns: Collection[str] | None) -> pa.Schema:
-    """Today's, of these columns (None: all) and the one that names the record, in its order."""
+    """The current schema of the identifier and these columns (None: all)."""
     if columns is None:
         return TABLES[table]
     kept = {*columns, id_column(table)}
@@ -116,8 +114,8 @@ def schema_of(table: str, columns: Collection[str] | None) -> pa.Schema:
 
 
 def decode(content: bytes, table: str, columns: Collection[str] | None = None) -> pa.Table:
-    """The rows in today's schema (see `schema_of`). All bytes are checked, whatever is read of
-    them. Raises NotARecordError."""
+    """Decodes rows in the current schema (see `schema_of`). Verifies all bytes, even if only some
+    columns are read. Raises NotARecordError."""
     try:
         file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
         check_ours(file, table)
@@ -135,7 +133,7 @@ def decode(content: bytes, table: str, columns: Collection[str] | None = None) -
 def decode_record(
     content: bytes, table: str, name: str, columns: Collection[str] | None = None
 ) -> pa.Table:
-    """`decode` of a file with one record, that of `name`. Raises NotARecordError."""
+    """Decodes a file that must contain the record `name` alone. Raises NotARecordError."""
     rows = decode(content, table, columns)
     ids = rows[id_column(table)].unique().to_pylist()
     if ids == [name] or (not ids and table in _MAY_BE_EMPTY):
@@ -152,7 +150,7 @@ def explain(error: Exception) -> str:
 
 
 def check_ours(file: pq.ParquetFile, table: str) -> None:
-    """Raises NotARecordError for a file of another program, table or of a newer version."""
+    """Raises NotARecordError for a file of another program, another table or a newer version."""
     metadata = file.schema_arrow.metadata or {}
     version = metadata.get(VERSION_KEY, b"")
     if metadata.get(TABLE_KEY) != table.encode() or not version.isdigit():
@@ -180,8 +178,8 @@ def _digest_problem(content: bytes, file: pq.ParquetFile) -> str | None:
 
 
 def conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Columns that an older version did not write become null; the order is the schema's."""
-    if rows.schema.equals(schema):  # nearly always, and casting is a third of reading
+    """Orders columns as in the schema; columns that an older version did not write are null."""
+    if rows.schema.equals(schema):  # nearly always; casting takes a third of the reading time
         return rows.replace_schema_metadata(None)
     columns = [
         rows[item.name].cast(item.type)
@@ -196,14 +194,14 @@ def conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 class PackRows(NamedTuple):
-    """The readable rows of a pack, and the problem with the rest."""
+    """The readable rows of a pack, and what is wrong with the rest."""
 
     rows: pa.Table
     problem: str | None
 
 
 def encode_pack(table: str, rows: pa.Table) -> bytes:
-    """rows: in any order, every identifier's rows complete."""
+    """Encodes records; `rows` in any order, with all rows of each identifier."""
     column = id_column(table)
     ordered = rows.take(pc.sort_indices(rows, sort_keys=[(column, "ascending")]))  # stable
     size = str(rows.nbytes).encode()
@@ -221,7 +219,7 @@ def _row_groups(ordered: pa.Table, column: str) -> Iterator[pa.Table]:
 
 
 def read_ids(files: Files, path: str, table: str) -> frozenset[str]:
-    """The identifiers in a pack; opens the one column. Raises NotARecordError, and OSError."""
+    """Reads the identifiers in a pack, from that column alone. Raises NotARecordError, OSError."""
 
     def ids(file: pq.ParquetFile) -> frozenset[str]:
         column = id_column(table)
@@ -232,15 +230,15 @@ def read_ids(files: Files, path: str, table: str) -> frozenset[str]:
 
 
 def raw_bytes(files: Files, path: str, table: str) -> int:
-    """How much memory the pack's rows take. Raises NotARecordError, and OSError."""
+    """The size of the pack's rows in memory. Raises NotARecordError, OSError."""
     return _of_file(
         files, path, table, lambda file: int(file.metadata.metadata.get(_RAW_BYTES_KEY, b"0"))
     )
 
 
 def _of_file(files: Files, path: str, table: str, action: Callable[[pq.ParquetFile], T]) -> T:
-    """Reads no more of the file than `action` asks for. An error tells nothing of whether the file
-    is bad or could not be read: the second look is at all its bytes."""
+    """Reads only what `action` asks for. If that fails, the file is damaged or the reading failed:
+    a second try on all its bytes tells which."""
     try:
         with files.open(path) as stream:
             return action(_open(stream, table))
@@ -255,7 +253,7 @@ def _of_file(files: Files, path: str, table: str, action: Callable[[pq.ParquetFi
 
 
 def fetch(files: Files, path: str) -> bytes:
-    """All of a file. Raises NotARecordError for what is no file, and OSError."""
+    """Reads a whole file. Raises NotARecordError for what is not a file, OSError."""
     try:
         return files.read(path)
     except (NotAFileError, NotADirectoryError) as error:
@@ -275,10 +273,9 @@ def read_rows(
     wanted: Collection[str] | None = None,
     columns: Collection[str] | None = None,
 ) -> PackRows:
-    """A pack's rows, of `wanted` identifiers only, and their `columns` (see `schema_of`); those
-    that can be read.
+    """Reads a pack's readable rows, of `wanted` identifiers and `columns` (see `schema_of`) only.
 
-    Raises NotARecordError for a file that is no pack at all, FileNotFoundError, and OSError.
+    Raises NotARecordError for a file that is not a pack, FileNotFoundError and OSError.
     """
     if wanted is not None:
         some = _of_file(files, path, table, lambda file: _few_groups(file, table, wanted))
@@ -298,7 +295,8 @@ def _narrow(rows: pa.Table, table: str, columns: Collection[str] | None) -> pa.T
 
 
 def _few_groups(file: pq.ParquetFile, table: str, wanted: Collection[str]) -> pa.Table | None:
-    """The row groups that may have a wanted identifier; None when all are to be read."""
+    """The rows of the row groups that may have a wanted identifier; None if most groups do, or
+    some are damaged: then the whole file is to be read."""
     chosen = [i for i in range(file.num_row_groups) if _may_have(file, i, wanted)]
     if 2 * len(chosen) > file.num_row_groups:
         return None
@@ -340,7 +338,7 @@ def _read_groups(
 
 
 def _salvage(content: bytes, table: str, problem: NotARecordError) -> PackRows:
-    """The row groups of a damaged pack whose pages have their checksums."""
+    """The rows of a damaged pack's row groups whose checksums are right."""
     try:
         file = _open(pa.BufferReader(content), table)
         if not file.schema_arrow.remove_metadata().equals(TABLES[table]):

@@ -1,4 +1,4 @@
-"""Folders as users write them."""
+"""Paths as users write them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import shown
 
-DEFAULT_STORE = "lp-sweep-store"  # in this folder, where no other is named
-BUILT_IN = "quickstart"  # the name of the built-in sweep, where no file has it
+DEFAULT_STORE = "lp-sweep-store"  # in the working directory
+BUILT_IN = "quickstart"  # the name of the built-in sweep, unless a file has this name
 _RUN_WITH = "# lp-sweep: "  # begins the first line of a stored sweep file
 
 
 def run_with(file: str, data_dir: Path | None) -> str:
-    """A comment for the first line of a stored sweep file: where the file and the data lay, for
-    commands that are pasted anywhere. `quickstart` is no path."""
+    """A comment for the first line of a stored sweep file: the paths of the file and the data, for
+    commands that can be pasted anywhere. `quickstart` is not a path."""
     places = {"--file": str(Path(file).absolute()) if Path(file).is_file() else file}
     if data_dir is not None:
         places["--data-dir"] = str(data_dir.expanduser().absolute())
@@ -24,13 +24,13 @@ def run_with(file: str, data_dir: Path | None) -> str:
 
 
 def options_of(stored: str | None) -> list[str]:
-    """The words of a command that finds the inputs of a stored sweep file; none where the file is
-    no longer there, or an older version stored it."""
+    """The options with which a command finds the inputs of a stored sweep file; [] if the file no
+    longer exists, or an older version stored it."""
     line = (stored or "").partition("\n")[0]
     try:
         places = json.loads(line.removeprefix(_RUN_WITH)) if line.startswith(_RUN_WITH) else {}
         found = {str(name): str(place) for name, place in dict(places).items()}
-    except (TypeError, ValueError):  # anyone may have written it
+    except (TypeError, ValueError):  # not ours
         return []
     file = found.get("--file", "")
     if not (file and (file == BUILT_IN or is_file(Path(file)))):
@@ -41,7 +41,7 @@ def options_of(stored: str | None) -> list[str]:
 
 
 def is_file(path: Path) -> bool:
-    """Also False for a name that is too long for any file."""
+    """Whether it is a file; False also for a name that is too long."""
     try:
         return path.is_file()
     except OSError:
@@ -49,7 +49,7 @@ def is_file(path: Path) -> bool:
 
 
 def expanded(text: str | Path) -> Path:
-    """The path with `~` written out. Raises SpecError for what no path can be."""
+    """The path with `~` expanded. Raises SpecError for an impossible path."""
     try:
         path = Path(text).expanduser()
     except RuntimeError as error:  # ~nobody
@@ -60,8 +60,8 @@ def expanded(text: str | Path) -> Path:
 
 
 def node_folder(given: Path | None) -> Path:
-    """`given`, or the default: a folder of each node for tokens, safe to delete, and the spool of
-    records that a store has not taken."""
+    """The cache folder of this node, `given` or the default: tokenised data, which is safe to
+    delete, and the spool of unsent records."""
     if chosen := given or os.environ.get("LP_SWEEP_CACHE_DIR"):
         return expanded(chosen)
     base = os.environ.get("XDG_CACHE_HOME")

@@ -1,14 +1,13 @@
-"""Announcements of the runs on one store, so that no two of them do the same work.
+"""Announcements of the runs on one store, so that no two runs do the same work.
 
-Each run keeps one small JSON file, `runs/<run id>.json`: who it is, how far it is, and which work
-it holds. To take a trial a run first writes that it holds it and only then reads the
-others: of two that want one trial at the same moment at least one sees the other and gives way.
-No lock, no clock that two machines must share, and it works on object storage too. Listings may
-come late: a run waits until it is listed itself before it takes anything.
+Each run keeps one small JSON file, `runs/<run id>.json`: who it is, its progress, and the work that
+it holds. To claim a trial, a run first writes that it holds it and then reads the other files: of
+two runs that want the same trial, at least one sees the other and gives way. This needs no lock and
+no common clock, and works on object storage. Listings may be late: before it claims anything, a run
+waits until it is listed itself.
 
-A run that was killed stops to count: at once on its own machine, elsewhere when its file has not
-changed for a minute. Two runs that can't see each other would do the work twice; the store's
-records stay whole even then.
+A killed run no longer counts: at once on its own machine, elsewhere after its file has not changed
+for a minute. Two runs that can't see each other would repeat work, but never damage records.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ from lp_sweep.storage.store import Store
 FOLDER = "runs"
 BEAT_SECONDS = 15.0
 _STALE_SECONDS = 60.0  # without a change, as seen by the reader's own clock
-_LONGEST_GAP = 5.0  # between two looks; more than that was not spent looking
-_FORGOTTEN_SECONDS = 3600.0  # too long for any ordinary difference between two clocks
-_LISTED_SECONDS = 30.0  # listings that are later than this can't be waited for
-_MOST = 2**40  # of anything that is counted: more is not ours
+_LONGEST_GAP = 5.0  # between two looks; of a longer gap only this much counts
+_FORGOTTEN_SECONDS = 3600.0  # longer than any ordinary difference between two clocks
+_LISTED_SECONDS = 30.0  # the longest wait for a late listing
+_MOST = 2**40  # of any count: larger ones are not from us
 
 
 class Announcement(NamedTuple):
-    """A run's own account. `machine` and `process` show on its machine whether it lives."""
+    """What a run says about itself. `machine` and `process` tell on its machine if it is alive."""
 
     run_id: str
     sweep: str
@@ -51,14 +50,14 @@ class Announcement(NamedTuple):
     updated_at: str
     beat: int
     held: tuple[str, ...] = ()  # identifiers of work
-    held_since: tuple[str, ...] = ()  # of each that is held
+    held_since: tuple[str, ...] = ()  # one for each of `held`
     done: int = 0
     failed: int = 0
     left: int = 0  # waiting or held
     slots: int = 0  # trials at a time; 0 before there is a cluster
-    seconds_left: float | None = None  # as of updated_at; None while nobody can say
-    low_seconds: float | None = None  # the band, from here ...
-    high_seconds: float | None = None  # ... to there
+    seconds_left: float | None = None  # as of updated_at; None: not known yet
+    low_seconds: float | None = None  # lower end of the estimate
+    high_seconds: float | None = None  # upper end
 
     def sentence(self) -> str:
         """`sweep 'glue' on node-3 (pid 71) since 2026-11-21 10:02 UTC: 5 done, 12 left, ...`"""
@@ -70,7 +69,7 @@ class Announcement(NamedTuple):
         )
 
     def ends_at(self) -> dt.datetime | None:
-        """When it will end, by its own estimate; None while nobody can say."""
+        """The run's own estimate of its end; None if not known."""
         if self.seconds_left is None:
             return None
         try:
@@ -82,16 +81,16 @@ class Announcement(NamedTuple):
 
 
 class _Sight(NamedTuple):
-    """The last look at another run, and for how many seconds it has not changed."""
+    """The last look at another run, and the seconds since its last change."""
 
     beat: int
     unchanged: float
     looked: float
-    forgotten: bool = False  # when it was first seen, and it has not changed since
+    forgotten: bool = False  # old when first seen, and unchanged since
 
 
 class Progress(NamedTuple):
-    """How far a run is, in pieces of work; `slots` and what follows as an announcement's."""
+    """A run's progress, in pieces of work; `slots` and the rest as in `Announcement`."""
 
     done: int
     failed: int
@@ -103,40 +102,42 @@ class Progress(NamedTuple):
 
 
 class Observer:
-    """Tells which of a store's announced runs are alive, from what it sees of them over time."""
+    """Finds out which announced runs are alive, by looking at their files over time."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._seen: dict[str, _Sight] = {}
 
     def living(self, *, besides: str | None = None) -> list[Announcement]:
-        """The runs that live, oldest first. Raises StoreError."""
-        found = [_parse(text) for text in self._store.texts(FOLDER).values()]
-        alive = [r for r in found if r and r.run_id != besides and self._lives(r, besides)]
+        """The runs that are alive, oldest first. Raises StoreError."""
+        alive = [run for run in self._announced(besides) if self._lives(run, besides)]
         return sorted(alive, key=lambda run: (run.started_at, run.run_id))
 
     def dead(self, *, besides: str) -> list[str]:
-        """Identifiers of the runs that were killed: their files are litter."""
-        found = [_parse(text) for text in self._store.texts(FOLDER).values()]
-        others = [run for run in found if run and run.run_id != besides]
+        """The identifiers of runs that were killed and left their files. Raises StoreError."""
+        others = self._announced(besides)
         return [run.run_id for run in others if not self._lives(run, besides)]
+
+    def _announced(self, besides: str | None) -> list[Announcement]:
+        found = map(_parse, self._store.texts(FOLDER).values())
+        return [run for run in found if run and run.run_id != besides]
 
     def _lives(self, run: Announcement, besides: str | None) -> bool:
         if run.machine and run.machine == _machine():
             return _process(run.pid) == run.process
         now, before = time.monotonic(), self._seen.get(run.run_id)
-        if before is None or before.beat != run.beat:  # which changes only while it lives
+        if before is None or before.beat != run.beat:  # it changes only while the run is alive
             forgotten = before is None and self._is_forgotten(run, besides)
             self._seen[run.run_id] = _Sight(run.beat, 0.0, now, forgotten)
             return not forgotten
-        # while nobody could write, nobody's file could change: long gaps are the store's
+        # a long gap means that the store was unreachable, and no file could change
         unchanged = before.unchanged + min(now - before.looked, _LONGEST_GAP)
         self._seen[run.run_id] = before._replace(unchanged=unchanged, looked=now)
         return not before.forgotten and unchanged < _STALE_SECONDS
 
     def _is_forgotten(self, run: Announcement, besides: str | None) -> bool:
-        """Whether it has said nothing for long: by its clock and ours, one of which may be wrong,
-        and by the store's, where `besides` has written its own file just now."""
+        """Whether the file is very old: by its clock and ours, one of which may be wrong, and by
+        the store's clock, by which the file of `besides` was written just now."""
         if _age(run.updated_at) < _FORGOTTEN_SECONDS:
             return False
         written = {info.name: info.modified for info in self._store.listing(FOLDER)}
@@ -145,7 +146,7 @@ class Observer:
 
 
 class Presence:
-    """This run's announcement: kept fresh by a thread, gone when the run ends."""
+    """This run's announcement: kept up to date by a thread, deleted when the run ends."""
 
     def __init__(self, store: Store, sweep: str, progress: Callable[[], Progress]) -> None:
         self._store, self._progress = store, progress
@@ -172,7 +173,7 @@ class Presence:
 
     @contextlib.contextmanager
     def announced(self) -> Iterator[Presence]:
-        """While inside, other runs see this one."""
+        """Announces this run to the others until the context ends."""
         try:
             self._write()
             self._wait_until_listed()
@@ -184,12 +185,12 @@ class Presence:
             self._ended.set()
             if self._thread.is_alive():
                 self._thread.join(BEAT_SECONDS)
-            with contextlib.suppress(StoreError):  # others find it dead soon enough
+            with contextlib.suppress(StoreError):  # the others soon see that it has ended
                 self._once.delete(FOLDER, f"{self._me.run_id}.json")
 
     def _wait_until_listed(self) -> None:
-        """Where listings are late, two runs that start together would not see each other. One that
-        is listed sees all that were announced before it."""
+        """With late listings, two runs that start together would not see each other. A run that is
+        listed sees all that were announced before it."""
         end = time.monotonic() + _LISTED_SECONDS
         while time.monotonic() < end:
             if any(i.name == f"{self._me.run_id}.json" for i in self._store.listing(FOLDER)):
@@ -197,20 +198,20 @@ class Presence:
             time.sleep(0.1)
 
     def others(self) -> list[Announcement]:
-        """The other runs that live on this store. Raises StoreError."""
+        """The other runs on this store that are alive. Raises StoreError."""
         found = self._observer.living(besides=self._me.run_id)
         self.shared = self.shared or bool(found)
         self.alive = frozenset(run.run_id for run in found)
         return found
 
     def beside(self) -> list[Announcement]:
-        """The other runs that are at work on this machine. Raises StoreError."""
+        """The other runs on this machine that are alive. Raises StoreError."""
         return [run for run in self.others() if run.machine and run.machine == self._me.machine]
 
     def claim(self, work_id: str) -> Announcement | None:
-        """Take a trial or a profile: None when it is ours, else who has it. Raises StoreError."""
+        """Claims a trial or profile. Returns None, or the run that holds it. Raises StoreError."""
         self._held[work_id] = _now()
-        self._write()  # before the others are read: two can't both see nobody
+        self._write()  # before reading the others, so that of two claims one is seen
         holder = next((run for run in self.others() if work_id in run.held), None)
         if holder is not None:
             self._held.pop(work_id, None)
@@ -218,7 +219,7 @@ class Presence:
         return holder
 
     def release(self, work_id: str) -> None:
-        """It has ended; the next announcement says so."""
+        """Gives up a claim, from the next announcement on."""
         self._held.pop(work_id, None)
 
     def _write(self, store: Store | None = None) -> None:
@@ -237,12 +238,12 @@ class Presence:
 
     def _keep_fresh(self) -> None:
         while not self._ended.wait(BEAT_SECONDS):
-            with contextlib.suppress(StoreError):  # the main thread meets the same, and says so
+            with contextlib.suppress(StoreError):  # the main thread reports the same error
                 self._write(self._once)
 
 
 def _parse(text: str) -> Announcement | None:
-    """None for a file that is none of ours. What a later version says beside is left out."""
+    """None for a file that is not ours. Fields of a later version are ignored."""
     try:
         plain: dict[str, Any] = json.loads(text)
         known = {name: plain[name] for name in Announcement._fields if name in plain}
@@ -274,14 +275,13 @@ def _age(moment: str) -> float:
 
 
 def machine_key() -> str:
-    """`_machine` for a file name; "" where that can't be known."""
+    """A hash of `_machine`, for a file name; "" if it is not known."""
     machine = _machine()
     return hashlib.sha256(machine.encode()).hexdigest()[:16] if machine else ""
 
 
 def _machine() -> str:
-    """This boot and this process namespace, where a process id means one process; "" where that
-    can't be known."""
+    """This boot and process namespace, in which a process id is unique; "" if not known."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -290,7 +290,7 @@ def _machine() -> str:
 
 
 def _process(pid: int) -> str:
-    """When it started, which sets it apart from a later one with its number; "" if it is gone."""
+    """The start time, which tells it from a later process of the same id; "" if it has ended."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,13 +1,13 @@
-"""A node's own copies of what is on its way to a store: a finished trial is not lost with it.
+"""A node's copies of records that a store does not have yet: no finished trial is lost.
 
     <cache_dir>/spool/<hash of the store's location>/
-      location.txt                  which store that is
+      location.txt                  the store's location
       <table>/<name>.parquet        records
-      weights/<trial_id>/...        kept networks, a folder each, moved here when it is complete
+      weights/<trial_id>/...        kept networks, moved here when complete
 
-A record is written here before the store is tried, and removed when the store has it. Several
-workers of a node share one spool, and any of them may send what another left: the store's writes
-are idempotent, and what is gone from the spool meanwhile was sent.
+A record is written here first, then to the store, and deleted here when the store has it. The
+workers of a node share one spool, and each may send what another left: the store's writes are
+idempotent.
 """
 
 from __future__ import annotations
@@ -43,17 +43,21 @@ from lp_sweep.storage.places import expanded
 from lp_sweep.storage.store import Store
 from lp_sweep.storage.tablefiles import record_name
 
-_OTHERS_SECONDS = 60.0  # younger than this, a spooled file may be on its way by its own worker
-# in the order that they are sent: a trial's record is last, its presence means done
+_OTHERS_SECONDS = 60.0  # a younger file may be being sent by its own worker
+# in the order of sending: a trial is done when its record is there
 _ORDER = ("predictions", "teacher_logits", "profiles", "trials", "attempts")
 
 
 class Record(NamedTuple):
-    """Rows on their way to a file of one of the store's tables."""
+    """The rows of a record, and where they go."""
 
     table: str
     name: str
     rows: Sequence[Mapping[str, Any]] | pa.Table
+
+    @property
+    def path(self) -> str:
+        return f"{self.table}/{self.name}.parquet"
 
     def to_list(self) -> list[dict[str, Any]]:
         rows = self.rows.to_pylist() if isinstance(self.rows, pa.Table) else self.rows
@@ -61,34 +65,34 @@ class Record(NamedTuple):
 
 
 class Flushed(NamedTuple):
-    """Records and networks that went to the store, and that still wait."""
+    """The number of records and networks that were sent to the store, and that still wait."""
 
     sent: int
     waiting: int
 
 
 class Spool:
-    """The records and networks on this node that wait for one store."""
+    """The records and networks on this node that wait to be sent to one store."""
 
     def __init__(self, cache_dir: Path, location: str) -> None:
         key = hashlib.sha256(location.encode("utf-8", "surrogateescape")).hexdigest()[:16]
         self.root = expanded(cache_dir).absolute() / "spool" / key
         self.location = location
-        self._files = Folder(self.root, durable=False)  # for a store that is away, not a power cut
+        self._files = Folder(self.root, durable=False)  # need not survive a power failure
 
     def put(self, record: Record) -> bool:
-        """Whether this node's disk took it."""
+        """Writes a record. Returns False, with a warning, if this node's disk refuses it."""
         try:
             self._files.create([record.table])
             self._files.write("location.txt", f"{self.location}\n".encode("utf-8", "replace"))
-            self._files.write(_path(record), parquet.encode(record.table, record.rows))
+            self._files.write(record.path, parquet.encode(record.table, record.rows))
         except OSError as error:
             warnings.warn(f"can't write to this node's spool {self.root}: {error}", stacklevel=2)
             return False
         return True
 
     def find(self, table: str, name: str) -> Record | None:
-        """A whole record; one that is torn is moved out of the way."""
+        """Returns a record; None if there is none. A damaged one is set aside with a warning."""
         path = f"{table}/{name}.parquet"
         try:
             return Record(table, name, parquet.decode(self._files.read(path), table))
@@ -101,7 +105,7 @@ class Spool:
             return None
 
     def put_network(self, name: str, save: Callable[[Path], None]) -> None:
-        """A kept network's folder, filled by `save`; there when it is complete. Raises OSError."""
+        """Adds a kept network, whose folder `save` fills. Raises OSError."""
         folder = self.root / WEIGHTS
         temporary, final = folder / f".new-{uuid.uuid4().hex}", folder / name
         self._files.create([WEIGHTS])
@@ -115,10 +119,10 @@ class Spool:
 
     def drop(self, record: Record) -> None:
         with contextlib.suppress(OSError):
-            self._files.delete(_path(record))
+            self._files.delete(record.path)
 
     def names(self, table: str, older_than: float = 0.0) -> list[str]:
-        """The records that have waited for longer than so many seconds."""
+        """The names of records that have waited for at least so many seconds."""
         latest = time.time() - older_than
         try:
             found = self._files.list(table)
@@ -131,20 +135,20 @@ class Spool:
         )
 
     def networks(self, older_than: float = 0.0) -> list[Path]:
-        """The folders of complete networks that wait, for longer than so many seconds."""
+        """The folders of complete networks that have waited for at least so many seconds."""
         latest = time.time() - older_than
         found = []
         for path in (self.root / WEIGHTS).glob("[!.]*"):
-            with contextlib.suppress(OSError):  # sent just now
+            with contextlib.suppress(OSError):  # just sent
                 if path.stat().st_mtime <= latest:
                     found.append(path)
         return sorted(found)
 
 
 def flush(store: Store, cache_dir: str | Path, *, older_than: float = 0.0) -> Flushed:
-    """Send what waits on this node for the store; stops where the store refuses.
+    """Sends what waits on this node for the store; stops when the store refuses.
 
-    `older_than` seconds: leaves alone what another worker is just sending itself.
+    older_than: seconds; younger files are left to their own worker.
     """
     spool = Spool(Path(cache_dir), store.location)
     sent = 0
@@ -174,24 +178,24 @@ def _sending(store: Store, spool: Spool, older_than: float) -> Iterator[None]:
 
 
 def _settle(store: Store, record: Record) -> None:
-    """Its network may be worse than one that came meanwhile, or better. Never fails a trial."""
+    """Compares its network with those stored meanwhile. Never fails a trial."""
     try:
         if kept_by(store, record.name) == BEST:
             settle(store, record.to_list()[0])
-    except Exception as error:  # the next trial of that group does it
+    except Exception as error:  # the next trial of the group tries again
         warnings.warn(f"networks beside {record.name}: {error}", stacklevel=2)
 
 
 def send_network(store: Store, network: Path) -> bool:
-    """A kept network's files to the store, then away with the folder. False: another process did
-    so meanwhile."""
+    """Sends a kept network's files to the store and deletes the folder. Returns False if another
+    process has done so meanwhile."""
     target = f"{WEIGHTS}/{network.name}"
     try:
         for path in sorted(network.iterdir(), key=lambda path: (path.name == CONFIG, path.name)):
             if path.name != KEPT_BY or not _is_settled(store, path):
                 store.put_file(target, path.name, path)
         done = network.with_name(f".sent-{uuid.uuid4().hex}")
-        network.rename(done)  # in one step: nobody finds half of it
+        network.rename(done)  # nobody must find half of it
     except (StoreError, OSError) as error:
         if not network.exists():
             return False
@@ -201,28 +205,24 @@ def send_network(store: Store, network: Path) -> bool:
 
 
 def _is_settled(store: Store, marker: Path) -> bool:
-    """Whether the store's network stays, so that a `best` or a need must not make it its own."""
+    """Whether the store keeps the network for good, so that its marker must not be replaced."""
     passing = marker.read_text(encoding="utf-8").strip() in (BEST, NEED, NEED_BEST)
     return passing and is_for_good(store, marker.parent.name)
 
 
-def _path(record: Record) -> str:
-    return f"{record.table}/{record.name}.parquet"
-
-
 class Outbox:
-    """How a worker hands its records over: to this node's spool first, then to the store.
+    """Hands a worker's records over: first to this node's spool, then to the store.
 
-    The store may be away, from the very start: then all goes to the spool, and `flush` sends it
-    when the store is back. `patience`: seconds to wait for the store, each time that it is asked.
+    While the store is unreachable, even from the start, records stay in the spool, and `flush`
+    sends them later. patience: seconds during which each store operation is retried.
     """
 
     def __init__(self, location: str, cache_dir: Path, patience: float = 0.0) -> None:
         self.cache_dir, self.patience = cache_dir, patience
         self.location = open_files(location).location
         self.spool = Spool(cache_dir, self.location)
-        self.store: Store | None = None  # None: away
-        self.refusal: str | None = None  # why the store took nothing, when it last was asked
+        self.store: Store | None = None  # None: unreachable
+        self.refusal: str | None = None  # why the store last refused
         with self._refusing():
             self.store = Store(self.location, patience=patience)
 
@@ -234,8 +234,8 @@ class Outbox:
             self.refusal = str(error)
 
     def find(self, table: str, name: str) -> list[dict[str, Any]] | None:
-        """The rows of a record. What waits in the spool is sent first; `refusal` says why it has
-        to wait on, and is None where the store has the record."""
+        """Returns the rows of a record, from the store or the spool, after sending what waits in
+        the spool. `refusal` says why it could not be sent; None if the store has the record."""
         waiting = self.spool.find(table, name)
         rows = None
         if self.store is not None:
@@ -250,9 +250,9 @@ class Outbox:
         return rows
 
     def send(self, *records: Record, network: str = "") -> bool:
-        """First the network of the trial `network` (else of the last record's), if one waits, then
-        records in their order. False: they wait in the spool, and `refusal` says why. Raises
-        StoreError when neither takes them: then they are lost."""
+        """Sends the waiting network of the trial `network` (default: of the last record), then the
+        records in order. Returns False if they have to wait in the spool; `refusal` says why.
+        Raises StoreError if neither store nor spool takes them: then they are lost."""
         spooled = [self.spool.put(record) for record in records]
         name = network or records[-1].name
         try:
@@ -282,7 +282,7 @@ class Outbox:
             self.store.put(record.table, record.name, record.rows)
 
     def delete(self, folder: str, name: str) -> None:
-        """From the store, if it is there: what stays is in nobody's way."""
+        """Deletes a file of the store, if possible; a leftover is harmless."""
         with contextlib.suppress(StoreError):
             if self.store is not None:
                 self.store.delete(folder, name)

@@ -1,16 +1,16 @@
-"""A store: Parquet files in a folder or a bucket, each written whole or not at all.
+"""A store: Parquet files in a folder or a bucket. Every write is atomic.
 
-    <location>/trials/<trial_id>.parquet          one row: what came of a trial
+    <location>/trials/<trial_id>.parquet          one row: the result of a trial
     <location>/predictions/<trial_id>.parquet     one row per dev example
     <location>/profiles/<profile_id>.parquet      one row: the contribution of every layer
-    <location>/attempts/<attempt_id>.parquet      one row: a try that ended in a failure
+    <location>/attempts/<attempt_id>.parquet      one row: a failed try
     <location>/sweeps/<name>.parquet              the cells that a sweep asked for
     <location>/sweeps/<name>.yaml                 the sweep file as it was run
     <location>/<table>/packs/*.parquet            many records in one file (packs.py)
 
-Presence of a readable trial's record means done. Writing one twice is harmless: the name follows
-from the content's identity, and the last complete file wins. A file that is torn, foreign or of a
-newer schema is named in `Listing.unreadable` and never breaks a query.
+A trial is done when its record is there and readable. Writing a record twice is harmless: its name
+is the identifier of its content, and the last complete file wins. A file that is torn, foreign or
+of a newer schema is listed in `Listing.unreadable` and never breaks a query.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ T = TypeVar("T")
 
 
 def is_store(location: str | Path) -> bool:
-    """Whether a place has at least one of a store's own folders. Raises StoreError where that
-    can't be found out."""
+    """Whether the location has a store's folders. Raises StoreError if that can't be checked."""
     files = open_files(location)
     try:
         return bool(files.folders() & set(TABLES))
@@ -55,11 +54,11 @@ def is_store(location: str | Path) -> bool:
 
 
 class Store:
-    """Read and write records in one place. Cheap to make; holds no open file.
+    """Reads and writes the records of one location. Cheap to create; holds no open file.
 
-    patience: seconds over which an operation that fails is tried again, after 0.2 s, then twice as
-    long, up to 10 s. What is not there, or is there and unreadable, is not tried again.
-    Every method raises StoreError when the place can't be read or written.
+    patience: seconds during which a failed operation is retried, first after 0.2 s, then at
+    doubling intervals of up to 10 s. Missing and unreadable files are not retried.
+    Every method raises StoreError if the location can't be read or written.
     """
 
     def __init__(
@@ -82,14 +81,14 @@ class Store:
 
     @property
     def location(self) -> str:
-        """An absolute folder, or s3://bucket/prefix: what --store takes."""
+        """An absolute folder or s3://bucket/prefix, as --store takes it."""
         return self.files.location
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(Store, patience=self.patience), (self.location,)
 
     def asked_once(self) -> Store:
-        """The same store without patience, for what can wait for another look."""
+        """The same store without retries, for callers that try again later themselves."""
         other = copy.copy(self)
         other.patience = 0
         return other
@@ -109,7 +108,8 @@ class Store:
             raise
 
     def perform(self, what: str, action: Callable[[], T]) -> T:
-        """The action's result. Raises FileNotFoundError, and StoreError for another OSError."""
+        """Returns the action's result, after retries if need be. Raises FileNotFoundError, and
+        StoreError for any other OSError. `what` completes "can't ..."."""
         try:
             return Deadline(self.patience).persist(action)
         except FileNotFoundError:
@@ -120,17 +120,15 @@ class Store:
     # -- one record
 
     def put(self, table: str, name: str, rows: Iterable[Mapping[str, Any]] | pa.Table) -> str:
-        """Write one record, whole or not at all; what was there before stays on an error.
-
-        Returns where it is. Raises pa.ArrowException for a value that does not fit its column.
-        """
+        """Writes one record and returns its location. On an error the previous record stays.
+        Raises pa.ArrowException for a value that does not fit its column."""
         return self.write(_path(table, name + SUFFIX), parquet.encode(table, rows))
 
     def put_text(self, table: str, file_name: str, text: str) -> str:
         return self.write(_path(table, file_name), text.encode())
 
     def write(self, path: str, content: bytes) -> str:
-        """`path` is below the location, with slashes. Returns where it is."""
+        """Writes a file and returns its location. `path`: below the store's location."""
         return self._publish(path, lambda: self.files.write(path, content))
 
     def _publish(self, path: str, write: Callable[[], None]) -> str:
@@ -142,23 +140,23 @@ class Store:
         return where
 
     def content(self, path: str) -> bytes:
-        """`path` as for `write`. Raises FileNotFoundError where there is no such file."""
+        """Reads a file; `path` as for `write`. Raises FileNotFoundError."""
         return self.perform(f"read {self.files.where(path)}", lambda: self.files.read(path))
 
     def has(self, table: str, name: str) -> bool:
-        """Whether the record is there. An empty file is what a crash of the machine leaves."""
+        """Whether the record exists. An empty file, which a crash leaves, does not count."""
         _path(table, name)
         return self._of_table(table, lambda files: files.has(name))
 
     def find(self, table: str, name: str) -> list[dict[str, Any]] | None:
-        """The rows of a record; None where it is missing or unreadable: then it is to be made."""
+        """Returns the rows of a record; None if it is missing or unreadable."""
         try:
             return self._rows(table, name)
         except (FileNotFoundError, NotARecordError):
             return None
 
     def read(self, table: str, name: str) -> list[dict[str, Any]]:
-        """The rows of one record. Raises StoreError, also when it is missing or unreadable."""
+        """Returns the rows of a record. Raises StoreError, also if it is missing or unreadable."""
         where = self.files.where(_path(table, name + SUFFIX))
         try:
             return self._rows(table, name)
@@ -169,14 +167,12 @@ class Store:
 
     def _rows(self, table: str, name: str) -> list[dict[str, Any]]:
         _path(table, name)
-        found = self._of_table(table, lambda files: files.record(name))
-        rows: list[dict[str, Any]] = found.to_pylist()
-        return rows
+        return list(self._of_table(table, lambda files: files.record(name)).to_pylist())
 
     # -- a whole table
 
     def _of_table(self, table: str, action: Callable[[TableFiles], T]) -> T:
-        """Each look at a file is tried again by itself; all of them together have one patience."""
+        """Each read is retried by itself; all reads together share one patience."""
         pack_ids = self._pack_ids.setdefault(table, {})
         try:
             return action(TableFiles(self.files, table, Deadline(self.patience), pack_ids))
@@ -186,12 +182,12 @@ class Store:
             raise StoreError(f"can't read {self.files.where(table)}: {error}") from error
 
     def names(self, table: str, *, finished: bool = False) -> set[str]:
-        """The identifiers of every record of a table. `finished` leaves out the files that are
-        empty or cut off, whose work is to be done again."""
+        """The identifiers of all records of a table. `finished` leaves out files that are empty
+        or cut off."""
         return self._of_table(table, lambda files: files.names(finished=finished))
 
     def sweeps(self, only: str | None = None) -> list[str]:
-        """The names of all sweeps, or `only` this one. Raises SpecError where it is unknown."""
+        """The names of all sweeps, or `only` this one. Raises SpecError if it is unknown."""
         names = sorted(self.names("sweeps"))
         if only is not None and only not in names:
             raise unknown_sweep(only, names, self.location)
@@ -205,18 +201,20 @@ class Store:
         *,
         in_order: bool = True,
     ) -> Listing:
-        """All rows of a table, or those of the records `names` that are there, in the order of the
-        names (predictions, or not `in_order`: by file). No record counts twice. With `columns`
-        these alone and the record's name, which of many records takes a fraction of the time."""
+        """All rows of a table, or those of the records `names` that exist. No record counts twice.
+
+        Rows are in the order of the names; predictions, and all rows unless `in_order`, are in the
+        order of the files. `columns`: read only these and the identifier, which is much faster.
+        """
         return self._of_table(table, lambda files: files.read(names, columns, in_order=in_order))
 
     def contents(self, table: str) -> Contents:
-        """The files of a table: for those who work on files, not on records."""
+        """The files of a table, for callers that work on files rather than records."""
         return self._of_table(table, lambda files: files.contents())
 
     def pack_ids(self, table: str, contents: Contents) -> dict[str, frozenset[str]]:
-        """The identifiers in each pack, by its path; none for an unreadable one. Raises
-        FileNotFoundError when a pack is gone."""
+        """The identifiers in each pack, by its path; none for an unreadable pack. Raises
+        FileNotFoundError if a pack is gone."""
         return self._of_table(table, lambda files: files.pack_ids(contents))
 
     def pack_rows(self, table: str, path: str) -> parquet.PackRows:
@@ -227,10 +225,9 @@ class Store:
     # -- other files
 
     def read_text(self, table: str, file_name: str) -> str | None:
-        """A text as put_text wrote it, None where there is none."""
-        path = _path(table, file_name)
+        """Returns a text as put_text wrote it; None if there is none."""
         try:
-            content = self.perform(f"read {self.files.where(path)}", lambda: self.files.read(path))
+            content = self.content(_path(table, file_name))
         except FileNotFoundError:
             return None
         except StoreError as error:
@@ -240,15 +237,15 @@ class Store:
         return content.decode(errors="replace")
 
     def texts(self, table: str) -> dict[str, str]:
-        """Every text of a folder whose name ends in .json, by file name."""
+        """The texts of all .json files of a folder, by file name."""
         names = sorted(info.name for info in self.listing(table) if info.name.endswith(".json"))
         with ThreadPoolExecutor(THREADS) as pool:
             texts = list(pool.map(lambda name: self.read_text(table, name), names))
         return {name: text for name, text in zip(names, texts, strict=True) if text is not None}
 
     def listing(self, folder: str, *, others: bool = False) -> list[FileInfo]:
-        """The files of a folder, by name, with `others` also what is no file; those being written
-        are left out."""
+        """The files of a folder, by name, without those being written. `others`: also what is not
+        a file."""
         where = self.files.where(_folder(folder))
         infos = self.perform(f"list {where}", lambda: self.files.list(folder))
         return sorted(
@@ -261,45 +258,44 @@ class Store:
         return self.perform(f"list {where}", lambda: self.files.folders(below))
 
     def put_file(self, folder: str, name: str, source: Path) -> str:
-        """Copy a local file into the store, whole or not at all."""
+        """Copies a local file into the store."""
         path = _path(folder, name)
         return self._publish(path, lambda: self.files.upload(source, path))
 
     def fetch_file(self, folder: str, name: str, target: Path) -> bool:
-        """Copy a file of the store to `target`, whole or not at all. False: it is not there."""
+        """Copies a file of the store to `target`. Returns False if it does not exist."""
         path = _path(folder, name)
+        read = partial(self.files.download, path, target)
         try:
-            self.perform(
-                f"read {self.files.where(path)}", lambda: self.files.download(path, target)
-            )
+            self.perform(f"read {self.files.where(path)}", read)
         except FileNotFoundError:
             return False
         return True
 
     def delete(self, folder: str, name: str) -> None:
-        """Does nothing where there is no such file."""
+        """Deletes a file, if it exists."""
         self.remove(_path(folder, name))
 
     def remove(self, path: str) -> None:
-        """`path` is below the location, with slashes."""
+        """Deletes a file, if it exists; `path` as for `write`."""
         self.perform(f"delete {self.files.where(path)}", lambda: self.files.delete(path))
 
     def free_bytes(self) -> int | None:
-        """Room left in the store, None where nobody can say."""
+        """The free space of the store; None if unknown, as in a bucket."""
         return self.perform(f"ask for the room at {self.location}", self.files.free_bytes)
 
 
 class _NotThereError(OSError):
-    """Nothing is there: a wrong name, or a mount that is away and may come back."""
+    """The location does not exist: a wrong name, or an unmounted folder that may come back."""
 
 
 def is_file_name(name: str) -> bool:
-    """Whether a record can have this name; what a damaged or foreign file says may be anything."""
+    """Whether a record can have this name: damaged and foreign files may contain any name."""
     return bool(name) and name[0] != "." and not set(name) & set("/\\\0")
 
 
 def _path(folder: str, file_name: str) -> str:
-    """Raises StoreError for a name that would be a path, or that no listing shows."""
+    """Raises StoreError for a name that would be a path or a hidden file."""
     if not is_file_name(file_name):
         raise StoreError(
             f"{file_name!r} can't be the name of a file in {folder}: it starts with a dot or has "
@@ -309,7 +305,7 @@ def _path(folder: str, file_name: str) -> str:
 
 
 def _folder(folder: str) -> str:
-    """Raises StoreError for one that leads out of the store: a record may say anything."""
+    """Raises StoreError for a folder outside the store, which a foreign record may name."""
     for part in folder.split("/"):
         if part in ("", ".", "..") or set(part) & set("\\\0"):
             raise StoreError(f"{folder!r} can't be a folder of a store: it has the part {part!r}.")

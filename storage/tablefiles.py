@@ -1,8 +1,8 @@
-"""The files of one table of a store, single ones and packs, read as one list of records.
+"""Reads the files of one table, single files and packs, as one list of records.
 
-A compactor may be at work. It publishes a pack before it deletes what is in it, so a reader lists
-the single files first, then the packs, the packs until two listings agree, and lists again when a
-file that it saw is gone. What is in a pack and in a single file counts once.
+A compactor may be running. It publishes a pack before it deletes the files that are in it, so a
+reader first lists the single files, then the packs until two listings agree, and lists again if a
+file has disappeared. A record in a pack and in a single file counts once.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from lp_sweep.storage.parquet import PACKS, SUFFIX, NotARecordError, PackRows
 from lp_sweep.storage.schema import LARGE
 
 THREADS = 16
-_LISTINGS = 30  # a compactor deletes in one go: a few are plenty
+_LISTINGS = 30  # at most; a few are enough, since a compactor deletes in one go
 _PART = 256  # single files
-_PACKS_AT_ONCE = 4  # each takes its bytes beside its rows
+_PACKS_AT_ONCE = 4  # each needs memory for its bytes and its rows
 
 Columns = Collection[str] | None  # None: all
 PackIds = dict[tuple[str, int], frozenset[str]]  # by pack and its size
@@ -31,44 +31,44 @@ T = TypeVar("T")
 
 
 class Unreadable(NamedTuple):
-    """A file in the store that is not one of its records, and why."""
+    """A file of the store that is not a readable record, and why."""
 
     location: str
     reason: str
 
 
 class Listing(NamedTuple):
-    """All rows of one of the store's tables."""
+    """Rows of a table, and the files that could not be read."""
 
     rows: pa.Table
     unreadable: list[Unreadable]
 
 
 class Contents(NamedTuple):
-    """The files of a table: single ones by the record's name, packs by their path."""
+    """The files of a table: single files by the record's name, packs by their path."""
 
     singles: dict[str, FileInfo]
     packs: dict[str, FileInfo]
-    others: Mapping[str, FileInfo] = {}  # no files, named like a single one's record
+    others: Mapping[str, FileInfo] = {}  # directories and the like, by name
 
 
 class _Part(NamedTuple):
-    """Single files that were read, and what was in them."""
+    """The names of single files that were read, and their content."""
 
     names: frozenset[str]
     listing: Listing
 
 
 def record_name(file_name: str) -> str | None:
-    """None for a file that is no record: a leading dot is a file that is being written, or another
-    program's, such as a file manager's or a synchroniser's."""
+    """The record's name; None for other files. A leading dot marks a file that is being written,
+    or belongs to a file manager or a synchroniser."""
     if file_name.endswith(SUFFIX) and file_name[0] != ".":
         return file_name[: -len(SUFFIX)]
     return None
 
 
 class Gathered:
-    """Rows from many files, each identifier from one of them only."""
+    """Collects rows from many files; each identifier counts in one file only."""
 
     def __init__(self, table: str, columns: Columns = None) -> None:
         self._table, self._column = table, parquet.id_column(table)
@@ -89,15 +89,15 @@ class Gathered:
         return {item for ids in self._ids for item in ids.to_pylist()}
 
     def listing(self, *, sort: bool) -> Listing:
-        """In the order of the files, those added first before the others; or `sort`, by name."""
+        """The rows in the order in which they were added, or sorted by name."""
         rows = pa.concat_tables([self._empty, *self._once()])
-        if sort and self._table not in LARGE:  # these are too many to be sorted
+        if sort and self._table not in LARGE:  # too many rows to sort
             rows = rows.take(pc.sort_indices(rows, sort_keys=[(self._column, "ascending")]))
         return Listing(rows, list(self._unreadable))
 
     def _once(self) -> Iterator[pa.Table]:
-        """The rows of each file without those of records that one before it has. Nearly always
-        there are none, and Arrow knows in a tenth of the time that Python's sets take."""
+        """The rows of each file without records that an earlier file has. There are rarely any,
+        which Arrow finds out in a tenth of the time of Python's sets."""
         ids = pa.chunked_array(self._ids, pa.string())
         if len(ids.unique()) == len(ids):
             yield from self._rows
@@ -111,15 +111,16 @@ class Gathered:
 
 
 class TableFiles:
-    """Raises FileNotFoundError, NotARecordError, and OSError when the deadline is over."""
+    """One operation's view of a table's files. Raises FileNotFoundError, NotARecordError, and
+    OSError after the deadline."""
 
     def __init__(self, files: Files, table: str, deadline: Deadline, pack_ids: PackIds) -> None:
-        """One operation's look at them; `pack_ids` is kept from one to the next."""
+        """`pack_ids`: a cache that outlives the operation."""
         self._files, self._table, self._persist = files, table, deadline.persist
         self._ids = pack_ids
 
     def _until_still(self, look: Callable[[], T]) -> T:
-        """Looks again: a file that was listed and is gone is in a pack that a new listing shows."""
+        """Repeats `look` if a listed file has disappeared: a new listing shows its pack."""
         for _ in range(_LISTINGS):
             try:
                 return look()
@@ -140,8 +141,8 @@ class TableFiles:
         return Contents(singles, self._packs(), others)
 
     def _packs(self) -> dict[str, FileInfo]:
-        """A listing is not one moment: it may miss a new pack and an old one that is in it. A pack
-        is not merged again at once, so one that was missed is in the next listing."""
+        """A listing takes time, so it may miss both a new pack and an old one merged into it. New
+        packs are not merged again at once, so the next listing shows what was missed."""
         folder = f"{self._table}/{PACKS}"
 
         def listed() -> dict[str, FileInfo]:
@@ -157,7 +158,7 @@ class TableFiles:
         return again
 
     def pack_ids(self, contents: Contents) -> dict[str, frozenset[str]]:
-        """The identifiers in each pack, none for an unreadable one."""
+        """The identifiers in each pack; none for an unreadable pack."""
 
         def ids(item: tuple[str, FileInfo]) -> frozenset[str]:
             path, info = item
@@ -186,7 +187,7 @@ class TableFiles:
                 return packed | singles
             ends = self._ends(contents, singles)
             whole = {name for name, good in ends.items() if good}
-            if None in ends.values():  # gone: into a pack that is there by now
+            if None in ends.values():  # moved into a new pack
                 packed |= self._packed(Contents({}, self._packs()))
             return packed | whole
 
@@ -196,8 +197,8 @@ class TableFiles:
         return set().union(*self.pack_ids(contents).values())
 
     def _ends(self, contents: Contents, names: Iterable[str]) -> dict[str, bool | None]:
-        """Whether a file is not empty and, where files can tear, ends as a Parquet file does; None
-        where it is gone by now."""
+        """Whether each file is not empty and, in a folder, ends as a Parquet file does; None if it
+        has disappeared."""
         present = [name for name in names if contents.singles[name].size > 0]
         if not self._files.is_folder:
             return dict.fromkeys(present, True)
@@ -213,7 +214,7 @@ class TableFiles:
             return None
         except UnreachableError:
             raise
-        except OSError:  # shorter than that, or not to be read
+        except OSError:  # too short, or unreadable
             return False
 
     def has(self, name: str) -> bool:
@@ -233,7 +234,7 @@ class TableFiles:
     # -- rows
 
     def record(self, name: str) -> pa.Table:
-        """One record's rows: of its single file, else of a pack."""
+        """A record's rows, from its single file or else from a pack."""
         try:
             return self._one(name)
         except (FileNotFoundError, NotARecordError):
@@ -269,14 +270,14 @@ class TableFiles:
         in_order: bool = True,
     ) -> Listing:
         wanted = None if names is None else set(names)
-        parts: list[_Part] = []  # what was read before a file was gone
+        parts: list[_Part] = []  # are not read again after a file has disappeared
         gathered, packed = self._until_still(lambda: self._read(wanted, parts, columns))
         return gathered.listing(sort=packed and in_order)
 
     def _read(
         self, wanted: set[str] | None, parts: list[_Part], columns: Columns
     ) -> tuple[Gathered, bool]:
-        """The rows, and whether some are from packs: the others are in the order of the names."""
+        """The rows, and whether some are from packs: otherwise they are sorted already."""
         contents = self.contents()
         gathered = Gathered(self._table, columns)
         self._gather_packs(contents, wanted, gathered, columns)
@@ -291,14 +292,14 @@ class TableFiles:
             for found in (part.listing.rows, *part.listing.unreadable):
                 gathered.add(found)
         if gone := set(left).difference(*(part.names for part in parts)):
-            # into a pack that is there by now, or set aside
+            # moved into a new pack, or set aside
             packs = Contents({}, self._packs())
             self._gather_packs(packs, gone, gathered, columns)
             contents.packs.update(packs.packs)
         return gathered, bool(contents.packs)
 
     def _read_singles(self, names: list[str], parts: list[_Part], columns: Columns) -> None:
-        """In parts of one table each: a table of one row takes a hundred times its values."""
+        """Combines the rows of each part: a table of one row takes 100 times its values' memory."""
         missing = sorted(set(names).difference(*(part.names for part in parts)))
         with ThreadPoolExecutor(THREADS) as pool:
             for start in range(0, len(missing), _PART):
@@ -333,14 +334,14 @@ class TableFiles:
                     gathered.add(found.rows)
 
     def _chosen(self, contents: Contents, wanted: set[str] | None) -> dict[str, set[str] | None]:
-        """The packs to read, with the records to take of each: None for all."""
+        """The packs to read, and the records to take from each (None: all)."""
         if wanted is None:
             return dict.fromkeys(contents.packs)
         ids = self.pack_ids(contents)
         return {path: wanted & own for path, own in ids.items() if wanted & own}
 
     def _single(self, name: str, columns: Columns) -> pa.Table | Unreadable | None:
-        """The file's rows, or why there are none; None where the file is gone."""
+        """The file's rows, or why there are none; None if the file has disappeared."""
         try:
             return self._one(name, columns)
         except FileNotFoundError:

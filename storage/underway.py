@@ -1,8 +1,8 @@
-"""How far the trials are that are being trained: a small file of each that takes long.
+"""The progress of long trials: a small file for each, `underway/<id>.json`.
 
-`underway/<id>.json`, written by the trial's worker every ten seconds and deleted when it ends; of a
-worker that was killed it stays until the next try, or the next run. Nothing depends on it: what
-can't be written or read is left out.
+The trial's worker writes it every ten seconds and deletes it at the end; that of a killed worker
+stays until the next try or run. Nothing depends on it: files that can't be written or read are
+skipped.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from lp_sweep.storage.printable import clock
 from lp_sweep.storage.store import Store
 
 FOLDER = "underway"
-EVERY_SECONDS = 10.0  # a trial that is over sooner writes nothing
+EVERY_SECONDS = 10.0  # a shorter trial writes nothing
 _LEAVE_SECONDS = 5.0  # for the last write
 
 
 class Underway(NamedTuple):
-    """Optimiser steps done and in all, the mean loss of the last steps, and the seconds that the
-    trial still takes if it goes on like this."""
+    """Optimiser steps done and in total, mean loss of the last steps, and seconds left at the
+    present rate."""
 
     step: int
     steps: int
-    loss: float | None  # None where it is not finite
+    loss: float | None  # None if not finite
     seconds_left: float
 
     @property
@@ -41,19 +41,19 @@ class Underway(NamedTuple):
 
 
 class Teller:
-    """Called after each step of a trial. Neither a slow store nor one that is away (None) keeps the
-    training."""
+    """Is called after each step of a trial. Never delays the training, even if the store is slow or
+    unreachable (None)."""
 
     def __init__(self, store: Store | None, id_: str) -> None:
         self._store, self._file = store and store.asked_once(), f"{id_}.json"
-        self._first: tuple[float, int] | None = None  # when the first step was told, and its number
+        self._first: tuple[float, int] | None = None  # time and number of the first step
         self._next = 0.0
         self._newest: Underway | None = None
         self._wake, self._over = threading.Event(), False
         self._thread: threading.Thread | None = None
 
     def __call__(self, step: int, steps: int, loss: Callable[[], float]) -> None:
-        """`loss` is asked for rarely: the host waits for the device."""
+        """`loss` is called rarely, since it makes the host wait for the device."""
         now = time.monotonic()
         if self._first is None:
             self._first, self._next = (now, step), now + EVERY_SECONDS
@@ -88,7 +88,7 @@ class Teller:
 
 
 class Looks:
-    """Reads how far trials are, every few seconds at most."""
+    """Reads the progress of trials, every five seconds at most."""
 
     def __init__(self, store: Store) -> None:
         self._store = store.asked_once()
@@ -96,7 +96,7 @@ class Looks:
         self._looked = -math.inf
 
     def of(self, live: Collection[str]) -> dict[str, Underway]:
-        """By identifier, of those that say so."""
+        """The known progress of these trials, by identifier."""
         if live and time.monotonic() - self._looked >= EVERY_SECONDS / 2:
             with contextlib.suppress(StoreError):
                 texts = self._store.texts(FOLDER)
@@ -107,14 +107,14 @@ class Looks:
 
 
 def forget(store: Store) -> None:
-    """Delete what workers left that were killed, where no run is at work."""
+    """Deletes the files of killed workers. No run must be active."""
     with contextlib.suppress(StoreError):
         for info in store.listing(FOLDER):
             store.delete(FOLDER, info.name)
 
 
 def _parse(text: str) -> Underway | None:
-    """None for what is none of ours."""
+    """None for a text that is not ours."""
     try:
         plain = json.loads(text)
         step, steps = int(plain["step"]), int(plain["steps"])
