@@ -145,8 +145,6 @@ def test_a_full_disk_is_told(tmp_path: Path) -> None:
     assert said == "error: can't write the answer: No space left on device\n"
 
 
-
-
 def test_a_mistake_ends_a_process_without_a_traceback(tmp_path: Path) -> None:
     running = process("status", cwd=tmp_path)
     out, err = running.communicate()
