@@ -8,6 +8,7 @@ file shows what else there is.
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 import string
@@ -19,13 +20,13 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+import yaml
+
 from lp_sweep.orchestrator.cluster.wanted import CHANGE, DEFAULT_GPU, MACHINES, REGIONS, Wanted
 
 PYTHON = "3.11"  # what lp-sweep is tested with: constraints.txt
 UV = "0.13.9"  # also decides which 3.11 a machine gets that has none
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
-_PLAIN = re.compile(r"[A-Za-z~/][A-Za-z0-9_./~@-]*|\d+\.\d+\.\d+\.\d+")
-_WORDS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n", "~"}  # YAML 1.1
 _APT = """\
   # CHANGE on another system than Ubuntu: what makes Python's venv
   - python3 -c 'import ensurepip' || { sudo apt-get -o DPkg::Lock::Timeout=300 update -qq;
@@ -128,10 +129,10 @@ def _live(wanted: bool) -> str:
 
 
 def _scalar(text: str) -> str:
-    """A string as YAML writes it: JSON's quotes where it needs any."""
-    if _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
-        return text
-    return json.dumps(text, ensure_ascii=False)
+    """A string as YAML, also between others in a list."""
+    return str(yaml.safe_dump([text], default_flow_style=True, width=math.inf, allow_unicode=True))[
+        1:-2
+    ]
 
 
 def pins() -> dict[str, str]:

@@ -15,7 +15,6 @@ import pytest
 
 import lp_sweep
 from lp_sweep import LpSweepError, Results, Rows, Run, Sweep, open_store
-from tests.support.everyday import few
 from tests.support.fake_records import FakeSweep
 from tests.support.program import sweep as command
 from tests.support.toyworld import save_world, sweep_content
@@ -39,10 +38,7 @@ def results(fake: FakeSweep) -> Iterator[Results]:
 def test_an_import_loads_nothing_heavy() -> None:
     heavy = ["torch", "ray", "pandas", "duckdb", "pyarrow", "matplotlib"]
     program = f"import lp_sweep, sys; print([name for name in {heavy} if name in sys.modules])"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"
+    assert python(program) == "[]"
 
 
 @pytest.mark.slow
@@ -52,18 +48,20 @@ def test_a_users_pandas_is_left_alone(fake: FakeSweep) -> None:
         f"from lp_sweep import open_store; open_store({str(fake.store.location)!r})\n"
         "import pandas, pyarrow; print(pyarrow.array(pandas.Series([1.0, None])).null_count)"
     )
+    assert python(program) == "1"
+
+
+def python(program: str, cwd: Path | None = None) -> str:
+    """What the program prints."""
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program], cwd=cwd, capture_output=True, text=True, timeout=300
     )
-    assert done.stdout.strip() == "1"
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
 
 
-@pytest.mark.parametrize("name", lp_sweep.__all__)
-def test_every_public_name_is_there_and_says_what_it_is(name: str) -> None:
-    assert getattr(lp_sweep, name).__doc__
-
-
-def test_another_name_is_an_attribute_error() -> None:
+def test_public_names() -> None:
+    assert all(getattr(lp_sweep, name).__doc__ for name in lp_sweep.__all__)
     with pytest.raises(AttributeError, match="no attribute 'open_stoer'"):
         lp_sweep.__getattr__("open_stoer")
 
@@ -92,40 +90,28 @@ def test_polars_gets_them_too_or_is_asked_for(results: Results) -> None:
         assert rows.pl()["one"].to_list() == [1]
 
 
-@pytest.mark.parametrize(
-    "name", few(["min-layers", "tasks", "strategies", "speed", "intervals"], 2)
-)
+@pytest.mark.parametrize("form", ["table", "json"])
 def test_a_table_is_the_one_of_the_command_line(
-    fake: FakeSweep, results: Results, name: str
+    fake: FakeSweep, results: Results, form: str
 ) -> None:
-    for form in ("table", "json"):
-        done = command(
-            "table",
-            name,
-            "--store",
-            fake.store.location,
-            "--format",
-            form,
-            cwd=Path(fake.store.location),
-        )
-        assert results.table(name).text(form) == done.stdout
-    assert results.table(name).title
+    place = fake.store.location
+    done = command("table", "tasks", "--store", place, "--format", form, cwd=Path(place))
+    assert results.table("tasks").text(form) == done.stdout
+    assert results.table("tasks").title
 
 
-def test_what_a_notebook_shows_is_escaped() -> None:
-    text = "<script>alert(1)</script>"
-    shown = Rows(pa.table({text: [text]}))._repr_html_()
-    assert "<script>" not in shown
-    assert "&lt;script&gt;" in shown
-
-
-def test_a_table_in_a_notebook_is_escaped(tmp_path: Path) -> None:
+def test_what_a_notebook_shows_is_escaped(tmp_path: Path) -> None:
+    text = "<img src=x onerror=alert(1)>"
     fake = FakeSweep(tmp_path / "records")
-    fake.curve({0: 92.0, 2: 91.5}, task="<script>")
+    fake.curve({0: 92.0, 2: 91.5}, task=text)
     with open_store(fake.publish().location) as results:
-        shown = results.table("tasks")._repr_html_()
-    assert "<script>" not in shown
-    assert "&lt;script&gt;" in shown
+        table = results.table("tasks")
+    task = {**sweep_content()["tasks"][0], "name": text}
+    plan = Sweep.from_yaml(save_world(tmp_path, tasks=[task])).plan()
+    for shown in (Rows(pa.table({text: [text]})), table, plan):
+        page = shown._repr_html_()
+        assert "<img" not in page
+        assert page.count("&lt;img") > 1, "in each of its parts"
 
 
 def test_a_run_and_a_store_in_a_notebook_are_escaped(fake: FakeSweep, results: Results) -> None:
@@ -138,14 +124,6 @@ def test_a_run_and_a_store_in_a_notebook_are_escaped(fake: FakeSweep, results: R
     store = results._repr_html_()
     assert fake.store.location in store
     assert "<td>5</td>" in store, "cells"
-
-
-def test_a_plan_in_a_notebook_is_escaped(tmp_path: Path) -> None:
-    name = "<img src=x onerror=alert(1)>"
-    task = {**sweep_content()["tasks"][0], "name": name}
-    page = Sweep.from_yaml(save_world(tmp_path, tasks=[task])).plan()._repr_html_()
-    assert "<img" not in page
-    assert page.count("&lt;img") > 1, "in the text and in the list of cells"
 
 
 def test_results_are_published(results: Results, tmp_path: Path) -> None:
@@ -170,28 +148,18 @@ def test_one_sweep_of_a_store(fake: FakeSweep) -> None:
         assert [state["sweep"] for state in results.status()] == ["other"]
 
 
-def test_the_store_is_named_by_its_variable_too(
-    fake: FakeSweep, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LP_SWEEP_STORE", fake.store.location)
-    assert open_store().location == fake.store.location
-
-
-def test_the_records_of_a_trial(fake: FakeSweep, results: Results) -> None:
+def test_the_records_of_a_trial_and_upkeep(fake: FakeSweep, results: Results) -> None:
     trial = fake.cells[0]["trial_id"]
     assert results.show(trial)["record"]["trial_id"] == trial
     assert results.logs(trial)
+    assert results.compact()["records"] > 0
+    assert results.doctor() == []
 
 
 @pytest.mark.slow  # draws figures
 def test_a_report_is_written(results: Results, tmp_path: Path) -> None:
     page = results.report(tmp_path / "report.html")
     assert "The answer" in page.read_text(encoding="utf-8")
-
-
-def test_upkeep(results: Results) -> None:
-    assert results.compact()["records"] > 0
-    assert results.doctor() == []
 
 
 @pytest.mark.parametrize(
@@ -237,27 +205,20 @@ def test_a_wrong_file_says_where(tmp_path: Path) -> None:
         Sweep.from_yaml(file)
 
 
-def test_the_store_is_that_of_the_file_unless_named(tmp_path: Path) -> None:
-    file = save_world(tmp_path, store="records")
-    assert Sweep.from_yaml(file).store == str(tmp_path / "records")
+def test_places_of_the_file_of_arguments_and_of_variables(
+    tmp_path: Path, fake: FakeSweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Variables mean what they mean to the command line: else other revisions would be trained."""
+    file = save_world(tmp_path, store="in-the-file")
+    assert Sweep.from_yaml(file).store == str(tmp_path / "in-the-file")
     assert Sweep.from_yaml(file, store=tmp_path / "other").store == str(tmp_path / "other")
-
-
-@pytest.mark.parametrize(("text", "offline"), [("1", True), ("off", False)])
-def test_a_variable_means_what_it_means_to_the_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, offline: bool
-) -> None:
-    monkeypatch.setenv("LP_SWEEP_OFFLINE", text)
+    monkeypatch.setenv("LP_SWEEP_STORE", fake.store.location)
+    assert open_store().location == Sweep.from_yaml(file).store == fake.store.location
     monkeypatch.setenv("LP_SWEEP_DATA_DIR", "")
-    request = Sweep.from_yaml(save_world(tmp_path))._request
-    assert (request.offline, request.data_dir) == (offline, None)
-
-
-def test_the_manifest_is_named_by_its_variable_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else a program would train other revisions than the command."""
-    file = save_world(tmp_path)
+    for text, offline in (("1", True), ("off", False)):
+        monkeypatch.setenv("LP_SWEEP_OFFLINE", text)
+        request = Sweep.from_yaml(file)._request
+        assert (request.offline, request.data_dir) == (offline, None)
     monkeypatch.setenv("LP_SWEEP_MANIFEST", str(tmp_path / "pins.json"))
     with pytest.raises(LpSweepError, match=r"no manifest .*pins\.json"):
         Sweep.from_yaml(file).plan()
@@ -283,11 +244,7 @@ print(json.dumps({"first": first.done, "second": second.done, "exit": second.exi
 @pytest.mark.ray
 def test_a_program_runs_a_sweep_twice(tmp_path: Path) -> None:
     save_world(tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {
+    assert json.loads(python(PROGRAM, tmp_path)) == {
         "first": 2,
         "second": 0,
         "exit": 0,
@@ -301,10 +258,6 @@ def test_a_program_runs_a_sweep_twice(tmp_path: Path) -> None:
 @pytest.mark.ray
 def test_the_programs_of_the_page_run(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
-    program = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
     save_world(tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Did you mean 'min-layers'" in done.stdout
+    program = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+    assert "Did you mean 'min-layers'" in python(program, tmp_path)

@@ -1,5 +1,5 @@
-"""Every command in the docs is run, or says above its fence why not; and prints what is shown below
-it. The marks are in docpages.py."""
+"""Every command in the docs is run, or a mark above its fence says why not; and it prints what is
+shown below it. The marks are in docpages.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ BLOCKS = {page: blocks(read(page), page) for page in pages()}
 RUN = [page for page, found in BLOCKS.items() if any(block.is_run for block in found)]
 SHELL = [block for found in BLOCKS.values() for block in found if block.is_commands]
 WHAT_TO_DO = f"""
-Mend the command or the page. What can't be run here says so on the line before its fence:
+Fix the command or the page. What can't be run here says so on the line before its fence:
 <!-- not run: KIND --> with one of {", ".join(NOT_RUN)};
 or <!-- not run: {RUN_BY}tests/test_x.py -->. Other marks: tests/support/docpages.py."""
 
@@ -83,8 +82,8 @@ def test_the_commands_of_a_page(page: str, outcomes: Mapping[str, Future[str | N
 
 
 def played(page: str, finished: Path, folder: Path) -> str | None:
-    """The first block of the page that does other than it says: all in their order, in one folder,
-    but where the page begins anew."""
+    """The first difference of a page from its real output. Its blocks run in their order, in one
+    folder unless a mark begins a new one."""
     user = User(folder / "0", make_home(folder / "home"), words_of(finished))
     shutil.copytree(finished, user.folder, symlinks=True)
     for number, found in enumerate(BLOCKS[page], start=1):
@@ -99,7 +98,7 @@ def played(page: str, finished: Path, folder: Path) -> str | None:
 
 
 def make_home(home: Path) -> Path:
-    """With what a cluster file sends from there."""
+    """A home with what a cluster file sends from there."""
     for name in (".ssh/id_ed25519", ".ray/auth_token"):
         (home / name).parent.mkdir(parents=True)
         (home / name).touch()
@@ -124,10 +123,23 @@ def wrong_with(found: Block, user: User) -> str | None:
 
 
 @pytest.mark.parametrize("page", BLOCKS)
-def test_the_marks_of_a_page(page: str) -> None:
+def test_a_page_names_what_there_is(page: str) -> None:
+    """Its marks, commands, options, make targets, scripts and tests, run or not."""
     wrong = [f"{found.place}: {what}" for found in BLOCKS[page] if (what := mistake(found))]
     assert not wrong, "\n".join(wrong) + WHAT_TO_DO
     assert loose_marks(read(page), page) == []
+    for words in written(page, "lp-sweep"):
+        assert unknown(words) == [], " ".join(words)
+    for words in written(page, "make"):
+        for target in (word for word in words if "=" not in word):
+            assert re.search(rf"^{re.escape(target)}:", read("Makefile"), re.MULTILINE), target
+    for words in written(page, "python"):
+        if words and words[0].startswith("benchmarks/"):
+            source = read(words[0])
+            for option in (word for word in words if word.startswith("--")):
+                assert f'"{option}"' in source, " ".join(words)
+    for name in re.findall(r"\btest_[\w*]+\.py", read(page)):
+        assert list((ROOT / "tests").rglob(name)), name
 
 
 def written(page: str, program: str) -> list[list[str]]:
@@ -135,22 +147,16 @@ def written(page: str, program: str) -> list[list[str]]:
     shell = [
         command.typed for found in BLOCKS[page] if found.is_commands for command in commands(found)
     ]
-    return [
-        words
-        for text in (*shell, *inline(read(page), program))
-        for words in words_after(program, text)
-    ]
+    texts = (*shell, *inline(read(page), program))
+    return [words for text in texts for words in words_after(program, text)]
 
 
-@cache
-def lp_sweep() -> Any:
-    return get_command(app)
+ROOT_COMMAND: Any = get_command(app)
 
 
 def unknown(words: list[str]) -> list[str]:
     """Unknown commands and options among the words after `lp-sweep`."""
-    command = lp_sweep()
-    rest = list(words)
+    command, rest = ROOT_COMMAND, list(words)
     while rest and hasattr(command, "commands"):
         name = rest.pop(0)
         if name not in command.commands:
@@ -159,33 +165,6 @@ def unknown(words: list[str]) -> list[str]:
     options = {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
     given = {word.partition("=")[0] for word in rest if word.startswith("--")}
     return sorted(given - options - {"--help"})
-
-
-@pytest.mark.parametrize("page", BLOCKS)
-def test_lp_sweep_has_what_a_page_writes(page: str) -> None:
-    wrong = [
-        (" ".join(words), what) for words in written(page, "lp-sweep") if (what := unknown(words))
-    ]
-    assert wrong == []
-
-
-@pytest.mark.parametrize("page", BLOCKS)
-def test_scripts_and_targets_of_a_page_are_there(page: str) -> None:
-    makefile = read("Makefile")
-    for words in written(page, "make"):
-        for target in (word for word in words if "=" not in word):
-            assert re.search(rf"^{re.escape(target)}:", makefile, re.MULTILINE), target
-    for words in written(page, "python"):
-        if words and words[0].startswith("benchmarks/"):
-            source = read(words[0])
-            for option in (word for word in words if word.startswith("--")):
-                assert f'"{option}"' in source, " ".join(words)
-
-
-@pytest.mark.parametrize("page", BLOCKS)
-def test_the_tests_that_a_page_names_are_there(page: str) -> None:
-    for name in re.findall(r"\btest_[\w*]+\.py", read(page)):
-        assert list((ROOT / "tests").rglob(name)), name
 
 
 def test_the_messages_that_a_page_explains_are_printed() -> None:
@@ -219,17 +198,15 @@ def test_there_are_commands() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        pytest.param("<!-- not run: lazy -->\n```\naws s3 ls\n```\n", "say one of a GPU", id="why"),
-        pytest.param("<!-- no run -->\n```\nlp-sweep\n```\n", "no such mark: 'no run'", id="mark"),
-        pytest.param(
-            "```\nA=1 frobnicate\n```\n", "'frobnicate' is not a known command", id="unknown"
-        ),
-        pytest.param(
+        ("<!-- not run: lazy -->\n```\naws s3 ls\n```\n", "say one of a GPU"),
+        ("<!-- no run -->\n```\nlp-sweep\n```\n", "no such mark: 'no run'"),
+        ("```\nA=1 frobnicate\n```\n", "'frobnicate' is not a known command"),
+        (
             "<!-- not run: run by tests/test_nope.py -->\n```\nlp-sweep\n```\n",
             "no tests/test_nope.py that reads docs/sql.md",
-            id="no-test",
         ),
     ],
+    ids=["why", "mark", "unknown", "no-test"],
 )
 def test_a_mark_that_says_nothing(text: str, message: str) -> None:
     assert message in (mistake(block(text)) or "")
@@ -248,15 +225,16 @@ def test_a_command_and_what_it_prints() -> None:
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
-        pytest.param("$ echo one two\none two\n", None, id="right"),
-        pytest.param("$ echo one; echo two\n...\ntwo\n", None, id="lines"),
-        pytest.param("$ echo t1-0c1f\nt1-0c1f\n", None, id="word"),
-        pytest.param("$ echo one\ntwo\n", "prints\none\n\nand not\ntwo", id="another"),
-        pytest.param("$ echo one; echo two\none\n", "prints\none\ntwo", id="more"),
-        pytest.param("ls nothing | cat\n", "exit code 2, and not 0", id="fails-in-a-pipe"),
+        ("$ echo one; echo two\n...\ntwo\n", ""),
+        ("$ echo t1-0c1f\nt1-0c1f\n", ""),
+        ("$ echo one\ntwo\n", "prints\none\n\nand not\ntwo"),
+        ("$ echo one; echo two\none\n", "prints\none\ntwo"),
+        ("ls nothing | cat\n", "exit code 2, and not 0"),
     ],
+    ids=["lines", "word", "another", "more", "fails-in-a-pipe"],
 )
-def test_what_a_command_does_is_held(text: str, wrong: str | None, tmp_path: Path) -> None:
+def test_what_a_command_prints_is_compared(text: str, wrong: str, tmp_path: Path) -> None:
     user = User(tmp_path, tmp_path / "home", {"t1-0c1f": "t1-99"})
-    found = wrong_with(block(f"```\n{text}```\n"), user)
-    assert found == wrong if wrong is None else wrong in (found or "")
+    found = wrong_with(block(f"```\n{text}```\n"), user) or ""
+    assert wrong in found
+    assert bool(wrong) == bool(found)

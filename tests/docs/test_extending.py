@@ -96,7 +96,10 @@ def test_the_strategy_is_offered_and_drops_its_layers(copy: Copy) -> None:
 
 
 @pytest.mark.slow
-def test_the_measurement_is_taken_and_shown(copy: Copy) -> None:
+def test_the_measurement_and_the_table_are_shown(copy: Copy) -> None:
+    printed = copy.lp_sweep("table", "seeds", "--store", "store")
+    assert "Score of each seed, in points" in printed
+    assert "below-last" in printed
     assert "mean length of the sentence token's vector" in copy.lp_sweep("schema")
     asked = "SELECT profile_id, trial_id, layer, value FROM layers WHERE measure = 'norm'"
     rows = json.loads(copy.lp_sweep("query", asked, "--store", "store", "--json"))
@@ -106,13 +109,6 @@ def test_the_measurement_is_taken_and_shown(copy: Copy) -> None:
     shown = copy.lp_sweep("show", rows[0]["profile_id"], "--store", "store")
     assert "norm of " in shown
     assert "dev rows of mood" in shown
-
-
-@pytest.mark.slow
-def test_the_table_is_printed(copy: Copy) -> None:
-    printed = copy.lp_sweep("table", "seeds", "--store", "store")
-    assert "Score of each seed, in points" in printed
-    assert "below-last" in printed
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from itertools import islice
+from pathlib import Path
 from statistics import mean, pstdev
 
 import pyarrow.parquet as pq
@@ -15,72 +16,54 @@ from benchmarks.toy_language import build, grammar
 QUICKSTART = build.QUICKSTART
 TASKS = tuple(grammar.ROWS)
 PARTS = {"train": build.N_TRAIN, "validation": build.N_VALIDATION}
-generated = pytest.mark.slow  # what is shipped changes only with the generator
 
 
 def shipped(task: str, part: str) -> list[grammar.Row]:
-    rows: list[grammar.Row] = pq.read_table(
-        QUICKSTART / "data" / task / f"{part}.parquet"
-    ).to_pylist()
+    rows: list[grammar.Row] = pq.read_table(file_of(task, part)).to_pylist()
     return rows
 
 
-def shipped_rows(task: str) -> list[grammar.Row]:
-    return [row for part in PARTS for row in shipped(task, part)]
+def file_of(task: str, part: str) -> Path:
+    return QUICKSTART / "data" / task / f"{part}.parquet"
 
 
-@generated
+def texts_of(task: str) -> list[tuple[str, ...]]:
+    return grammar.texts([row for part in PARTS for row in shipped(task, part)])
+
+
+@pytest.mark.slow  # what is shipped changes only with the generator
 @pytest.mark.parametrize("task", TASKS)
-def test_the_same_seed_gives_the_same_rows_and_another_seed_others(task: str) -> None:
-    first = grammar.task_rows(task, 3, 40, 20)
-    assert grammar.task_rows(task, 3, 40, 20) == first
-    assert grammar.task_rows(task, 4, 40, 20) != first
+def test_shipped_rows_are_the_generated_rows(task: str) -> None:
+    split = grammar.task_rows(task, build.DATA_SEED, build.N_TRAIN, build.N_VALIDATION)
+    for part, size in PARTS.items():
+        table = pq.read_table(file_of(task, part))
+        assert table.to_pylist() == getattr(split, part)
+        assert table.num_rows == size
+        schema = build.to_table(task, table.to_pylist()).schema
+        assert table.schema.equals(schema, check_metadata=True)
+    assert grammar.task_rows(task, 4, 40, 20) != grammar.task_rows(task, 3, 40, 20)
 
 
-@generated
+@pytest.mark.slow
 def test_pretraining_text_is_deterministic_and_leaves_out_validation_texts() -> None:
     held_out = build.held_out()
     drawn = list(islice(grammar.passages(build.RECIPE.seed, held_out), 4_000))
     assert drawn == list(islice(grammar.passages(build.RECIPE.seed, held_out), 4_000))
-    telling = set(grammar.telling_words())
+    telling, known = set(grammar.telling_words()), set(grammar.vocabulary())
     for passage in drawn:
+        second = (passage.second or "").split()
+        assert known.issuperset([*passage.first.split(), *second]), passage
         assert (passage.first,) not in held_out
-        plain = " ".join(w for w in (passage.second or "").split() if w not in telling)
-        assert (passage.first, plain) not in held_out
-
-
-@generated
-def test_the_vocabulary_holds_every_word_of_rows_and_pretraining_text() -> None:
-    known = set(grammar.vocabulary())
-    for passage in islice(grammar.passages(0), 4_000):
-        assert known.issuperset(f"{passage.first} {passage.second or ''}".split()), passage
-    for task in TASKS:
-        for text in grammar.texts(shipped_rows(task)):
-            assert known.issuperset(" ".join(text).split()), text
-
-
-@generated
-def test_telling_words_stay_out_of_the_tasks() -> None:
-    telling = set(grammar.telling_words())
-    for task in TASKS:
-        for text in grammar.texts(shipped_rows(task)):
-            assert telling.isdisjoint(" ".join(text).split()), text
-
-
-@generated
-@pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("task", TASKS)
-def test_shipped_rows_are_the_generated_rows(task: str, part: str) -> None:
-    split = grammar.task_rows(task, build.DATA_SEED, build.N_TRAIN, build.N_VALIDATION)
-    table = pq.read_table(QUICKSTART / "data" / task / f"{part}.parquet")
-    assert table.to_pylist() == getattr(split, part)
-    assert table.num_rows == PARTS[part]
-    assert table.schema.equals(build.to_table(task, table.to_pylist()).schema, check_metadata=True)
+        assert (passage.first, " ".join(w for w in second if w not in telling)) not in held_out
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_no_text_occurs_twice_so_the_parts_are_disjoint(task: str) -> None:
-    texts = grammar.texts(shipped_rows(task))
+def test_words_are_known_and_tell_nothing_and_no_text_occurs_twice(task: str) -> None:
+    """So train and validation are disjoint."""
+    telling, known, texts = set(grammar.telling_words()), {*grammar.vocabulary()}, texts_of(task)
+    words = {word for text in texts for word in " ".join(text).split()}
+    assert words <= known
+    assert not words & telling
     assert len(set(texts)) == len(texts) == sum(PARTS.values())
 
 
@@ -89,7 +72,7 @@ def test_no_text_occurs_twice_so_the_parts_are_disjoint(task: str) -> None:
 def test_classes_are_balanced_and_named_in_the_file(task: str, part: str) -> None:
     counts = Counter(row["label"] for row in shipped(task, part))
     assert max(counts.values()) - min(counts.values()) <= 1
-    schema = pq.read_schema(QUICKSTART / "data" / task / f"{part}.parquet")
+    schema = pq.read_schema(file_of(task, part))
     assert schema.field("label").type == "int64"
     features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
     assert tuple(features["label"]["names"]) == grammar.CLASSES[task]
@@ -99,44 +82,29 @@ def test_classes_are_balanced_and_named_in_the_file(task: str, part: str) -> Non
 @pytest.mark.parametrize("part", PARTS)
 def test_similarity_scores_spread_over_the_scale(part: str) -> None:
     scores = [float(row["label"]) for row in shipped("toy-similarity", part)]
-    assert min(scores) >= 0
-    assert max(scores) == 5
+    assert (min(scores) >= 0, max(scores)) == (True, 5)
     assert 2.5 < mean(scores) < 3.5
     assert pstdev(scores) > 1.0
-    schema = pq.read_schema(QUICKSTART / "data" / "toy-similarity" / f"{part}.parquet")
-    assert schema.field("label").type == "float"
+    assert pq.read_schema(file_of("toy-similarity", part)).field("label").type == "float"
 
 
-# --- the model folder ---------------------------------------------------------------------------
-
-
-def test_the_model_folder_holds_safetensors_and_twelve_layers() -> None:
+def test_the_model_has_twelve_layers_and_a_tokenizer_that_fits_every_row() -> None:
     import torch
-    from transformers import AutoModelForSequenceClassification
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     folder = QUICKSTART / "model"
-    names = {path.name for path in folder.iterdir()}
-    assert names == {
-        "config.json",
-        "model.safetensors",
-        "tokenizer.json",
-        "tokenizer_config.json",
-    }
+    names = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    assert {path.name for path in folder.iterdir()} == names
     model = AutoModelForSequenceClassification.from_pretrained(
         folder, num_labels=3, use_safetensors=True
     )
     assert model.config.num_hidden_layers == len(model.bert.encoder.layer) == 12
     assert all(torch.isfinite(p).all() for p in model.parameters())
-
-
-def test_the_shipped_tokenizer_knows_every_word_and_fits_every_row() -> None:
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(QUICKSTART / "model")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     assert tokenizer.is_fast
     assert tokenizer.get_vocab() == build.make_tokenizer().get_vocab()
     for task in TASKS:
-        columns = list(zip(*grammar.texts(shipped_rows(task)), strict=True))
+        columns = list(zip(*texts_of(task), strict=True))
         batch = tokenizer(*(list(column) for column in columns))
         assert all(tokenizer.unk_token_id not in ids for ids in batch["input_ids"])
         assert max(map(len, batch["input_ids"])) <= 32
@@ -144,10 +112,5 @@ def test_the_shipped_tokenizer_knows_every_word_and_fits_every_row() -> None:
 
 
 def test_everything_shipped_is_small() -> None:
-    shipped_bytes = sum(
-        path.stat().st_size
-        for folder in ("model", "data")
-        for path in (QUICKSTART / folder).rglob("*")
-        if path.is_file()
-    )
-    assert shipped_bytes < 5_000_000
+    paths = [path for name in ("model", "data") for path in (QUICKSTART / name).rglob("*")]
+    assert sum(path.stat().st_size for path in paths if path.is_file()) < 5_000_000

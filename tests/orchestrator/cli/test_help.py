@@ -1,4 +1,4 @@
-"""`--help` of every command at 80 columns, with an example that parses; a variable for each option."""
+"""`--help` of every command at 80 columns, an example that parses, a variable for each option."""
 
 from __future__ import annotations
 

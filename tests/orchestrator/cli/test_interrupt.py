@@ -1,4 +1,4 @@
-"""Ctrl-C before the first trial prints the command that goes on. Later: `test_driver_signals.py`."""
+"""Ctrl-C before the first trial prints the command that goes on; later: test_driver_signals.py."""
 
 from __future__ import annotations
 

@@ -6,12 +6,12 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
+from tests.support.everyday import few
 from tests.support.hubserver import serve
 from tests.support.hubworld import (
     DATASET,
@@ -48,49 +48,29 @@ def online(tmp_path: Path) -> Iterator[World]:
 
 
 def commits(world: World) -> tuple[str, str]:
-    return world.hub.branches["model", MODEL]["main"], world.hub.branches["dataset", DATASET][
-        "main"
-    ]
+    branches = world.hub.branches
+    return branches["model", MODEL]["main"], branches["dataset", DATASET]["main"]
 
 
 # -- prefetch
 
 
 def test_the_manifest_says_what_was_fetched(fetched: World) -> None:
-    model, dataset = commits(fetched)
-    held = fetched.manifest
-    assert [(m["id"], m["asked"], m["commit"]) for m in held["models"]] == [(MODEL, "main", model)]
-    assert [(d["id"], d["asked"], d["commit"]) for d in held["datasets"]] == [
-        (DATASET, "main", dataset)
-    ]
-    sent = fetched.hub.commits["model", MODEL][model]
-    files = held["models"][0]["files"]
-    assert {name: entry["bytes"] for name, entry in files.items()} == {
+    """And nothing pickled or needless was."""
+    commit, dataset_commit = commits(fetched)
+    [model], [dataset] = fetched.manifest["models"], fetched.manifest["datasets"]
+    assert (model["id"], model["asked"], model["commit"]) == (MODEL, "main", commit)
+    assert (dataset["id"], dataset["asked"], dataset["commit"]) == (DATASET, "main", dataset_commit)
+    sent = fetched.hub.commits["model", MODEL][commit]
+    assert {name: entry["bytes"] for name, entry in model["files"].items()} == {
         name: len(data) for name, data in sent.items() if name not in UNWANTED
     }
-    assert set(held["datasets"][0]["files"]) == {
-        "README.md",
-        "plain/train-0.parquet",
-        "plain/validation-0.parquet",
-    }
-
-
-def test_nothing_pickled_and_nothing_needless_is_fetched(fetched: World) -> None:
-    names = set(fetched.hub.downloads())
-    assert "model.safetensors" in names
-    assert not names & {Path(name).name for name in UNWANTED if name != "README.md"}
+    parts = {"README.md", "plain/train-0.parquet", "plain/validation-0.parquet"}
+    assert set(dataset["files"]) == parts
+    downloads = set(fetched.hub.downloads())
+    assert "model.safetensors" in downloads
+    assert not downloads & {Path(name).name for name in UNWANTED if name != "README.md"}
     assert not [path for path in fetched.home.rglob("*.bin") if path.is_file()]
-
-
-@pytest.mark.slow
-def test_doing_it_again_fetches_and_writes_nothing(online: World) -> None:
-    online.run("prefetch")
-    path = online.folder / "sweep.manifest.json"
-    before, sent = path.stat().st_mtime_ns, len(online.hub.downloads())
-    told = json.loads(online.run("prefetch", "--json").stdout)
-    assert not told["changed"]
-    assert path.stat().st_mtime_ns == before
-    assert len(online.hub.downloads()) == sent
 
 
 @pytest.mark.slow
@@ -126,7 +106,7 @@ def test_a_network_that_stays_broken(online: World) -> None:
 
 
 @pytest.mark.slow
-def test_fetching_mends_a_torn_cache(online: World) -> None:
+def test_fetching_again_repairs_a_torn_cache_and_fetches_nothing_whole(online: World) -> None:
     online.run("prefetch")
     model, _ = commits(online)
     for path in (online.snapshot(model) / "model.safetensors", online.arrow("train")):
@@ -134,6 +114,11 @@ def test_fetching_mends_a_torn_cache(online: World) -> None:
     assert "should have" in online.run("run", code=4).stderr
     online.run("prefetch")
     assert online.trial()["told"]["status"] == "done"
+    manifest = online.folder / "sweep.manifest.json"
+    before, sent = manifest.stat().st_mtime_ns, len(online.hub.downloads())
+    assert not json.loads(online.run("prefetch", "--json").stdout)["changed"]
+    assert manifest.stat().st_mtime_ns == before
+    assert len(online.hub.downloads()) == sent
 
 
 @pytest.mark.slow
@@ -147,24 +132,19 @@ def test_only_a_part_is_fetched_and_the_rest_stays_pinned(online: World) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("override", "message"),
+    ("override", "code", "message"),
     [
-        ("model=toy/none", "the hub has no model 'toy/none'"),
-        ("model=toy/pickled", "no model.safetensors at that commit, and pickled weights"),
-        pytest.param(
-            "models=[{id: toy/bert, revision: v9}]",
-            "the hub has no revision 'v9'",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param("model=toy/mute", "no tokenizer vocabulary", marks=pytest.mark.slow),
+        ("model=toy/none", 2, "the hub has no model 'toy/none'"),
+        ("models=[{id: toy/bert, revision: v9}]", 2, "the hub has no revision 'v9'"),
+        ("model=toy/pickled", 4, "no model.safetensors at that commit, and pickled weights"),
+        ("model=toy/mute", 4, "no tokenizer vocabulary"),
     ],
 )
-def test_what_can_not_be_fetched(online: World, override: str, message: str) -> None:
+def test_what_can_not_be_fetched(online: World, override: str, code: int, message: str) -> None:
     whole = model_files(online.folder / "c")
     online.hub.push("model", "toy/pickled", without(whole, "model.safetensors"))
     online.hub.push("model", "toy/mute", without(whole, "tokenizer.json"))
-    told = online.run("prefetch", override, code=2 if "none" in override or "v9" in override else 4)
-    assert message in told.stderr
+    assert message in online.run("prefetch", override, code=code).stderr
     assert not (online.folder / "sweep.manifest.json").exists()
 
 
@@ -250,38 +230,27 @@ def cut_short(path: Path) -> None:
     path.write_bytes(content[: len(content) // 2])
 
 
-def lost(path: Path) -> None:
-    path.unlink()
-
-
-HARMS = [
-    ("model.safetensors", cut_short, "model.safetensors"),
-    ("model.safetensors", lost, "model.safetensors is missing"),
-    ("tokenizer.json", lost, "tokenizer"),
-    ("tokenizer.json", cut_short, "tokenizer.json"),
-    ("config.json", lost, "config.json"),
-    ("train", cut_short, "mood"),
-    ("validation", lost, "mood"),
-]
-
-
-def harms() -> Iterator[Any]:
-    """Each with a manifest and without; every day a third of them, with and without in turns."""
-    for number, (name, harm, message) in enumerate(HARMS):
-        for named in ("with", "without"):
-            daily = number % 3 == 0 and (named == "with") == (number % 2 == 0)
-            marks = [] if daily else [pytest.mark.slow]
-            id_ = f"{harm.__name__} {name} {named} manifest"
-            yield pytest.param(name, harm, message, named, id=id_, marks=marks)
-
-
-@pytest.mark.parametrize(("name", "harm", "message", "named"), list(harms()))
+@pytest.mark.parametrize(
+    ("name", "harm", "message"),
+    few(
+        [
+            ("model.safetensors", cut_short, "model.safetensors"),
+            ("config.json", Path.unlink, "config.json"),
+            ("tokenizer.json", Path.unlink, "tokenizer"),
+            ("tokenizer.json", cut_short, "tokenizer.json"),
+            ("train", cut_short, "mood"),
+            ("validation", Path.unlink, "mood"),
+        ],
+        3,
+    ),
+)
+@pytest.mark.parametrize("manifest", few([True, False], 1), ids=["manifest", "no manifest"])
 def test_what_is_torn_or_missing_stops_it_before_anything_starts(
-    away: World, name: str, harm: Callable[[Path], None], message: str, named: str
+    away: World, name: str, harm: Callable[[Path], None], message: str, manifest: bool
 ) -> None:
     model, _ = commits(away)
     harm(away.arrow(name) if "." not in name else away.snapshot(model) / name)
-    if named == "without":
+    if not manifest:
         (away.folder / "sweep.manifest.json").unlink()
     told = away.run("run", "--offline", code=4).stderr
     assert message in told
@@ -292,10 +261,12 @@ def test_what_is_torn_or_missing_stops_it_before_anything_starts(
 
 def test_everything_that_is_missing_is_one_message(away: World) -> None:
     model, _ = commits(away)
-    lost(away.snapshot(model) / "tokenizer.json")
+    for name in ("model.safetensors", "tokenizer.json"):
+        (away.snapshot(model) / name).unlink()
     shutil.rmtree(away.home / "datasets")
+    (away.folder / "sweep.manifest.json").unlink()
     told = away.run("run", "--offline", code=4).stderr
-    assert "tokenizer.json is missing" in told
+    assert "model.safetensors is missing" in told
     assert f"{DATASET}@" in told
     assert "Next: `lp-sweep prefetch sweep.yaml` on a machine with a network" in told
     assert str(away.home) in told

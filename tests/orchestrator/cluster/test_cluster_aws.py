@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import boto3
 import pytest
@@ -52,7 +53,7 @@ def account(
     monkeypatch.setenv("HOME", str(tmp_path))  # where Ray keeps the key pair that it makes
     forget()
     clients = {name: boto3.client(name, region_name=REGION) for name in ("ec2", "iam")}
-    reset(endpoint)
+    urlopen(f"{endpoint}/moto-api/reset", data=b"", timeout=30).close()
     for name in ("lp-sweep-head", "lp-sweep-worker"):
         clients["iam"].create_instance_profile(InstanceProfileName=name)
     yield clients
@@ -66,17 +67,9 @@ def forget() -> None:
     bootstrap._get_subnets_or_die.cache_clear()
 
 
-def reset(endpoint: str) -> None:
-    import urllib.request
-
-    urllib.request.urlopen(f"{endpoint}/moto-api/reset", data=b"", timeout=30).close()
-
-
-def up_to_the_cloud(change: Any = None) -> dict[str, Any]:
-    """Prepares a file as `ray up` does before it starts a machine."""
+def up_to_the_cloud() -> dict[str, Any]:
+    """Prepares the file as `ray up` does before it starts a machine."""
     content = yaml.safe_load(FILE.read_text())
-    if change:
-        change(content)
     return dict(AWSNodeProvider.bootstrap_config(prepare_config(content)))
 
 
@@ -96,22 +89,26 @@ def start(config: dict[str, Any], kind: str, ec2: Any) -> list[dict[str, Any]]:
     return [machine for group in found["Reservations"] for machine in group["Instances"]]
 
 
-def test_workers_are_spot_machines_with_their_profile_and_disk(account: dict[str, Any]) -> None:
-    [machine] = start(up_to_the_cloud(), "gpu", account["ec2"])
-    assert machine["InstanceType"] == "g5.xlarge"
-    assert machine["InstanceLifecycle"] == "spot"
-    assert machine["IamInstanceProfile"]["Arn"].endswith("/lp-sweep-worker")
+@pytest.mark.parametrize(
+    ("kind", "instance", "lifecycle", "profile", "gigabytes"),
+    [("gpu", "g5.xlarge", "spot", "worker", 200), ("head", "m7i.xlarge", None, "head", 100)],
+)
+def test_machines_with_their_profile_and_disk(
+    account: dict[str, Any],
+    kind: str,
+    instance: str,
+    lifecycle: str | None,
+    profile: str,
+    gigabytes: int,
+) -> None:
+    [machine] = start(up_to_the_cloud(), kind, account["ec2"])
+    assert machine["InstanceType"] == instance
+    assert machine.get("InstanceLifecycle") == lifecycle
+    assert machine["IamInstanceProfile"]["Arn"].endswith(f"/lp-sweep-{profile}")
     assert machine["MetadataOptions"]["HttpTokens"] == "required"
     assert machine["KeyName"] == f"ray-autoscaler_{REGION}"
-    assert disk_of(machine, account["ec2"]) == ("/dev/sda1", 200, "gp3", True)
-
-
-def test_the_head_is_no_spot_machine(account: dict[str, Any]) -> None:
-    [machine] = start(up_to_the_cloud(), "head", account["ec2"])
-    assert "InstanceLifecycle" not in machine
-    assert machine["InstanceType"] == "m7i.xlarge"
-    assert machine["IamInstanceProfile"]["Arn"].endswith("/lp-sweep-head")
-    assert disk_of(machine, account["ec2"]) == ("/dev/sda1", 100, "gp3", True)
+    assert disk_of(machine, account["ec2"]) == ("/dev/sda1", gigabytes, "gp3", True)
+    assert account["iam"].list_roles()["Roles"] == [], "Ray's own may do everything in EC2 and S3"
 
 
 def disk_of(machine: dict[str, Any], ec2: Any) -> tuple[str, int, str, bool]:
@@ -123,11 +120,8 @@ def disk_of(machine: dict[str, Any], ec2: Any) -> tuple[str, int, str, bool]:
 
 def test_from_outside_nothing_is_open_but_ssh(account: dict[str, Any]) -> None:
     config = up_to_the_cloud()
-    groups = {
-        tuple(kind["node_config"]["SecurityGroupIds"])
-        for kind in config["available_node_types"].values()
-    }
-    [[group]] = groups
+    kinds = config["available_node_types"].values()
+    [[group]] = {tuple(kind["node_config"]["SecurityGroupIds"]) for kind in kinds}
     [told] = account["ec2"].describe_security_groups(GroupIds=[group])["SecurityGroups"]
     assert told["GroupName"] == "ray-autoscaler-lp-sweep"
     outside = [rule for rule in told["IpPermissions"] if rule["IpRanges"]]
@@ -136,12 +130,6 @@ def test_from_outside_nothing_is_open_but_ssh(account: dict[str, Any]) -> None:
     ]
     inside = [rule for rule in told["IpPermissions"] if not rule["IpRanges"]]
     assert [pair["GroupId"] for rule in inside for pair in rule["UserIdGroupPairs"]] == [group]
-
-
-def test_ray_makes_no_role_of_its_own(account: dict[str, Any]) -> None:
-    """Its own may do everything in EC2 and S3."""
-    up_to_the_cloud()
-    assert account["iam"].list_roles()["Roles"] == []
 
 
 def test_the_policies_of_the_docs_are_ones(account: dict[str, Any]) -> None:

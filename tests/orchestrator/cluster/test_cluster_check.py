@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,11 @@ from lp_sweep.orchestrator.engine.connection import found_by
 from lp_sweep.orchestrator.inputs.gpumemory import GpuInfo
 from lp_sweep.orchestrator.inputs.nodes import Input, Look, Node, node_findings
 from lp_sweep.orchestrator.inputs.room import Probe, probed, unseen
-from lp_sweep.orchestrator.service.clustercheck import missing_machines
+from lp_sweep.orchestrator.service.clustercheck import clock_off, missing_machines
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.store import Store
 from tests.support.hubworld import MODEL, World, served
+from tests.support.program import command
 from tests.support.program import sweep as lp_sweep
 from tests.support.toyworld import save_world
 
@@ -47,33 +47,23 @@ def test_nothing_is_wrong_with_a_sound_node() -> None:
     assert node_findings(node(inputs=inputs, clock_off=-4.9), OWN) == []
 
 
+NO_DATA = Input("task 'rte'", "missing", why="not cached")
+
+
 @pytest.mark.parametrize(
     ("wrong", "what", "got", "blocks"),
     [
-        pytest.param({"versions": {"python": "3.12.1"}}, "python", "3.12.1", True, id="python"),
-        pytest.param({"versions": {"ray": "2.59.0"}}, "ray", "2.59.0", True, id="ray"),
-        pytest.param(
-            {"versions": {"lp_sweep": "0.0.9", "code": "ffff"}},
-            "lp_sweep",
-            "0.0.9",
-            True,
-            id="ours",
-        ),
-        pytest.param({"versions": {"code": "ffff"}}, "code", "ffff", True, id="changed code"),
-        pytest.param({"versions": {"torch": "2.12.0"}}, "torch", "2.12.0", False, id="torch"),
-        pytest.param({"gpus": 2}, "GPUs", "torch 2.13.0+cu130 sees 1", True, id="too few GPUs"),
-        pytest.param({"gpus": 0}, "GPUs", "torch sees 1", False, id="idle GPU"),
-        pytest.param({"store": "no store at /mnt/x."}, "store", "no store at", True, id="store"),
-        pytest.param(
-            {"inputs": [Input("task 'rte'", "missing", why="not cached")]},
-            "task 'rte'",
-            "not cached",
-            True,
-            id="data",
-        ),
-        pytest.param({"free_bytes": GIB // 100}, "disk", "0.0 GiB free at /", False, id="disk"),
-        pytest.param({"clock_off": 61.0}, "clock", "61 s ahead of", False, id="clock ahead"),
-        pytest.param({"clock_off": -61.0}, "clock", "61 s behind", False, id="clock behind"),
+        ({"versions": {"python": "3.12.1"}}, "python", "3.12.1", True),
+        ({"versions": {"lp_sweep": "0.0.9", "code": "ffff"}}, "lp_sweep", "0.0.9", True),
+        ({"versions": {"code": "ffff"}}, "code", "ffff", True),
+        ({"versions": {"torch": "2.12.0"}}, "torch", "2.12.0", False),
+        ({"gpus": 2}, "GPUs", "torch 2.13.0+cu130 sees 1", True),
+        ({"gpus": 0}, "GPUs", "torch sees 1", False),
+        ({"store": "no store at /mnt/x."}, "store", "no store at", True),
+        ({"inputs": [NO_DATA]}, "task 'rte'", "not cached", True),
+        ({"free_bytes": GIB // 100}, "disk", "0.0 GiB free at /", False),
+        ({"clock_off": 61.0}, "clock", "61 s ahead of", False),
+        ({"clock_off": -61.0}, "clock", "61 s behind", False),
     ],
 )
 def test_what_is_wrong_is_one_line(
@@ -113,29 +103,24 @@ def nodes(*workers: str) -> list[dict[str, Any]]:
     return [head, *({**head, "Resources": {}, "NodeManagerAddress": ip} for ip in workers)]
 
 
-@pytest.mark.parametrize(
-    ("joined", "named"),
-    [
-        pytest.param(["10.0.0.11", "10.0.0.12"], [], id="all"),
-        pytest.param(["10.0.0.12"], ["10.0.0.11"], id="one is late"),
-        pytest.param([], ["10.0.0.11", "10.0.0.12"], id="none"),
-    ],
-)
-def test_own_machines_that_have_not_joined(joined: list[str], named: list[str]) -> None:
+def test_machines_that_have_not_joined() -> None:
+    """One's own are named by their addresses; nobody knows those of rented ones before."""
     provider = {"type": "local", "worker_ips": ["10.0.0.11", "10.0.0.12"]}
-    file = ClusterFile(Path("c.yaml"), {"cluster_name": "c", "provider": provider}, ())
-    found = [*missing_machines(file, nodes(*joined))]
-    assert [finding.node for finding in found] == named
-    assert all(finding.blocks for finding in found)
-
-
-def test_rented_machines_that_have_not_joined() -> None:
-    """Those that come by themselves: their addresses nobody knows before."""
+    own = ClusterFile(Path("c.yaml"), {"cluster_name": "c", "provider": provider}, ())
+    (finding,) = missing_machines(own, nodes("10.0.0.12"))
+    assert (finding.node, finding.blocks) == ("10.0.0.11", True)
+    assert not [*missing_machines(own, nodes("10.0.0.11", "10.0.0.12"))]
     kind = Kind("gpu", False, 3, 8, 4.0, 1.0, None, None)
-    file = ClusterFile(Path("c.yaml"), {"cluster_name": "c", "provider": {"type": "aws"}}, (kind,))
-    (finding,) = missing_machines(file, nodes("10.0.0.77"))
+    rented = own._replace(content={"provider": {"type": "aws"}}, kinds=(kind,))
+    (finding,) = missing_machines(rented, nodes("10.0.0.77"))
     assert finding.node == "2 of 3 machines"
-    assert not [*missing_machines(file._replace(kinds=(kind._replace(least=0),)), nodes())]
+    assert not [*missing_machines(rented._replace(kinds=(kind._replace(least=0),)), nodes())]
+
+
+def test_a_clock_is_only_as_wrong_as_the_question_took_no_longer() -> None:
+    assert clock_off(100.0, 103.0, 105.0) == 0
+    assert clock_off(100.0, 98.0, 105.0) == -2
+    assert clock_off(100.0, 108.0, 105.0) == 3
 
 
 # -- what a node says
@@ -213,27 +198,26 @@ def test_models_and_data_of_a_hub(world: World) -> None:
 # -- the command
 
 
-def test_without_a_cluster_it_says_where_to_go(tmp_path: Path) -> None:
-    done = lp_sweep("cluster", "check", "--address", "127.0.0.1:1", cwd=tmp_path)
-    assert done.returncode == 4
-    assert "no Ray at 127.0.0.1:1" in done.stderr
-    done = lp_sweep("cluster", "check", "--address", "http://127.0.0.1:8265", cwd=tmp_path)
-    assert done.returncode == 4
-    assert "is a cluster's job server" in done.stderr
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [("127.0.0.1:1", "no Ray at 127.0.0.1:1"), ("http://127.0.0.1:8265", "job server")],
+)
+def test_without_a_cluster_it_says_where_to_go(tmp_path: Path, address: str, told: str) -> None:
+    done = lp_sweep("cluster", "check", "--address", address, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert told in done.stderr
 
 
 @pytest.mark.parametrize(
     ("address", "environment", "how"),
     [
-        pytest.param("10.0.0.1:6379", {}, "--address names it", id="option"),
-        pytest.param("a:1", {"RAY_ADDRESS": "a:1"}, "RAY_ADDRESS names it", id="Ray's"),
-        pytest.param("a:1", {"LP_SWEEP_ADDRESS": "a:1"}, "LP_SWEEP_ADDRESS names it", id="ours"),
-        pytest.param("b:1", {"RAY_ADDRESS": "a:1"}, "--address names it", id="option first"),
-        pytest.param("auto", {"RAY_ADDRESS": "a:1"}, "RAY_ADDRESS names it", id="auto is Ray's"),
-        pytest.param("auto", {"RAY_ADDRESS": ""}, "it is at work on this machine; --address names "
-                     "another", id="found"),
+        ("b:1", {"RAY_ADDRESS": "a:1"}, "--address names it"),
+        ("a:1", {"RAY_ADDRESS": "a:1"}, "RAY_ADDRESS names it"),
+        ("a:1", {"LP_SWEEP_ADDRESS": "a:1"}, "LP_SWEEP_ADDRESS names it"),
+        ("auto", {"RAY_ADDRESS": "a:1"}, "RAY_ADDRESS names it"),
+        ("auto", {"RAY_ADDRESS": ""}, "it is at work on this machine; --address names another"),
     ],
-)  # fmt: skip
+)
 def test_how_a_cluster_was_found(address: str, environment: dict[str, str], how: str) -> None:
     assert found_by(address, environment) == how
 
@@ -246,38 +230,27 @@ def test_a_real_cluster_of_two_nodes(tmp_path: Path) -> None:
 
     save_world(tmp_path)
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0})
+    address = cluster.address
     try:
-        told = _check(cluster.address, tmp_path, code=0)
-        assert told["can_run"]
+        sound = check(address, tmp_path, "--json")
         cluster.add_node(num_cpus=1, num_gpus=1)
-        told = _check(cluster.address, tmp_path, code=4)
-        done = _run(cluster.address, tmp_path, code=4)
-        text = done.stdout
-        assert f"joined the Ray at {cluster.address}: --address names it" in done.stderr
+        told, text = (check(address, tmp_path, *more) for more in (["--json"], []))
     finally:
         cluster.shutdown()
-    assert [node["gpus"] for node in sorted(told["nodes"], key=lambda node: node["gpus"])] == [0, 1]
-    assert {node["look"]["store"] for node in told["nodes"]} == {None}
-    assert all(abs(node["clock_off"]) < 1 for node in told["nodes"])
-    (finding,) = told["findings"]
+    assert (sound.returncode, told.returncode, text.returncode) == (0, 4, 4)
+    assert json.loads(sound.stdout)["can_run"]
+    found = json.loads(told.stdout)
+    assert sorted(node["gpus"] for node in found["nodes"]) == [0, 1]
+    assert {node["look"]["store"] for node in found["nodes"]} == {None}
+    assert all(abs(node["clock_off"]) < 1 for node in found["nodes"])
+    (finding,) = found["findings"]
     assert (finding["what"], finding["blocks"]) == ("GPUs", True)
-    assert "Ray was started with 1" in text
-    assert "2 through the store" in text
+    assert f"joined the Ray at {address}: --address names it" in text.stderr
+    assert "Ray was started with 1" in text.stdout
+    assert "2 through the store" in text.stdout
     assert not (tmp_path / "lp-sweep-store").exists()
 
 
-def _check(address: str, folder: Path, code: int) -> dict[str, Any]:
-    return dict(json.loads(_run(address, folder, "--json", code=code).stdout))
-
-
-def _run(address: str, folder: Path, *words: str, code: int) -> subprocess.CompletedProcess[str]:
-    command = ["cluster", "check", "sweep.yaml", "--address", address, *words]
-    done = subprocess.run(
-        [sys.executable, "-m", "lp_sweep.orchestrator.cli", *command],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done
+def check(address: str, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    given = command("cluster", "check", "sweep.yaml", "--address", address, *words)
+    return subprocess.run(given, cwd=folder, capture_output=True, text=True, check=False)

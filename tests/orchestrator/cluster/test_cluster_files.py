@@ -4,6 +4,7 @@ is asked for; and the files that ship are such ones. No cloud and no Ray is star
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -54,15 +55,11 @@ def mistakes(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_a_shipped_file_is_what_init_writes(name: str, at_home: Path) -> None:
+def test_a_shipped_file_is_what_init_writes_and_right(name: str, at_home: Path) -> None:
     command = ["cluster", "init", *SHIPPED[name].split(), "--out", "written.yaml"]
     assert CliRunner().invoke(app, command).exit_code == 0
     again = f"lp-sweep cluster init {SHIPPED[name]} --out {name} --force"
     assert (ROOT / name).read_text() == (at_home / "written.yaml").read_text(), again
-
-
-@pytest.mark.parametrize("name", SHIPPED)
-def test_nothing_is_wrong_with_a_shipped_file(name: str, at_home: Path) -> None:
     assert mistakes(ROOT / name) == []
 
 
@@ -114,15 +111,12 @@ def test_whatever_is_asked_for_is_a_right_file(at_home: Path, asked: dict[str, A
         assert store["value"] == asked.get("store", "s3://CHANGE-bucket/lp-sweep")
         return
     assert content["cluster_name"] == asked.get("name", "lp-sweep")
-    if "ssh_user" in asked:
-        assert content["auth"]["ssh_user"] == asked["ssh_user"]
-    if "ssh_key" in asked:
-        assert content["auth"]["ssh_private_key"] == asked["ssh_key"]
-    if asked.get("prices"):
-        read = {kind.name: kind.price for kind in read_cluster_file(path).kinds}
-        assert {kind: read[kind] for kind in asked["prices"]} == pytest.approx(
-            asked["prices"], rel=1e-5
-        )
+    for name, key in (("ssh_user", "ssh_user"), ("ssh_key", "ssh_private_key")):
+        if name in asked:
+            assert content["auth"][key] == asked[name]
+    prices = {kind.name: kind.price for kind in read_cluster_file(path).kinds}
+    for kind, price in asked.get("prices", {}).items():
+        assert prices[kind] == pytest.approx(price, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -145,14 +139,9 @@ def test_how_a_machine_is_rented(options: dict[str, Any], market: dict[str, Any]
 
 def test_machines_of_several_gpus_are_as_many_as_the_gpus_need() -> None:
     file = yaml.safe_load(text_of(provider="aws", gpus=16, gpu_type="a100"))
-    assert (file["max_workers"], file["available_node_types"]["gpu"]["max_workers"]) == (2, 2)
-    assert file["available_node_types"]["gpu"]["resources"] == {
-        "CPU": 96,
-        "GPU": 8,
-        "accelerator_type:A100": 1,
-    }
-    with pytest.raises(SpecError, match=r"p4d.24xlarge has 8 GPUs, and --gpus is 12: ask for 16"):
-        text_of(provider="aws", gpus=12, gpu_type="a100")
+    kind = file["available_node_types"]["gpu"]
+    assert (file["max_workers"], kind["max_workers"]) == (2, 2)
+    assert kind["resources"] == {"CPU": 96, "GPU": 8, "accelerator_type:A100": 1}
 
 
 HOSTILE = ["/mnt/a 0", "/mnt/a'; echo foo; '", "s3://bucket/pre?region=x&scheme=http", "/mnt/$HOME"]
@@ -184,11 +173,9 @@ def test_a_worker_has_the_address_at_which_the_head_reached_it(tmp_path: Path) -
 
 def in_shell_of_ray(command: str, home: Path) -> str:
     """As Ray's runner starts it at the other end of ssh, whose shell takes one string."""
-    line = " ".join(_with_interactive(command))
-    env = {"HOME": str(home), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(
-        ["bash", "-c", line],
-        env=env,
+        ["bash", "-c", " ".join(_with_interactive(command))],
+        env={"HOME": str(home), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
         check=False,
@@ -220,19 +207,22 @@ def test_a_machine_has_what_amazon_says_of_it() -> None:
         ("amazon", "unknown provider 'amazon'. Choose one of: aws, gcp, onprem, kuberay."),
         ("aws --gpu-type a10", "unknown GPU type 'a10'. .*Did you mean 'a10g'?"),
         ("aws --gpu-type v100", "v100 can't be used: torch's wheels"),
+        ("aws --gpus 0", "--gpus is 0: give 1 or more"),
+        ("aws --gpus 12 --gpu-type a100", "p4d.24xlarge has 8 GPUs, and --gpus is 12: ask for 16"),
         ("gcp --max-price 0.6", "--max-price is for aws, and not for gcp."),
         ("aws --max-price 0.6 --on-demand", "not with --on-demand"),
+        ("aws --max-price nan", "--max-price is nan: give money"),
         ("aws --price gpu:0.6", "--price is 'gpu:0.6': give a kind"),
+        ("aws --price cpu=0.6", "--price 'cpu': the kinds are head, gpu"),
         ("aws --name Lab_2", "--name is 'Lab_2': give small letters"),
         ("onprem", "onprem needs --head-ip"),
         ("onprem --head-ip $(id) --worker-ips a", r"--head-ip is '\$\(id\)'"),
     ],
 )
-def test_what_can_not_be_had_is_said(command: str, message: str, at_home: Path) -> None:
+def test_a_request_that_can_not_be_met(command: str, message: str, at_home: Path) -> None:
     done = CliRunner().invoke(app, ["cluster", "init", *command.split()])
     assert isinstance(done.exception, SpecError)
-    with pytest.raises(SpecError, match=message):
-        raise done.exception
+    assert re.search(message, str(done.exception))
     assert not Path("cluster.yaml").exists()
 
 
@@ -245,27 +235,24 @@ def test_a_file_is_overwritten_only_by_force(at_home: Path) -> None:
     assert "cluster_name" in Path("cluster.yaml").read_text()
 
 
+GIT = {"url": "https://git.example/x.git", "vcs_info": {"vcs": "git", "commit_id": "0c1f"}}
+
+
 @pytest.mark.parametrize(
     ("origin", "command"),
     [
-        (None, "python -m pip download lp-sweep==0.1.0 --no-deps -d dist"),
+        (None, "pip download lp-sweep==0.1.0 --no-deps -d dist"),
         (
             {"url": "file:///home/me/lp%20sweep", "dir_info": {"editable": True}},
-            "python -m build --wheel --outdir dist '/home/me/lp sweep'",
+            "build --wheel --outdir dist '/home/me/lp sweep'",
         ),
         (
-            {"url": "file:///tmp/lp_sweep-0.1.0-py3-none-any.whl", "archive_info": {}},
-            "python -m pip wheel --no-deps -w dist /tmp/lp_sweep-0.1.0-py3-none-any.whl",
+            {"url": "file:///tmp/x.whl", "archive_info": {}},
+            "pip wheel --no-deps -w dist /tmp/x.whl",
         ),
-        (
-            {
-                "url": "https://git.example/lp-sweep.git",
-                "vcs_info": {"vcs": "git", "commit_id": "0c1f"},
-            },
-            "python -m pip wheel --no-deps -w dist git+https://git.example/lp-sweep.git@0c1f",
-        ),
+        (GIT, "pip wheel --no-deps -w dist git+https://git.example/x.git@0c1f"),
     ],
     ids=["registry", "folder", "wheel", "git"],
 )
 def test_how_to_get_the_wheel_of_what_is_installed(origin: Any, command: str) -> None:
-    assert wheel_command_of(origin, "0.1.0") == command
+    assert wheel_command_of(origin, "0.1.0") == f"python -m {command}"
