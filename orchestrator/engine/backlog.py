@@ -1,7 +1,7 @@
-"""The work that a run still has to hand out, in its order, or waiting for networks.
+"""The pending work of a run: ready in order of priority, or blocked until networks come.
 
-Profiles come first, since cells wait for them, then trials whose networks others need, then all
-other trials, and speeds at the end; within a rank the longest first. A network is named by the
+Profiles come first, since cells depend on them, then trials whose networks others need, then other
+trials, and speeds at the end; within a rank the longest first. A network has the identifier of the
 trial that trains it. Pure bookkeeping over a plan; knows no store.
 """
 
@@ -29,7 +29,7 @@ class Rank(IntEnum):
 
 
 class Ready(NamedTuple):
-    """Work that can begin. The least comes first: tuples compare field by field."""
+    """Work that can begin. Tuples compare field by field, and the smallest comes first."""
 
     rank: Rank
     minus_seconds: float
@@ -37,7 +37,7 @@ class Ready(NamedTuple):
 
 
 class Sort(NamedTuple):
-    """Work of a model and a task that takes equally long."""
+    """Work that takes equally long."""
 
     model: str
     task: str
@@ -45,19 +45,18 @@ class Sort(NamedTuple):
 
 
 class Blocked:
-    """Work that waits for networks, indexed by work and by network, so that 100,000 waiting pieces
+    """Work that waits for networks, indexed by work and by network, so that 100,000 waiting trials
     cost nothing while others end."""
 
     def __init__(self) -> None:
         self._waits: dict[str, set[str]] = {}  # work -> the networks that it still waits for
         self._seconds: dict[str, float] = {}  # that the work will take
-        self._waited_for: dict[str, dict[str, None]] = {}  # a network -> the work that waits
+        self._waited_for: dict[str, dict[str, None]] = {}  # network -> the work that waits, ordered
 
     def __len__(self) -> int:
         return len(self._waits)
 
     def seconds(self) -> float:
-        """How long all of it will take."""
         return sum(self._seconds.values())
 
     def add(self, id_: str, needs: Iterable[str], seconds: float) -> None:
@@ -66,11 +65,10 @@ class Blocked:
             self._waited_for.setdefault(need, {})[id_] = None
 
     def needs(self) -> KeysView[str]:
-        """The networks that work waits for."""
         return self._waited_for.keys()
 
     def came(self, need: str) -> list[str]:
-        """A network has come: gives the work that waited only for it."""
+        """Handles a network that has come. Returns the work that waited only for it."""
         free = []
         for id_ in self._waited_for.pop(need, {}):
             self._waits[id_].discard(need)
@@ -80,7 +78,7 @@ class Blocked:
         return free
 
     def lost(self, need: str) -> list[str]:
-        """A network will not come: gives the work that waited for it, and forgets it."""
+        """Handles a network that will not come. Removes and returns the work that waited for it."""
         hopeless = list(self._waited_for.pop(need, {}))
         for id_ in hopeless:
             del self._seconds[id_]
@@ -92,26 +90,26 @@ class Blocked:
 
 
 class Backlog:
-    """All work that waits, ready or not; `len` counts it."""
+    """All pending work, ready or blocked; `len` counts it."""
 
     def __init__(self, plan: Plan, rates: Rates) -> None:
         self._plan, self._rates = plan, rates
         self._ready: list[Ready] = []  # a heap
         self._sorts: Counter[Sort] = Counter()  # of these
         self._ready_seconds = self._deferred_seconds = 0.0
-        self.alone = 0.0  # seconds of what is handed out with nothing beside it
-        self.taken_in: set[str] = set()  # ever, so that a newer plan brings in what is new
+        self.alone = 0.0  # seconds of ready work that must run alone
+        self.taken_in: set[str] = set()  # all work that was ever added
         self._blocked = Blocked()
-        self._needed: set[str] = set()  # networks
+        self._needed: set[str] = set()  # networks that other work needs
         self._awaited: set[str] = set()  # these, and teachers whose logits are needed
-        self._coming: set[str] = set()  # begun as awaited: they come to the store
-        self._came: set[str] = set()  # to the store, in this run
-        self._gone: set[str] = set()  # will not come in this run
-        self._again: set[str] = set()  # done before, and to be done again for their networks
-        self._users: dict[str, set[str]] = {}  # a network -> the work that is still to use it
+        self._coming: set[str] = set()  # awaited when they began, so that they keep their network
+        self._came: set[str] = set()  # networks that have come to the store in this run
+        self._gone: set[str] = set()  # networks that will not come in this run
+        self._again: set[str] = set()  # done, and repeated for their networks
+        self._users: dict[str, set[str]] = {}  # network -> the pending work that uses it
 
     def fill(self, plan: Plan, selection: Selection) -> list[str]:
-        """Adds work of the plan that is new to the run. Gives the networks that work waits for."""
+        """Adds the plan's new work. Returns the networks that blocked work depends on."""
         self._plan, self._needed = plan, plan.needed_networks()
         self._awaited = plan.needed()
         self._deferred_seconds = sum(
@@ -126,8 +124,8 @@ class Backlog:
         return [*self._blocked.needs()]
 
     def _taken_on(self, selection: Selection) -> Iterable[str]:
-        """The work that the run was asked for, in the plan's order, then the work whose networks
-        that lacks: each once. `plan.selection.taken_on` gives the same before a run."""
+        """The selected work in the plan's order, then the work whose networks it depends on, each
+        once. `plan.selection.taken_on` returns the same before a run."""
         plan = self._plan
         wanted = [
             work.id
@@ -137,17 +135,17 @@ class Backlog:
         found, look = dict.fromkeys(wanted), [*wanted]
         while look:
             for need in sorted(self._lacking(look.pop())):
-                if need in found:  # `- found.keys()` would go through all of them
+                if need in found:  # not `- found.keys()`, which would copy them all
                     continue
-                # a retry takes along what it needs, tried before or not
+                # a retry includes what it depends on, tried before or not
                 if selection.retry or selection.wants(need, plan.known.failed.get(need)):
                     found[need] = None
                     look.append(need)
         return found
 
     def _lacking(self, id_: str) -> set[str]:
-        """The networks that a piece waits for. A network that is only compared with the trial is
-        left out once it is known not to come: the trial is worth training without it."""
+        """The networks that the work waits for, without those that are only compared with it and
+        will not come: the trial is worth training without them."""
         sources = self._sources(id_)
         absent = self._plan.absent(id_) - self._came
         return {need for need in absent if need in sources or need not in self._gone}
@@ -155,14 +153,14 @@ class Backlog:
     # -- what is handed out
 
     def put(self, id_: str) -> None:
-        """Adds a piece, to be handed out when the networks that it lacks are there."""
+        """Adds work, to be handed out once the networks that it depends on have come."""
         if lacking := self._lacking(id_):
             self._blocked.add(id_, lacking, self._seconds(id_))
         else:
             self.push(id_)
 
     def push(self, id_: str) -> None:
-        """Adds a piece that can be handed out now."""
+        """Adds work that can be handed out now."""
         seconds, rank = self._seconds(id_), self._rank(id_)
         heapq.heappush(self._ready, Ready(rank, -seconds, id_))
         self._sorts[self._sort(id_)] += 1
@@ -173,7 +171,7 @@ class Backlog:
         return self._ready[0] if self._ready else None
 
     def pop(self) -> None:
-        """Removes the first."""
+        """Removes the first ready work."""
         piece = heapq.heappop(self._ready)
         self._sorts[self._sort(piece.id)] -= 1
         self._ready_seconds += piece.minus_seconds
@@ -182,17 +180,17 @@ class Backlog:
     # -- networks
 
     def needed(self, id_: str) -> bool:
-        """Whether other work needs the network of this."""
+        """Whether other work needs its network."""
         return id_ in self._needed
 
     def begun(self, id_: str) -> None:
-        """Work has begun somewhere; it keeps its network if that is needed by now."""
+        """The work has begun, here or in another run; it keeps its network if needed by now."""
         if id_ in self._awaited:
             self._coming.add(id_)
 
     def succeeded(self, id_: str) -> None:
-        """Frees the work that waited only for its network; or repeats the piece, if it was begun
-        before anything needed its network."""
+        """Frees the work that waited only for its network; or repeats it, if it began before
+        anything needed its network."""
         self._again.discard(id_)
         if id_ in self._coming:
             self._came.add(id_)
@@ -202,14 +200,14 @@ class Backlog:
             self.once_more(id_)
 
     def once_more(self, id_: str) -> None:
-        """Repeats a piece, once, whose network was not needed when it was done."""
+        """Repeats work, once, whose network was not needed when it was done."""
         if id_ not in self._again:
             self._again.add(id_)
             self.push(id_)
 
     def lost(self, id_: str) -> list[str]:
-        """The network of a piece will not come: gives the work that continues from it, which has
-        failed as well. Work that is only compared with it goes on."""
+        """Handles a network that will not come. Returns the work that continues from it, which
+        fails as well; work that is only compared with it goes on."""
         self._gone.add(id_)
         hopeless = []
         for other in self._blocked.lost(id_):
@@ -220,11 +218,11 @@ class Backlog:
         return hopeless
 
     def may_come(self, ids: Iterable[str]) -> None:
-        """The work is retried, so its networks may come."""
+        """The work is retried, so that its networks may come."""
         self._gone.difference_update(ids)
 
     def idle_after(self, id_: str) -> list[str]:
-        """The networks that a piece has used and nothing else will use."""
+        """The networks that this work has used and no other work will use."""
         used = [need for need in self._plan.needs(id_) if id_ in self._users.get(need, ())]
         for need in used:
             self._users[need].discard(id_)
@@ -232,17 +230,17 @@ class Backlog:
         to_come = idle and any(cell.state == "deferred" for cell in self._plan.cells)
         return [] if to_come else idle
 
-    # -- how much it is; other threads call these as well
+    # -- how much is left; other threads call these as well
 
     def kinds(self) -> Mapping[Kind, int]:
-        """How many pieces of each kind can begin."""
+        """How much ready work there is of each kind."""
         counts: Counter[Kind] = Counter()
         for sort, count in dict(self._sorts).items():
             counts[sort.kind] += count
         return +counts
 
     def tasks(self) -> Mapping[tuple[str, str], int]:
-        """How many pieces of each model and task can begin."""
+        """How much ready work there is of each model and task."""
         counts: Counter[tuple[str, str]] = Counter()
         for sort, count in dict(self._sorts).items():
             counts[sort.model, sort.task] += count
@@ -252,17 +250,17 @@ class Backlog:
         return len(self._ready) + len(self._blocked)
 
     def seconds(self) -> float:
-        """Slot-seconds of all of it, and of the cells that wait for a profile, by the estimate."""
-        ready = self._ready_seconds if self._ready else 0.0  # without what rounding leaves
+        """Estimated slot-seconds of all pending work and of the cells that wait for a profile."""
+        ready = self._ready_seconds if self._ready else 0.0  # drops what rounding left
         return ready + self._blocked.seconds() + self._deferred_seconds
 
     def longest(self) -> float:
-        """Seconds of the first of those that can begin, beside others."""
+        """Seconds of the first ready work, unless it runs alone."""
         first = self.first()
         return -first.minus_seconds if first and first.rank != Rank.SPEED else 0.0
 
     def _sources(self, id_: str) -> set[str]:
-        """The trials without which this one can't be trained."""
+        """The trials that this one can't be trained without."""
         work = self._plan.trials.get(id_)
         return {work.start or "", work.lesson.source if work.lesson else ""} if work else set()
 
@@ -281,13 +279,13 @@ class Backlog:
         return Rank.NEEDED if id_ in self._awaited else Rank.TRIAL
 
 
-_BAND_SECONDS = 5.0  # between two looks at all that is left
+_BAND_SECONDS = 5.0  # between two computations of the band
 
 
 class Outlook:
-    """Tells when a run ends: seconds, and their band. `live`: the work that was handed out and has
-    not ended. Each announcement of the run asks for it; the band sums over all kinds of work that
-    are left, so it is computed every few seconds at most. Other threads call it as well."""
+    """Estimates when a run ends, with a band. `live`: work that was handed out and has not ended.
+    The band sums over all kinds of pending work, so it is computed every few seconds at most. Other
+    threads call it as well."""
 
     def __init__(
         self,
@@ -305,24 +303,23 @@ class Outlook:
         self._looked = -_BAND_SECONDS
 
     def follow(self, plan: Plan) -> None:
-        """Follows a newer plan. While a search may ask for more, its end is the latest one."""
+        """Follows a newer plan. While a search may ask for more, the estimate is an upper bound."""
         self._searching = any(cell.search == "waiting" for cell in plan.cells)
         self._looked = -_BAND_SECONDS
 
     def started(self, work: Work) -> None:
-        """A piece starts, or starts again."""
         self._pace.started(work.id)
 
     def ended(self, work: Work, *, done: bool) -> float:
-        """Seconds since the piece started. A failure does not show how long work takes."""
+        """Returns the seconds since the work started. A failure does not show how long it takes."""
         elapsed = self._pace.elapsed(work.id)
         estimated = self._rates.seconds(work) if done else None
         self._pace.ended(work.id, self._rates.kind(work), estimated)
         return elapsed
 
     def eta(self) -> Eta:
-        """With its band, unless the run is later than that. Work that waits for a network or a
-        profile counts as sure as work that can begin."""
+        """With its band, unless the run is later than that. Blocked work counts as if it were sure
+        to run."""
         scale = self._scale_now()
         if scale is None:
             return Eta()

@@ -1,7 +1,7 @@
-"""Acts on each event of a run: whichever engine runs the trials, it reports here.
+"""Handles the events of a run. Every engine reports here; nothing here knows Ray.
 
-Knows no Ray. While a frame of this file is on the stack no loss of Ray interrupts the driver: the
-books must not be cut in two (see `lifeline`).
+While code of this file runs, a loss of Ray does not interrupt the driver, so that its bookkeeping
+stays consistent (see `lifeline`).
 """
 
 from __future__ import annotations
@@ -21,20 +21,19 @@ from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.inputs.data import FEWEST_STEPS
 from lp_sweep.orchestrator.plan.naming import short_model
-from lp_sweep.orchestrator.plan.plan import Work
+from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.selection import policy
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.printable import listed
 from lp_sweep.storage.runs import Announcement, Presence
 from lp_sweep.trials.worker.job import Place
 
-_LOOK_SECONDS = 2.0  # between two looks at what other runs hold
-_IN_A_ROW = 3  # different trials that fail on a node, with no success between
+_LOOK_SECONDS = 2.0  # between two looks at the work of other runs
+_IN_A_ROW = 3  # different trials that fail on a node, without a success between them
 
 
 class Nodes:
-    """Failures in a row, by node: one on which different trials fail is set aside, as long as
-    another is left."""
+    """Sets a node aside if different trials fail on it in a row, unless it is the last one."""
 
     def __init__(self, alive: Callable[[], Set[str]]) -> None:
         self._alive = alive
@@ -42,7 +41,7 @@ class Nodes:
         self._row: dict[str, list[str]] = defaultdict(list)
 
     def readmit(self) -> bool:
-        """True when no other node is left, and those that were set aside are taken again."""
+        """Takes the nodes that were set aside again if no other is left; True if it does."""
         if not self.set_aside or self._alive() - self.set_aside:
             return False
         self.set_aside.clear()
@@ -53,8 +52,8 @@ class Nodes:
             self._row.pop(node, None)
 
     def failed(self, node: str | None, work_id: str, error_type: str) -> list[str]:
-        """The work that deserves another try elsewhere: when this failure sets the node aside all
-        that failed on it in a row, and what still ran there after that. Else nothing."""
+        """Returns the work to retry elsewhere: if this failure sets the node aside, all that failed
+        on it in a row; later, what was still running there."""
         if not node or not policy(error_type).of_the_node:
             return []
         if node in self.set_aside:
@@ -69,8 +68,8 @@ class Nodes:
 
 
 class Course:
-    """An engine takes work here, and reports what became of it, in one thread at a time.
-    Once `must_end` is true it drops what is live and returns."""
+    """Gives work to an engine, and handles what the engine reports, in one thread at a time.
+    Once `must_end` is true, the engine drops its live work and returns."""
 
     def __init__(
         self,
@@ -87,15 +86,15 @@ class Course:
         self.full_models = FullModels(queue)
         self.must_end = False
         self._looked = 0.0
-        self._met: dict[str, Announcement] = {}  # other runs that a note tells of
+        self._met: dict[str, Announcement] = {}  # other runs with a note
 
     def meet(self, run: Announcement, text: str) -> None:
-        """A note about another run, until that has ended."""
+        """Shows a note about another run, until that run ends."""
         self._met[run.run_id] = run
         self.reporter.note(text, run.run_id)
 
     def tick(self) -> None:
-        """Asked every few seconds: the display goes on where nothing else happens."""
+        """Called every few seconds, so that the display moves on between events."""
         for id_ in self._met.keys() - self.presence.alive:
             run = self._met.pop(id_)
             ended = f"the other run has ended: sweep {run.sweep!r} on {run.host} (pid {run.pid})"
@@ -103,14 +102,14 @@ class Course:
         self.reporter.tick()
 
     def check(self) -> bool:
-        """Asked often: whether the run must end now, as its budget is used up or a trial failed."""
+        """Called often: whether the run must end now."""
         if self.stop is not None and self.stop.reached():
             self.must_end = True
         return self.must_end
 
     def take(self) -> Work | None:
-        """The next piece of work, if there is one now. A store that is away for longer than a run
-        waits stops the run, and loses nothing."""
+        """Returns the next piece of work, if there is one now. A store that stays unreachable stops
+        the run without losing anything."""
         try:
             work = self.queue.take()
             if work is None and time.monotonic() - self._looked > _LOOK_SECONDS:
@@ -123,7 +122,7 @@ class Course:
             return None
 
     def place(self, *, device: str, threads: int | None) -> Place:
-        """Where and how workers do their jobs. `threads` None: as a process has them."""
+        """Returns where and how workers run. `threads` None: the process's own number."""
         store, spec = self.recorder.store, self.queue.plan.sweep.spec
         return Place(
             store=store.location,
@@ -138,15 +137,15 @@ class Course:
         )
 
     def job(self, work: Work, place: Place) -> dict[str, Any]:
-        """All that a worker must know, as plain data."""
+        """Returns all that a worker must know, as plain data."""
         return replace(self.queue.job(work), place=place).to_plain()
 
     def started(self, work: Work) -> None:
         self.reporter.started(work)
 
     def ended(self, work: Work, told: Mapping[str, Any]) -> None:
-        """Handles a worker's answer: the result of `trials.worker.run.execute`, and the node's id.
-        Work that ended before, when its engine died, is left as it is."""
+        """Handles a worker's answer: the result of `trials.worker.run.execute` with the node's id.
+        Ignores work that has ended already, when its engine died."""
         if work.id not in self.queue.live:
             return
         status, node = told["status"], told.get("node_id")
@@ -170,13 +169,14 @@ class Course:
             self.reporter.ended(work.id, status, message)
 
     def lost(self, work: Work, loss: Loss) -> None:
-        """A worker could not answer: the piece is put back while its type's budget lasts."""
+        """Handles a worker that could not answer: its work is retried as often as the type of
+        failure allows."""
         if work.id not in self.queue.live:
             return
         put_back = False
         try:
             put_back = self.queue.lost(work.id, loss.error_type)
-        except StoreError as error:  # of what waited for it
+        except StoreError as error:  # from work that waited for it
             self.queue.refused(str(error))
         self._keep_store_errors(lambda: self.recorder.lost(work, loss, final=not put_back))
         if not put_back:
@@ -188,8 +188,7 @@ class Course:
         self.reporter.ended(work.id, "lost", told, Facts(error_type=loss.error_type))
 
     def lost_all(self, loss: Loss) -> None:
-        """The engine died with all that was live: it is put back, unless its record was written
-        before."""
+        """Handles the loss of an engine: its live work is retried, unless it is recorded."""
         try:
             for id_, work in list(self.queue.live.items()):
                 measures_failed = self.queue.recorded(id_)
@@ -203,7 +202,6 @@ class Course:
             self.queue.refused(str(refusal))
 
     def _failed(self, id_: str, error_type: str, message: str, node: str | None) -> None:
-        """For good, unless it is the node's fault."""
         told = f"{error_type}: {message}"
         self.reporter.ended(id_, "failed", told, Facts(error_type=error_type))
         self._blame(node, id_, error_type)
@@ -222,7 +220,7 @@ class Course:
             )
 
     def _keep_store_errors(self, action: Callable[[], None]) -> None:
-        """A store that is away stops the run in order, whatever the engine makes of errors."""
+        """An unreachable store ends the run cleanly, whatever the engine does with exceptions."""
         try:
             action()
         except StoreError as error:
@@ -237,33 +235,33 @@ def _score(told: Mapping[str, Any]) -> str:
 
 
 def _facts(told: Mapping[str, Any]) -> Facts:
-    """A measurement has no score, nor has a trial whose metric is no number."""
+    """Without a score for a measurement, and for a metric that is not finite."""
     last = float(told["last"]) if told.get("last") is not None else math.nan
     score = 100 * last if math.isfinite(last) else None
     return Facts(told.get("metric"), score, told.get("seconds"))
 
 
-# -- full models that learned nothing: no network can be compared with them
+# -- full models that did not learn: no pruned network can be compared with them
 
-_Pair = tuple[str, str]  # names of a model and a task
+_Pair = tuple[str, str]  # a model and a task, by name
 _COLUMNS = ("trial_id", "last", "majority", "steps", "learning_rate")
 
 
 class FullModels:
-    """The full models of a run, each with its task: asked whenever a trial is done. A sweep can
-    have thousands of seeds, and most answers come without a look at them."""
+    """Notices full models that did not learn their task. Asked after each trial; a sweep can have
+    thousands of seeds, so most answers do not look at them."""
 
     def __init__(self, queue: WorkQueue) -> None:
-        self._queue, self._plan = queue, queue.plan
-        self._seeds: dict[_Pair, set[str]] | None = None  # of each pair: its trials
-        self._left: dict[_Pair, set[str]] = {}  # of these the ones that this run has not done
+        self._queue = queue
+        self._plan: Plan | None = None  # the plan that was looked at; a search makes newer ones
+        self._seeds: dict[_Pair, set[str]] = {}  # the trials of each full model
+        self._left: dict[_Pair, set[str]] = {}  # those of them that this run has not done
         self._looked: set[_Pair] = set()
-        self._untaught: set[_Pair] = set()  # of these: a note says so
+        self._untaught: set[_Pair] = set()  # those with a note
 
     def note(self, work: Work) -> Note | None:
-        """Once for a model and task: all seeds of the full model that are asked for are done, and
-        none scores better than always guessing one label. A second note follows if a search
-        asks for more seeds and one of them does."""
+        """Returns a note once all seeds of a full model are done and none scores better than the
+        majority class; and a second one if a later seed, which a search asked for, does."""
         pair, queue = _pair(work), self._queue
         if pair in self._looked - self._untaught or not _is_full(work):
             return None
@@ -272,7 +270,7 @@ class FullModels:
         left.discard(work.id)
         if len(left) > len(queue.done_elsewhere) or not left <= queue.done:
             return None
-        seeds = (self._seeds or {})[pair]
+        seeds = self._seeds[pair]
         self._looked.add(pair)
         try:
             rows = queue.store.asked_once().read_all("trials", seeds, _COLUMNS).rows.to_pylist()
@@ -301,15 +299,14 @@ class FullModels:
         return Note(said, about)
 
     def _look_at_the_plan(self) -> None:
-        """Again where a search has asked for more seeds."""
-        queue = self._queue
-        if self._seeds is not None and self._plan is queue.plan:
+        plan = self._queue.plan
+        if self._plan is plan:
             return
-        self._plan, self._seeds = queue.plan, {}
-        for id_, work in queue.plan.trials.items():
+        self._plan, self._seeds = plan, {}
+        for id_, work in plan.trials.items():
             if _is_full(work):
                 self._seeds.setdefault(_pair(work), set()).add(id_)
-        ended = queue.plan.known.trials | queue.done
+        ended = plan.known.trials | self._queue.done
         self._left = {pair: ids - ended for pair, ids in self._seeds.items()}
 
 

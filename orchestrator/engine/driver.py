@@ -1,6 +1,6 @@
-"""One run of a plan: plans what is missing, hands it to an engine, and says what came of it.
+"""Runs the missing work of a plan on an engine.
 
-`run_sweep` is idempotent. What the store has is not done again; what was interrupted is.
+`run_sweep` is idempotent: it skips what the store has, and continues what was interrupted.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class StopSignals:
-    """`received` names what came, in order. Until `arm` a signal is only noted: in the middle of
-    starting Ray, or of an import, there is no clean way out."""
+    """Notes SIGTERM and SIGHUP in `received`, by name. Only after `arm` do they interrupt the run:
+    there is no clean way out of an import, or of Ray's start."""
 
     def __init__(self) -> None:
         self.received: list[str] = []
@@ -50,8 +50,8 @@ class StopSignals:
                 signal.signal(number, handler)
 
     def arm(self) -> None:
-        """From now on a signal raises KeyboardInterrupt; at once, if one has come before. Ray
-        sets a SIGTERM handler of its own at `init`: ours is set again."""
+        """From now on a signal raises KeyboardInterrupt; at once, if one has come before. Sets the
+        handlers again, since `ray.init` replaces the one of SIGTERM."""
         for number in _SIGNALS:
             signal.signal(number, self._stop)
         self._armed = True
@@ -61,7 +61,7 @@ class StopSignals:
     def _stop(self, number: int, frame: object) -> None:
         del frame
         self.received.append(signal.Signals(number).name)
-        # before `arm` Ray's own handler comes first, and sets an alarm: in 3 s the process aborts
+        # before `arm` Ray's own handler runs first; its alarm would abort the process in 3 s
         signal.alarm(0)
         if self._armed:
             raise KeyboardInterrupt
@@ -71,12 +71,12 @@ class Engine(Protocol):
     """Where trials run."""
 
     def run(self, course: Course, signals: StopSignals) -> None:
-        """Do what the queue has, until nothing is left or something stops it: `queue.stopped` then
-        says what. Arms the signals once there is a clean way out. Raises PreflightError and
-        StoreError before the first trial."""
+        """Run the queue's work until nothing is left or `queue.stopped` says why it ends. Arms the
+        signals once there is a clean way out. Raises PreflightError and StoreError before the
+        first trial."""
 
     def everywhere(self, function: Callable[..., Any], *arguments: Any) -> Mapping[str, Any]:
-        """Run a plain function on each node: its name -> what the function gave."""
+        """Run a plain function on each node. Returns node -> its result."""
 
 
 def engine_for(options: RunOptions, budget: Budget) -> Engine:
@@ -90,7 +90,6 @@ def engine_for(options: RunOptions, budget: Budget) -> Engine:
 
 
 def _run(course: Course, engine: Engine, budget: Budget) -> None:
-    """Until nothing is left or something stops it: the queue says what."""
     queue, reporter, presence = course.queue, course.reporter, course.presence
     course.stop = BudgetStop(queue, budget, course.options.node_folder, engine.everywhere)
     with presence.announced(), StopSignals().caught() as signals:
@@ -110,17 +109,17 @@ def _run(course: Course, engine: Engine, budget: Budget) -> None:
 
 
 class Outcome(NamedTuple):
-    """The result of a run. `failed`: identifier -> error type; `spooled`: identifier -> why its
-    record waits on a node for the store."""
+    """The result of a run. `failed`: identifier -> error type; `spooled`: identifier -> why the
+    store did not take its record, which waits on a node."""
 
     plan: Plan
     done: int
-    done_elsewhere: int  # by other runs, meanwhile
+    done_elsewhere: int  # by other runs in the meantime
     failed: dict[str, str]
     spooled: dict[str, str]
-    stopped_by: str | None  # SIGINT, SIGTERM, failures, nothing-learned, store, ray,
-    # max-hours, max-cost or None
-    store_error: str | None = None  # what the store answered last
+    # SIGINT, SIGTERM, SIGHUP, failures, nothing-learned, store, ray, device, max-hours, max-cost
+    stopped_by: str | None
+    store_error: str | None = None  # the store's last answer
     ray_error: str | None = None  # how Ray was lost
 
 
@@ -134,8 +133,8 @@ def run_sweep(
     budget: Budget,
     selection: Selection | None = None,
 ) -> Outcome:
-    """Do what is missing. Raises PreflightError when no cluster can be had, StoreError when the
-    store refuses before the first trial; later that is a reason to stop."""
+    """Run the missing work. Raises PreflightError where no cluster can be used, and StoreError if
+    the store refuses before the first trial; later that only stops the run."""
     recorder = Recorder(
         store,
         part=is_part(options.overrides),

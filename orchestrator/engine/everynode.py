@@ -24,19 +24,19 @@ class Answer(NamedTuple):
 
 
 def on_each_node(function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
-    """Node id -> what the function gave there. A node that does not answer is left out."""
+    """Returns node id -> the function's value there, without nodes that do not answer."""
     return _values(ask_each_node(function, *arguments))
 
 
 def ask_each_node(function: Callable[..., Any], *arguments: Any) -> dict[str, Answer]:
-    """Node id -> its answer, of every node that is alive."""
+    """Returns node id -> its answer, for every node that is alive."""
     nodes = [node["NodeID"] for node in _nodes() if node["Alive"]]
     return _ask(nodes, function, arguments, _SECONDS)
 
 
 def answers(node: str | None) -> bool:
-    """Whether a node still does work; what the cluster believes of it lags by a minute. One that
-    was silent is not asked again for that minute: each of its trials is lost in turn."""
+    """Whether a node still works; the cluster's own view lags by a minute. A silent node is not
+    asked again for that minute, since each of its trials is lost in turn."""
     if not node or time.monotonic() - _silent.get(node, -_SECONDS_SILENT) < _SECONDS_SILENT:
         return False
     answered = bool(_values(_ask([node], os.getpid, (), _SECONDS_TO_ANSWER)))
@@ -56,7 +56,7 @@ def _ask(
     from ray.exceptions import RayError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    # a task without a GPU of its own must still see which ones the node has
+    # a task that has no GPU of its own must still see the node's GPUs
     see = {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}}
     remote = ray.remote(num_cpus=0, max_retries=0, runtime_env=see)(lambda: function(*arguments))
     tasks = {
@@ -72,14 +72,14 @@ def _ask(
     for task in ready:
         try:
             found[tasks[task]] = Answer(ray.get(task))
-        except RayError as error:  # the last line of its text: the others are a traceback
+        except RayError as error:  # the last line of its text; the others are a traceback
             lines = str(error).strip().splitlines() or [type(error).__name__]
             found[tasks[task]] = Answer(error=lines[-1])
     return found
 
 
 def alive_nodes() -> set[str]:
-    """The ids of the nodes that could do work now."""
+    """The ids of the nodes that can take work now."""
     return {
         node["NodeID"]
         for node in _nodes()

@@ -1,9 +1,8 @@
-"""How a plan grows while its run goes on: by the cells that a profile has opened, and by those that
-a search asks for next.
+"""Grows a plan during its run: by cells that a profile opens, and by cells that a search asks for.
 
-A plan is made whole, and its cells are written for the views, which takes seconds where there are
-100,000 of them; so searches that ended their rounds are planned together, and no more often than
-takes a small share of the time, unless nothing else is left to hand out.
+Each newer plan is made whole, and its cells are written for the views, which takes seconds for
+100,000 cells. So searches that end their rounds are planned together, and planning takes a small
+share of the driver's time, unless nothing else is left to hand out.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from lp_sweep.orchestrator.plan.searching import Curve, curve_of
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.store import Store
 
-_REST = 20  # times as long as a plan took: it takes a twentieth of the driver's time
+_REST = 20  # times as long as making a plan took: a twentieth of the driver's time
 
 
 class Rounds:
-    """Which trials each curve of a plan's searches waits for. `ended`: those that came to their end
-    in this run, which the plan does not know."""
+    """The trials that each curve of a plan's searches waits for. `ended`: those that ended in this
+    run, which the plan does not know."""
 
     def __init__(self, plan: Plan, ended: Set[str] = frozenset()) -> None:
         self._curves: dict[str, set[Curve]] = {}  # of a trial
@@ -39,7 +38,7 @@ class Rounds:
                 self._open.setdefault(curve, set()).add(cell.trial_id)
 
     def ended(self, trial: str) -> bool:
-        """A trial is done, or has failed. True where a curve of it waits for no other."""
+        """A trial is done, or has failed. True if one of its curves waits for no other."""
         curves = self._curves.get(trial, set())
         for curve in curves:
             self._open.get(curve, set()).discard(trial)
@@ -47,7 +46,7 @@ class Rounds:
 
 
 class Growth:
-    """The growth of one run's plan. `due`: a newer plan would have more, or fewer, cells to run."""
+    """Makes the newer plans of one run. `due`: a newer plan would have other cells to run."""
 
     def __init__(self, plan: Plan, store: Store, on_plan: Callable[[Plan], None]) -> None:
         self.due = False
@@ -57,7 +56,7 @@ class Growth:
         self._rests_until = 0.0
 
     def after(self, id_: str, plan: Plan, *, done: bool) -> None:
-        """A piece came to its end: it is done, or has failed. Raises StoreError."""
+        """Work is done, or has failed. Raises StoreError."""
         if self._rounds.ended(id_):
             self.due = True
         if id_ in plan.profiles and done:
@@ -70,7 +69,7 @@ class Growth:
     def newer(
         self, plan: Plan, done: Set[str], given_up: Set[str], *, shared: bool, idle: bool
     ) -> Plan | None:
-        """The newer plan that is due, where it is time for it; `idle`: nothing is left to hand out;
+        """Returns the newer plan, if it is time for it. `idle`: nothing is left to hand out;
         `shared`: other runs may have trained what searches ask for. Raises StoreError."""
         began = monotonic()
         if began < self._rests_until and not idle:
@@ -88,9 +87,8 @@ class Growth:
 def with_scores(
     known: Known, plan: Plan, store: Store, done: Set[str], failed: Set[str], *, shared: bool
 ) -> Known:
-    """Adds what the next plan needs for its searches: the scores of finished trials (with
-    `shared` also those of other runs), and the trials that this run still waits for. Raises
-    StoreError."""
+    """Adds what searches need to know: the scores of finished trials (with `shared` also those of
+    other runs), and the trials that this run still waits for. Raises StoreError."""
     searched = {cell.trial_id for cell in plan.cells if cell.search and cell.trial_id}
     lacking = searched - known.points.keys()
     here = lacking & (done | store.names("trials", finished=True) if shared else done)
@@ -104,7 +102,7 @@ def with_scores(
 
 
 def asked_trials(plan: Plan) -> set[str]:
-    """Those that searches of a plan asked for and that had not ended when it was made."""
+    """The trials that a plan's searches asked for and that had not ended when it was made."""
     return {
         cell.trial_id
         for cell in plan.cells

@@ -1,7 +1,7 @@
-"""Trials one after another in this process: for a debugger, for a machine without Ray, for tests.
+"""Runs trials one after another in this process: for debuggers, tests, and machines without Ray.
 
-Imports nothing of Ray. What a process of its own would give a trial, it has not: a device that
-fails ends the run, and Ctrl-C interrupts a training where it is.
+Imports nothing of Ray. Trials share the driver's process, so a device error ends the run, and
+Ctrl-C interrupts a training where it is.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lp_sweep.orchestrator.inputs.gpumemory import local_gpus
 from lp_sweep.orchestrator.plan.plan import Work
 from lp_sweep.storage.errors import StoreError
 
-_LOOK_SECONDS = 1.0  # between two looks at the budget, and at what other runs hold
+_LOOK_SECONDS = 1.0  # between two looks at the budget, and at the work of other runs
 
 
 class Inline:
@@ -35,7 +35,7 @@ class Inline:
     def everywhere(self, function: Callable[..., Any], *arguments: Any) -> Mapping[str, Any]:
         try:
             return {"": function(*arguments)}
-        except OSError:  # a full disk, say: this node does not answer
+        except OSError:  # such as a full disk: this node does not answer
             return {}
 
     def run(self, course: Course, signals: StopSignals) -> None:
@@ -45,10 +45,10 @@ class Inline:
         signals.arm()
         threads = int(per_trial.cpus) if per_trial.cpus and not slots.gpus else None
         place = course.place(device="auto" if slots.gpus else "cpu", threads=threads)
-        books = threading.Lock()  # held by who uses the course
+        books = threading.Lock()  # whoever uses the course holds it
         with _watched(course, books), _debugger(course):
             while (work := _next(course, books)) is not None or course.queue.open:
-                if work is None:  # the rest is in the hands of another run
+                if work is None:  # another run holds the rest
                     time.sleep(_LOOK_SECONDS)
                     continue
                 if "torch" not in sys.modules:
@@ -67,27 +67,27 @@ def _next(course: Course, books: threading.Lock) -> Work | None:
 
 
 def _slots(per_trial: PerTrial) -> Slots:
-    """One, of the whole machine. Raises PreflightError where a trial asks for more than that."""
+    """One slot with the whole machine. Raises PreflightError if a trial needs more."""
     cores, gpus = float(os.cpu_count() or 1), float(len(local_gpus()))
     asked = cut([(cores, gpus)], per_trial)
     return asked._replace(number=1, cpus=cores)
 
 
 def _execute(job: dict[str, Any]) -> Mapping[str, Any] | Loss:
-    """Runs a job. Its prints go to stderr: stdout is the command's own."""
+    """Runs a job. Its prints go to stderr, since stdout belongs to the command."""
     import torch
 
     from lp_sweep.trials.worker.run import execute
 
-    job = json.loads(json.dumps(job))  # as a worker of its own would get it
+    job = json.loads(json.dumps(job))  # as a worker process gets it
     try:
         with contextlib.redirect_stdout(sys.stderr):
             return execute(job, job["store"])
-    except StoreError as error:  # neither the store nor this machine's disk took the record
+    except StoreError as error:  # neither the store nor the spool took the record
         return {"status": "not stored", "message": str(error)}
     except torch.AcceleratorError as error:
         return Loss("device_error", str(error), traceback.format_exc(), None)
-    except Exception as error:  # ours: a trial's own is a failure that `execute` gives
+    except Exception as error:  # a bug of ours: `execute` reports a trial's own failures
         message = f"{type(error).__name__}: {error}"
         return Loss("bug", message, traceback.format_exc(), None)
 
@@ -97,14 +97,14 @@ def _report(course: Course, work: Work, told: Mapping[str, Any] | Loss) -> None:
         course.ended(work, told)
         return
     course.lost(work, told)
-    if told.error_type == "device_error":  # nothing else can use the device in this process
+    if told.error_type == "device_error":  # this process can't use the device any more
         course.queue.stopped = course.queue.stopped or "device"
 
 
 @contextlib.contextmanager
 def _watched(course: Course, books: threading.Lock) -> Iterator[None]:
-    """While a trial runs, a thread keeps the display alive and looks at the budget; where that is
-    used up, it interrupts the trial."""
+    """Starts a thread that keeps the display alive during a trial, and interrupts the trial when
+    the budget is used up."""
     over = threading.Event()
 
     def watch() -> None:
@@ -124,7 +124,7 @@ def _watched(course: Course, books: threading.Lock) -> Iterator[None]:
         yield
     finally:
         try:
-            with books:  # the thread has ended its look, and begins no other
+            with books:  # waits for the thread's last look
                 over.set()
         finally:
             over.set()
@@ -132,7 +132,7 @@ def _watched(course: Course, books: threading.Lock) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _debugger(course: Course) -> Iterator[None]:
-    """`breakpoint()` in a trial: the live display would draw over the debugger's prompt."""
+    """Closes the live display at a `breakpoint()`: it would draw over the debugger's prompt."""
     before = sys.breakpointhook
 
     def hook(*arguments: Any, **named: Any) -> Any:

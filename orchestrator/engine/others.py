@@ -1,4 +1,4 @@
-"""Looks at other runs on the store: the work that they hold, and the work that they have ended."""
+"""Shares the work with other runs on the store: what they hold, and what they have finished."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ from lp_sweep.storage.store import Store
 
 
 class Verdict(NamedTuple):
-    """The end of work in another run: it failed for good, or it is recorded, and these
-    of its measurements failed, each with its type of failure."""
+    """How another run ended a piece of work: it failed for good, or (error_type None) it is
+    recorded, and these of its measurements failed, each with its error type."""
 
     error_type: str | None
     measures_failed: Mapping[str, str] = MappingProxyType({})
 
 
-Recorded = Callable[[str], Mapping[str, str] | None]  # `Others.recorded` under the plan of now
+Recorded = Callable[[str], Mapping[str, str] | None]  # `Others.recorded` with the current plan
 
 
 class Others:
-    """Claims work, and finds its end in other runs. Whatever reads the store raises StoreError."""
+    """Claims work, and finds out how other runs ended it. All that read the store raise
+    StoreError."""
 
     def __init__(self, store: Store, selection: Selection) -> None:
         self.store = store
         self.claims: Presence | None = None
-        self.holding: set[str] = set()  # work that was met in the hands of another
+        self.holding: set[str] = set()  # work that another run holds, or held at our last look
         self._selection = selection
 
     def claim(self, id_: str) -> bool:
-        """Whether the work is ours now. `holding` keeps work that another run holds."""
+        """Whether the work is ours now; if not, it is added to `holding`."""
         holder = self.claims.claim(id_) if self.claims else None
         if holder is not None:
             self.holding.add(id_)
@@ -46,8 +47,8 @@ class Others:
             self.claims.release(id_)
 
     def verdict(self, id_: str, recorded: Recorded, *, tried: bool) -> Verdict | None:
-        """How another run ended work that was just claimed; None: it is ours to do. `tried`: by
-        this run, so that its failures are our own."""
+        """How another run ended work that we just claimed; None: we must do it. `tried`: this run
+        has tried it before, so its failures are our own."""
         if not self.seen:
             return None
         if (measures_failed := recorded(id_)) is not None:
@@ -56,9 +57,12 @@ class Others:
         return None if error_type is None else Verdict(error_type)
 
     def verdicts(self, recorded: Recorded) -> Iterator[tuple[str, Verdict | None]]:
-        """Work that other runs have released, and how it ended (None: it is ours to do). It is then
-        forgotten here."""
-        free = self._let_go()
+        """Takes the work that other runs have released out of `holding`, with how it ended (None:
+        we must do it)."""
+        if not self.holding or not self.claims:
+            return
+        held = {id_ for run in self.claims.others() for id_ in run.held}
+        free = sorted(self.holding - held)
         if not free:
             return
         done = self.store.names("trials", finished=True) | self.store.names("profiles")
@@ -73,19 +77,19 @@ class Others:
 
     @property
     def seen(self) -> bool:
-        """Whether other runs were ever seen: else this run has done everything."""
+        """Whether other runs were ever seen; if not, this run has done everything."""
         return self.claims is not None and self.claims.shared
 
     def recorded(self, plan: Plan, id_: str, *, network: bool) -> Mapping[str, str] | None:
-        """The measurements of the work that failed for good, with their types of failure. None
-        while the store lacks its record, its network (if wanted) or another measurement."""
+        """The work's measurements that failed for good, with their error types. None while the
+        store lacks its record, its network (if wanted) or another measurement."""
         if plan.is_measurement(id_):
             return None if self.store.find("profiles", id_) is None else {}
         if self.store.find("trials", id_) is None or (network and not has_network(self.store, id_)):
             return None
         wanted = [item.id for item in plan.missing_measures(id_)]
         lacking = {item for item in wanted if self.store.find("profiles", item) is None}
-        # a retry names the trial, whose worker takes the measurements
+        # a retry names the trial, whose worker repeats the measurements
         failed = {
             item: kind
             for item, kind in self._failures(lacking).items()
@@ -97,12 +101,6 @@ class Others:
         """Work that failed for good in another run and that this run would not retry."""
         found = self._failures(set(ids))
         return {id_: kind for id_, kind in found.items() if not self._selection.wants(id_, kind)}
-
-    def _let_go(self) -> list[str]:
-        if not self.holding or not self.claims:
-            return []
-        held = {id_ for run in self.claims.others() for id_ in run.held}
-        return sorted(self.holding - held)
 
     def _failures(self, wanted: set[str]) -> dict[str, str]:
         if not wanted:

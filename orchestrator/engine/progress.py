@@ -1,5 +1,5 @@
-"""Prints a run's progress on stderr, as lines for logs and pipes. `watch.reporters` has the
-display of a terminal and the stream for programs."""
+"""Reports a run's progress: the interface of all reporters, and lines on stderr for logs and pipes.
+`watch.reporters` has the display of a terminal and the stream for programs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _QUIET_SECONDS = 60.0
 
 
 def told_of_measures(failed: Mapping[str, str]) -> str:
-    """Behind a trial that is done: its network's measurements that failed, and how."""
+    """The failed measurements of a finished trial, as the end of its line."""
     return "".join(f"; measurement {id_} failed: {kind}" for id_, kind in failed.items())
 
 
 class Facts(NamedTuple):
-    """Numbers of a piece that has ended. `score`: in points of `metric`."""
+    """Numbers of work that has ended. `score`: in points of `metric`."""
 
     metric: str | None = None
     score: float | None = None
@@ -36,8 +36,8 @@ NO_FACTS = Facts()
 
 
 class Note(NamedTuple):
-    """`about`: a state that the note tells of. It holds until another note about it; a live view
-    leaves it out once one `ends` it."""
+    """`about`: the state that the note reports. It holds until the next note about it; a live view
+    drops it once a note `ends` it."""
 
     text: str
     about: str = ""
@@ -45,8 +45,7 @@ class Note(NamedTuple):
 
 
 class Reporter:
-    """Events of a run, in the order they happen; all are called in one thread. What a reporter does
-    not show, it leaves out."""
+    """The events of a run, in their order, all in one thread. A reporter may ignore any of them."""
 
     def planned(self, plan: Plan) -> None: ...
     def opened(self, queue: WorkQueue, slots: int) -> None: ...
@@ -59,7 +58,7 @@ class Reporter:
 
 
 class Display(Reporter):
-    """A reporter for a person, which keeps the state of the run."""
+    """A reporter for people, which keeps the state of the run."""
 
     run: Run
 
@@ -75,7 +74,7 @@ class Run:
         self.queue: WorkQueue | None = None
         self.slots: list[Work | None] = []
         self.started_at = time.monotonic()
-        self.seconds_used = 0.0  # of slots, by what has ended
+        self.seconds_used = 0.0  # slot-seconds of ended work
         self._looks: Looks | None = None
 
     def open(self, queue: WorkQueue, slots: int) -> None:
@@ -84,7 +83,7 @@ class Run:
         queue.pace.slots = slots
 
     def start(self, work: Work) -> int:
-        """The slot that the work is on; a work that starts again keeps its slot."""
+        """Returns the slot of the work; work that starts again keeps its slot."""
         for index, occupant in enumerate(self.slots):
             if occupant is not None and occupant.id == work.id:
                 return index
@@ -106,19 +105,20 @@ class Run:
         return None
 
     def eta(self) -> Eta:
-        """Empty before there is anything to tell it by."""
         return self.queue.outlook.eta() if self.queue else Eta()
 
     def underway(self) -> dict[str, Underway]:
-        """How far the trials are that take long."""
-        live = [work.id for work in [*self.slots] if work is not None]
-        return self._looks.of(live) if self._looks else {}
+        """How far long trials are."""
+        return self._looks.of([work.id for work in self._live()]) if self._looks else {}
 
     def slot_hours(self) -> float:
-        """Used by this run, what is under way included."""
-        live = [work for work in [*self.slots] if work is not None]
-        under_way = sum(self.queue.pace.elapsed(work.id) for work in live) if self.queue else 0.0
-        return (self.seconds_used + under_way) / 3600
+        """Used by this run, including live work."""
+        pace = self.queue.pace if self.queue else None
+        live = sum(pace.elapsed(work.id) for work in self._live()) if pace else 0.0
+        return (self.seconds_used + live) / 3600
+
+    def _live(self) -> list[Work]:
+        return [work for work in [*self.slots] if work is not None]  # a copy: other threads look
 
     def elapsed(self) -> float:
         """Seconds since the run began."""
@@ -154,11 +154,11 @@ class PlainReporter(Display):
         self._print(f"note    {printable(text)}", stays=True)
 
     def phase(self, text: str) -> None:
-        """Tells the step before the first trial that may take a while."""
+        """A step before the first trial that may take a while."""
         self._print(printable(text))
 
     def tick(self) -> None:
-        """Called often; a line a minute, so that a log of long trials shows life."""
+        """Prints a line a minute, so that a log of long trials shows life."""
         queue = self.run.queue
         if queue is None or time.monotonic() - self._told < _QUIET_SECONDS:
             return
@@ -173,6 +173,6 @@ class PlainReporter(Display):
         self._show(f"[{clock(self.run.elapsed())}] {line}", stays)
 
     def _show(self, line: str, stays: bool) -> None:
-        """`stays`: a note or a failure, which a display of one line must not write over."""
-        del stays  # all lines do
+        """`stays`: a note or a failure, which a display of one line must not overwrite."""
+        del stays  # here all lines do
         print(line, file=sys.stderr, flush=True)

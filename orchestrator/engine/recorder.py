@@ -1,5 +1,5 @@
-"""Writes the driver's own records: a sweep's cells, attempts of lost workers, and which networks
-are kept while other work needs them."""
+"""Writes the driver's own records: a sweep's cells, the attempts of lost workers, and marks on
+networks that other work needs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lp_sweep.trials.worker.job import Failure, attempt_row
 
 
 class Loss(NamedTuple):
-    """`message` is a line, `details` all that Ray says; `node` None where Ray does not know it."""
+    """How a worker was lost: `message` is a line, `details` Ray's whole text."""
 
     error_type: str
     message: str
@@ -30,33 +30,33 @@ class Loss(NamedTuple):
 
 
 def blocked_by(need: str) -> Loss:
-    """The loss of a trial that never began, since the trial it continues from failed."""
+    """The loss of a trial that never began because the trial it continues from failed."""
     message = f"it needs the network of {need}, which failed: see `lp-sweep logs {need}`"
     return Loss("missing_input", message, message, None)
 
 
 class Recorder:
-    """`part`: a run of a part of a sweep leaves the other cells listed. `overrides`: of the run, as
-    a shell takes them, for the command that goes on with its cells."""
+    """`part`: the run covers a part of its sweep, so the other cells stay listed. `overrides`: the
+    run's, quoted for a shell, for the command that continues it."""
 
     def __init__(self, store: Store, *, part: bool, command: str, overrides: str = "") -> None:
         self.store, self.part, self.command = store, part, command
         self.overrides = overrides
 
     def cells(self, plan: Plan) -> None:
-        """The sweep's cells, for the views; written again when a profile opens deferred ones."""
+        """Writes the sweep's cells, for the views, unless the store has them."""
         name = plan.sweep.name
         listed = self.store.find("sweeps", name) or []
         listing = relisted(plan, listed, part=self.part, overrides=self.overrides)
-        if listing.replaced:  # first: between the two writes no cell is missing from both tables
+        if listing.replaced:  # written first, so that no cell is ever missing from both tables
             earlier = with_earlier(self.store.find(EARLIER, name) or [], listing)
             self.store.put(EARLIER, name, pa.Table.from_pylist(earlier, TABLES[EARLIER]))
         rows = pa.Table.from_pylist(listing.cells, TABLES["sweeps"])
-        if rows.to_pylist() != listed:  # a finished sweep writes nothing
+        if rows.to_pylist() != listed:
             self.store.put("sweeps", name, rows)
 
     def lost(self, work: Work, loss: Loss, *, final: bool) -> None:
-        """An attempt whose worker could not write one itself."""
+        """Writes the attempt of a worker that could not do so itself."""
         row = attempt_row(
             work.id,
             work.job(),
@@ -70,16 +70,16 @@ class Recorder:
 
 
 class Sources:
-    """The networks of a store that work goes on from: kept while it is missing, released after.
+    """Keeps the networks in a store while other work needs them, and releases them afterwards.
 
-    While another run works on the store nothing is released: it may need the same. The last one
-    does. `keep_best`: what a `best` would keep stays. All methods raise StoreError."""
+    While another run uses the store nothing is released, since it may need the same network; the
+    last run does it. `keep_best`: keep what `keep: best` would. All methods raise StoreError."""
 
     def __init__(self, store: Store, presence: Presence, *, keep_best: bool) -> None:
         self.store, self.presence, self.keep_best = store, presence, keep_best
 
     def hold(self, plan: Plan) -> None:
-        """Keeps networks that are there already from a `best` that would delete them."""
+        """Protects stored networks from a `keep: best` that would delete them."""
         for id_ in sorted(plan.needed_networks() & plan.known.networks):
             keep_while_needed(self.store, id_)
 
@@ -92,6 +92,6 @@ class Sources:
                 release(self.store, row[0], keep_best=self.keep_best)
 
     def release_idle(self, plan: Plan) -> None:
-        """All that no work of the plan needs any more."""
+        """Releases the networks that no work of the plan needs any more."""
         if idle := plan.sources() - plan.needed_networks():
             self.release(idle & self.store.folders(WEIGHTS))

@@ -13,9 +13,8 @@ from lp_sweep.storage.places import node_folder
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(Request):
-    """One field for each option; `lp-sweep run --help` describes them. `retry`: only what has
-    failed is tried again, which `trials` and `error_type` narrow down. `command`: how the records
-    say that they came to be."""
+    """One field for each option; `lp-sweep run --help` describes them. `retry`: run only what has
+    failed, narrowed down by `trials` and `error_type`. `command`: the command line, for records."""
 
     inline: bool = False
     address: str | None = None
@@ -34,11 +33,10 @@ class RunOptions(Request):
 
     @property
     def node_folder(self) -> Path:
-        """On each node: tokens, and finished records on their way to the store."""
+        """Each node's cache: tokens, and finished records on their way to the store."""
         return node_folder(self.cache_dir)
 
     def too_many(self, failed: int) -> bool:
-        """Whether so many failures stop the run."""
         if self.fail_fast and failed:
             return True
         return self.max_failures is not None and failed >= self.max_failures

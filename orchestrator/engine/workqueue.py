@@ -1,10 +1,9 @@
-"""Hands out the missing work one piece at a time, longest first: profiles before trials, and
-speeds at the end, each alone, since other work would change its times.
+"""Hands out the missing work of a plan, and keeps track of how each piece ended.
 
-Pure bookkeeping over a plan: no Ray, and no clock but those of its `pace` and its growth. When a
-profile ends, the cells that waited for it become trials; when a search has all that it asked for,
-it asks for more, or ends. What another run on the store holds is left to it, and looked at again
-at the end.
+Profiles come before trials, and speeds at the end, each alone, since other work would change its
+times. When a profile ends, the cells that waited for it become trials; when a search has all that
+it asked for, it asks for more, or ends. Work that another run holds is left to that run, and
+checked again at the end. Knows no Ray.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from lp_sweep.storage.select import Measured
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.worker.job import Job
 
-_BLOCKED = "missing_input"  # how work fails that waits for a network of what failed
+_BLOCKED = "missing_input"  # the error type of work whose network will not come
 
 
 class WorkQueue:
-    """`take` gives the next piece or None; `live` is the work that was taken and has not ended.
-    Work that was ever done is done, even if it also failed."""
+    """`take` hands out work; `live` is the work that was taken and has not ended. Work that was
+    ever done counts as done, even if it also failed."""
 
     def __init__(
         self,
@@ -54,9 +53,9 @@ class WorkQueue:
         self.live: dict[str, Work] = {}
         self.done: set[str] = set()
         self.done_elsewhere: set[str] = set()  # of `done`, by another run
-        self.failed: dict[str, str] = {}  # with the error type; measurements too
+        self.failed: dict[str, str] = {}  # with the error type; includes measurements
         self.spooled: dict[str, str] = {}  # recorded on a node, and why the store did not take it
-        self._begun: set[str] = set()  # ever, by this run
+        self._begun: set[str] = set()  # all that this run ever began
         self._measured: set[str] = set()  # of trained networks, and speeds
         self._tries: Counter[tuple[str, str]] = Counter()
         self.stopped: str | None = None  # why nothing more is handed out
@@ -68,7 +67,8 @@ class WorkQueue:
         self._fill()
 
     def take(self) -> Work | None:
-        """The next piece, claimed in the store. Raises StoreError."""
+        """Returns the next work, claimed in the store; None if there is none now. Raises
+        StoreError."""
         work = self._first()
         if work is None and not self.stopped and self._grown(idle=True):
             work = self._first()
@@ -85,31 +85,30 @@ class WorkQueue:
         return None
 
     def job(self, work: Work) -> Job:
-        """The job for a worker."""
         job = self.plan.job(work, network=self._backlog.needed(work.id))
         return replace(job, halvings=self.halvings(work.id))
 
     def halvings(self, id_: str) -> int:
-        """How often the piece took a whole host's memory: it starts with smaller micro-batches."""
+        """How often the work ran out of its host's memory: its micro-batch is halved as often."""
         return self._tries[id_, "out_of_memory"]
 
     @property
     def settled(self) -> int:
-        """How many pieces have come to an end."""
+        """How much work has ended."""
         return len(self.done) + len(self.failed)
 
     def ended(
         self, id_: str, error_type: str | None, measures_failed: Mapping[str, str] | None = None
     ) -> None:
-        """Work ended with a record (error_type None) or failed for good. Measurements of its
-        network may have failed even so."""
+        """Work ended with a record (error_type None) or failed for good. Measurements of a recorded
+        network may still have failed."""
         self._let_go(id_)
         self.failed |= measures_failed or {}
         self._settle(id_, error_type)
 
     def lost(self, id_: str, error_type: str) -> bool:
-        """A live piece failed in a way that may pass. True: it will be retried; False: it has no
-        tries left, and has failed."""
+        """Live work failed in a way that may pass. True: it will be retried; False: it has no
+        retries left, and has failed."""
         self._tries[id_, error_type] += 1
         again = self._tries[id_, error_type] <= policy(error_type).retries
         self._let_go(id_)
@@ -120,23 +119,23 @@ class WorkQueue:
         return again
 
     def not_stored(self, id_: str, why: str, *, spooled: bool) -> None:
-        """The store refused the record of a trained piece: hands out nothing more. A `spooled`
-        record waits on its node for the next run; any other piece is trained again."""
+        """The store refused the record of a finished trial: nothing more is handed out. A `spooled`
+        record waits on its node for the next run; without one the trial is trained again."""
         self._let_go(id_)
         if spooled:
             self.spooled[id_] = why
         self.refused(why)
 
     def refused(self, why: str) -> None:
-        """Stops: the store was unreachable for longer than a run waits."""
+        """Stops the run: the store was unreachable for longer than a run waits."""
         self.stopped, self.store_error = self.stopped or "store", why
 
     def ray_lost(self, why: str) -> None:
-        """Stops: there is no Ray to hand work out to."""
+        """Stops the run: there is no Ray to hand work out to."""
         self.stopped, self.ray_error = self.stopped or "ray", why
 
     def again(self, ids: Iterable[str]) -> None:
-        """Retries work that failed for a reason that was not its own, and work that needed it."""
+        """Retries work that failed through no fault of its own, and the work that needed it."""
         back = {id_ for id_ in ids if self.failed.pop(id_, None) is not None}
         if not back:
             return
@@ -150,7 +149,7 @@ class WorkQueue:
                 self._backlog.put(id_)
 
     def look_elsewhere(self) -> None:
-        """Settles the work that other runs held: done, failed, or ours to do. Raises StoreError."""
+        """Settles the work that other runs have released. Raises StoreError."""
         for id_, verdict in self.others.verdicts(self.recorded):
             if verdict is None:
                 self._backlog.push(id_)
@@ -162,8 +161,8 @@ class WorkQueue:
         return self.others.recorded(self.plan, id_, network=self._backlog.needed(id_))
 
     def known(self) -> Known:
-        """Everything known now; scores of searches as the plan had them, since they are read when a
-        newer plan is made."""
+        """What is known now. Scores of searches are those of the plan; newer ones are read when the
+        plan grows."""
         known = self.plan.known
         failed = {**known.failed, **self.failed}
         measured = dict.fromkeys(self._measured - failed.keys(), Measured({}))
@@ -180,22 +179,21 @@ class WorkQueue:
 
     @property
     def open(self) -> bool:
-        """Whether anything is left to hand out, or to wait for in another run."""
+        """Whether work is left to hand out, or to wait for in another run."""
         left = self._backlog.first() or self.others.holding or self._growth.due
         return not self.stopped and bool(left)
 
     def progress(self) -> Progress:
-        """Other threads call it as well."""
         left = self.waiting + len(self.live) + len(self.others.holding)
         counts = len(self.done), len(self.failed), left
         return Progress(*counts, self.pace.slots, *self.outlook.eta())
 
     def waiting_by_task(self) -> Mapping[tuple[str, str], int]:
-        """How many pieces of each model and task can begin. Other threads call it as well."""
+        """How much ready work there is of each model and task."""
         return self._backlog.tasks()
 
     def _fill(self) -> None:
-        """Adds new work of the plan. The networks that it waits for may have ended before."""
+        """Adds the plan's new work. The networks that it depends on may have ended already."""
         waited_for = self._backlog.fill(self.plan, self._selection)
         self.outlook.follow(self.plan)
         for need in waited_for:
@@ -205,14 +203,14 @@ class WorkQueue:
                 self._backlog.once_more(need)
 
     def _may_begin(self, rank: Rank) -> bool:
-        """Whether such a piece may run beside the live work of this run and of other runs."""
+        """Whether such work may run next to the live work of this run and of others."""
         if rank == Rank.SPEED:
             return not self.live and not self.others.holding
         return not self.live.keys() & self.plan.speeds.keys()
 
     def _settled_by_now(self, id_: str) -> bool:
-        """Whether another run has ended work that was just claimed since the plan was made. Raises
-        StoreError, with the work back in the queue."""
+        """Whether another run has ended the work, just claimed, since the plan was made. Raises
+        StoreError, after it has put the work back."""
         tried = id_ in self._begun
         try:
             verdict = self.others.verdict(id_, self.recorded, tried=tried)
@@ -228,12 +226,11 @@ class WorkQueue:
         return True
 
     def _settle_elsewhere(self, id_: str, verdict: Verdict) -> None:
-        """Settles work that another run has recorded (with its network, if needed) or failed at."""
         if verdict.error_type is None:
             self.done_elsewhere.add(id_)
             self._backlog.begun(id_)
             self.failed |= verdict.measures_failed
-            if self._backlog.needed(id_):  # it may be kept as another run's best
+            if self._backlog.needed(id_):  # the other run may keep it as its best only
                 keep_while_needed(self.store, id_)
         self._settle(id_, verdict.error_type)
 
@@ -251,7 +248,7 @@ class WorkQueue:
         self._grown(idle=self._backlog.first() is None)
 
     def _grown(self, *, idle: bool) -> bool:
-        """Whether the plan has become a newer one."""
+        """Replaces the plan by a newer one if one is due; True if it does."""
         if not self._growth.due:
             return False
         shared = self.others.seen
@@ -272,8 +269,8 @@ class WorkQueue:
                 self._on_idle(need)
 
     def _fail_what_needs(self, need: str) -> None:
-        """Fails the work that continues from a network that will not come in this run. An earlier
-        run may have recorded that."""
+        """Fails the work that continues from a network that will not come in this run. Records
+        that unless an earlier run has."""
         hopeless = self._backlog.lost(need)
         for id_ in hopeless:
             self._settle(id_, _BLOCKED)

@@ -1,4 +1,4 @@
-"""The whole path on a real local Ray: run, run again, amend, join a cluster."""
+"""The whole path on a real local Ray: run, ask, run again."""
 
 from __future__ import annotations
 
@@ -54,22 +54,6 @@ def test_a_sweep_is_run_asked_and_run_again(tmp_path: Path) -> None:
     before = {name: record_path(store, name).stat().st_mtime for name in wanted}
     assert "nothing was missing" in run("resume", "sweep.yaml", cwd=folder).stderr
     assert before == {name: record_path(store, name).stat().st_mtime for name in wanted}
-
-
-@pytest.mark.slow
-def test_a_cluster_is_joined_and_runs_one_trial_per_gpu(tmp_path: Path) -> None:
-    """Two nodes, the head without a GPU, the other with two (fake) ones: two slots there."""
-    from ray.cluster_utils import Cluster
-
-    save_world(tmp_path, seeds=[1, 2])
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0})
-    try:
-        cluster.add_node(num_cpus=2, num_gpus=2)
-        done = run("run", "sweep.yaml", "--address", cluster.address, cwd=tmp_path)
-    finally:
-        cluster.shutdown()
-    assert "4 to do on 2 slots" in done.stderr
-    assert "4 done in this run" in done.stderr
 
 
 @pytest.mark.slow

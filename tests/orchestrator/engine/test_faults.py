@@ -119,6 +119,7 @@ def test_a_node_that_goes_and_comes_back(world: Path, tmp_path: Path) -> None:
             assert run.wait() == 0, run.text()
     finally:
         cluster.shutdown()
+    assert "on 2 slots" in run.text()
     assert "node_lost; it is tried again" in run.text(), run.text()
     assert_equal(Store(store), Store(world / "undisturbed"))
 

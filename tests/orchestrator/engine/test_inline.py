@@ -190,6 +190,22 @@ def test_status_tells_how_far_a_long_trial_is(
 
 
 @pytest.mark.slow
+def test_a_network_is_measured_once_after_the_trials(tmp_path: Path) -> None:
+    top, speed = {"name": "top", "k": 3}, {"speed": "cpu", "speed_length": 8}
+    save_world(tmp_path, seeds=[1, 2], strategies=[top], recipe=SHORT, measure=speed)
+    done = run("run", "sweep.yaml", cwd=tmp_path)
+    ended = re.findall(r"done +\./model, layer 1 of 4, (\w+)", done.stderr)
+    assert ended == ["mood", "mood", "speed"]
+    (name,) = Store(tmp_path / "lp-sweep-store").names("profiles")
+    (row,) = json.loads(run("table", "speed", "--json", cwd=tmp_path).stdout)
+    assert (row["profile_id"], row["kept_layers"], row["batch"]) == (name, [1], 32)
+    assert row["finetune_speedup"] > 0 < row["inference_speedup"]
+    shown = run("show", name, cwd=tmp_path).stdout
+    assert re.search("speed of ./model, layers 1, beside all 4.*finetune", shown, re.DOTALL)
+    assert "nothing was missing" in run("run", "sweep.yaml", cwd=tmp_path).stderr
+
+
+@pytest.mark.slow
 def test_torn_and_foreign_records_are_done_again(tmp_path: Path) -> None:
     save_world(tmp_path, recipe=SHORT, seeds=[1, 2])
     for name in ("store", "undisturbed"):

@@ -207,16 +207,6 @@ def test_a_bad_node_is_taken_again_when_no_other_is_left() -> None:
     assert not nodes.readmit()
 
 
-def test_what_failed_on_a_bad_node_is_retried(make: Make) -> None:
-    queue = make()
-    ids = [taken(queue).id for _ in range(2)]
-    for id_ in ids:
-        queue.ended(id_, "bug")
-    queue.again(ids)
-    assert queue.failed == {}
-    assert ids_of(queue) >= set(ids)
-
-
 # -- two runs on one store
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -52,16 +53,29 @@ class Made(dict[str, str]):
         return self.world.export(self[which], out, **options)
 
 
-def run(file: Path, store: Store, *, keep: str) -> Made:
+def run(file: Path, store: Store) -> Made:
     made = Made()
     for job in sorted(jobs(file), key=lambda job: job["kind"]):  # the teacher's profile first
-        kept = {"keep": keep} if job["kind"] == "trial" else {}
+        kept = {"keep": "all"} if job["kind"] == "trial" else {}
         assert execute({**job, **kept}, store.location)["status"] == "done"
         if job["kind"] == "trial":
             full = len(job["spec"]["kept_layers"]) == 4
             made["full" if full else job["spec"]["procedure"]] = job["id"]
-    made.world = World(file, store, made["full"], made["full"])
+    made.world = World(file, store, made["direct"], made["full"])
     return made
+
+
+def full_of(file: Path, folder: Path) -> World:
+    """The kept network of all layers alone."""
+    (job,) = (job for job in jobs(file) if len(job["spec"].get("kept_layers", ())) == 4)
+    store = Store(folder / "store", create=True)
+    assert execute({**job, "keep": "all"}, store.location)["status"] == "done"
+    return World(file, store, job["id"], job["id"])
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_this_process(monkeypatch)
 
 
 def with_modules(folder: Path) -> None:
@@ -72,41 +86,37 @@ def with_modules(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Made:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp("bi-encoders")
     file = embedding_world(folder / "world")
     with_modules(file.parent / "model")
-    return run(file, Store(folder / "store", create=True), keep="all")
+    return run(file, Store(folder / "store", create=True))
 
 
-@pytest.fixture
-def made(kept: Made, monkeypatch: pytest.MonkeyPatch) -> Made:
-    in_this_process(monkeypatch)
-    return kept
+@pytest.fixture(scope="module")
+def searching(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    folder = tmp_path_factory.mktemp("search")
+    return run(search_world(folder / "world"), Store(folder / "store", create=True))
 
 
-def cosines(folder: Path, file: Path) -> list[float]:
-    """The vectors of the dev pairs, one text at a time."""
+def cosines(folder: Path, file: Path) -> np.ndarray:
+    """Those of the dev pairs; their vectors are computed one text at a time."""
     model, missing = load(folder, "AutoModel")
     assert not missing
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    table = pq.read_table(file.parent / "pairs.parquet").to_pydict()
-    texts = [[text for pair in zip(table["a"], table["b"], strict=True) for text in pair]]
-    vectors = np.concatenate(
-        [embeddings_of(model, tokenizer, [[text]], 32, "mean") for text in texts[0]]
+    table = pq.read_table(file.parent / "pairs.parquet")
+    one, other = (
+        np.concatenate([embeddings_of(model, tokenizer, [[t]], 32, "mean") for t in texts])
+        for texts in (table["a"].to_pylist(), table["b"].to_pylist())
     )
-    one, other = vectors[::2], vectors[1::2]
     lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
-    return list((one * other).sum(1) / lengths)
+    return np.asarray((one * other).sum(1) / lengths)
 
 
+UNTRAINED = "untrained, with the weights"
 WORDS_OF = {
-    "full": ["All 4 layers", "untrained, with the weights", "| procedure | untrained |"],
-    "untrained": [
-        "Layers 1-2 of the 4",
-        "untrained, with the weights",
-        "| all 4 layers, untrained",
-    ],
+    "full": ["All 4 layers", UNTRAINED, "| procedure | untrained |"],
+    "untrained": ["Layers 1-2 of the 4", UNTRAINED, "| all 4 layers, untrained"],
     "direct": [
         "Layers 1-2 of the 4",
         "without labels to imitate",
@@ -216,22 +226,13 @@ def test_card_and_check_pool_as_a_trial_does(
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-5)
 
 
-@pytest.mark.parametrize("family", ["roberta", pytest.param("xlnet", marks=pytest.mark.slow)])
-def test_an_encoder_whose_classifier_has_no_pooler(
-    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    in_this_process(monkeypatch)
+def test_an_encoder_whose_classifier_has_no_pooler(tmp_path: Path) -> None:
     file = embedding_world(tmp_path / "world")
-    model = file.parent / "model"
-    for path in model.iterdir():
-        path.unlink()
-    save_pretrained(FAMILIES[family], 4, model)
-    tiny_tokenizer(WORDS, types=False, xlnet=family == "xlnet").save_pretrained(model)
-    store = Store(tmp_path / "store", create=True)
-    (full,) = (job for job in jobs(file) if len(job["spec"].get("kept_layers", ())) == 4)
-    assert execute({**full, "keep": "all"}, store.location)["status"] == "done"
-    out = tmp_path / "out"
-    World(file, store, full["id"], full["id"]).export(full["id"], out)
+    shutil.rmtree(file.parent / "model")
+    save_pretrained(FAMILIES["roberta"], 4, file.parent / "model")
+    tiny_tokenizer(WORDS, types=False).save_pretrained(file.parent / "model")
+    out, world = tmp_path / "out", full_of(file, tmp_path)
+    world.export(world.kept, out)
     assert not [name for name in load_file(out / "model.safetensors") if "pooler" in name]
     assert not (out / "2_Normalize").exists(), "the model has none"
     assert "normalize" not in _card(out)
@@ -247,8 +248,9 @@ def test_what_was_not_kept_is_trained_again(made: Made, tmp_path: Path) -> None:
     assert done.verified.recorded_score == pytest.approx(done.score / 100)
 
 
-def test_another_network_is_refused(made: Made, tmp_path: Path) -> None:
-    made.world._replace(kept=made["direct"]).refuses_swapped_layers(tmp_path, "cosine")
+def test_another_network_is_refused(made: Made, searching: Made, tmp_path: Path) -> None:
+    made.world.refuses_swapped_layers(tmp_path / "pairs", "cosine")
+    searching.world.refuses_swapped_layers(tmp_path / "search", "cosine")
 
 
 def test_a_graph_is_refused_before_anything_is_written(
@@ -275,21 +277,8 @@ def test_the_best_of_a_sweep(made: Made, tmp_path: Path) -> None:
     assert "needs 2 of 4 layers" in _card(tmp_path / "out")
 
 
-# -- scored by search
-
-
-@pytest.fixture(scope="module")
-def searching(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    folder = tmp_path_factory.mktemp("search")
-    return run(search_world(folder / "world"), Store(folder / "store", create=True), keep="all")
-
-
-@pytest.mark.parametrize("which", ["full", "direct"])
-def test_a_folder_that_searches_as_the_trial_did(
-    searching: Made, tmp_path: Path, which: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    in_this_process(monkeypatch)
-    done = searching.export(which, tmp_path / "out")
+def test_a_folder_that_searches_as_the_trial_did(searching: Made, tmp_path: Path) -> None:
+    done = searching.export("direct", tmp_path / "out")
     assert done.verified.examples == 2 * 9  # relevant documents
     assert done.verified.score == pytest.approx(done.verified.recorded_score)
     assert done.interval is not None
@@ -300,27 +289,13 @@ def test_a_folder_that_searches_as_the_trial_did(
     assert "majority" not in card
 
 
-def test_another_network_that_searches_is_refused(
-    searching: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    in_this_process(monkeypatch)
-    world = searching.world._replace(kept=searching["direct"])
-    world.refuses_swapped_layers(tmp_path, "cosine")
-
-
-def test_prompts_and_the_dot_product_are_in_the_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    in_this_process(monkeypatch)
+def test_prompts_and_the_dot_product_are_in_the_folder(tmp_path: Path) -> None:
     file = search_world(tmp_path / "world")
     with_modules(file.parent / "model")
     own = "kind: embedding\n  similarity: dot\n  prompts: {query: 'w1 ', document: 'w2 '}"
     file.write_text(file.read_text().replace("kind: embedding", own))
-    (job,) = (job for job in jobs(file) if len(job["spec"].get("kept_layers", ())) == 4)
-    store = Store(tmp_path / "store", create=True)
-    assert execute({**job, "keep": "all"}, store.location)["status"] == "done"
-    out = tmp_path / "out"
-    done = World(file, store, job["id"], job["id"]).export(job["id"], out)
+    out, world = tmp_path / "out", full_of(file, tmp_path)
+    done = world.export(world.kept, out)
     assert done.verified.score == pytest.approx(done.verified.recorded_score)
     told = json.loads((out / "config_sentence_transformers.json").read_text())
     assert told["prompts"] == {"query": "w1 ", "document": "w2 "}

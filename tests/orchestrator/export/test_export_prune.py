@@ -19,7 +19,7 @@ from lp_sweep.orchestrator.service.export import prune_model
 from lp_sweep.storage.errors import ExportError, LpSweepError, SpecError
 from lp_sweep.storage.networks import changed_files
 from lp_sweep.trials.model.plainload import load, states_of
-from tests.support.exportworld import answer_here
+from tests.support.exportworld import answer_here, change_weights, swap_layers
 from tests.support.families import FAMILIES, daily, save_pretrained
 from tests.support.hubserver import Hub, serve
 from tests.support.hubworld import MODEL, World, model_files
@@ -30,7 +30,7 @@ DEPTH = 4
 IDS = [[2, 5, 9, 11, 3], [2, 7, 3]]
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder is loaded by the same program as always, in this process."""
     monkeypatch.setattr(prunedfolder, "ask", answer_here)
@@ -46,16 +46,15 @@ def pruned(model: Path, out: Path, **options: Any) -> Any:
     return prune_model(str(model), out=out, offline=True, **options)
 
 
-@pytest.mark.usefixtures("here")
-@pytest.mark.parametrize("names", [["logging"], ["AutoTokenizer", "BertModel"], "BertModel", [3]])
-def test_a_config_may_name_anything_as_its_class(names: Any, tmp_path: Path) -> None:
+def test_a_config_may_name_anything_as_its_class(tmp_path: Path) -> None:
     source = saved("bert", tmp_path / "model")
     config = json.loads((source / "config.json").read_text())
-    (source / "config.json").write_text(json.dumps(config | {"architectures": names}))
-    assert pruned(source, tmp_path / "out", strategy="top", k=2).kept_layers == [1, 2]
+    for names in (["logging"], ["AutoTokenizer", "BertModel"], "BertModel", [3]):
+        (source / "config.json").write_text(json.dumps(config | {"architectures": names}))
+        done = pruned(source, tmp_path / "out", strategy="top", k=2, force=True)
+        assert done.kept_layers == [1, 2], names
 
 
-@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("name", daily("roberta", "distilbert", "modernbert"))
 def test_the_lower_layers_are_those_of_the_model(name: str, tmp_path: Path) -> None:
     """Dropped from the top, each state of the folder is the model's own, up to its last norm."""
@@ -70,7 +69,6 @@ def test_the_lower_layers_are_those_of_the_model(name: str, tmp_path: Path) -> N
     assert not changed_files(tmp_path / "out")
 
 
-@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("name", ["bert", "xlnet"])
 def test_every_weight_stays_as_it_was(name: str, tmp_path: Path) -> None:
     source = saved(name, tmp_path / "model")
@@ -86,7 +84,6 @@ def test_every_weight_stays_as_it_was(name: str, tmp_path: Path) -> None:
     assert len(after) == len(before) - len(gone)
 
 
-@pytest.mark.usefixtures("here")
 def test_a_tilde_is_the_home_and_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A shell leaves that of `--out=~/six` to us."""
     saved("bert", tmp_path / "home" / "model")
@@ -97,7 +94,6 @@ def test_a_tilde_is_the_home_and_no_folder(tmp_path: Path, monkeypatch: pytest.M
     assert [path.name for path in tmp_path.iterdir()] == ["home"]
 
 
-@pytest.mark.usefixtures("here")
 def test_the_head_and_the_pooler_stay(tmp_path: Path) -> None:
     """A model for pre-training has both; none of them would be read by the other's class."""
     source = saved("bert", tmp_path / "model")
@@ -111,56 +107,36 @@ def test_the_head_and_the_pooler_stay(tmp_path: Path) -> None:
     assert words("a b")["input_ids"] == tiny_tokenizer()("a b")["input_ids"]
 
 
-@pytest.mark.usefixtures("here")
-def test_of_several_files_one_is_made(tmp_path: Path) -> None:
+def test_several_files_of_half_precision_become_one(tmp_path: Path) -> None:
     source = saved("bert", tmp_path / "model")
-    model = transformers.AutoModelForPreTraining.from_pretrained(source)
+    model = transformers.BertModel.from_pretrained(source, dtype=torch.bfloat16)
     (source / "model.safetensors").unlink()
     model.save_pretrained(source, max_shard_size="10KB")
     assert len(list(source.glob("*.safetensors"))) > 1
     pruned(source, tmp_path / "out", strategy="top", k=1)
-    assert [path.name for path in (tmp_path / "out").glob("*.safetensors*")] == [
-        "model.safetensors"
-    ]
+    [made] = (tmp_path / "out").glob("*.safetensors*")
+    assert {tensor.dtype for tensor in load_file(made).values()} == {torch.bfloat16}
 
 
-@pytest.mark.usefixtures("here")
-def test_half_precision_stays(tmp_path: Path) -> None:
-    source = saved("bert", tmp_path / "model")
-    transformers.BertModel.from_pretrained(source, dtype=torch.bfloat16).save_pretrained(source)
-    pruned(source, tmp_path / "out", strategy="top", k=1)
-    kinds = {tensor.dtype for tensor in load_file(tmp_path / "out/model.safetensors").values()}
-    assert kinds == {torch.bfloat16}
-
-
-@pytest.mark.usefixtures("here")
 def test_weights_of_a_base_model_have_no_prefix(tmp_path: Path) -> None:
     source = saved("bert", tmp_path / "model")
-    tensors = load_file(source / "model.safetensors")
-    bare = {
-        name.removeprefix("bert."): value
-        for name, value in tensors.items()
-        if name.startswith("bert.")
-    }
+    tensors = load_file(source / "model.safetensors").items()
+    bare = {n.removeprefix("bert."): value for n, value in tensors if n.startswith("bert.")}
     save_file(bare, source / "model.safetensors", metadata={"format": "pt"})
     done = pruned(source, tmp_path / "out", strategy="even-alternate", k=2)
     assert done.kept_layers == [1, 3]
     assert load(tmp_path / "out", "AutoModel")[1] == []
 
 
-@pytest.mark.usefixtures("here")
 def test_a_layer_in_the_place_of_another_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The check compares with the network in memory, not with the written one."""
+    """The written folder is compared with the network in memory."""
     source = saved("bert", tmp_path / "model")
-    real = prunedfolder.ask
 
     def swapped(folder: Path, request: Any) -> Any:
-        from tests.support.exportworld import change_weights, swap_layers
-
         change_weights(folder / "model.safetensors", swap_layers)
-        return real(folder, request)
+        return answer_here(folder, request)
 
     monkeypatch.setattr(prunedfolder, "ask", swapped)
     with pytest.raises(ExportError, match="a state of the folder differs"):
@@ -168,7 +144,6 @@ def test_a_layer_in_the_place_of_another_is_seen(
     assert {path.name for path in tmp_path.iterdir()} == {"model"}
 
 
-@pytest.mark.usefixtures("here")
 def test_the_command(tmp_path: Path) -> None:
     """On a folder; `test_a_model_of_the_hub` goes the whole way, in real processes."""
     source = saved("bert", tmp_path / "model")
@@ -210,19 +185,14 @@ def test_a_model_of_the_hub(tmp_path: Path) -> None:
     assert "unknown model 'toy/bert'" in refused.stderr
 
 
-@pytest.mark.parametrize(
-    ("asked", "kept"),
-    [
-        ({"strategy": "top", "k": 2}, (1, 2, 3, 4)),
-        ({"strategy": "symmetric", "k": 2}, (1, 2, 5, 6)),
-        ({"strategy": "drop 3+5"}, (1, 2, 4, 6)),
-        ({"layers": [6, 1]}, (1, 6)),
-    ],
-    ids=str,
-)
-def test_the_layers_that_stay(asked: dict[str, Any], kept: tuple[int, ...]) -> None:
-    asked = {"strategy": None, "k": None, "layers": ()} | asked
-    assert chosen_layers(6, **asked) == kept
+def chosen(**asked: Any) -> tuple[int, ...]:
+    return chosen_layers(6, **{"strategy": None, "k": None, "layers": ()} | asked)
+
+
+def test_the_layers_that_stay() -> None:
+    assert chosen(strategy="symmetric", k=2) == (1, 2, 5, 6)
+    assert chosen(strategy="drop 3+5") == (1, 2, 4, 6)
+    assert chosen(layers=[6, 1]) == (1, 6)
 
 
 @pytest.mark.parametrize(
@@ -235,19 +205,15 @@ def test_the_layers_that_stay(asked: dict[str, Any], kept: tuple[int, ...]) -> N
         ({"layers": [0, 7]}, "--layers 0,7"),
         ({"strategy": "top"}, "how many layers to drop: --k"),
         ({"strategy": "top", "k": 6}, "can't drop K=6 of 6 layers"),
-        ({"strategy": "contribution", "k": 2}, "run a sweep"),
-        ({"strategy": "botom", "k": 2}, "needs no data: top, bottom"),
-        ({"strategy": "drop 9"}, "can't drop K=1 of 6 layers"),
+        ({"strategy": "contribution", "k": 2}, "needs no data: top, bottom.*run a sweep"),
     ],
     ids=str,
 )
 def test_layers_that_can_not_be(asked: dict[str, Any], message: str) -> None:
-    asked = {"strategy": None, "k": None, "layers": ()} | asked
     with pytest.raises(SpecError, match=message):
-        chosen_layers(6, **asked)
+        chosen(**asked)
 
 
-@pytest.mark.usefixtures("here")
 def test_what_can_not_be_pruned(tmp_path: Path) -> None:
     source = saved("modernbert", tmp_path / "model")
     with pytest.raises(LpSweepError, match="must stay there: choose another strategy"):

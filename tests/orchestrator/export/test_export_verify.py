@@ -131,7 +131,9 @@ def test_in_bf16_a_correlation_moves_with_the_logits() -> None:
     ],
     ids=["here", "another CPU", "a GPU", "bf16"],
 )
-def test_how_near_hangs_on_where_it_was_trained(record: dict[str, str], expected: Nearness) -> None:
+def test_nearness_depends_on_where_it_was_trained(
+    record: dict[str, str], expected: Nearness
+) -> None:
     here = {"precision_used": "fp32", "device_type": "cpu", "device_name": "this CPU"}
     assert Nearness.of(here | record, "cpu", "this CPU") == expected
     of_gpu = {"precision_used": "fp32", "device_type": "cuda", "device_name": "H200"}

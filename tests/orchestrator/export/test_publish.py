@@ -10,6 +10,7 @@ import datasets
 import pyarrow.parquet as pq
 import pytest
 
+from lp_sweep.orchestrator.export import publish as publishing
 from lp_sweep.orchestrator.export.publish import publish
 from lp_sweep.storage.errors import LpSweepError
 from lp_sweep.storage.store import Store
@@ -61,9 +62,7 @@ def test_nothing_of_a_person_or_a_machine_is_in_it(store: Store, tmp_path: Path)
     told = [*out.rglob("*.parquet")]
     assert len(told) == 2
     content = "".join(str(pq.read_table(path).to_pydict()) for path in told)
-    content += "".join(
-        path.read_text() for path in out.rglob("*") if path.suffix in (".md", ".json")
-    )
+    content += "".join(p.read_text() for p in out.rglob("*") if p.suffix in (".md", ".json"))
     assert SECRET not in content
     assert "no room" not in content, "of an error its type alone"
     assert "out_of_memory" in content
@@ -71,35 +70,28 @@ def test_nothing_of_a_person_or_a_machine_is_in_it(store: Store, tmp_path: Path)
     assert columns & {"command", "host", "spec", "versions", "overrides", "message"} == set()
 
 
-def test_a_folder_is_overwritten_only_by_force(store: Store, tmp_path: Path) -> None:
-    out = tmp_path / "results"
-    publish(store, str(out))
-    with pytest.raises(LpSweepError, match=r"results exists.*--to.*--force"):
-        publish(store, str(out))
-    assert publish(store, str(out), force=True).trials == 3
-
-
 def test_one_sweep_of_a_store(store: Store, tmp_path: Path) -> None:
     other = FakeSweep(Path(store.location), name="other")
     other.cell(k=0, score=50.0, task="RTE")
     other.publish()
     assert publish(store, str(tmp_path / "results"), sweep="other").cells == 1
+    with pytest.raises(LpSweepError, match=r"results exists.*--to.*--force"):
+        publish(store, str(tmp_path / "results"))
+    assert publish(store, str(tmp_path / "results"), force=True).cells == 5
 
 
-@pytest.mark.parametrize(
-    ("to", "options", "message"),
-    [
+def test_a_wrong_place(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(publishing, "find_spec", lambda name: None)
+    for to, options, message in (
         ("s3://bucket/prefix", {}, r"--to s3://bucket/prefix: give hf://datasets/USER/NAME"),
         ("hf://datasets/me", {}, r"hf://datasets/USER/NAME"),
         ("hf://datasets/me/x", {"offline": True}, r"--to me/x: --offline"),
         ("here", {"private": True}, r"--private"),
-    ],
-)
-def test_a_wrong_place(
-    store: Store, to: str, options: dict[str, bool], message: str, tmp_path: Path
-) -> None:
-    with pytest.raises(LpSweepError, match=message):
-        publish(store, str(tmp_path / to) if ":" not in to else to, **options)
+        ("delta:lake", {}, r"deltalake.*pip install 'lp-sweep\[delta\]'"),
+    ):
+        with pytest.raises(LpSweepError, match=message):
+            publish(store, to, **options)
 
 
 def test_a_store_without_results_is_not_published(tmp_path: Path) -> None:
@@ -144,9 +136,3 @@ def test_delta_keeps_versions(store: Store, tmp_path: Path) -> None:
     assert rows is not None
     assert rows.num_rows == 4
     assert (tmp_path / "lake" / "trials" / "_delta_log").is_dir()
-
-
-def test_delta_without_its_package(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lp_sweep.orchestrator.export.publish.find_spec", lambda name: None)
-    with pytest.raises(LpSweepError, match=r"deltalake.*pip install 'lp-sweep\[delta\]'"):
-        publish(store, "delta:lake")
