@@ -74,7 +74,7 @@ def ranking_world(folder: Path, task: dict[str, Any] | None = None, **changes: A
     columns = {"text": ["query", "passage"], "label": "relevance", "group": "id"}
     named = {"name": "search", "kind": "ranking"} | columns | (task or {})
     return save_world(
-        folder, **_saved(folder, "parquet", ranked(60, 1), ranked(16, 2), 6, **named) | changes
+        folder, **_saved(folder, "parquet", ranked(60, 1), ranked(16, 2), 3, **named) | changes
     )
 
 
@@ -94,7 +94,7 @@ def tagged(count: int, seed: int) -> Rows:
 def token_world(folder: Path, task: dict[str, Any] | None = None, **changes: Any) -> Path:
     named = {"name": "names", "kind": "tokens", "text": "tokens", "label": "tags"} | (task or {})
     return save_world(
-        folder, **_saved(folder, "jsonl", tagged(160, 1), tagged(40, 2), 6, **named) | changes
+        folder, **_saved(folder, "jsonl", tagged(160, 1), tagged(40, 2), 3, **named) | changes
     )
 
 

@@ -5,7 +5,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from lp_sweep.storage.specs import TaskDefinition
-from lp_sweep.trials.data.batches import EncodedSplit
 from lp_sweep.trials.data.datasource import LoadedTask, Split
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "c", "d"]
@@ -45,7 +44,3 @@ def tiny_task(*, pair: bool = True, rows: int = 3) -> LoadedTask:
         label_names=("x", "y"),
         definition=TaskDefinition(text_columns=("t", "u") if pair else ("t",)),
     )
-
-
-def example(split: EncodedSplit, position: int) -> list[int]:
-    return split.tokens[split.offsets[position] : split.offsets[position + 1]].tolist()

@@ -13,7 +13,6 @@ import pytest
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.trials.data import readers
 from lp_sweep.trials.data.datasource import (
-    LoadedTask,
     data_fingerprint,
     dev_texts,
     load_task,
@@ -112,17 +111,16 @@ def test_limits_are_a_fixed_random_subset_in_file_order(tmp_path: Path) -> None:
     rows = HEADER + "".join(f"{i},{i % 2}\n" for i in range(100))
     source = files(tmp_path, rows, rows)
 
-    def numbers(task: LoadedTask) -> list[int]:
-        return [int(text) for text in task.train.texts[0]]
+    def numbers(limit: int) -> list[int]:
+        return [int(text) for text in load_task(ONE, source, limit_train=limit).train.texts[0]]
 
-    task = load_task(ONE, source, limit_train=10, limit_dev=20)
-    chosen = numbers(task)
+    task, chosen = load_task(ONE, source, limit_train=10, limit_dev=20), numbers(10)
     assert chosen == sorted(np.random.default_rng(0).permutation(100)[:10])
     assert chosen != list(range(10))
     assert task.train.labels.tolist() == [i % 2 for i in chosen]
     assert len(task.dev["validation"]) == 20
-    assert set(chosen) < set(numbers(load_task(ONE, source, limit_train=30)))
-    assert numbers(load_task(ONE, source, limit_train=100)) == list(range(100))
+    assert set(chosen) < set(numbers(30))
+    assert numbers(100) == list(range(100))
 
 
 # -- rows of both sets, fingerprints

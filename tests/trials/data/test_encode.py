@@ -1,93 +1,46 @@
-"""Tokens: what the tokenizer gives, and padded batches."""
+"""Tokens as the tokenizer gives them, and their cache: its key, torn folders, several processes."""
 
+from __future__ import annotations
+
+import multiprocessing
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from transformers import EsmTokenizer
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.trials.data import encode
-from lp_sweep.trials.data.batches import EncodedSplit, Padding
-from lp_sweep.trials.data.encode import encode_task, load_tokenizer
-from tests.support.tiny import example, tiny_task, tiny_tokenizer
-
-# -- tokens
+from lp_sweep.trials.data.batches import EncodedTask, Padding
+from lp_sweep.trials.data.encode import cache_key, encode_task, load_tokenizer, tokenizer_digest
+from tests.support.tiny import WORDS, tiny_task, tiny_tokenizer
 
 
-def test_tokens_types_and_labels(tmp_path: Path) -> None:
-    encoded = encode_task(tiny_tokenizer(), tiny_task(), "sha256:x", 16, tmp_path)
-    train = encoded.train
-    assert [example(train, i) for i in range(3)] == [
-        [2, 4, 5, 6, 3, 7, 3],
-        [2, 3, 4, 3],
-        [2, 7, 3, 5, 5, 5, 5, 5, 3],
-    ]
-    assert train.token_types is not None
-    assert train.token_types[:7].tolist() == [0, 0, 0, 0, 0, 1, 1]
-    assert train.lengths.tolist() == [7, 4, 9]
-    assert train.labels.tolist() == [0, 1, 0]
-    assert list(encoded.dev) == ["validation_matched", "validation_mismatched"]
-    assert (encoded.label_names, encoded.num_labels, len(train)) == (("x", "y"), 2, 3)
-
-
-def test_single_texts_without_token_types(tmp_path: Path) -> None:
-    task = tiny_task(pair=False)
-    train = encode_task(tiny_tokenizer(types=False), task, "sha256:x", 16, tmp_path).train
-    assert train.token_types is None
-    assert set(train.batch([0], Padding(0, 0, False))) == {"input_ids", "attention_mask"}
-    assert example(train, 1) == [2, 3]
-
-
-def test_chunks_and_padding_are_the_tokenizers_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("pair", "how"),
+    [(True, {}), (True, {"xlnet": True}), (False, {"types": False})],
+    ids=["bert", "xlnet", "no types"],
+)
+def test_tokens_and_padding_are_the_tokenizers_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pair: bool, how: dict[str, bool]
 ) -> None:
     monkeypatch.setattr(encode, "_CHUNK", 2)
-    for xlnet in (False, True):
-        tokenizer, task = tiny_tokenizer(xlnet=xlnet), tiny_task()
-        train = encode_task(tokenizer, task, "sha256:x", 7, tmp_path).train
-        batch = train.batch([2, 0, 1], Padding.of(tokenizer))
-        texts = [[column[i] for i in (2, 0, 1)] for column in task.train.texts]
-        expected = tokenizer(
-            *texts, truncation="longest_first", max_length=7, padding=True, return_tensors="np"
-        )
-        assert set(batch) == set(expected)
-        for name, array in batch.items():
-            np.testing.assert_array_equal(array, expected[name], err_msg=name)
-            assert array.dtype == np.int64
-
-
-@given(
-    rows=st.lists(st.lists(st.integers(1, 99), max_size=9), min_size=1, max_size=8),
-    data=st.data(),
-    pad_left=st.booleans(),
-)
-def test_batch_holds_exactly_the_tokens(
-    rows: list[list[int]], data: st.DataObject, pad_left: bool
-) -> None:
-    split = EncodedSplit(
-        tokens=np.array([token for row in rows for token in row], np.int32),
-        offsets=np.cumsum([0] + [len(row) for row in rows]),
-        token_types=np.array([token % 2 for row in rows for token in row], np.uint8),
-        labels=np.zeros(len(rows), np.int64),
+    tokenizer, task = tiny_tokenizer(**how), tiny_task(pair=pair)
+    found = encode_task(tokenizer, task, "sha256:x", 7, tmp_path)
+    assert list(found.dev) == ["validation_matched", "validation_mismatched"]
+    assert (found.label_names, found.num_labels) == (("x", "y"), 2)
+    assert found.train.labels.tolist() == [0, 1, 0]
+    batch = found.train.batch([2, 0, 1], Padding.of(tokenizer))
+    texts = [[column[i] for i in (2, 0, 1)] for column in task.train.texts]
+    expected = tokenizer(
+        *texts, truncation="longest_first", max_length=7, padding=True, return_tensors="np"
     )
-    indices = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=10))
-    batch = split.batch(indices, Padding(-7, 5, pad_left))
-    width = max((len(rows[i]) for i in indices), default=0)
-    assert {array.shape for array in batch.values()} == {(len(indices), width)}
-    for position, i in enumerate(indices):
-        mask = batch["attention_mask"][position].astype(bool)
-        ids, types = batch["input_ids"][position], batch["token_type_ids"][position]
-        assert mask.sum() == len(rows[i])
-        assert ids[mask].tolist() == rows[i]
-        assert types[mask].tolist() == [token % 2 for token in rows[i]]
-        assert set(ids[~mask]) <= {-7}
-        assert set(types[~mask]) <= {5}
-        assert mask.tolist() == sorted(mask, reverse=not pad_left)
-
-
-# -- loading
+    assert set(batch) == set(expected)
+    for name, array in batch.items():
+        np.testing.assert_array_equal(array, expected[name], err_msg=name)
+        assert array.dtype == np.int64
 
 
 def test_a_tokenizer_that_is_not_there(tmp_path: Path) -> None:
@@ -98,9 +51,131 @@ def test_a_tokenizer_that_is_not_there(tmp_path: Path) -> None:
         load_tokenizer(tmp_path / "nothing", local_files_only=True)
 
 
-def test_without_a_padding_token_no_batch_is_made() -> None:
-    """0 is a word of some models, and would be read as one."""
+# -- the cache
+
+
+def encoded(cache_dir: Path) -> EncodedTask:
+    return encode_task(tiny_tokenizer(), tiny_task(), "sha256:x", 16, cache_dir)
+
+
+def test_second_time_comes_from_the_cache(tmp_path: Path) -> None:
+    first, second = encoded(tmp_path), encoded(tmp_path)
+    assert (first.from_cache, second.from_cache) == (False, True)
+    assert list(first.dev) == list(second.dev)
+    for one, other in zip(
+        (first.train, *first.dev.values()), (second.train, *second.dev.values()), strict=True
+    ):
+        for name in ("tokens", "offsets", "token_types", "labels"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_key_changes_with_all_that_counts() -> None:
+    definition = tiny_task().definition
+    settings = {
+        "digest": tokenizer_digest(tiny_tokenizer()),
+        "definition": definition,
+        "fingerprint": "sha256:x",
+        "limits": (None, None),
+        "max_length": 16,
+    }
+    changes = [
+        {},
+        {"fingerprint": "sha256:y"},
+        {"max_length": 17},
+        {"limits": (3, None)},
+        {"limits": (None, 3)},
+        {"definition": replace(definition, label_column="other")},
+        {"digest": tokenizer_digest(tiny_tokenizer([*WORDS[:4], "d", "c", "b", "a"]))},
+        {"digest": tokenizer_digest(tiny_tokenizer(types=False))},
+        {"digest": tokenizer_digest(tiny_tokenizer(xlnet=True))},
+    ]
+    keys = [cache_key(**(settings | change)) for change in changes]
+    assert len(set(keys)) == len(keys)
+
+
+def test_digest_is_the_same_for_a_copy_and_after_use(tmp_path: Path) -> None:
     tokenizer = tiny_tokenizer()
-    tokenizer.pad_token = None
-    with pytest.raises(MissingInputError, match="no padding token"):
-        Padding.of(tokenizer)
+    before = tokenizer_digest(tokenizer)
+    tokenizer(["a b"], truncation=True, max_length=3, padding="max_length")
+    assert tokenizer_digest(tokenizer) == before
+    for folder in ("x", "y"):
+        tokenizer.save_pretrained(tmp_path / folder)
+    copies = [load_tokenizer(tmp_path / folder) for folder in ("x", "y")]
+    assert tokenizer_digest(copies[0]) == tokenizer_digest(copies[1])
+
+
+def test_digest_of_a_slow_tokenizer_is_of_its_files(tmp_path: Path) -> None:
+    digests = []
+    for folder, words in (("a", "L A"), ("b", "L A"), ("c", "A L")):
+        (tmp_path / folder).mkdir()
+        vocabulary = tmp_path / folder / "vocab.txt"
+        vocabulary.write_text("\n".join(f"<cls> <pad> <eos> <unk> {words} <mask>".split()))
+        tokenizer = EsmTokenizer(str(vocabulary))
+        assert not tokenizer.is_fast
+        digests.append(tokenizer_digest(tokenizer))
+    assert digests[0] == digests[1] != digests[2]
+
+
+def cut_short(folder: Path) -> None:
+    file = folder / "1.tokens.npy"
+    file.write_bytes(file.read_bytes()[:-4])
+
+
+NO_DEV = '{"splits": ["train"], "label_names": [], "bytes": {}}'
+TEARS = {
+    "file gone": lambda folder: (folder / "0.labels.npy").unlink(),
+    "file cut short": cut_short,
+    "meta cut short": lambda folder: (folder / "meta.json").write_text('{"spl'),
+    "meta foreign": lambda folder: (folder / "meta.json").write_text("[]"),
+    "no dev split": lambda folder: (folder / "meta.json").write_text(NO_DEV),
+}
+
+
+@pytest.mark.parametrize("tear", TEARS.values(), ids=TEARS)
+def test_torn_folder_is_made_again(tmp_path: Path, tear) -> None:
+    first = encoded(tmp_path)
+    (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    tear(folder)
+    again = encoded(tmp_path)
+    assert not again.from_cache
+    np.testing.assert_array_equal(again.train.tokens, first.train.tokens)
+    assert encoded(tmp_path).from_cache
+    assert [path for path in tmp_path.iterdir() if path.is_dir()] == [folder]
+
+
+def test_cache_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(MissingInputError, match=r"can't write tokens to .*another cache folder"):
+        encoded(tmp_path / "file" / "cache")
+
+
+def fill(cache_dir: Path, barrier, results, lock: bool) -> None:
+    if not lock:
+        encode._one_at_a_time = lambda folder: nullcontext()
+    tokenizer, task = tiny_tokenizer(), tiny_task(rows=3000)
+    barrier.wait(timeout=60)
+    encoded = encode_task(tokenizer, task, "sha256:x", 16, cache_dir)
+    batch = encoded.train.batch(np.arange(3000), Padding(0, 0, False))
+    results.put((encoded.from_cache, int(batch["input_ids"].sum())))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lock", [True, False], ids=["locked", "no lock"])
+def test_processes_that_fill_at_once(tmp_path: Path, lock: bool) -> None:
+    context = multiprocessing.get_context("spawn")
+    count = 3
+    barrier, results = context.Barrier(count), context.Queue()
+    processes = [
+        context.Process(target=fill, args=(tmp_path, barrier, results, lock)) for _ in range(count)
+    ]
+    for process in processes:
+        process.start()
+    got = [results.get(timeout=90) for _ in processes]
+    for process in processes:
+        process.join(timeout=30)
+        assert process.exitcode == 0
+    assert len({total for _, total in got}) == 1
+    made = sum(not from_cache for from_cache, _ in got)
+    assert made == 1 if lock else made >= 1
+    assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 1

@@ -56,9 +56,6 @@ def test_cosent_is_that_of_all_pairs_of_pairs(vectors: torch.Tensor, dot: bool) 
     gaps = [exp(own[i] - own[j]) for i in range(5) for j in range(5) if scores[i] < scores[j]]
     loss = loss_of(vectors, "cosent", scores, dot=dot)
     assert float(loss.detach()) == pytest.approx(log(1 + sum(gaps)), rel=1e-4)
-    loss.backward()
-    assert vectors.grad is not None
-    assert torch.isfinite(vectors.grad).all()
 
 
 def test_equal_scores_teach_nothing(vectors: torch.Tensor) -> None:
@@ -234,7 +231,6 @@ def test_by_the_dot_product_lengths_count() -> None:
     ).definition
     vectors = np.array([[1, 0], [2, 0], [1, 1], [-3, 0]], np.float32)
     assert list(kind_of(task).answers(vectors)) == [2, -3]
-    assert list(KINDS["embedding"].answers(vectors)) == pytest.approx([1, -(0.5**0.5)])
     own, other = torch.tensor([[1.0, 0]]), torch.tensor([[3.0, 0]])
-    assert float(kind_of(task).imitation_loss(own, other, 1.0)) == 2
-    assert float(KINDS["embedding"].imitation_loss(own, other, 1.0)) == 0
+    for kind, loss in ((kind_of(task), 2), (KINDS["embedding"], 0)):
+        assert float(kind.imitation_loss(own, other, 1.0)) == loss

@@ -84,7 +84,6 @@ def test_user_hub_task() -> None:
     ("options", "message"),
     [
         ({"name": "SST-2"}, "GLUE task has this name"),
-        ({"text": []}, "one or two columns"),
         ({"text": ["a", "b", "c"]}, "one or two columns"),
         ({"text": ["a", "a"]}, "must differ"),
         ({"label": "t"}, "must differ"),
@@ -92,6 +91,21 @@ def test_user_hub_task() -> None:
         ({"labels": ["a", "a"]}, "all different"),
         ({"labels": ["a"]}, "two or more"),
         (HUB, "both files and a hub data set"),
+        ({"label": ["joy", "fear"]}, "kind: multi_label"),
+        ({"tune_thresholds": True}, "kind: multi_label"),
+        ({"kind": "multi_label", "label": ["joy"]}, "two or more"),
+        ({"kind": "multi_label", "label": ["joy", "joy"]}, "all different"),
+        ({"kind": "multi_label", "label": ["joy", "t"]}, "must differ"),
+        (
+            {"kind": "multi_label", "label": ["joy", "fear"], "labels": ["a", "b"]},
+            "remove `labels:`",
+        ),
+        ({"kind": "ranking"}, "two columns"),
+        ({"kind": "ranking", "text": ["q", "p"], "labels": ["a", "b"]}, "not one of `labels:`"),
+        ({"kind": "regression", "loss": "listwise"}, "`loss:` is for kind: ranking"),
+        ({"kind": "regression", "group": "id"}, "`group:` is for kind: ranking"),
+        ({"kind": "tokens", "text": ["a", "b"]}, "names one"),
+        ({"kind": "tokens", "labels": ["O", "O"]}, "all different"),
     ],
 )
 def test_wrong_user_tasks(options: dict[str, Any], message: str) -> None:

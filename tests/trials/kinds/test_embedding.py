@@ -24,7 +24,7 @@ from lp_sweep.trials.fast.forward import forward, pooled
 from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.worker.run import execute
 from tests.support.everyday import few
-from tests.support.families import FAMILIES, daily
+from tests.support.families import NAMES
 from tests.support.fastnets import CPU, assert_within_1e5, network, setting, split_of
 from tests.support.kindworlds import embedding_world
 from tests.support.toyworld import jobs
@@ -45,7 +45,7 @@ def test_padding_on_either_side_is_left_out(pooling: str) -> None:
         assert_within_1e5(found[row].numpy(), expected.numpy())
 
 
-@pytest.mark.parametrize("name", daily(*FAMILIES))
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("pooling", few(WAYS, 2))
 @torch.no_grad()
 def test_every_compute_embeds_alike(name: str, pooling: str, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from lp_sweep.trials.kinds.entities import (
     closure,
     entities,
     f1_tally,
-    first_stray,
     is_tag,
     scheme_of,
 )
@@ -94,9 +93,3 @@ def test_a_network_knows_every_tag_of_each_type() -> None:
     assert closure(["S-x"]) == ("B-x", "I-x", "E-x", "S-x", "O")
     assert all(map(is_tag, ("O", "B-a b")))
     assert not any(map(is_tag, ("U-x", "B", "B-", "x")))
-
-
-def test_the_first_tag_of_no_entity() -> None:
-    scheme = scheme_of(BIO)
-    assert first_stray(coded(["B-PER I-PER O", "O B-LOC"], BIO), scheme) is None
-    assert first_stray(coded(["O O", "O I-LOC I-LOC"], BIO), scheme) == (1, 1)

@@ -1,4 +1,4 @@
-"""Rules that hold for several kinds of tasks: definitions, each way to compute, a whole sweep."""
+"""Rules that hold for several kinds of tasks: each way to compute, a whole sweep."""
 
 from __future__ import annotations
 
@@ -6,43 +6,16 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from lp_sweep import Sweep, open_store
-from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.specs import Distillation, TaskDefinition
-from lp_sweep.trials.data.tasks import user_task
 from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.train.distill import Teaching
 from tests.support.fastnets import assert_learns_alike, network, split_of, without_dropout
 from tests.support.kindworlds import label_world, ranking_world, tagged, token_world
-
-
-@pytest.mark.parametrize(
-    ("kind", "changes", "message"),
-    [
-        ("multi_label", {"label": ["joy"]}, "two or more"),
-        ("multi_label", {"label": ["joy", "joy"]}, "all different"),
-        ("multi_label", {"label": ["joy", "text"]}, "must differ"),
-        ("multi_label", {"label": ["joy", "fear"], "labels": ["a", "b"]}, "remove `labels:`"),
-        ("classification", {"label": ["joy", "fear"]}, "kind: multi_label"),
-        ("classification", {"tune_thresholds": True}, "kind: multi_label"),
-        ("ranking", {}, "two columns"),
-        ("ranking", {"text": ["q", "p"], "labels": ["a", "b"]}, "not one of `labels:`"),
-        ("regression", {"loss": "listwise"}, "`loss:` is for kind: ranking"),
-        ("regression", {"group": "id"}, "`group:` is for kind: ranking"),
-        ("tokens", {"text": ["a", "b"]}, "names one"),
-        ("tokens", {"labels": ["O", "O"]}, "all different"),
-    ],
-)
-def test_wrong_definitions(kind: Any, changes: dict[str, Any], message: str) -> None:
-    given = {"name": "n", "text": "text", "train": "a.csv", "dev": "b.csv"}
-    with pytest.raises(SpecError, match=message):
-        user_task(kind=kind, **given | changes)
-
 
 # queries 0 and 1, not one after the other
 _RELEVANCE = np.array([[0, 0], [2, 1], [1, 0], [0, 1]], np.float32)

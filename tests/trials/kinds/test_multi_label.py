@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given as drawn
@@ -21,15 +20,15 @@ from sklearn.metrics import f1_score, precision_recall_curve
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.data.datasource import LoadedTask, Split, load_task, overlap
+from lp_sweep.trials.data.datasource import load_task
 from lp_sweep.trials.data.tasks import TaskSource
 from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.train.metrics import majority_score, mean_average_precision, of_tally, score
 from lp_sweep.trials.train.thresholds import FoldedThresholds, best_thresholds
-from tests.support.families import FAMILIES, daily
+from tests.support.families import NAMES
 from tests.support.fastnets import assert_within_1e5, network
 from tests.support.kindworlds import in_order, label_world, labelled, run
-from tests.support.rows import files
+from tests.support.rows import files, parquet
 from tests.support.toyworld import RECIPE
 
 KIND = KINDS["multi_label"]
@@ -39,13 +38,8 @@ MARKS = np.array([[1, 0, 1], [0, 0, 1], [1, 1, 0], [0, 0, 0]], np.int8)
 LOGITS = np.array([[2, -1, -1], [1, -1, 3], [0.5, 2, -2], [-1, -2, 1]], np.float32)
 
 
-def lists(folder: Path, train: pa.Array, dev: pa.Array | None = None) -> TaskSource:
-    made = {}
-    for name, labels in (("train", train), ("dev", train if dev is None else dev)):
-        path = folder / f"{name}.parquet"
-        pq.write_table(pa.table({"text": ["t"] * len(labels), "label": labels}), path)
-        made[name] = str(path)
-    return TaskSource(files=made)
+def lists(folder: Path, values: Any, names: list[str] | None = None) -> TaskSource:
+    return parquet(folder, names, text=pa.array(["t"] * len(values)), label=pa.array(values))
 
 
 # -- what a file holds
@@ -65,17 +59,12 @@ def lists(folder: Path, train: pa.Array, dev: pa.Array | None = None) -> TaskSou
 def test_lists_of_labels(
     tmp_path: Path, values: Any, labels: tuple[str, ...], names: tuple[str, ...], marks: Any
 ) -> None:
-    task = load_task(replace(LISTS, labels=labels), lists(tmp_path, pa.array(values)))
+    task = load_task(replace(LISTS, labels=labels), lists(tmp_path, values))
     assert (task.label_names, task.train.labels.tolist()) == (names, marks)
 
 
 def test_a_list_of_class_labels(tmp_path: Path) -> None:
-    features = '{"info": {"features": {"label": {"feature": {"names": ["joy", "fear", "awe"]}}}}}'
-    source = lists(tmp_path, pa.array([[2], [0, 2]]))
-    for path in source.files.values():
-        table = pq.read_table(path).replace_schema_metadata({"huggingface": features})
-        pq.write_table(table, path)
-    task = load_task(LISTS, source)
+    task = load_task(LISTS, lists(tmp_path, [[2], [0, 2]], ["joy", "fear", "awe"]))
     assert task.label_names == ("joy", "fear", "awe")
     assert task.train.labels.tolist() == [[0, 0, 1], [1, 0, 1]]
 
@@ -83,14 +72,11 @@ def test_a_list_of_class_labels(tmp_path: Path) -> None:
 def test_columns_of_marks(tmp_path: Path) -> None:
     rows = "text,joy,fear\na,1,0\nb,0,0\nc,True,1\n"
     task = load_task(COLUMNS, files(tmp_path, rows, rows))
-    assert (task.label_names, task.train.labels.tolist()) == (
-        ("joy", "fear"),
-        [[1, 0], [0, 0], [1, 1]],
-    )
-    numbers = pa.table({"text": ["a", "b"], "joy": [1.0, 0.0], "fear": [True, False]})
-    pq.write_table(numbers, tmp_path / "marks.parquet")
-    source = TaskSource(files=dict.fromkeys(("train", "dev"), str(tmp_path / "marks.parquet")))
-    assert load_task(COLUMNS, source).train.labels.tolist() == [[1, 1], [0, 0]]
+    assert task.label_names == ("joy", "fear")
+    assert task.train.labels.tolist() == [[1, 0], [0, 0], [1, 1]]
+    numbers = {"joy": pa.array([1.0, 0.0]), "fear": pa.array([True, False])}
+    task = load_task(COLUMNS, parquet(tmp_path, text=pa.array(["a", "b"]), **numbers))
+    assert task.train.labels.tolist() == [[1, 1], [0, 0]]
 
 
 WRONG_LISTS = {
@@ -104,13 +90,14 @@ WRONG_LISTS = {
 @pytest.mark.parametrize(("values", "message"), WRONG_LISTS.values(), ids=WRONG_LISTS)
 def test_wrong_lists(tmp_path: Path, values: Any, message: str) -> None:
     with pytest.raises(MissingInputError, match=message) as caught:
-        load_task(LISTS, lists(tmp_path, pa.array(values)))
-    assert str(tmp_path / "train.parquet") in str(caught.value)
+        load_task(LISTS, lists(tmp_path, values))
+    assert str(tmp_path / "rows.parquet") in str(caught.value)
 
 
 def test_an_unknown_label_of_a_dev_row(tmp_path: Path) -> None:
-    source = lists(tmp_path, pa.array([["joy"], ["fear"]]), pa.array([["joy"], ["joy", "faer"]]))
-    with pytest.raises(MissingInputError, match=r"dev.*'faer'.*row 2.*Did you mean 'fear'"):
+    train = '{"text": "t", "label": ["joy"]}\n{"text": "t", "label": ["fear"]}\n'
+    source = files(tmp_path, train, train.replace('"fear"', '"joy", "faer"'), kind="jsonl")
+    with pytest.raises(MissingInputError, match=r"validation.*'faer'.*row 2.*Did you mean 'fear'"):
         load_task(LISTS, source)
 
 
@@ -118,13 +105,6 @@ def test_wrong_marks(tmp_path: Path) -> None:
     rows = "text,joy,fear\na,1,0\nb,0,2\n"
     with pytest.raises(MissingInputError, match=r"train.csv.*'fear' must hold 0 or 1.*row 2.*'2'"):
         load_task(COLUMNS, files(tmp_path, rows, rows))
-
-
-def test_what_dev_rows_share_with_train_rows() -> None:
-    train = Split(texts=(["a", "b"],), labels=np.array([[1, 0], [0, 1]], np.int8))
-    dev = Split(texts=(["a", "b", "c"],), labels=np.array([[1, 0], [1, 1], [1, 0]], np.int8))
-    task = LoadedTask(train=train, dev={"dev": dev}, label_names=("x", "y"), definition=LISTS)
-    assert overlap(task)[:2] == (2, 1)
 
 
 # -- scores and losses
@@ -225,7 +205,7 @@ def test_a_network_that_knows_nothing_gives_the_most_common_label() -> None:
     assert (logits > best_thresholds(marks, logits, "macro_f1")).all()
 
 
-@pytest.mark.parametrize("name", daily(*FAMILIES))
+@pytest.mark.parametrize("name", NAMES)
 def test_a_head_takes_thresholds_and_gives_them_back(name: str, tmp_path: Path) -> None:
     model = network(name, tmp_path).eval()
     ids = torch.tensor([[5, 6, 7]])

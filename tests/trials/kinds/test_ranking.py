@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -21,7 +20,7 @@ from lp_sweep.trials.kinds import KINDS, kind_of
 from lp_sweep.trials.kinds.rankmetrics import chance_ndcg, ndcg
 from lp_sweep.trials.train.metrics import majority_score, of_tally, score
 from tests.support.everyday import few
-from tests.support.kindworlds import in_order, ranked, ranking_world, run
+from tests.support.kindworlds import in_order, ranked, ranking_world, run, write
 
 KIND = KINDS["ranking"]
 PAIRS = TaskDefinition(text_columns=("q", "p"), label_column="r", kind="ranking", metric="ndcg@10")
@@ -31,18 +30,13 @@ LABELS = np.array([[0, 0], [2, 1], [1, 0], [0, 1], [3, 0]], np.float32)
 LOGITS = np.array([[0.5], [1.0], [2.0], [3.0], [1.0]], np.float32)
 
 
-def source(folder: Path, **splits: list[tuple[Any, ...]]) -> TaskSource:
-    """Rows of query, passage, relevance, and the query's number."""
-    files = {}
-    for name in ("train", "dev"):
-        rows = splits.get(name, GOOD)
-        columns = dict(zip(("q", "p", "r", "id"), map(list, zip(*rows, strict=True)), strict=False))
-        pq.write_table(pa.table(columns), folder / f"{name}.parquet")
-        files[name] = str(folder / f"{name}.parquet")
-    return TaskSource(files=files)
-
-
+# query, passage, relevance, and the query's number
 GOOD = [("x", "a", 0, 7), ("y", "a", 2, 8), ("x", "b", 1, 7), ("y", "c", 0, 8)]
+
+
+def source(folder: Path, train: Sequence[Any] = GOOD, dev: Sequence[Any] = GOOD) -> TaskSource:
+    columns = [dict(zip("qpri", zip(*rows, strict=True), strict=True)) for rows in (train, dev)]
+    return TaskSource(files=write(folder, dict(zip(("train", "dev"), columns, strict=True))))
 
 
 def test_queries_of_a_single_passage_are_noted(tmp_path: Path) -> None:
@@ -56,7 +50,7 @@ def test_rows_of_a_query_are_found_wherever_they_are(tmp_path: Path) -> None:
     task = load_task(PAIRS, source(tmp_path))
     assert task.train.labels.tolist() == [[0, 0], [2, 1], [1, 0], [0, 1]]
     assert (task.num_labels, task.label_names) == (1, ())
-    named = load_task(replace(PAIRS, group="id"), source(tmp_path))
+    named = load_task(replace(PAIRS, group="i"), source(tmp_path))
     assert named.train.labels.tolist() == task.train.labels.tolist()
 
 
@@ -72,10 +66,10 @@ WRONG_DEV = {
     "twice": ([*GOOD, ("x", "b", 1, 7)], {}, "query 'x' has the same passage in rows 3 and 5"),
     "two texts": (
         [*GOOD, ("xx", "c", 1, 7)],
-        {"group": "id"},
+        {"group": "i"},
         "query 7 has two texts in column 'q', in rows 1 and 5",
     ),
-    "no name": ([*GOOD, ("x", "c", 1, None)], {"group": "id"}, "'id' is empty.*row 5"),
+    "no name": ([*GOOD, ("x", "c", 1, None)], {"group": "i"}, "'i' is empty.*row 5"),
 }
 
 
@@ -119,14 +113,11 @@ def test_scores_are_the_means_of_the_queries() -> None:
 
 
 def test_one_logit_for_all_is_no_ranking() -> None:
-    best = score(PAIRS, LABELS, LABELS[:, :1])["ndcg@10"]
-    alike = score(PAIRS, LABELS, np.ones((5, 1), np.float32))["ndcg@10"]
     chance = majority_score(PAIRS, LABELS, LABELS)
-    assert best == 1.0
-    assert chance == pytest.approx(
-        (chance_ndcg(np.array([0, 1, 3]), 10) + chance_ndcg(np.array([2, 0]), 10)) / 2
-    )
-    assert alike < chance < best
+    of_each = [chance_ndcg(np.array(each), 10) for each in ([0, 1, 3], [2, 0])]
+    assert chance == pytest.approx(np.mean(of_each))
+    assert score(PAIRS, LABELS, LABELS[:, :1])["ndcg@10"] == 1.0
+    assert score(PAIRS, LABELS, np.ones((5, 1), np.float32))["ndcg@10"] < chance
 
 
 def test_what_is_stored_gives_the_logits_back() -> None:

@@ -1,12 +1,55 @@
-"""The order of an epoch's rows."""
+"""Padded batches, and the order of an epoch's rows."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lp_sweep.trials.data.batches import epoch_order
+from lp_sweep.storage.errors import MissingInputError
+from lp_sweep.trials.data.batches import EncodedSplit, Padding, epoch_order
+from tests.support.tiny import tiny_tokenizer
+
+
+@given(
+    rows=st.lists(st.lists(st.integers(1, 99), max_size=9), min_size=1, max_size=8),
+    data=st.data(),
+    pad_left=st.booleans(),
+)
+def test_batch_holds_exactly_the_tokens(
+    rows: list[list[int]], data: st.DataObject, pad_left: bool
+) -> None:
+    split = EncodedSplit(
+        tokens=np.array([token for row in rows for token in row], np.int32),
+        offsets=np.cumsum([0] + [len(row) for row in rows]),
+        token_types=np.array([token % 2 for row in rows for token in row], np.uint8),
+        labels=np.zeros(len(rows), np.int64),
+    )
+    indices = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=10))
+    batch = split.batch(indices, Padding(-7, 5, pad_left))
+    width = max((len(rows[i]) for i in indices), default=0)
+    assert {array.shape for array in batch.values()} == {(len(indices), width)}
+    for position, i in enumerate(indices):
+        mask = batch["attention_mask"][position].astype(bool)
+        ids, types = batch["input_ids"][position], batch["token_type_ids"][position]
+        assert mask.sum() == len(rows[i])
+        assert ids[mask].tolist() == rows[i]
+        assert types[mask].tolist() == [token % 2 for token in rows[i]]
+        assert set(ids[~mask]) <= {-7}
+        assert set(types[~mask]) <= {5}
+        assert mask.tolist() == sorted(mask, reverse=not pad_left)
+
+
+def test_without_a_padding_token_no_batch_is_made() -> None:
+    """0 is a word of some models, and would be read as one."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.pad_token = None
+    with pytest.raises(MissingInputError, match="no padding token"):
+        Padding.of(tokenizer)
+
+
+# -- order
 
 LENGTHS = st.lists(st.integers(1, 128), min_size=1, max_size=400).map(np.array)
 
