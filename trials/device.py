@@ -1,4 +1,4 @@
-"""The device a trial runs on: its precision, its threads, its memory and how it runs out of it.
+"""The device a trial runs on: precision, threads, memory, and out-of-memory errors.
 
 Nothing is probed at import.
 """
@@ -6,7 +6,6 @@ Nothing is probed at import.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import ctypes
 import errno
 import functools
@@ -17,7 +16,7 @@ import resource
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +31,8 @@ from lp_sweep.storage.errors import (
 
 
 def pick_device(wanted: str = "auto") -> torch.device:
-    """The CUDA or ROCm device that Ray (or CUDA_VISIBLE_DEVICES) shows this process, else the CPU.
-    Raises UnsupportedDeviceError for any other."""
+    """`auto`: the CUDA or ROCm device that Ray (or CUDA_VISIBLE_DEVICES) shows this process, else
+    the CPU. Raises UnsupportedDeviceError for any other device."""
     if wanted == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if wanted.partition(":")[0] not in ("cpu", "cuda"):
@@ -48,7 +47,7 @@ def device_name(device: torch.device) -> str:
     """`NVIDIA H200`, or the processor's model name."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
@@ -56,13 +55,13 @@ def device_name(device: torch.device) -> str:
 
 
 def bound_by_launches(device: torch.device) -> bool:
-    """Whether a small network waits for its host rather than for arithmetic."""
+    """Whether kernel launches, not arithmetic, limit the speed of a small network here."""
     return device.type != "cpu"
 
 
 def precision_used(wanted: str, device: torch.device) -> str:
-    """`auto` is bf16 where the GPU has it, fp32 elsewhere. Raises UnsupportedDeviceError for bf16
-    on a GPU without it; PyTorch's CPUs all have it."""
+    """`auto` is bf16 on a GPU that has it, else fp32. Raises UnsupportedDeviceError for bf16 on a
+    GPU without it. On a CPU bf16 always works."""
     if wanted == "fp32":
         return wanted
     has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
@@ -75,34 +74,34 @@ def precision_used(wanted: str, device: torch.device) -> str:
 
 
 def records_graphs(device: torch.device) -> bool:
-    """Whether training steps can be CUDA graphs. On AMD GPUs nobody has tried them."""
+    """Whether training steps can be CUDA graphs. They are untested on AMD GPUs."""
     return device.type == "cuda" and torch.version.hip is None
 
 
 def onto(array: np.ndarray, device: torch.device) -> torch.Tensor:
-    """The array's values on `device`, without a wait for what the device is still at."""
+    """The array's values on `device`, copied without waiting for the device."""
     tensor = torch.from_numpy(np.ascontiguousarray(array))
-    # CUDA copies memory that is not pinned only when it is done with all before it
+    # CUDA copies unpinned memory only after all earlier work is done
     tensor = tensor.pin_memory() if device.type == "cuda" else tensor
     return tensor.to(device, non_blocking=True)
 
 
 def all_onto(arrays: Sequence[np.ndarray], device: torch.device) -> tuple[torch.Tensor, ...]:
-    """Arrays of one dtype, (n,) each, on `device`: a GPU gets them in one copy."""
+    """Arrays of one dtype, (n,) each, on `device`, in one copy to a GPU."""
     if device.type == "cpu":
         return tuple(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays)
     return torch.split(onto(np.concatenate(arrays), device), [len(array) for array in arrays])
 
 
-def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[object]:
-    """Weights stay fp32; with bf16 the matrix products run in it."""
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
+    """With bf16, matrix products run in it; weights stay fp32."""
     if precision == "fp32":
-        return contextlib.nullcontext()
+        return nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16)
 
 
 def compute_dtype(device: torch.device) -> torch.dtype:
-    """That of matrix products here and now."""
+    """The dtype of matrix products under the current autocast."""
     if torch.is_autocast_enabled(device.type):
         return torch.get_autocast_dtype(device.type)
     return torch.get_default_dtype()
@@ -115,25 +114,25 @@ def reset_peak_memory(device: torch.device) -> None:
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """CUDA: the allocator's peak since the reset. CPU: the peak resident set of the process, which
-    a worker that was reused carries over from earlier trials."""
+    """CUDA: the allocator's peak since the reset. CPU: the peak resident set of the process,
+    earlier trials of a reused worker included."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-@contextlib.contextmanager
+@contextmanager
 def reproducible(threads: int | None, *, strict: bool = False) -> Iterator[None]:
-    """Deterministic kernels and a fixed number of CPU threads. Every setting is restored at the
-    end: workers are reused, and one trial's settings must not reach the next.
+    """Deterministic kernels and a fixed number of CPU threads. All settings are restored at the
+    end, because workers are reused.
 
-    `strict`: an operation that has no deterministic kernel is a NotDeterministicError. Without it
-    PyTorch takes another kernel, and on CUDA one for the backward pass of attention in any case.
-    Attention on CUDA is not cuDNN's, which plans for 23 to 70 ms at each new shape.
+    `strict`: an operation without a deterministic kernel raises NotDeterministicError. Otherwise
+    PyTorch takes another kernel; the backward pass of attention on CUDA always has one.
+    cuDNN's attention is off: it plans for 23 to 70 ms at each new shape.
 
-    In this mode PyTorch also writes NaN into every new tensor. That costs time and shows only reads
-    of memory that nobody wrote. There are none (tests/trials/worker/test_run.py), so it is off.
+    In this mode PyTorch also fills every new tensor with NaN, to reveal reads of unwritten memory.
+    That costs time, and there are no such reads (tests/trials/worker/test_run.py), so it is off.
     """
     threads_before = torch.get_num_threads()
     enabled_before = torch.are_deterministic_algorithms_enabled()
@@ -162,9 +161,7 @@ def reproducible(threads: int | None, *, strict: bool = False) -> Iterator[None]
 
 
 _REFUSES = "does not have a deterministic implementation"
-
-
-# PyTorch raises a plain RuntimeError for the host's memory, and where a CUDA library ran out
+# PyTorch raises a plain RuntimeError for the host's memory and for that of CUDA libraries
 _WORDS = (
     "DefaultCPUAllocator: can't allocate memory",
     "DefaultCPUAllocator: not enough memory",
@@ -185,7 +182,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def _can_allocate() -> bool:
-    """Whether the device still works: most of its errors leave the process without it."""
+    """Whether the device still works: most CUDA errors make it unusable in this process."""
     try:
         torch.zeros(1, device="cuda").item()
     except (RuntimeError, AssertionError):
@@ -209,7 +206,7 @@ def memory_errors(batch: int) -> Iterator[None]:
 
 
 def forget_frames(error: BaseException) -> None:
-    """Let go of what the frames of an error hold, the network above all. Its text stays."""
+    """Release what the frames of an error hold, above all the network. Its text stays."""
     link: BaseException | None = error
     while link is not None:
         traceback.clear_frames(link.__traceback__)
@@ -217,10 +214,10 @@ def forget_frames(error: BaseException) -> None:
 
 
 def free_memory() -> None:
-    """Give back what nothing refers to any more."""
+    """Return unreferenced memory to the system."""
     _set_imports_aside()
     gc.collect()
-    with suppress(OSError, AttributeError):  # glibc's: it keeps what was freed, else
+    with suppress(OSError, AttributeError):  # glibc keeps freed memory otherwise
         ctypes.CDLL(None).malloc_trim(0)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
@@ -228,7 +225,7 @@ def free_memory() -> None:
 
 @functools.cache
 def _set_imports_aside() -> None:
-    """Excludes imported objects from garbage collection: a scan takes 0.2 s each time."""
+    """Excludes imported objects from garbage collection: scanning them takes 0.2 s each time."""
     gc.collect()
     gc.freeze()
-    atexit.register(gc.unfreeze)  # else DuckDB counts its classes as leaked when Python ends
+    atexit.register(gc.unfreeze)  # otherwise DuckDB reports its classes as leaked at exit

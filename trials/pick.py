@@ -1,8 +1,7 @@
-"""Vectors that change places one to one: `index_select` forward and backward.
+"""One-to-one gathers whose forward and backward are both `index_select`.
 
-Autograd's own backward of `index_select` and `index_copy` is a sum into each place. On CUDA that is
-a sort when it has to be deterministic. Here no two places take the same vector, so the backward
-takes each one back from where it went.
+Autograd's backward of `index_select` and `index_copy` sums into each place, which on CUDA needs a
+sort to be deterministic. Here no two places take the same vector, so the backward is a gather.
 """
 
 # mypy: disable-error-code="no-any-return, no-untyped-call"
@@ -18,13 +17,13 @@ class Picked(NamedTuple):
     """m places that take some of n vectors."""
 
     taken: torch.Tensor  # (m,) int64: the vector that each place takes
-    back: torch.Tensor  # (n,) int64: the place that took each vector; any, where none did
-    left: torch.Tensor | None = None  # (n, 1) bool: vectors that no place took; None: all are taken
+    back: torch.Tensor  # (n,) int64: the place that took each vector; any place if none did
+    left: torch.Tensor | None = None  # (n, 1) bool: vectors that no place took; None: all taken
 
 
 def pick(vectors: torch.Tensor, picked: Picked) -> torch.Tensor:
-    """(n, H) gives (m, H). Where several places take one vector, the gradient of the one in `back`
-    counts, and the others' has to be 0."""
+    """(n, H) gives (m, H). If several places take one vector, only the gradient of the place in
+    `back` counts, and that of the others must be 0."""
     return _Pick.apply(vectors, *picked)
 
 

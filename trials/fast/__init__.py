@@ -1,1 +1,1 @@
-"""The forward pass over real tokens alone: rows are padded only inside the attention."""
+"""Forward passes over real tokens only: rows are padded only inside the attention."""

@@ -15,8 +15,7 @@ from lp_sweep.trials.pick import Picked, pick
 
 
 class Grids(NamedTuple):
-    """A group of B rows, the longest of L tokens, by heads of D numbers. A of the tokens of a row
-    ask: all L, or one."""
+    """A group of B rows of up to L tokens, split into heads of D; A queries per row: L or 1."""
 
     group: Group
     query: torch.Tensor  # (B, heads, A, D)
@@ -25,7 +24,7 @@ class Grids(NamedTuple):
     one_each: bool
 
     def flat(self, found: torch.Tensor) -> torch.Tensor:
-        """(B, heads, A, D) as (n, heads x D), of the n tokens that asked."""
+        """(B, heads, A, D) as (n, heads x D), for the n tokens with a query."""
         heads, size = found.shape[1], found.shape[3]
         tokens = found.transpose(1, 2).reshape(-1, heads * size)
         if self.one_each or self.group.cells is None:
@@ -36,7 +35,7 @@ class Grids(NamedTuple):
 def grids(
     tokens: RealTokens, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, heads: int
 ) -> Iterator[Grids]:
-    """For each group. key, value: (N, H). query: (N, H), or (B, H) for one token a row."""
+    """One for each group. key, value: (N, H). query: (N, H), or (B, H) for one token per row."""
     one_each = len(query) == len(tokens.first) and len(key) != len(query)
     sizes = [group.size for group in tokens.groups]
     asked = torch.split(query, [group.rows for group in tokens.groups] if one_each else sizes)
@@ -53,7 +52,7 @@ def grids(
 
 
 def grid(group: Group, flat: torch.Tensor) -> torch.Tensor:
-    """The group's (n, H) as (B, L, H); where there is no token, the row's last."""
+    """The group's (n, H) as (B, L, H), padded with each row's last token."""
     if group.cells is not None:
         flat = pick(flat, group.cells.fill)
     return flat.view(group.rows, group.longest, flat.shape[1])
@@ -69,7 +68,8 @@ _STEPS = 2**16
 
 
 def dropped_out(values: torch.Tensor, share: float) -> torch.Tensor:
-    """`values` with a share of them zero and the others scaled to the same mean; any shape."""
+    """Dropout of `share` of the values, of any shape. On a CPU faster than PyTorch's, from 16-bit
+    random numbers."""
     gone = round(share * _STEPS)
     if gone == 0:
         return values
@@ -88,11 +88,11 @@ class _Dropout(nn.Dropout):
 
 @contextmanager
 def quick_dropout(model: nn.Module) -> Iterator[None]:
-    """While inside, the network's own dropout modules draw like this."""
+    """Inside, the network's own dropout modules use `dropped_out`."""
     _become(model, nn.Dropout, _Dropout)
     try:
         yield
-    finally:  # of the modules that it has by then
+    finally:  # the modules may have changed
         _become(model, _Dropout, nn.Dropout)
 
 
@@ -114,8 +114,8 @@ def attend(
 ) -> torch.Tensor:
     """Softmax attention of each row over its own tokens.
 
-    key, value: (N, H). query: (N, H), or (B, H) for one token a row, the result likewise; with
-    `only` the result is (B, H) in either case.
+    key, value: (N, H). query and result: (N, H), or (B, H) for one token per row. With `only` the
+    result is always (B, H).
     """
     parts = grids(tokens, query, key, value, heads)
     mixed = torch.cat([part.flat(_mixed(part, dropout)) for part in parts])
@@ -125,8 +125,8 @@ def attend(
 
 
 def _mixed(part: Grids, dropout: float) -> torch.Tensor:
-    """(B, heads, A, D). On a CPU with dropout the library takes a slow way, that guards against
-    rows without a token: there are none here."""
+    """(B, heads, A, D). On a CPU with dropout PyTorch is slow, since it guards against rows without
+    a token, of which there are none here."""
     query, key, value = part.query, part.key, part.value
     mask = part.group.mask
     if not dropout or query.is_cuda:

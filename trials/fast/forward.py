@@ -1,13 +1,13 @@
-"""A batch through a network: as the network does it by itself, or without most of the padding.
+"""A batch through a network: by its own forward pass, or without most of the padding.
 
-`compute: reference` takes the network's own forward pass, padded to the longest row. `fast` goes
-over the real tokens alone where the family has such a forward pass. Where it has none, it is the
-network's own, on a CPU for rows of like length at a time. `graphs` is `fast`, but that a GPU learns
-by CUDA graphs where the family can be held in one. All give the same numbers but for rounding, and
-draw other dropout masks: so `compute` is part of a trial's identity.
+`compute: reference` is the network's own forward pass, padded to the longest row. `fast` uses only
+the real tokens if the family has such a pass; otherwise it is the network's own, on a CPU in groups
+of rows of similar length. `graphs` is `fast`, but a GPU trains with CUDA graphs if the family
+allows it. All agree up to rounding but draw other dropout masks, so `compute` is part of a trial's
+identity.
 
-The embedding of a text, by `pooling`: `mean` over its tokens, special ones included; `cls` the
-first; `last` the last. `orchestrator.inputs.models` reads what a folder says of its own.
+`pooling` makes the embedding of a text: the `mean` of its tokens (special ones included), the first
+(`cls`) or the `last`. `orchestrator.inputs.models` reads a folder's own setting.
 """
 
 from __future__ import annotations
@@ -42,10 +42,8 @@ from lp_sweep.trials.model.states import noted_sentences
 from lp_sweep.trials.pick import Picked, pick
 
 UNPADDED, GROUPED, PADDED, GRAPHS = "unpadded", "grouped", "padded", "graphs"
-# without the padding's columns, so that no forward pass knows a token by its number
-BY_PLACE = (UNPADDED, GRAPHS)
-# what one group more costs, in tokens through a small encoder on a CPU
-_GROUP = 32
+BY_PLACE = (UNPADDED, GRAPHS)  # these have no columns of padding
+_GROUP = 32  # the cost of one more group, in tokens through a small encoder on a CPU
 
 
 def forward(
@@ -59,9 +57,9 @@ def forward(
     *,
     pooling: str = "",
 ) -> torch.Tensor:
-    """Logits (B, C) of B rows, on `device`, where the network is; with `pooling` embeddings (B, H);
-    of words (B, V, C), of which those without a token mean nothing.
-    `states` takes the sentence tokens after each layer, (B, H)."""
+    """Logits (B, C) of B rows, on `device`, where the network is; with `pooling` embeddings (B, H).
+    For words (B, V, C), where a word without a token has arbitrary logits.
+    `states` collects the sentence tokens after each layer, (B, H)."""
     used = compute_used(model, compute, device)
     if used in BY_PLACE:
         return by_place(model, real_tokens(split, rows, device), pooling, states)
@@ -95,7 +93,7 @@ def forward(
 def _at_words(
     logits: torch.Tensor, split: EncodedSplit, rows: np.ndarray, width: int, padding: Padding
 ) -> torch.Tensor:
-    """(B, V, C) of (B, T, C), V being `width`."""
+    """(B, T, C) gives (B, V, C); V is `width`."""
     assert split.words is not None
     places = np.maximum(split.words[rows, :width], 0).astype(np.int64)
     if padding.left:
@@ -106,7 +104,7 @@ def _at_words(
 def by_place(
     model: nn.Module, tokens: RealTokens, pooling: str, states: list[torch.Tensor] | None
 ) -> torch.Tensor:
-    """As `forward` gives it, over real tokens alone."""
+    """`forward` over real tokens only."""
     if pooling:
         return _unpadded_embeddings(model, tokens, pooling, states)
     if tokens.words is not None:
@@ -125,7 +123,7 @@ def pooled(hidden: torch.Tensor, real: torch.Tensor, pooling: str) -> torch.Tens
 def _unpadded_embeddings(
     model: nn.Module, tokens: RealTokens, pooling: str, states: list[torch.Tensor] | None = None
 ) -> torch.Tensor:
-    """(B, H) in the order that was asked for. See `fast.networks.logits`."""
+    """(B, H) in the requested order."""
     hidden = hidden_states(model, tokens, states)
     if pooling != "mean":
         index = tokens.last if pooling == "last" else tokens.first
@@ -146,14 +144,14 @@ def _unpadded_embeddings(
 
 
 def compute_used(model: Any, compute: Compute, device: torch.device) -> str:
-    """The way that is taken, as a record names it: not every family has a forward pass without
-    padding, and a GPU waits for launches rather than for padding."""
+    """The forward pass that is used, as in a trial's record: not every family has one without
+    padding, and groups do not pay off on a GPU, which is limited by launches."""
     if compute == "reference":
         return PADDED
     found = forward_pass_of(model)
     if found is not None:
         held = compute == "graphs" and records_graphs(device) and found.on_device
-        held = held and not classifies_tokens(model)  # a graph would hold places of words
+        held = held and not classifies_tokens(model)  # positions of words vary between batches
         return GRAPHS if held else UNPADDED
     return PADDED if bound_by_launches(device) else GROUPED
 
@@ -170,27 +168,27 @@ def _grouped(
 
 
 def unasked_mask(model: Any, real: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
-    """The attention mask that the network takes as it is; from (B, T), non-zero on real tokens.
+    """The mask (B, T), non-zero on real tokens, in a form whose values the network does not read.
 
-    transformers looks into a mask of that shape, and a GPU's host waits for the answer.
+    transformers reads the values of a (B, T) mask, for which the host waits for the GPU.
     """
     config = model.config
     shape = family_of(config.model_type).mask
     if shape == "rows" or getattr(config, "classifier_pooling", "cls") != "cls":
-        return real  # a head that takes the mean reads the mask itself
+        return real  # a head that pools by the mean uses the mask itself
     cells = barred(real[:, None, None] == 0)
     if shape == "cells":
         return cells
     place = torch.arange(real.shape[1], device=real.device)
     apart = (place - place[:, None]).abs()
     hidden = (real == 0)[:, None, None] | (apart > config.sliding_window)
-    # a filler far from all text looks at itself: a softmax over nothing would be NaN
+    # padding far from all text attends to itself: a softmax over nothing would be NaN
     return {"full_attention": cells, "sliding_attention": barred(hidden & (apart > 0))}
 
 
 def may_be_cut(model: PreTrainedModel, recipe: Recipe) -> bool:
-    """Whether the rows that no token names would stay as they are, and nothing but the table of
-    words goes by a token's number: a padded forward pass may know the padding by it."""
+    """Whether the word table may be cut to the task's words: its other rows would not change, and
+    no forward pass with padding recognises the padding by its number."""
     learns = not recipe.weight_decay and not recipe.freeze_embeddings
     return learns and compute_used(model, recipe.compute, model.device) in BY_PLACE
 
@@ -202,9 +200,8 @@ def task_words(
     padding: Padding,
     teacher: PreTrainedModel | None = None,
 ) -> Iterator[tuple[EncodedTask, Padding]]:
-    """While inside, the network, and a `teacher` that reads the same tokens, know the words of
-    `data` (and the padding) alone, by the numbers that the data and the padding have here.
-    Afterwards they know all of them again."""
+    """Inside, the word tables of the network, and of a `teacher` that reads the same tokens, have
+    only the words of `data` and the padding. Yields both with the new numbers of the words."""
     words = _words(model)
     size, padding_row = len(words.weight), words.padding_idx
     rows = _named(data, padding, padding_row, size)
@@ -218,7 +215,7 @@ def task_words(
 
 @contextmanager
 def _cut(model: PreTrainedModel, rows: np.ndarray, number: np.ndarray) -> Iterator[None]:
-    """While inside, the table of words has these rows alone; `number` is each one's new place."""
+    """Inside, the word table has only these rows; `number` maps old to new numbers."""
     words = _words(model)
     whole: Any = words.weight
     padding_row = words.padding_idx
@@ -234,22 +231,22 @@ def _cut(model: PreTrainedModel, rows: np.ndarray, number: np.ndarray) -> Iterat
 
 
 def _words(model: PreTrainedModel) -> nn.Embedding:
-    """Asked for anew each time: a network may be put back to a copy of itself."""
+    """Looked up each time: a network may be reset to a copy of itself."""
     words = model.get_input_embeddings()
     assert isinstance(words, nn.Embedding)
     return words
 
 
 def _set(model: PreTrainedModel, weight: nn.Parameter, padding_row: int | None) -> None:
-    """And the config: who drops layers compares the network with it."""
+    """Also sets the config, since dropping layers compares the network with it."""
     words = _words(model)
     words.weight, words.padding_idx = weight, padding_row
     words.num_embeddings = model.config.vocab_size = len(weight)
 
 
 def _named(data: EncodedTask, padding: Padding, padding_row: int | None, size: int) -> np.ndarray:
-    """(R,) int64, ascending: the rows that any token, of train or dev, names. And all up to the
-    padding's: its number in the config then is one that the table has."""
+    """(R,) int64, ascending: the rows of all tokens of train and dev, and every row up to the
+    padding's, so that the padding's number in the config remains valid."""
     named = np.zeros(size, bool)
     named[: 0 if padding_row is None else padding_row + 1] = True
     named[padding.token_id] = True

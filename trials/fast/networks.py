@@ -1,8 +1,7 @@
-"""The forward passes that families name in `familytable`, over tokens (N, H) in place of (B, T, H).
+"""The forward passes that `familytable` names, over tokens (N, H) instead of (B, T, H).
 
-The modules are the network's own, and do what they do in its own forward pass; only how they follow
-one another is said here again. By name, not from structure: others have children of these names and
-use them in another order.
+They call the network's own modules in the order of its own forward pass. A family is found by name:
+others have children of the same names but use them in another order.
 """
 
 # mypy: disable-error-code="no-any-return"
@@ -26,19 +25,21 @@ Layer = Callable[[Any, torch.Tensor, RealTokens, Picked | None, Any], torch.Tens
 
 
 class ForwardPass(NamedTuple):
-    """`embed` gives (N, H). A layer takes and gives (N, H), and with `only` gives the (B, H) of
-    those tokens alone; it gets what `shared` made once for all layers. `head` makes the logits
-    (B, C) of the sentence tokens (B, H), `tagger` those of any tokens, (P, C) of (P, H), in a
-    network that classifies tokens. `on_device`: nothing in it asks the host for a number, so a
-    CUDA graph can hold it, and its attention keeps the rows of a bin apart."""
+    """The steps of a forward pass.
+
+    embed: returns (N, H). layer: (N, H) to (N, H), or with `only` to the (B, H) of those tokens;
+    it also gets the result of `shared`. head: sentence tokens (B, H) to logits (B, C). tagger: any
+    tokens (P, H) to logits (P, C), in a network that classifies tokens. on_device: a CUDA graph can
+    hold it, since it never waits for the device, and its attention keeps the rows of a bin apart.
+    """
 
     embed: Callable[[Any, RealTokens], torch.Tensor]
     layers: Callable[[Any], nn.ModuleList]
     layer: Layer
     head: Callable[[Any, torch.Tensor], torch.Tensor]
     shared: Callable[[Any, RealTokens], Any] = lambda model, tokens: None
-    sentence_last: bool = False  # the sentence token is the last of a text, not the first
-    supported: Callable[[Any], bool] = lambda config: True  # by its config
+    sentence_last: bool = False  # the sentence token is a row's last, not its first
+    supported: Callable[[Any], bool] = lambda config: True
     on_device: bool = True
     tagger: Callable[[Any, torch.Tensor], torch.Tensor] = lambda model, states: model.classifier(
         model.dropout(states)
@@ -62,8 +63,8 @@ def _bert_embed(model: Any, tokens: RealTokens) -> torch.Tensor:
 
 
 def _counted(words: Any, tokens: RealTokens) -> torch.Tensor:
-    """(N,) from after the padding's own number; a padding token in the text itself has that one and
-    is not counted."""
+    """(N,) positions, counted from after the padding's number. A padding token inside a text has
+    the padding's number and is not counted."""
     real = (tokens.ids != words.word_embeddings.padding_idx).long()
     counts = real.cumsum(0)
     begins = torch.arange(len(real), device=real.device) - tokens.positions
@@ -146,14 +147,14 @@ PASSES = {
         shared=xlnet.relations,
         sentence_last=True,
         supported=xlnet.supported,
-        on_device=False,  # its table of distances is made by the host
+        on_device=False,  # the host computes its table of distances
         tagger=lambda model, states: model.classifier(model.transformer.dropout(states)),
     ),
 }
 
 
 def forward_pass_of(model: Any) -> ForwardPass | None:
-    """None: this network has no forward pass without padding."""
+    """None if this network has no forward pass without padding."""
     if getattr(model.config, "is_decoder", False):
         return None
     found = PASSES.get(family_of(model.config.model_type).unpadded or "")
@@ -163,10 +164,9 @@ def forward_pass_of(model: Any) -> ForwardPass | None:
 def logits(
     model: Any, tokens: RealTokens, states: list[torch.Tensor] | None = None
 ) -> torch.Tensor:
-    """(B, C). In the last layer only the sentence tokens ask, and go on: nothing else of it is
-    read. The network is one that `forward_pass_of` knows. `states` takes the sentence tokens after
-    each layer, (B, H)."""
-    way = PASSES[family_of(model.config.model_type).unpadded or ""]
+    """(B, C). The last layer computes only the sentence tokens. `states` collects the sentence
+    tokens after each layer, (B, H)."""
+    way = _way(model)
     sentence = _sentence(way, tokens)
     hidden, shared = _below(way, model, tokens, sentence, states)
     asked = as_asked(tokens, way.layer(way.layers(model)[-1], hidden, tokens, sentence, shared))
@@ -176,18 +176,17 @@ def logits(
 
 
 def word_logits(model: Any, tokens: RealTokens, words: Words) -> torch.Tensor:
-    """(B, V, C) of each word, in the order of the rows that were asked; of a word without a token
-    they mean nothing, and no gradient comes from there."""
-    way = PASSES[family_of(model.config.model_type).unpadded or ""]
+    """(B, V, C) of each word, in the requested order of rows. A word without a token has arbitrary
+    logits and no gradient."""
     answered = pick(hidden_states(model, tokens), words.picked)
-    return way.tagger(model, answered).view(*words.shape, model.config.num_labels)
+    return _way(model).tagger(model, answered).view(*words.shape, model.config.num_labels)
 
 
 def hidden_states(
     model: Any, tokens: RealTokens, states: list[torch.Tensor] | None = None
 ) -> torch.Tensor:
     """(N, H) of all tokens after the last layer; `states` as for `logits`."""
-    way = PASSES[family_of(model.config.model_type).unpadded or ""]
+    way = _way(model)
     sentence = _sentence(way, tokens)
     hidden, shared = _below(way, model, tokens, sentence, states)
     hidden = way.layer(way.layers(model)[-1], hidden, tokens, None, shared)
@@ -197,8 +196,13 @@ def hidden_states(
 
 
 def as_asked(tokens: RealTokens, vectors: torch.Tensor) -> torch.Tensor:
-    """(B, H) of the rows as they lie, in the order that was asked for."""
+    """The rows' (B, H) in the requested order."""
     return vectors if tokens.asked is None else pick(vectors, tokens.asked)
+
+
+def _way(model: Any) -> ForwardPass:
+    """For a network that `forward_pass_of` knows."""
+    return PASSES[family_of(model.config.model_type).unpadded or ""]
 
 
 def _sentence(way: ForwardPass, tokens: RealTokens) -> Picked:
@@ -212,7 +216,7 @@ def _below(
     sentence: Picked,
     states: list[torch.Tensor] | None,
 ) -> tuple[torch.Tensor, Any]:
-    """(N, H) before the last layer, and what all layers share."""
+    """(N, H) before the last layer, and the result of `shared`."""
     hidden, shared = way.embed(model, tokens), way.shared(model, tokens)
     for layer in way.layers(model)[:-1]:
         hidden = way.layer(layer, hidden, tokens, None, shared)

@@ -1,7 +1,7 @@
-"""A batch without padding: its rows' tokens one after another, and where each belongs.
+"""A batch without padding: the tokens of its rows one after another, and their places.
 
-`real_tokens`: the tokens alone, the longest row first; attention alone is padded, group by group.
-`Bins`: rows packed into bins of one length, for a CUDA graph, which holds one shape.
+`real_tokens`: only the real tokens, the longest row first; attention is padded group by group.
+`Bins`: rows packed into bins of one length, for a CUDA graph, which has a fixed shape.
 """
 
 from __future__ import annotations
@@ -17,37 +17,36 @@ from lp_sweep.trials.data.batches import EncodedSplit, group_ends, longest_first
 from lp_sweep.trials.device import all_onto, bound_by_launches, compute_dtype
 from lp_sweep.trials.pick import Picked
 
-# What one group more costs, in attention scores of one head: the smaller, the less padding. About
-# where a step of a 6-layer MiniLM is fastest on a CPU. A GPU is never short of arithmetic here.
+# The cost of one more group, in attention scores of one head: about where a step of a 6-layer
+# MiniLM is fastest on a CPU. A GPU gets one group, since arithmetic does not limit it.
 _GROUP = 3000
-_ALIGNED = 8  # tokens: on a GPU attention is padded to a multiple, since its kernels align the mask
+_ALIGNED = 8  # tokens: attention kernels of a GPU are fast at multiples of it
 
 Ints = npt.NDArray[np.int64]
 
 
 class Cells(NamedTuple):
-    """Where the n tokens of a group are in its grid of rows x longest cells."""
+    """The places of a group's n tokens in its grid of rows x longest cells."""
 
-    fill: Picked  # the token of each cell; in a cell without one, the row's last
+    fill: Picked  # the token of each cell; the row's last in a cell without one
     read: Picked  # the cell of each token
 
 
 class Group(NamedTuple):
-    """Rows that attend in one call, and follow the rows of the group before."""
+    """Consecutive rows whose attention is one call."""
 
     rows: int
     size: int  # tokens
     longest: int  # tokens of a row
     cells: Cells | None  # None: nothing is padded
-    mask: (
-        torch.Tensor | None
-    )  # (rows, 1, 1 or longest, longest), 0 or -inf; None: all attend to all
+    # (rows, 1, 1 or longest, longest), 0 or -inf; None: all attend to all
+    mask: torch.Tensor | None
 
 
 class Words(NamedTuple):
-    """V words of each of B rows, in the order that was asked for."""
+    """V words of each of B rows, in the requested order."""
 
-    picked: Picked  # the token of each; of a word that has none, its row's first
+    picked: Picked  # the token of each word; the row's first for a word without one
     shape: tuple[int, int]  # (B, V)
 
 
@@ -57,16 +56,16 @@ class RealTokens(NamedTuple):
     ids: torch.Tensor  # (N,) int64
     types: torch.Tensor | None  # (N,) int64; None where the tokenizer has none
     positions: torch.Tensor  # (N,) int64, from 0 in each row
-    row: torch.Tensor  # (N,) int64: which of the B rows each token is of; bins: 0 for a filler
-    first: torch.Tensor  # (B,) int64: where in the N each row begins, with its sentence token
-    last: torch.Tensor  # (B,) int64: where it ends
+    row: torch.Tensor  # (N,) int64: each token's row; in bins 0 for a filler
+    first: torch.Tensor  # (B,) int64: each row's first token
+    last: torch.Tensor  # (B,) int64: each row's last token
     groups: tuple[Group, ...]
-    asked: Picked | None  # from these rows to the first, second, ... that was asked; None: as asked
-    packed: bool = False  # a group's rows are bins: several rows share one, next to fillers
-    words: Words | None = None  # of a task that has a label for each
+    asked: Picked | None  # puts these rows into the requested order; None: they are in it
+    packed: bool = False  # a group's rows are bins with several rows and fillers
+    words: Words | None = None  # for a task with a label per word
 
     def one_each(self, index: torch.Tensor) -> Picked:
-        """index: (B,) `first` or `last`. The token of each row there."""
+        """One token of each row. index: (B,), `first` or `last`."""
         here = torch.arange(len(self.row), device=index.device)
         return Picked(index, self.row, (index.index_select(0, self.row) != here)[:, None])
 
@@ -124,7 +123,7 @@ def real_tokens(
 def _words(
     split: EncodedSplit, rows: npt.NDArray[np.integer], firsts: Ints, device: torch.device
 ) -> Words | None:
-    """firsts: (B,) where in the N tokens each of `rows` begins."""
+    """firsts: (B,) where each of `rows` begins in the N tokens."""
     if split.words is None:
         return None
     own = split.words[rows, : split.most_words(rows)]
@@ -138,7 +137,7 @@ def _words(
 
 
 class _Grid:
-    """A group's rows, of falling `lengths` (B,), as cells."""
+    """The cells of a group's rows, of descending `lengths` (B,)."""
 
     def __init__(self, lengths: Ints, filled: Callable[[int], int]) -> None:
         self.lengths = lengths
@@ -163,25 +162,25 @@ class _Grid:
 
 
 def aligned(length: int) -> int:
-    """`length` tokens filled up to what attention on a GPU is fast with."""
+    """`length` rounded up to a multiple that is fast on a GPU."""
     return -(-length // _ALIGNED) * _ALIGNED
 
 
 def barred(where: torch.Tensor) -> torch.Tensor:
-    """0, or -inf where attention must not look; in the dtype that attention computes in."""
+    """-inf where attention must not look, else 0; in the dtype of matrix products."""
     zeros = torch.zeros(where.shape, dtype=compute_dtype(where.device), device=where.device)
     return zeros.masked_fill(where, -torch.inf)
 
 
 class Bins(NamedTuple):
-    """Rows packed into bins of `length` tokens, on the host: what a pass reads, in int64."""
+    """Rows packed into bins of `length` tokens, on the host."""
 
     number: int
     length: int
     ids: Ints  # (number x length,)
     types: Ints  # (number x length,), or (0,)
     positions: Ints  # (number x length,), from 0 in each row
-    owner: Ints  # (number x length,): which row a token is of; -1: a filler
+    owner: Ints  # (number x length,): each token's row; -1: a filler
     first: Ints  # (B,)
     last: Ints  # (B,)
 
@@ -194,7 +193,7 @@ class Bins(NamedTuple):
         filler: int,
         type_filler: int,
     ) -> Bins:
-        """First fit, in the order of the rows. `length` is at least that of the longest."""
+        """By first fit, in the order of the rows. `length`: at least that of the longest row."""
         lengths = split.lengths_of(rows)
         room: list[int] = []
         firsts = np.empty(len(rows), np.int64)
@@ -230,7 +229,7 @@ class Bins(NamedTuple):
 
 
 def packed_tokens(count: int, length: int, *arrays: torch.Tensor) -> RealTokens:
-    """From `Bins.arrays()` on a device, without a question to it. Fillers attend to one another."""
+    """From `Bins.arrays()` on a device, without waiting for it. Fillers attend to each other."""
     ids, types, positions, owner, first, last = arrays
     owners = owner.view(count, 1, length)
     mask = barred(owners.transpose(1, 2) != owners)

@@ -1,8 +1,7 @@
-"""XLNet over real tokens: attention that knows how far apart two tokens are, and whether they are
-of one segment (Yang et al. 2019, and Transformer-XL, Dai et al. 2019, section 3.3). Its sentence
-token is the last.
+"""XLNet over real tokens: attention by the distance and the segments of two tokens (Yang et al.
+2019, and Transformer-XL, Dai et al. 2019, section 3.3). Its sentence token is the last.
 
-The network's own code is for grids of all rows; the terms and their names are from there.
+Terms and names are those of the network's own code, which is for grids of all rows.
 """
 
 # mypy: disable-error-code="no-any-return"
@@ -20,11 +19,11 @@ from lp_sweep.trials.pick import Picked, pick
 
 
 class Relations(NamedTuple):
-    """Shared by all layers for a group of B rows, the longest of L tokens."""
+    """What all layers share for a group of B rows of up to L tokens."""
 
     distances: torch.Tensor  # (B or 1, 2 L, H): of L, L - 1, ... 1 - L, with dropout
     lengths: torch.Tensor  # (B,)
-    segments: torch.Tensor | None  # (B, L); None where the tokenizer has none
+    segments: torch.Tensor | None  # (B, L); None if the tokenizer has none
 
 
 def supported(config: Any) -> bool:
@@ -37,7 +36,7 @@ def embed(model: Any, tokens: RealTokens) -> torch.Tensor:
 
 
 def relations(model: Any, tokens: RealTokens) -> list[Relations]:
-    """For each group of rows."""
+    """One for each group."""
     base, found = model.transformer, []
     sizes = [group.size for group in tokens.groups]
     types = (
@@ -47,7 +46,7 @@ def relations(model: Any, tokens: RealTokens) -> list[Relations]:
     )
     counts = torch.split(tokens.last - tokens.first + 1, [group.rows for group in tokens.groups])
     for group, own, lengths in zip(tokens.groups, types, counts, strict=True):
-        rows = group.rows if base.training and base.dropout.p else 1  # each has a mask of its own
+        rows = group.rows if base.training and base.dropout.p else 1  # dropout differs by row
         distances = base.relative_positional_encoding(
             group.longest, group.longest, bsz=rows, device=tokens.ids.device
         )
@@ -105,7 +104,7 @@ def _mixed(own: Any, part: Grids, relations: Relations) -> torch.Tensor:
 def _by_distance(
     own: Any, relations: Relations, asked: torch.Tensor, place: torch.Tensor
 ) -> torch.Tensor:
-    """(B, heads, A, L). place: (B or 1, A, L), which of the 2 L distances is that of two tokens."""
+    """(B, heads, A, L). place: (B or 1, A, L), the index of two tokens' distance in the 2 L."""
     far = by_heads(relations.distances @ own.r.flatten(1), own.n_head)
     scores = (asked + own.r_r_bias[:, None]) @ far.transpose(2, 3)  # (B, heads, A, 2 L)
     return scores.gather(3, place[:, None].expand(*scores.shape[:3], -1))

@@ -1,8 +1,7 @@
-"""A checkpoint with fewer layers, file to file: every other weight stays as it is, heads included.
+"""Write a checkpoint with fewer layers from its files; every other weight stays, heads included.
 
-What loads a network loads one head of it; the pooler that a masked-language model has no use for,
-or the head of a class that nobody names, would be lost. So the files' own tensors are copied, and
-the layers that stay get the names of their new places.
+Loading a network reads only one head, and would lose a pooler or another head. So the tensors of
+the files are copied, and the kept layers are renumbered.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from lp_sweep.trials.model.reduced import removal_of
 
 
 class Whole(NamedTuple):
-    """A checkpoint as it is: the network without a head, and what classes find no weights for."""
+    """A checkpoint as it is."""
 
-    model: PreTrainedModel
-    missing: dict[str, list[str]]
+    model: PreTrainedModel  # without a head
+    missing: dict[str, list[str]]  # class -> its weights that the checkpoint does not have
 
 
 def read_whole(folder: Path) -> Whole:
@@ -51,8 +50,7 @@ def read_whole(folder: Path) -> Whole:
 
 
 def own_classes(model: PreTrainedModel) -> list[str]:
-    """The class that the checkpoint was saved with, where transformers has it; what a config names
-    may be anything."""
+    """The classes of transformers that the checkpoint's config names. It may name anything."""
     import transformers
 
     names = model.config.architectures or ()
@@ -65,11 +63,11 @@ def own_classes(model: PreTrainedModel) -> list[str]:
 
 
 def cut(folder: Path, model: PreTrainedModel, kept: Sequence[int], target: Path) -> None:
-    """Write the checkpoint in `folder`, with the layers `kept` alone, into `target`, which exists;
-    and make `model`, its network, that network.
+    """Write the checkpoint in `folder` with only the layers `kept` into `target`, which exists, and
+    prune `model`, its network, in place.
 
     `kept`: 1-based positions in the network as it is. Raises ValueError for a bad `kept`,
-    UnsupportedModelError where the class can't express the result or names its layers otherwise.
+    UnsupportedModelError if the class can't express the result or names its layers otherwise.
     """
     found = find_layers(model)
     depth, prefix = len(found.layers), model.base_model_prefix
@@ -83,7 +81,7 @@ def cut(folder: Path, model: PreTrainedModel, kept: Sequence[int], target: Path)
 
 
 def _tensors(folder: Path) -> dict[str, torch.Tensor]:
-    """Those of model.safetensors, else of the files that the index names, as transformers takes."""
+    """From model.safetensors, else from the files in the index, as transformers does."""
     if (folder / WEIGHTS).is_file():
         return dict(load_file(folder / WEIGHTS))
     try:
@@ -101,7 +99,7 @@ def _renamed(
     kept: Sequence[int],
     depth: int,
 ) -> dict[str, torch.Tensor]:
-    """Layers by their new places; a head's own list of layers has another name."""
+    """With the layers under their new numbers. A head's own list of layers has another name."""
     pattern = re.compile(rf"^((?:{re.escape(prefix)}\.)?{re.escape(found.path)}\.)(\d+)\.")
     place = {layer - 1: position for position, layer in enumerate(kept)}
     layers: set[int] = set()

@@ -1,7 +1,6 @@
-"""Differences between encoder families: its layers, its sentence token.
+"""Finds a network's layers, embeddings and sentence token from its structure and config.
 
-Reads a network or its config and answers; changes nothing. Everything is found from structure, so a
-family nobody thought of works as long as its layers sit in one list as long as the config says.
+Nothing is changed. An unlisted family works if its layers are in one list of the config's length.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from lp_sweep.trials.pick import Picked, pick
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerList:
-    """The layers of a network, and where its config says how many there are."""
+    """The layers of a network, and the config field with their number."""
 
     layers: nn.ModuleList
     path: str  # dotted name from the model's root, for example "bert.encoder.layer"
@@ -29,21 +28,21 @@ class LayerList:
 
     @property
     def prefix(self) -> str:
-        """How the names of the layers' parameters start."""
+        """The start of the names of the layers' parameters."""
         return f"{self.path}."
 
 
 def refuse_family(config: PretrainedConfig) -> None:
     """Raise UnsupportedModelError for an architecture in which no layer can be removed.
 
-    Runs on the config alone, so that nothing is downloaded for a model that can't be used.
+    Needs only the config, so that no weights are downloaded for a model that can't be used.
     """
     if problem := family_problem(config.to_dict()):
         raise UnsupportedModelError(problem)
 
 
 def depth_field(config: PretrainedConfig) -> str:
-    """The config's own name for its number of layers; standard names go through `attribute_map`.
+    """The config's own name for its number of layers, by `attribute_map`.
 
     Raises UnsupportedModelError when the config has none of the known fields.
     """
@@ -58,9 +57,9 @@ def depth_field(config: PretrainedConfig) -> str:
 
 
 def find_layers(model: PreTrainedModel) -> LayerList:
-    """The one ModuleList that is as long as the config says the network is deep.
+    """The one ModuleList whose length is the config's depth.
 
-    A list inside a layer (experts, say) does not count, however long it is.
+    A list inside a layer (such as experts) does not count.
     Raises UnsupportedModelError if no list or more than one fits.
     """
     config = model.config
@@ -83,9 +82,9 @@ def find_layers(model: PreTrainedModel) -> LayerList:
 
 
 def embedding_path(model: PreTrainedModel) -> str:
-    """Dotted name of the embedding block: the largest module around the words, without the layers.
+    """Dotted name of the embedding block: the largest module with the word table and no layers.
 
-    "bert.embeddings" for BERT, "transformer.word_embedding" for XLNet, which has nothing else.
+    "bert.embeddings" for BERT, "transformer.word_embedding" for XLNet.
     Raises UnsupportedModelError for a model without a table of words (CANINE).
     """
     try:
@@ -108,15 +107,15 @@ def sentence_token_is_last(config: PretrainedConfig) -> bool:
 
 
 def time_comes_first(config: PretrainedConfig) -> bool:
-    """Whether layers see hidden states as (T, B, H): XLNet turns them round inside."""
+    """Whether layers see hidden states as (T, B, H), as in XLNet."""
     return family_of(config.model_type).time_first
 
 
 def sentence_token_index(attention_mask: torch.Tensor, last: bool) -> torch.Tensor:
-    """Position of the sentence token: the first real token, or the last one if `last`.
+    """Position of the sentence token, (B,) int64: the first real token, or the last if `last`.
 
-    Taken from the mask (B, T), non-zero on real tokens, so padding may be on either side.
-    Every row needs a real token. Returns (B,), int64.
+    The mask (B, T) is non-zero on real tokens, of which every row has one; padding may be on
+    either side.
     """
     real = (attention_mask != 0).to(torch.int8)  # (B, T); argmax gives the first of equals
     if last:
@@ -146,7 +145,7 @@ def classifies_tokens(model: nn.Module) -> bool:
 
 
 def scalars(module: nn.Module) -> dict[str, Any]:
-    """A module's own plain settings: its numbers, flags and words, not what training changes."""
+    """A module's own numbers, flags and words, except those that training changes."""
     return {
         name: value
         for name, value in vars(module).items()

@@ -1,8 +1,8 @@
-"""The model families, one entry each: what differs between them and can't be read from a network.
+"""The model families, one entry each: differences that can't be read from a network.
 
-A family that is not listed can be pruned, trained and measured all the same: `families` finds its
-layers from structure. An entry goes by name, since other families have children of the same names
-and use them in another order. Imports no torch, so that a plan can ask.
+An unlisted family can still be pruned, trained and measured: `families` finds its layers from
+structure. Entries go by name, since families with equally named children may use them in another
+order. Imports no torch, so that planning can use it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ Instead = Literal["identity", "nothing", "norm", "norm after attention", "norm i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedForward:
-    """Where a layer has its feed-forward, and what takes the place of each child that has a part of
-    it (see `reduced`)."""
+    """The modules of a layer's feed-forward, and the replacement of each child (see `reduced`)."""
 
     linears: tuple[str, str]
     norm: str
@@ -29,16 +28,17 @@ class FeedForward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """The needs of a type of model beyond its structure; the defaults suit one not listed.
+    """What is special about a type of model; the defaults suit an unlisted one.
 
-    feed_forward: None where it can't be removed. unpadded: the forward pass over real tokens alone,
-    by its name in `fast.networks.PASSES`. after_attention: the child of a layer that returns
-    the state after self-attention; with `given`, it is what the child is given. positions: how they
-    are counted in the model's table, or that there is no table to come to the end of: positions
-    are turned into angles or distances ("by distance": and by a table, if `position_biased_input`).
+    feed_forward: None if it can't be removed.
+    unpadded: the forward pass over real tokens only, by its name in `fast.networks.PASSES`.
+    after_attention: the child of a layer that returns the state after self-attention; with `given`,
+        the state is the child's input.
+    positions: how the position table counts. "endless": there is no table. "by distance": there is
+        one only with `position_biased_input`.
     time_first: layers see (T, B, H). both_ways: transformers lists it as a causal model only.
-    mask: the shape in which it takes an attention mask without a look at its values, for which a
-    GPU would wait: (B, T), (B, 1, 1, T), or one (B, 1, T or 1, T) for each type of layer.
+    mask: the shape of attention mask that it uses without reading its values, for which a GPU would
+        wait: (B, T), (B, 1, 1, T), or one (B, 1, T or 1, T) for each type of layer.
     """
 
     feed_forward: FeedForward | None = None

@@ -4,9 +4,8 @@
     model.save_pretrained("reduced")
     model = load_network("reduced")             # plain transformers can't build this network
 
-Plain `from_pretrained` must not be used on what is saved: it would put fresh random linears where
-they were removed. `load_encoder` and `load_pruned` know such checkpoints too. Nothing here decides
-which layers: `feedforward_rules.py` does.
+Don't use plain `from_pretrained` on such a checkpoint: it would put random linears back.
+`load_encoder` and `load_pruned` also read it. `feedforward_rules.py` chooses the layers.
 """
 
 from __future__ import annotations
@@ -40,15 +39,15 @@ def remove_feed_forwards(
     *,
     second_norm: Literal["keep", "drop"] = "keep",
 ) -> None:
-    """Remove, in place, the feed-forwards of these layers, and make the config say so.
+    """Remove the feed-forwards of these layers, in place, and record it in the config.
 
     `removed`: numbers in the very first network (those of `config.lp_sweep_kept_layers`), in any
-    order; none is no change. A layer then gives LayerNorm(attention output), or with "drop" the
-    attention output as it is. ModernBERT's norm stands before the MLP and off the residual path:
-    it always goes, and the config says "drop". Called again, it adds to what was removed.
-    Either everything is done or, on an error, nothing. Raises ValueError for layers that are not
-    there, are named twice or were removed before, or for another `second_norm` than before;
-    UnsupportedModelError for families not named in `familytable.FAMILIES`.
+    order. A layer then returns LayerNorm(attention output), or with "drop" the attention output.
+    ModernBERT's norm is before the MLP, off the residual path: it is always dropped. A second call
+    adds to the first. On an error nothing is changed.
+    Raises ValueError for layers that are absent, listed twice or already removed, or for another
+    `second_norm` than before; UnsupportedModelError for families without a `feed_forward` in
+    `familytable.FAMILIES`.
     """
     if second_norm not in (KEEP, DROP):
         raise ValueError(f"second norm: {second_norm!r}. Use '{KEEP}' or '{DROP}'.")
@@ -70,8 +69,8 @@ def remove_feed_forwards(
 def load_network(folder: str | Path, *, local_files_only: bool = True) -> PreTrainedModel:
     """Load what `save_pretrained` wrote, with or without feed-forwards, in eval mode on the CPU.
 
-    The class is the one that the config names; safetensors only, no code from the checkpoint. Every
-    weight must be in the checkpoint, and for a reduced network the checkpoint must hold no other.
+    The class is the one in the config; safetensors only, no code from the checkpoint. Every weight
+    must be in the checkpoint, and a reduced network's checkpoint must hold no other.
     Raises MissingInputError or UnsupportedModelError.
     """
     source: dict[str, Any] = {"local_files_only": local_files_only, "trust_remote_code": False}

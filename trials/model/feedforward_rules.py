@@ -1,7 +1,7 @@
 """Rules for the layers that lose their feed-forward: arithmetic on 1-based indices, without torch.
 
-A rule is one of `all`, `none`, `top N`, `bottom N`, `every 2nd` (3rd, 4th, ...), or a list of
-layers. It speaks about the layers that are kept; the result names them by their original index.
+A rule is `all`, `none`, `top N`, `bottom N`, `every 2nd` (3rd, 4th, ...), or a list of layers. It
+is about the kept layers; the result is their original indices.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-REMOVED = "lp_sweep_removed_feed_forwards"  # the field of a config that names them
+REMOVED = "lp_sweep_removed_feed_forwards"  # the field of a config that lists them
 ALLOWED = (
     "Use all, none, top N, bottom N, every 2nd (3rd, 4th, ...), or a list of layers such as 9,10,11"
 )
@@ -23,7 +23,7 @@ def removed_feed_forwards(rule: Rule, kept_layers: Sequence[int]) -> tuple[int, 
 
     `every 2nd` is the 2nd, 4th, ... kept layer counted from the bottom. Layers of a list that are
     not kept are ignored.
-    Raises ValueError for what is no rule, and when `top` or `bottom` asks for more than is kept.
+    Raises ValueError for an invalid rule, or if `top` or `bottom` asks for more than is kept.
     """
     kept = _layers(kept_layers, "kept layers")
     what = canonical_rule(rule)
@@ -31,19 +31,22 @@ def removed_feed_forwards(rule: Rule, kept_layers: Sequence[int]) -> tuple[int, 
         return ()
     if what == ALL:
         return kept
-    word, _, rest = what.partition(" ")
+    word, _, number = what.partition(" ")
     if word in (TOP, BOTTOM):
-        return _end(what, kept)
+        if int(number) > len(kept):
+            raise ValueError(
+                f"feed-forwards: {what!r} of {len(kept)} kept layers; N is at most {len(kept)}."
+            )
+        return kept[-int(number) :] if word == TOP else kept[: int(number)]
     if word == "every":
-        step = int(rest[:-2])
+        step = int(number[:-2])
         return kept[step - 1 :: step]
     listed = {int(layer) for layer in what.split(",")}
     return tuple(layer for layer in kept if layer in listed)
 
 
 def some_removed(rule: Rule, kept_layers: Sequence[int]) -> tuple[int, ...]:
-    """`removed_feed_forwards` of a rule that must find some, unless it is `none`: raises
-    ValueError where it finds none."""
+    """`removed_feed_forwards`; raises ValueError if a rule other than `none` finds no layer."""
     removed = removed_feed_forwards(rule, kept_layers)
     if not removed and canonical_rule(rule) != NONE:
         raise ValueError(f"feed-forwards: {rule!r} takes none of the layers {list(kept_layers)}.")
@@ -51,16 +54,14 @@ def some_removed(rule: Rule, kept_layers: Sequence[int]) -> tuple[int, ...]:
 
 
 def needed_layers(rule: Rule) -> int:
-    """The least depth of a model that the rule fits: N of `top N` and of `every Nth`, the highest
-    of a list."""
-    numbers = re.findall(r"[0-9]+", canonical_rule(rule))
-    return max(map(int, numbers), default=0)
+    """The smallest depth that the rule fits: N of `top N` and `every Nth`, or a list's highest."""
+    return max(map(int, re.findall(r"[0-9]+", canonical_rule(rule))), default=0)
 
 
 def canonical_rule(rule: Rule) -> str:
-    """The rule as a short text for tables, the same for all its spellings; it is a rule itself.
+    """The rule in its one short spelling, for tables. Raises ValueError for an invalid rule.
 
-    "Top  3" -> "top 3", [11, 9, 10] -> "9,10,11", [] -> "none". Raises ValueError for no rule.
+    "Top  3" -> "top 3", [11, 9, 10] -> "9,10,11", [] -> "none".
     """
     if not isinstance(rule, str):
         return ",".join(map(str, _layers(rule, "feed-forwards"))) or NONE
@@ -77,17 +78,8 @@ def canonical_rule(rule: Rule) -> str:
     raise ValueError(f"feed-forwards: {rule!r} is not a rule. {ALLOWED}.")
 
 
-def _end(what: str, kept: tuple[int, ...]) -> tuple[int, ...]:
-    word, _, count = what.partition(" ")
-    if int(count) > len(kept):
-        raise ValueError(
-            f"feed-forwards: {what!r} of {len(kept)} kept layers; N is at most {len(kept)}."
-        )
-    return kept[-int(count) :] if word == TOP else kept[: int(count)]
-
-
 def _layers(layers: Sequence[int], what: str) -> tuple[int, ...]:
-    """Checked and ascending."""
+    """The layers, checked and sorted."""
     for layer in layers:
         if isinstance(layer, bool) or not isinstance(layer, int) or layer < 1:
             raise ValueError(f"{what}: {layer!r} is not a layer; layers are whole numbers from 1.")

@@ -1,7 +1,7 @@
-"""From a checkpoint to a network with a head for the task: safetensors only, no foreign code.
+"""Load a checkpoint with a head for the task: safetensors only, no code from the checkpoint.
 
-Loading and the head's initialisation are two steps, because layers are removed in between: the head
-must not depend on how many are left.
+The head is initialised in a second step, after layers are removed, so that it does not depend on
+how many are left.
 """
 
 from __future__ import annotations
@@ -39,10 +39,8 @@ NOT_SAFETENSORS = (
 
 
 class LoadedEncoder(NamedTuple):
-    """A network as its checkpoint holds it, and the parameters the checkpoint doesn't hold."""
-
     model: PreTrainedModel
-    fresh: frozenset[str]
+    fresh: frozenset[str]  # names of the parameters that the checkpoint does not have
 
 
 def load_encoder(
@@ -53,27 +51,27 @@ def load_encoder(
     revision: str | None = None,
     local_files_only: bool = False,
 ) -> LoadedEncoder:
-    """Load a checkpoint with a head for the task; `initialise_head` then gives the head its values.
+    """Load a checkpoint with a head for the task; `initialise_head` then draws the head.
 
-    A head of other sizes in the checkpoint is not used; feed-forwards removed from it stay removed.
-    The global random state is left as it was.
-    Raises UnsupportedModelError for ALBERT,
-    encoder-decoders, models that need code of their own, and models without a layer list;
-    MissingInputError if the model isn't there, has no safetensors or lacks encoder weights.
+    A head of other sizes in the checkpoint is not used; removed feed-forwards stay removed.
+    The global random state is unchanged.
+    Raises UnsupportedModelError for ALBERT, encoder-decoders, models with code of their own, and
+    models without a layer list; MissingInputError if the model is absent, has no safetensors or
+    lacks encoder weights.
     """
-    # Else the hub's conversion bot may hand out a revision that is not the one recorded.
+    # otherwise the hub's conversion bot may serve another revision than the recorded one
     os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
     source = {"revision": revision, "local_files_only": local_files_only}
     with loading_errors(path, "it can't be found. Check the name, the revision and the network"):
         config = AutoConfig.from_pretrained(str(path), trust_remote_code=False, **source)
     refuse_family(config)
     config.num_labels = num_labels
-    # transformers knows no other than those of sequences
+    # transformers only knows problem types of sequences
     config.problem_type = None if problem_type == "token_classification" else problem_type
     for name in ("use_mems_eval", "use_mems_train"):  # XLNet: memories break on a ragged last batch
         if hasattr(config, name):
             setattr(config, name, False)
-    # loading draws, and the caller's seed must not notice
+    # loading draws random numbers
     with torch.random.fork_rng(devices=[]), quiet(), loading_errors(path, NOT_SAFETENSORS):
         model, info = _class_for(config, problem_type).from_pretrained(
             str(path),
@@ -86,16 +84,16 @@ def load_encoder(
             **source,
         )
     fresh = frozenset(info["missing_keys"]) | {key for key, *_ in info["mismatched_keys"]}
-    embedding_path(model)  # what can't be found is refused now, not after hours of training
+    embedding_path(model)  # raises now, not after hours of training
     _refuse_incomplete(model, fresh, path)
     return LoadedEncoder(model.eval(), fresh)
 
 
 def initialise_head(model: PreTrainedModel, fresh: Collection[str], seed: int) -> None:
-    """Draw the parameters named in `fresh` from `seed`, by the model's own rule; touch no other.
+    """Draw only the parameters in `fresh` from `seed`, by the model's own rule.
 
-    Call it after pruning. The draw doesn't depend on how many layers there are: rules that look at
-    the depth (ModernBERT's) see the original one. The global random state is left as it was.
+    Call it after pruning. The draw does not depend on the number of layers: a rule that uses the
+    depth (ModernBERT's) sees the original one. The global random state is unchanged.
     """
     for name, parameter in model.named_parameters():
         parameter._is_hf_initialized = name not in fresh
@@ -109,23 +107,20 @@ def initialise_head(model: PreTrainedModel, fresh: Collection[str], seed: int) -
 
 
 def trained_head(model: PreTrainedModel) -> frozenset[str]:
-    """The parameters outside the encoder where the checkpoint was a classifier of some task: a
-    sweep starts from encoders, and its seeds draw the heads."""
-    kinds = model.config.architectures or ()
-    if not any(kind.endswith(_HEADS) for kind in kinds):
+    """The parameters outside the encoder, if the checkpoint was a classifier: a sweep draws its
+    heads from its seeds."""
+    heads = ("ForSequenceClassification", "ForTokenClassification")
+    if not any(kind.endswith(heads) for kind in model.config.architectures or ()):
         return frozenset()
     encoder = f"{model.base_model_prefix}."
     return frozenset(n for n, _ in model.named_parameters() if not n.startswith(encoder))
-
-
-_HEADS = ("ForSequenceClassification", "ForTokenClassification")
 
 
 def _class_for(config: PretrainedConfig, problem_type: ProblemType) -> Any:
     of_tokens = problem_type == "token_classification"
     if removal_of(config) is None:
         return AutoModelForTokenClassification if of_tokens else AutoModelForSequenceClassification
-    # the plain class would put fresh random linears where the checkpoint has none
+    # the plain class would put random linears where the checkpoint has none
     classes = (
         MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
         if of_tokens
@@ -135,7 +130,7 @@ def _class_for(config: PretrainedConfig, problem_type: ProblemType) -> Any:
 
 
 def _refuse_incomplete(model: PreTrainedModel, fresh: Collection[str], path: str | Path) -> None:
-    """A pooler may be new; an encoder with random weights must not pass for a pre-trained one."""
+    """A pooler may be new, other weights of the encoder may not."""
     prefix = f"{model.base_model_prefix}."
     absent = sorted(k for k in fresh if k.startswith(prefix) and "pooler" not in k)
     if absent:
@@ -162,7 +157,7 @@ def loading_errors(path: str | Path, problem: str) -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the library's bars and its report of new weights: a new head is what we ask for."""
+    """Silences the library's progress bars and its report of new weights."""
     verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -176,7 +171,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def _original_depth(model: PreTrainedModel) -> Iterator[None]:
-    """While inside, the config states the depth from before any pruning."""
+    """Inside, the config has the depth before any pruning."""
     config, field = model.config, find_layers(model).depth_field
     depth = getattr(config, field)
     setattr(config, field, getattr(config, "lp_sweep_original_depth", depth))

@@ -1,7 +1,7 @@
-"""A model by its files alone: may its type be pruned, how long a row may be, its fingerprint.
+"""Facts from a model's files: whether its type can be pruned, its longest row, its fingerprint.
 
-Imports no torch, so that a plan can ask. The types come from transformers' own lists, which are
-read as text, since importing them loads torch.
+Imports no torch, so that planning can use it. The types come from transformers' own lists, read as
+text, since importing them loads torch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TRY = "Use an encoder, such as bert-base-cased, roberta-base or answerdotai/Mod
 
 
 def family_problem(config: Mapping[str, Any]) -> str | None:
-    """Why no layer of such a model can be removed here; None where one can."""
+    """Why no layer of such a model can be removed here; None if one can."""
     kind = str(config.get("model_type", "it"))
     if kind == "albert" or "num_hidden_groups" in config:
         return (
@@ -43,7 +43,7 @@ def family_problem(config: Mapping[str, Any]) -> str | None:
 
 
 def type_problem(config: Mapping[str, Any]) -> str | None:
-    """The same, and why transformers can't classify texts with it."""
+    """`family_problem`, or why transformers can't classify texts with the model."""
     problem, kind = family_problem(config), config.get("model_type")
     known = types("SEQUENCE_CLASSIFICATION")
     if problem or kind is None or not known or kind in known:
@@ -55,7 +55,7 @@ def type_problem(config: Mapping[str, Any]) -> str | None:
 
 
 def _writes(config: Mapping[str, Any]) -> bool:
-    """Without a type: whether the checkpoint is of a causal language model."""
+    """Whether a checkpoint without a type is a causal language model."""
     kinds = config.get("architectures")
     return "model_type" not in config and any(
         str(kind).endswith(("ForCausalLM", "LMHeadModel"))
@@ -70,7 +70,7 @@ def _is_decoder(kind: str) -> bool:
 
 @cache
 def types(task: str) -> frozenset[str]:
-    """The model types that transformers lists for a task; none where its source is not there."""
+    """The model types that transformers lists for a task; empty if its source is not found."""
     found = find_spec("transformers")
     if found is None or found.origin is None:
         return frozenset()
@@ -83,12 +83,11 @@ def types(task: str) -> frozenset[str]:
     return frozenset(re.findall(r'^\s+\("([\w.-]+)",', listed, re.MULTILINE))
 
 
-_PADDING = 1  # of those whose table counts from after it, where the config does not say it
+_PADDING = 1  # the token whose number positions start after, unless the config has another
 
 
 def longest_row(config: Mapping[str, Any]) -> int | None:
-    """Tokens of a row, at most, of a model with this config.json. None: as many as one likes, or
-    the config does not say."""
+    """The most tokens of a row for this config.json. None: no limit, or the config has none."""
     positions, counted = config.get("max_position_embeddings"), _positions(config)
     if type(positions) is not int or positions <= 0 or counted == "endless":
         return None
@@ -99,7 +98,7 @@ def longest_row(config: Mapping[str, Any]) -> int | None:
 
 
 def _positions(config: Mapping[str, Any]) -> Positions:
-    """How the family counts positions, and this config."""
+    """How this config's family counts positions."""
     counted = family_of(config.get("model_type")).positions
     if config.get("position_embedding_type") == "rotary":
         return "endless"
@@ -120,25 +119,24 @@ _IDENTITY_FILES = (
     "merges.txt",
     "*.model",
 )
-# the index of several weight files says nothing of its own
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 DEPTH_FIELDS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
 
 
 def identity_files(folder: Path) -> list[Path]:
-    """Those that decide what is trained, by name."""
+    """The files that determine what is trained, sorted by name. The index is none of them."""
     paths = {path for pattern in _IDENTITY_FILES for path in folder.glob(pattern)}
     return sorted(paths, key=lambda path: path.name)
 
 
 def needed_files(folder: Path) -> list[Path]:
-    """All that loading takes: whoever has these has the model."""
+    """All files that loading needs."""
     index = folder / INDEX
     return [*identity_files(folder), *([index] if index.exists() else [])]
 
 
 def folder_fingerprint(folder: Path) -> str:
-    """`sha256:` over the content of the files that decide what is trained, not over their place."""
+    """`sha256:` over names and contents of `identity_files`, not over their folder."""
     whole = hashlib.sha256()
     for path in identity_files(folder):
         with path.open("rb") as stream:
@@ -149,7 +147,7 @@ def folder_fingerprint(folder: Path) -> str:
 
 
 def go_offline() -> None:
-    """From now on the Hugging Face libraries answer from their caches or fail at once."""
+    """From now on the Hugging Face libraries use their caches or fail at once."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ.pop("HF_DATASETS_OFFLINE", None)  # a 0 there would overrule the line above
     for name in ("huggingface_hub.constants", "datasets.config"):

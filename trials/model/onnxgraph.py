@@ -1,4 +1,4 @@
-"""A saved classifier as an ONNX graph, with any number of rows and tokens; tried in onnxruntime."""
+"""Write a saved classifier as an ONNX graph for any number of rows and tokens, and check it."""
 
 from __future__ import annotations
 
@@ -36,11 +36,10 @@ class _Logits(nn.Module):
 
 
 def write_onnx(folder: Path, texts: Sequence[Sequence[str]], max_length: int) -> float:
-    """Writes `onnx/model.onnx` into `folder`; gives the largest difference of a logit.
+    """Writes `onnx/model.onnx` into `folder`; returns the largest difference of a logit.
 
-    `texts`: one or two columns, on rows of which the graph is compared with the network.
-    Raises UnsupportedModelError where torch can't write the graph, ExportError where it is another
-    network.
+    `texts`: one or two columns; the graph is compared with the network on some of their rows.
+    Raises UnsupportedModelError if torch can't write the graph, ExportError if the logits differ.
     """
     with quiet():
         model = AutoModelForSequenceClassification.from_pretrained(
@@ -66,7 +65,7 @@ def write_onnx(folder: Path, texts: Sequence[Sequence[str]], max_length: int) ->
 
 
 def _several(texts: Sequence[Sequence[str]]) -> list[list[list[str]]]:
-    """Batches of one row and of more, the shortest rows first and the longest last."""
+    """Batches of one row and of more: the shortest rows, then the longest."""
     order = sorted(range(len(texts[0])), key=lambda row: sum(len(column[row]) for column in texts))
     chosen = [order[:size] for size in _BATCHES] + [order[-size:] for size in _BATCHES]
     return [[[column[row] for row in rows] for column in texts] for rows in chosen]
@@ -98,7 +97,7 @@ def _write(model: Any, inputs: dict[str, torch.Tensor], target: Path) -> None:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """The exporter warns of itself, and of packages that it could have used."""
+    """Silences the exporter's warnings about itself and about optional packages."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,13 +1,15 @@
-"""A folder as any user's program loads it. Run in a process of its own it imports nothing of ours:
+"""Load a folder as any user's program does. As a program it imports nothing of ours:
 
     python -P plainload.py FOLDER REQUEST.json ANSWER.npz
 
-REQUEST: `kinds`, the classes of transformers to load it with, and `device`, `threads`; of the first
-class either the logits of `texts` (one or two columns, at most `max_length` tokens; for a tagger
-lists of words), with `pooling` an embedding of each text of a row, one after the other, or the
-hidden states of `ids`, rows of tokens. ANSWER: the array `values`, and `told`: JSON with `missing`,
-by class the weights that the folder does not have, and `labels`, the names of the classes.
-Ends with a traceback and another exit code than 0 for what can't be loaded.
+REQUEST has `kinds`, the classes of transformers to load the folder with, `device` and `threads`.
+The first class computes either
+- the logits of `texts` (one or two columns, at most `max_length` tokens; for a tagger lists of
+  words), or with `pooling` an embedding of each text, row by row; or
+- the hidden states of `ids`, rows of tokens.
+ANSWER has the array `values`, and JSON `told` with `missing` (class -> weights that the folder does
+not have) and `labels` (the names of the classes). If the folder can't be loaded, the program ends
+with a traceback and a non-zero exit code.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _TAGGER = "AutoModelForTokenClassification"
 
 
 def load(folder: str | Path, kind: str) -> tuple[Any, list[str]]:
-    """The network in eval mode, and the weights that its folder lacks: those are random."""
+    """The network in eval mode, and the weights that its folder lacks, which are random."""
     model, info = getattr(transformers, kind).from_pretrained(
         folder, use_safetensors=True, trust_remote_code=False, output_loading_info=True
     )
@@ -46,7 +48,7 @@ def logits_of(
 def embeddings_of(
     model: Any, tokenizer: Any, texts: Sequence[Sequence[str]], max_length: int, pooling: str
 ) -> np.ndarray:
-    """(rows * columns, width) float32: the texts of a row are one after the other."""
+    """(rows * columns, width) float32, row by row."""
 
     def pooled(inputs: Any) -> torch.Tensor:
         states: torch.Tensor = model(**inputs).last_hidden_state
@@ -63,8 +65,8 @@ def embeddings_of(
 def word_logits_of(
     model: Any, tokenizer: Any, sentences: Sequence[Sequence[str]], max_length: int
 ) -> np.ndarray:
-    """(answered words, classes) float32, sentence by sentence: each word's at its first token. A
-    word that is cut off, or has no token, is not answered."""
+    """(answered words, classes) float32, sentence by sentence, each word at its first token. Words
+    that are cut off or have no token are left out."""
     parts: dict[int, np.ndarray] = {}
     for rows, inputs in _batches(tokenizer, [sentences], max_length, is_split_into_words=True):
         with torch.inference_mode():
@@ -78,7 +80,7 @@ def word_logits_of(
 
 
 def try_pipeline(folder: str, sentence: Sequence[str], labels: Sequence[str]) -> None:
-    """Raises ValueError where a plain pipeline gives other tags."""
+    """Raises ValueError if a plain pipeline returns other tags."""
     tag = transformers.pipeline("token-classification", model=folder, aggregation_strategy="none")
     given = {each["entity"] for each in tag(" ".join(sentence))}
     if not given <= {*labels}:
@@ -134,7 +136,7 @@ def answer_of(folder: str, request: dict[str, Any]) -> tuple[np.ndarray, dict[st
     missing, pooling = {}, request.get("pooling")
     for kind in reversed(request["kinds"]):  # the first stays
         model, lacks = load(folder, kind)
-        # not every classifier has the pooler of its encoder, and no embedding comes from it
+        # some classifiers have no pooler, and embeddings do not use it
         missing[kind] = [name for name in lacks if not (pooling and name.startswith("pooler."))]
     model = model.to(request["device"])
     labels = [model.config.id2label.get(index) for index in range(model.config.num_labels)]

@@ -4,7 +4,8 @@
                         problem_type="single_label_classification", seed=1)
     model.save_pretrained("smaller")   # plain transformers loads it
 
-Layers are deleted, not skipped, and the config follows: what is saved is an ordinary checkpoint.
+Layers are deleted, not skipped, and the config is updated: a saved network is an ordinary
+checkpoint.
 """
 
 from __future__ import annotations
@@ -36,8 +37,10 @@ from lp_sweep.trials.model.reduced import (
     write_removal,
 )
 
-# By length alone DeBERTa's pos_att_type would be cut with a network of two layers.
+# Lists with one entry per layer. By length alone, DeBERTa's pos_att_type would be cut at depth 2.
 PER_LAYER_NAME = re.compile("layer|block|window")
+# A layer's own position: it follows the layer, so it is no difference in structure.
+POSITION_NAME = re.compile(r"(layer|block)_?(idx|id|index|num|number)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +64,12 @@ def load_pruned(
     from_here: bool = False,
     trained: bool = False,
 ) -> PreTrainedModel:
-    """A sequence classifier in float32 on the CPU, in eval mode, of the layers asked for.
+    """A classifier of the kept layers in float32 on the CPU, in eval mode.
 
-    `path`: a folder or a hub id. `kept_layers`: 1-based, see `keep_layers`; None keeps them all.
-    `seed` fixes the head alone: whatever the depth, one seed gives one head. The global random
-    state is left as it was. `from_here`: it is what a sweep starts from, see
-    `count_from_here` and `trained_head`. `trained`: no part of it may be drawn.
+    `path`: a folder or a hub id. `kept_layers`: 1-based, see `keep_layers`; None keeps all.
+    `seed` fixes only the head, which is the same at every depth. The global random state is
+    unchanged. `from_here`: load the start of a sweep, see `load_original`. `trained`: no weight may
+    be drawn.
     Raises UnsupportedModelError, MissingInputError, or ValueError for a bad `kept_layers`.
     """
     load = load_original if from_here else load_encoder
@@ -87,15 +90,14 @@ def load_pruned(
 
 
 def load_original(path: str | Path, **options: Any) -> LoadedEncoder:
-    """The start of a sweep: as `load_encoder` gives it, but counted from here, and with a head that
-    is all to be drawn."""
+    """The start of a sweep: its layers are 1..L, and its whole head is to be drawn."""
     loaded = load_encoder(path, **options)
     count_from_here(loaded.model.config)
     return loaded._replace(fresh=loaded.fresh | trained_head(loaded.model))
 
 
 def finish(loaded: LoadedEncoder, kept_layers: Sequence[int] | None, seed: int) -> PreTrainedModel:
-    """The network itself, of the layers asked for (None: all), with the head that `seed` draws."""
+    """The network with the kept layers (None: all) and the head that `seed` draws."""
     if kept_layers is not None:
         keep_layers(loaded.model, kept_layers)
     initialise_head(loaded.model, loaded.fresh, seed)
@@ -103,11 +105,11 @@ def finish(loaded: LoadedEncoder, kept_layers: Sequence[int] | None, seed: int) 
 
 
 def keep_layers(model: PreTrainedModel, kept: Sequence[int]) -> None:
-    """Delete, in place, every layer that is not in `kept`, and make the config say so.
+    """Delete every layer that is not in `kept`, in place, and record it in the config.
 
-    `kept`: 1-based positions in the network as it is now, in any order. The config then carries
-    `lp_sweep_kept_layers`, counted in the very first network even if this one was pruned before,
-    and `lp_sweep_original_depth`. Either everything is done or, on an error, nothing.
+    `kept`: 1-based positions in the network as it is now, in any order. The config gets
+    `lp_sweep_kept_layers`, numbers in the very first network even if this one was pruned before,
+    and `lp_sweep_original_depth`. On an error nothing is changed.
     Raises ValueError for a bad `kept`, UnsupportedModelError if the class can't express the result.
     """
     found = find_layers(model)
@@ -124,8 +126,10 @@ def keep_layers(model: PreTrainedModel, kept: Sequence[int]) -> None:
 
 
 def count_from_here(config: PretrainedConfig) -> None:
-    """Make it the config of the very first network, whose layers are 1..L, whatever it was pruned
-    from. Raises UnsupportedModelError for one that lost feed-forwards."""
+    """Make it the config of a very first network, whose layers are 1..L.
+
+    Raises UnsupportedModelError for a network without some of its feed-forwards.
+    """
     if removal_of(config) is not None:
         raise UnsupportedModelError(
             f"{config.model_type}: this checkpoint lost feed-forwards in a sweep, so no other "
@@ -137,14 +141,13 @@ def count_from_here(config: PretrainedConfig) -> None:
 
 
 def keep_original(model: PreTrainedModel, kept: Sequence[int]) -> None:
-    """`keep_layers` by the indices of the very first network; nothing happens where none goes."""
-    here = list(original_layers(model.config))
+    """`keep_layers` by the numbers of the very first network."""
+    here = original_layers(model.config)
     if here != list(kept):
         keep_layers(model, [here.index(layer) + 1 for layer in kept])
 
 
 def parameter_counts(model: PreTrainedModel) -> ParameterCounts:
-    """Count the parameters of the whole network, of its layers and of its embedding block."""
     return ParameterCounts(
         total=_count(model),
         encoder=_count(find_layers(model).layers),
@@ -177,7 +180,7 @@ def _prune_config(config: PretrainedConfig, depth_field: str, kept: Sequence[int
     config.lp_sweep_kept_layers = [origin[layer - 1] for layer in kept]
     config.lp_sweep_original_depth = getattr(config, "lp_sweep_original_depth", None) or depth
     setattr(config, depth_field, len(kept))
-    if removal is not None:  # what is gone with its layer is no longer a removed feed-forward
+    if removal is not None:  # a feed-forward that goes with its layer is no longer listed
         staying = [layer for layer in removal.layers if layer in config.lp_sweep_kept_layers]
         write_removal(config, removal._replace(layers=tuple(staying)))
 
@@ -185,8 +188,8 @@ def _prune_config(config: PretrainedConfig, depth_field: str, kept: Sequence[int
 def _adopt_settings(model: PreTrainedModel, found: LayerList, twins: Twins) -> None:
     """Give modules the settings they would have if built from the pruned config.
 
-    Inside layers that is their position (`layer_idx`); outside, what depends on the depth
-    (`XLNetModel.n_layer`). Without it the network would act unlike its reloaded self.
+    Inside layers that is their position (`layer_idx`), outside what depends on the depth
+    (`XLNetModel.n_layer`). Otherwise the network would differ from itself saved and reloaded.
     """
     full = dict(twins.full.named_modules())
     live = dict(model.named_modules())
@@ -202,14 +205,11 @@ def _count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-# A layer's own position: follows the layer, so it is no difference in structure.
-POSITION_NAME = re.compile(r"(layer|block)_?(idx|id|index|num|number)")
-
 Structure = dict[str, object]
 
 
 class Part(NamedTuple):
-    """A module of a layer: its class and its plain settings."""
+    """A module of a layer."""
 
     kind: type[nn.Module]
     settings: dict[str, Any]
@@ -223,10 +223,7 @@ class Twins(NamedTuple):
 
 
 def build_twins(model: PreTrainedModel, pruned_config: PretrainedConfig) -> Twins:
-    """Build the model's class from its own config and from `pruned_config`, each as if read back.
-
-    Raises UnsupportedModelError if the class can't be built with the pruned config.
-    """
+    """Raises UnsupportedModelError if the class can't be built with the pruned config."""
     full = _without_weights(type(model), model.config)
     try:
         return Twins(full, _without_weights(type(model), pruned_config))
@@ -257,7 +254,7 @@ def check_expressible(
 def _check_weights(
     model: PreTrainedModel, found: LayerList, kept: Sequence[int], pruned: PreTrainedModel
 ) -> None:
-    """The live weights under their new names have the names and shapes of the pruned class."""
+    """Raise unless the renumbered weights have the names and shapes of the pruned class."""
     expected: Structure = {name: tensor.shape for name, tensor in pruned.state_dict().items()}
     new_position = {layer - 1: position for position, layer in enumerate(kept)}
     actual: Structure = {}
@@ -280,7 +277,7 @@ def _check_weights(
 def _without_weights(
     model_class: type[PreTrainedModel], config: PretrainedConfig
 ) -> PreTrainedModel:
-    """Build from what config.json will hold: reading it may derive fields from others."""
+    """Built from the content of config.json: reading it may derive fields from others."""
     with torch.device("meta"):
         model = model_class(type(config).from_dict(config.to_dict()))
         take_out_as_configured(model)
@@ -297,9 +294,9 @@ def _structure(layer: nn.Module) -> Structure:
 
 
 def _fitting(full: Sequence[Structure], wanted: Structure, refused: Structure) -> list[int]:
-    """The layers that could stand where `refused` can't: alike in all, else in modules and weights.
+    """The layers that fit where `refused` does not: equal in all, else in modules and weights.
 
-    A setting may come from the config's entry for a layer (attention types), and go with the layer.
+    A setting may come from the config's entry for a layer (attention types) and move with it.
     """
     exact = [i for i, layer in enumerate(full, start=1) if layer == wanted]
     if exact or _bare(refused) == _bare(wanted):
@@ -308,7 +305,7 @@ def _fitting(full: Sequence[Structure], wanted: Structure, refused: Structure) -
 
 
 def _bare(structure: Structure) -> Structure:
-    """Without settings: each module's type, each weight's shape."""
+    """Without settings: the type of each module and the shape of each weight."""
     return {
         name: value.kind if isinstance(value, Part) else value for name, value in structure.items()
     }

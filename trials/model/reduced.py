@@ -1,8 +1,7 @@
-"""Networks without some of their feed-forward sub-blocks: which modules go, what stays.
+"""Networks without some feed-forward sub-blocks: their modules, and the two fields of the config.
 
-Reads and writes the two fields of the config that say so, and builds a class accordingly. Loads
-nothing and decides nothing: `feedforward.py` is what callers use. Layers are named by their number
-in the very first network, as in `lp_sweep_kept_layers`.
+Callers use `feedforward.py`. Layers have their number in the very first network, as in
+`lp_sweep_kept_layers`.
 """
 
 from __future__ import annotations
@@ -25,22 +24,19 @@ SECOND_NORM = "lp_sweep_second_norm"
 
 
 class Removal(NamedTuple):
-    """The layers without a feed-forward, ascending, and what became of their second norm."""
-
-    layers: tuple[int, ...]
-    second_norm: str
+    layers: tuple[int, ...]  # without a feed-forward, ascending
+    second_norm: str  # KEEP or DROP
 
 
 class AfterAttention(nn.Module):
-    """Stands where BERT adds the feed-forward to the attention's output: the norm alone."""
+    """Only the norm, in place of BERT's sum of feed-forward and attention output."""
 
     def __init__(self, norm: nn.Module) -> None:
         super().__init__()
-        self.LayerNorm = norm  # the name it has in the checkpoint
+        self.LayerNorm = norm  # its name in the checkpoint
 
     def forward(self, hidden_states: torch.Tensor, input_tensor: torch.Tensor) -> torch.Tensor:
-        """(B, T, H) twice, as the layer calls it; the residual path is the second."""
-        del hidden_states
+        """(B, T, H) twice, as the layer calls it. The second is the residual path."""
         result: torch.Tensor = self.LayerNorm(input_tensor)
         return result
 
@@ -49,7 +45,7 @@ class Nothing(nn.Module):
     """Adds nothing to the residual path, in place of a feed-forward."""
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        # no dimensions: the layer's own sum broadcasts it, and no (B, T, H) of zeros is made
+        # the layer's sum broadcasts a scalar, so no (B, T, H) of zeros is allocated
         return hidden_states.new_zeros(())
 
 
@@ -65,7 +61,7 @@ _INSTEAD: dict[Instead, Callable[[nn.Module], nn.Module]] = {
 def feed_forward_of(
     config: PretrainedConfig, refusal: str = "feed-forwards can't be removed from"
 ) -> FeedForward:
-    """Where layers of this family have theirs. Raises UnsupportedModelError for other families."""
+    """The family's feed-forward. Raises UnsupportedModelError if it is not listed."""
     found = family_of(config.model_type).feed_forward
     if found is None:
         known = (name for name, family in FAMILIES.items() if family.feed_forward)
@@ -76,7 +72,7 @@ def feed_forward_of(
 
 
 def original_layers(config: PretrainedConfig) -> list[int]:
-    """The number that each layer had in the very first network, ascending.
+    """Each layer's number in the very first network, ascending.
 
     Raises UnsupportedModelError if the config contradicts itself.
     """
@@ -92,9 +88,9 @@ def original_layers(config: PretrainedConfig) -> list[int]:
 
 
 def removal_of(config: PretrainedConfig) -> Removal | None:
-    """The removal that the config states; None for an ordinary network.
+    """The removal in the config; None for an ordinary network.
 
-    Raises UnsupportedModelError if that can't be: someone changed the config.
+    Raises UnsupportedModelError if it is impossible, because someone changed the config.
     """
     layers = getattr(config, REMOVED, None)
     if layers is None:
@@ -112,7 +108,7 @@ def removal_of(config: PretrainedConfig) -> Removal | None:
 
 
 def write_removal(config: PretrainedConfig, removal: Removal) -> None:
-    """Make the config say so; without layers it says nothing, and the network is ordinary."""
+    """Write it into the config; without layers, make the config ordinary again."""
     if removal.layers:
         setattr(config, REMOVED, list(removal.layers))
         setattr(config, SECOND_NORM, removal.second_norm)
@@ -123,9 +119,9 @@ def write_removal(config: PretrainedConfig, removal: Removal) -> None:
 
 
 def take_out(model: PreTrainedModel, layers: Iterable[int], second_norm: str) -> None:
-    """Replace the modules, in place; the config is not touched. All layers or, on an error, none.
+    """Replace the modules in place, but not the config. On an error nothing is changed.
 
-    Raises UnsupportedModelError for a family or a layer that isn't as it should be.
+    Raises UnsupportedModelError for an unlisted family or a layer with other modules.
     """
     kind = feed_forward_of(model.config)
     live = dict(zip(original_layers(model.config), find_layers(model).layers, strict=True))
@@ -136,16 +132,16 @@ def take_out(model: PreTrainedModel, layers: Iterable[int], second_norm: str) ->
 
 
 def take_out_as_configured(model: PreTrainedModel) -> None:
-    """Bring a network just built from its config into the form that the config describes."""
+    """Remove what the config lists from a network just built from it."""
     removal = removal_of(model.config)
     if removal is not None:
         take_out(model, removal.layers, removal.second_norm)
 
 
 def reduced_class(plain: type[PreTrainedModel]) -> type[PreTrainedModel]:
-    """`plain`, but built without the feed-forwards that the config says are removed.
+    """`plain`, but built without the feed-forwards that the config lists as removed.
 
-    For `from_pretrained`, which builds and then fills. What it gives is an ordinary `plain`.
+    For `from_pretrained`, which builds a network and then fills it. The result is a `plain`.
     """
 
     def build(self: PreTrainedModel, config: PretrainedConfig, *args: Any, **kwargs: Any) -> None:
@@ -159,7 +155,7 @@ def reduced_class(plain: type[PreTrainedModel]) -> type[PreTrainedModel]:
 
 
 def parts(layer: nn.Module, paths: Sequence[str]) -> list[nn.Module]:
-    """Those of the modules at `paths` that the layer has."""
+    """The layer's modules at `paths`; absent ones are left out."""
     modules = dict(layer.named_modules())
     return [modules[path] for path in paths if path in modules]
 

@@ -1,8 +1,8 @@
-"""The output of every layer of a network for a batch: all representations of one forward pass.
+"""The output of every layer of a network for a batch.
 
-Only reads: the network's mode and hooks are as before whenever a batch is handed out. Hooks rather
-than `output_hidden_states`: the last of those has ModernBERT's final norm in it, and the second
-DeBERTa's convolution, neither of which belongs to a layer.
+Between batches the network's mode and hooks are as before. Hooks are used instead of
+`output_hidden_states`, whose last entry includes ModernBERT's final norm and whose second includes
+DeBERTa's convolution: neither belongs to a layer.
 """
 
 from __future__ import annotations
@@ -31,13 +31,11 @@ Reader = Callable[[torch.Tensor], torch.Tensor]
 
 
 class LayerStates(NamedTuple):
-    """Representations of one batch, on the network's device, (B, T, H) for every family.
+    """States of one batch, on the network's device, (B, T, H) for every family.
 
-    `layers` is, at the site "layer", the embedding output and then the output of each of the L
-    layers: L + 1 of them. At "attention" it is the L outputs of the self-attention blocks: index i
-    is then layer i + 1. `inputs` is what each of the L layers received, at either site; it differs
-    from the output before it only where a family puts something in between (DeBERTa-v2's
-    convolution after the first layer).
+    `layers`: at the site "layer" L + 1 states, those of the embeddings and of each of the L layers;
+    at "attention" the L outputs of the self-attention blocks. `inputs`: what each of the L layers
+    received. It is the output before it, except after DeBERTa-v2's convolution.
     """
 
     layers: list[torch.Tensor]
@@ -46,16 +44,16 @@ class LayerStates(NamedTuple):
     sentence_at: torch.Tensor  # (B,) where each row's sentence token is
 
     def sentence(self) -> list[torch.Tensor]:
-        """The sentence token of each of `layers`, (B, H)."""
+        """The sentence tokens of each of `layers`, (B, H)."""
         rows = torch.arange(len(self.sentence_at), device=self.sentence_at.device)
         return [states[rows, self.sentence_at] for states in self.layers]
 
     def tokens(self) -> list[torch.Tensor]:
-        """The N real tokens of each of `layers`, row by row, (N, H)."""
+        """The real tokens of each of `layers`, row by row, (N, H)."""
         return [states[self.mask] for states in self.layers]
 
     def sentence_only(self) -> LayerStates:
-        """As `layer_states(..., only_sentence=True)` gives them: T = 1."""
+        """As from `layer_states(..., only_sentence=True)`: T = 1."""
         rows = torch.arange(len(self.sentence_at), device=self.sentence_at.device)
         return self._each(lambda states: states[rows, self.sentence_at][:, None])._replace(
             mask=torch.ones_like(self.mask[:, :1]), sentence_at=torch.zeros_like(self.sentence_at)
@@ -67,7 +65,7 @@ class LayerStates(NamedTuple):
         )
 
     def _each(self, change: Reader) -> LayerStates:
-        """Keeps shared tensors shared: mostly a layer receives what the one before it returned."""
+        """Tensors shared by `layers` and `inputs` stay shared."""
         changed = {id(states): change(states) for states in [*self.layers, *self.inputs]}
         layers, inputs = ([changed[id(s)] for s in found] for found in (self.layers, self.inputs))
         return self._replace(layers=layers, inputs=inputs)
@@ -82,14 +80,12 @@ def layer_states(
 ) -> Iterator[LayerStates]:
     """The states of one batch after another, in eval mode and without gradients.
 
-    Each batch holds `input_ids` and `attention_mask` (B, T) and whatever else the model takes
-    (`labels` are ignored); batches may differ in size and length, on any device. The head does not
-    run. "attention" is the state after the self-attention block's residual connection, and after
-    its LayerNorm in the families that have it there (all but ModernBERT, which normalises before).
-
-    `only_sentence` keeps the sentence token alone and calls it a sequence of one (T = 1), so that
-    memory is L x B x H and not L x B x T x H.
-    Raises UnsupportedModelError, at once or with the first batch, for a network that can't be read.
+    A batch has `input_ids` and `attention_mask` (B, T) and whatever else the model takes (`labels`
+    are ignored), on any device. The head does not run. "attention" is the state after the residual
+    connection of self-attention, and after its LayerNorm (except in ModernBERT, which normalises
+    before). `only_sentence` keeps only the sentence token (T = 1), for memory of L x B x H instead
+    of L x B x T x H.
+    Raises UnsupportedModelError, at once or at the first batch, for a network that can't be read.
     """
     layers = list(find_layers(model).layers)
     spots = [_Spot(layer, True) for layer in layers]
@@ -107,8 +103,8 @@ def layer_states(
 def noted_sentences(
     model: PreTrainedModel, mask: torch.Tensor
 ) -> Iterator[Mapping[int, torch.Tensor]]:
-    """The sentence token after each layer, (B, H), by the layer's place from 0, of the forward pass
-    that runs inside over rows of `mask` (B, T). Gradients flow through them."""
+    """Index of a layer from 0 -> its sentence tokens (B, H) in the forward pass that runs inside.
+    `mask`: (B, T) of the rows. Gradients flow through the states."""
     found: dict[int, torch.Tensor] = {}
     read = _reader(model, mask != 0, sentence_token_is_last(model.config))
     with ExitStack() as hooks:
@@ -127,7 +123,7 @@ class _Spot(NamedTuple):
 
 
 def _attention_spot(model: PreTrainedModel, layer: nn.Module) -> _Spot:
-    """By structure: the child that a listed family has there, whatever the model's type."""
+    """The first child with the name that a listed family uses, whatever the model's type."""
     children = dict(layer.named_modules())
     known = {f.after_attention: f.given for f in FAMILIES.values() if f.after_attention}
     for path, given in known.items():
@@ -169,7 +165,7 @@ def _forward(
 
 
 def _reader(model: PreTrainedModel, mask: torch.Tensor, only_sentence: bool | None) -> Reader:
-    """The part of a state to keep; `only_sentence` says whether the sentence token is the last."""
+    """What to keep of a state. `only_sentence`: the sentence token, which is the last if true."""
     time_first = time_comes_first(model.config)
 
     def read(hidden_states: torch.Tensor) -> torch.Tensor:

@@ -1,26 +1,27 @@
-"""A linear map in place of a dropped block of layers: ReplaceMe, and the same after a norm.
+"""A linear map in place of a dropped block of layers: ReplaceMe, also for post-norm layers.
 
 Shopkhoev et al. 2025 (arXiv 2505.02819): the map T acts on the MLP's output of the layer below the
-block, and the residual path beside it stays. With M_i that output, Y_i the state after attention,
-and S_i = Y_i + M_i their sum, where layers i+1 to i+n are dropped
+block; the residual path stays. If layers i+1 to i+n are dropped, M_i is that output, Y_i the state
+after attention, and S_i = Y_i + M_i their sum:
 
     T = argmin |w (M_i T + Y_i - S_i+n)|^2 + ridge |T - I|^2
       = I + (M_i' w^2 M_i + ridge I)^-1 M_i' w^2 (S_i+n - S_i)
 
-over the tokens of a few thousand texts, w one over the standard deviation of the token's S_i+n.
-M_i = g W' + b is a linear layer's output, so T is merged into it (W becomes T'W, b becomes T'b): no
-weight is added, and the skip path is as it was.
+over the tokens of a few thousand texts; w is 1 / the standard deviation of the token's S_i+n.
+M_i = g W' + b is a linear layer's output, so T is merged into it (W becomes T'W, b becomes T'b):
+no weight is added.
 
-Ours: the weights w (the paper has none; the cosine, which it finds better than squares, does not
-see how long a state is either). The layer above reads S_i+n after a norm, which divides by that
-deviation; without w, a few tokens with states hundreds of times larger than the rest decide the
-map. The ridge draws T to the identity, that is to dropping alone, where the texts say little (the
-paper draws it to 0, if at all). Where the linear has a bias, so has the map. And in a post-norm
-layer, whose output is LN_i(S_i), the sums are those before the norm, and LN_i+n takes the place
-of LN_i: the layer above then reads what the block's last layer would have given it.
+Different from the paper:
+- The weights w. The layer above reads S_i+n after a norm, which divides by that deviation; without
+  w, a few tokens with states hundreds of times larger than the rest decide the map. (The cosine,
+  which the paper finds better than squares, also ignores a state's length.)
+- The ridge draws T to the identity, that is to plain dropping, instead of 0.
+- If the linear has a bias, so has the map.
+- In a post-norm layer, whose output is LN_i(S_i), the sums are those before the norm, and LN_i+n
+  replaces LN_i: the layer above reads what the block's last layer would have returned.
 
-Several blocks have a map each, fitted from the lowest up: M and Y are those of the network with the
-maps below, the target is the full network's.
+Each of several blocks has a map, fitted from the lowest up: M and Y are those of the network with
+the maps below it, the target is the full network's.
 """
 
 from __future__ import annotations
@@ -48,18 +49,18 @@ Batches = Callable[[], Iterator[Mapping[str, torch.Tensor]]]
 
 
 class Fit(NamedTuple):
-    """One bridge. `left`: the part of the block's squared change, weighted, that the map leaves."""
+    """One bridge."""
 
-    layer: int  # that it was merged into, by its number in the very first network
-    left: float
+    layer: int  # the layer it was merged into, by its number in the very first network
+    left: float  # the part of the block's weighted squared change that the map leaves
 
 
 def bridge(model: PreTrainedModel, kept: Sequence[int], batches: Batches) -> list[Fit]:
     """Drop the layers that are not `kept`, in place, with a map for each block of them.
 
-    `kept`: numbers in the very first network, with layer 1. `batches`: of token ids, on the model's
-    device, the same each time. The network is in eval mode. Raises UnsupportedModelError for a
-    family or a layer that isn't as it should be.
+    `kept`: numbers in the very first network, 1 included. `batches`: token ids on the model's
+    device, the same at each call. The network is in eval mode. Raises UnsupportedModelError for an
+    unlisted family or a layer without its feed-forward.
     """
     whole = copy.deepcopy(model)
     blocks = bridged_blocks(kept, len(original_layers(model.config)))
@@ -79,7 +80,7 @@ def bridge(model: PreTrainedModel, kept: Sequence[int], batches: Batches) -> lis
 def calibration(
     split: EncodedSplit, padding: Padding, device: torch.device, batch_size: int
 ) -> Batches:
-    """Batches of at most BRIDGE_ROWS rows, in their order of length."""
+    """Batches of at most BRIDGE_ROWS rows, sorted by length."""
     rows = np.random.default_rng(0).permutation(len(split))[:BRIDGE_ROWS]
     order = rows[np.argsort(split.lengths[rows], kind="stable")]
     return lambda: (to_device(split, part, padding, device) for part in chunks(order, batch_size))
@@ -106,7 +107,7 @@ class _Site(NamedTuple):
 
     @contextmanager
     def noted(self, found: dict[str, torch.Tensor]) -> Iterator[None]:
-        """`mlp` and `sum` of the forward pass inside."""
+        """Puts `mlp` and `sum` of the forward pass inside into `found`."""
 
         def note_sum(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             state = output if isinstance(output, torch.Tensor) else output[0]
@@ -124,7 +125,7 @@ class _Site(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """The map itself: M becomes M T + shift."""
+    """A map: M becomes M T + shift."""
 
     map: torch.Tensor  # (H, H)
     shift: torch.Tensor | None  # (H,)
@@ -143,7 +144,7 @@ class Moments:
         self.gram, self.cross = zeros(width, width), zeros(width, width)
 
     def add(self, mlp: torch.Tensor, rest: torch.Tensor, weight: torch.Tensor) -> None:
-        """(N, H) of N tokens each, and (N,) what the square of each error counts."""
+        """mlp, rest: (N, H) of N tokens. weight: (N,), of each token's squared error."""
         mlp, rest, weight = mlp.double(), rest.double(), weight.double()[:, None]
         weighted = mlp * weight
         self.weight += weight.sum()
@@ -154,7 +155,7 @@ class Moments:
         self.cross += weighted.T @ rest
 
     def solve(self, ridge: float, *, shift: bool) -> Fitted:
-        """The least squares of M D + shift = R, and T = I + D. The shift has no ridge."""
+        """Least squares of M D + shift = R; T = I + D. The shift has no ridge."""
         gram, cross, square = self.gram, self.cross, self.square
         if shift:
             gram = gram - torch.outer(self.mlp, self.mlp) / self.weight
@@ -171,7 +172,7 @@ class Moments:
 def _moments(
     below: PreTrainedModel, site: _Site, whole: PreTrainedModel, last: _Site, batches: Batches
 ) -> Moments:
-    """Over the real tokens of all batches. One pass through `whole` where `below` is that."""
+    """Over the real tokens of all batches, in one pass if `below` is `whole`."""
     found = Moments(site.down.out_features, below.device)
     time_first = time_comes_first(below.config)
     for batch in batches():

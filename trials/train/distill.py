@@ -1,18 +1,17 @@
-"""Learning from a teacher: what a student imitates, and how that is weighed against the labels.
+"""Learning from a teacher: the losses of a student.
 
     (1 - alpha) * loss of the labels + alpha * loss of the logits + hidden_weight * hidden loss
 
 logits  of classes T^2 * KL(teacher || student) of both softmaxes at temperature T (Hinton et al.
         2015, arXiv 1503.02531, section 2); of a number the squared difference.
-hidden  the sentence token after each layer that the student kept, but its last, imitates that of
-        the same layer in the teacher: the squared distance of the two at unit length, mean over
-        layers (PKD, Sun et al. 2019, arXiv 1908.09355, equation 7, over the dimensions a sum). The
-        last layer is left out, as there: its state is what the logits are made of. A student is
-        made of its teacher's layers, so no map between them has to be chosen.
+hidden  the squared distance of the sentence tokens after each kept layer but the last to those of
+        the same layer in the teacher, at unit length, mean over layers (PKD, Sun et al. 2019,
+        arXiv 1908.09355, equation 7, summed over dimensions). The last layer is left out, as
+        there: the logits come from its state.
 
-The teacher's logits of all train rows are computed once and come from the store. Its network is
-needed beside the student's for hidden states alone. Rows without a label may follow the train rows:
-their loss has no part of the labels, and the mean is over all rows.
+The teacher's logits of all train rows are computed once and read from the store. Its network is
+needed only for hidden states. Rows without a label may follow the train rows: they have no loss of
+the labels, and the mean is over all rows.
 """
 
 from __future__ import annotations
@@ -36,21 +35,19 @@ from lp_sweep.trials.model.reduced import original_layers
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Teaching:
-    """A teacher as a student's training needs it."""
-
     settings: Distillation
-    logits: np.ndarray  # (n, C) float32, of the train rows in their order
+    logits: np.ndarray  # (n, C) float32, the teacher's of the train rows in their order
     network: PreTrainedModel | None = None  # its first layers, in eval mode; for hidden states
 
     def pairs(self, student: PreTrainedModel) -> list[tuple[int, int]]:
-        """The layers that imitate, from 0, and those of the teacher's network that they imitate."""
+        """Indices from 0 of the student's imitating layers and of the teacher's layers."""
         return [(i, layer - 1) for i, layer in enumerate(original_layers(student.config)[:-1])]
 
 
 def logits_of(
     rows: Sequence[Mapping[str, Any]], data: EncodedTask, job: str, *, embeds: bool = False
 ) -> np.ndarray:
-    """(n, C), embeddings (n, H), or of words (n, V, C), from rows of TEACHER_LOGITS. Raises
+    """(n, C), embeddings (n, H), or for words (n, V, C), from rows of TEACHER_LOGITS. Raises
     MissingInputError for those of other data."""
     scores = [row["scores"] for row in sorted(rows, key=lambda row: row["example"])]
     words = data.train.words
@@ -79,7 +76,7 @@ def student_loss(
     settings: Distillation,
     taught: torch.Tensor,
 ) -> torch.Tensor:
-    """The part of labels and logits: a scalar. (B, C) logits of both, (B,) labels; in fp32."""
+    """The loss of labels and logits, a scalar in fp32. Logits are (B, C), labels (B,)."""
     kind, logits = kind_of(definition), logits.float()
     imitation = kind.imitation_loss(logits, taught, settings.temperature) * settings.alpha
     if settings.alpha == 1:

@@ -1,11 +1,10 @@
-"""The training loop: AdamW, linear decay, clipping, an evaluation after every epoch; layers may go
-on the way.
+"""The training loop: AdamW, linear decay, clipping, an evaluation after every epoch; layers may be
+dropped between epochs.
 
 Data order, dropout and head initialisation do not depend on a network's depth: rows are permuted by
-(seed, epoch) alone, and the random stream starts anew at each step from (seed, step), so that two
-depths see the same masks as far down as they share layers. For the same reason a training that goes
-on from a checkpoint, between two steps, is the one that would have been. It imports no Ray; the
-only file it causes to be written is a checkpoint.
+(seed, epoch), and the random stream is seeded at each step from (seed, step), so two depths draw
+the same masks in the layers they share. For the same reason a training resumed from a checkpoint
+equals an uninterrupted one. Imports no Ray; writes no file but a checkpoint.
 """
 
 from __future__ import annotations
@@ -48,27 +47,25 @@ from lp_sweep.trials.train.thresholds import FoldedThresholds
 
 
 class Trained(NamedTuple):
-    """The result of fine-tuning: every metric at every epoch, and the last epoch's logits."""
-
     progress: Progress
-    logits: dict[str, np.ndarray]  # split -> (rows, classes) float32, in the split's order
+    logits: dict[str, np.ndarray]  # split -> the last epoch's (rows, classes) float32, in its order
 
 
 class Saver:
-    """Where a long training keeps its state. Here nowhere: it always starts at its first step.
-    `trials.worker.checkpoint` has one that keeps it in the store."""
+    """Saves and restores the state of a training. This one saves nothing;
+    `trials.worker.checkpoint` has one that uses the store."""
 
     @property
     def epoch(self) -> int:
-        """The epoch (from 0) that what was found is in; 0 where nothing was."""
+        """The epoch (from 0) of the found state; 0 without one."""
         return 0
 
     def find(self, halvings: int) -> int:
-        """Look for the state of an earlier try; how often the micro-batch is halved, then."""
+        """Look for the state of an earlier try; returns its number of halved micro-batches."""
         return halvings
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
-        """Put back what was found, if anything was, and say how far it is."""
+        """Restore the found state, if any, and return its progress."""
         return Progress()
 
     def due(self) -> bool:
@@ -82,9 +79,9 @@ class Saver:
     def close(self) -> None: ...
 
 
-# steps done, steps in all, and the mean loss of the last steps, for who asks
+# called with the steps done, all steps, and a function for the mean loss of the last steps
 Tell = Callable[[int, int, Callable[[], float]], None]
-_LAST_STEPS = 20  # whose mean loss is told
+_LAST_STEPS = 20
 
 
 def finetune(
@@ -96,7 +93,7 @@ def finetune(
 ) -> Trained:
     """Train `model` in place, on the setting's device, and evaluate it after every epoch.
 
-    It comes with the layers of the course's first phase and leaves with those of the last. `tell`
+    It starts with the layers of the course's first phase and ends with those of the last. `tell`
     is called after each step. Raises DivergedError when an epoch's mean loss is not finite.
     """
     model.to(setting.device)
@@ -118,7 +115,7 @@ def finetune(
 
 
 class _Run:
-    """A network, its optimiser, and how far they are."""
+    """A network, its optimiser, and its progress."""
 
     def __init__(
         self,
@@ -132,7 +129,7 @@ class _Run:
         self.tell = tell
         self.thresholds = FoldedThresholds(model)
         together = setting.rows_together
-        # (n,) tokens of each example: of a pair of both texts
+        # (n,) tokens of each example; a pair counts both texts
         self.lengths = data.train.lengths.reshape(-1, together).sum(axis=1)
         self.steps_per_epoch = math.ceil(len(self.lengths) / setting.recipe.batch_size)
         self.phase = phase_at(setting.course, saver.epoch)
@@ -140,14 +137,14 @@ class _Run:
         self._shrink()
         self.optimizer = self._optimizer()
         self.progress = saver.restore(model, self.optimizer)
-        if untouched is not None and not self.progress.step:  # it could not be put back after all
-            model.__dict__ = untouched.__dict__  # in place: others hold the network
+        if untouched is not None and not self.progress.step:  # the state could not be restored
+            model.__dict__ = untouched.__dict__  # in place: others refer to the network
             self.phase = 0
             self.optimizer = self._optimizer()
         self.learn = self._pass()
 
     def enter(self, phase: int) -> None:
-        """Drop what the next phase is without; what stays learns on with its AdamW averages."""
+        """Drop the layers that the next phase lacks; the others keep their AdamW averages."""
         if phase == self.phase:
             return
         self.phase, averages = phase, self.optimizer.state
@@ -166,16 +163,16 @@ class _Run:
         return make_optimizer(self.model, self.setting.recipe, capturable=self._held())
 
     def _held(self) -> bool:
-        """Whether its steps are CUDA graphs."""
+        """Whether steps are CUDA graphs."""
         used = compute_used(self.model, self.setting.recipe.compute, self.setting.device)
         return used == GRAPHS
 
     def _pass(self) -> EagerPass:
-        """Anew for each phase: what is held is of the layers that there were."""
+        """A new one for each phase, since a graph holds the layers of its phase."""
         return (GraphPass if self._held() else EagerPass)(self.model, self.setting)
 
     def evaluate(self) -> dict[str, np.ndarray]:
-        """The logits, and their scores as those of the epoch that has just ended."""
+        """The logits; records their scores for the epoch that has just ended."""
         begun = time.perf_counter()
         logits = {name: self._logits(split) for name, split in self.data.dev.items()}
         for name, split in self.data.dev.items():
@@ -204,8 +201,8 @@ class _Run:
         )
 
     def train(self) -> None:
-        """Do the rest of the epoch's steps. The host waits for the device only at the end, and for
-        a checkpoint."""
+        """Do the rest of the epoch's steps. The host waits for the device only at the end and at a
+        checkpoint."""
         progress, setting, batch = self.progress, self.setting, self.setting.recipe.batch_size
         self.thresholds.unfold()
         self.model.train()
@@ -255,14 +252,14 @@ class _Run:
         progress.train_losses.append(mean)
 
     def _rows(self, examples: np.ndarray) -> np.ndarray:
-        """The rows of these examples, in their order; the rows of one example stay together."""
+        """The rows of these examples, in their order."""
         together = self.setting.rows_together
         if together == 1:
             return examples
         return (examples[:, None] * together + np.arange(together)).ravel()
 
     def _save(self, begun: float) -> float:
-        """Save, and the moment from which training time counts again: writing is not training."""
+        """Save; returns the time from which training counts again."""
         if self.setting.device.type == "cuda":
             torch.cuda.synchronize(self.setting.device)
         self.progress.seconds_train += time.perf_counter() - begun

@@ -1,15 +1,15 @@
-"""Whole training steps that are held as CUDA graphs: `compute: graphs`.
+"""Whole training steps as CUDA graphs: `compute: graphs`.
 
-A small encoder at batch 32 keeps a GPU waiting for its host, which launches each operation of each
-layer by itself. A graph is recorded once and launched whole: forward, backward, clipping and AdamW.
-It holds one shape, so the rows of a batch are packed into bins of `max_length` tokens, in which
-each row attends to itself alone, and each number of bins has its graph. Graphs share their memory,
-since no two run at a time. What a step reads comes in one copy.
+With a small encoder at batch 32 a GPU waits for its host, which launches each operation of each
+layer. A graph is recorded once and launched as a whole: forward, backward, clipping and AdamW. It
+has a fixed shape, so the rows of a batch are packed into bins of `max_length` tokens, in which each
+row attends only to itself, and there is a graph for each number of bins. Graphs share memory, since
+only one runs at a time. The input of a step is one copy.
 
-The first step with a number of bins goes operation by operation, and so brings libraries and AdamW
-into the state that a recording needs. The second is recorded, which computes nothing, and launched.
-A batch that is not full, the last of an epoch, and one in micro-batches go operation by operation.
-A graph's dropout follows the generator's seed at each launch.
+The first step with a number of bins runs operation by operation, which prepares libraries and AdamW
+for a recording. The second is recorded, which computes nothing, and launched. Batches that are not
+full or are in micro-batches always run operation by operation. A graph's dropout follows the
+generator's seed at each launch.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ Run = Callable[[], torch.Tensor]
 
 class Recorded(NamedTuple):
     launch: Callable[[], object]
-    loss: torch.Tensor  # where a launch leaves it
+    loss: torch.Tensor  # a launch writes it
 
 
 class CudaRecorder:
-    """One stream and one pool of memory for all graphs of a training."""
+    """Records all graphs of a training on one stream and in one pool of memory."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -45,7 +45,7 @@ class CudaRecorder:
         self._pool = torch.cuda.graph_pool_handle()
 
     def warm_up(self, run: Run) -> torch.Tensor:
-        """Run it where it will be recorded."""
+        """Run it on the stream of the recording."""
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
@@ -61,8 +61,7 @@ class CudaRecorder:
 
 
 class GraphPass(EagerPass):
-    """Passes over packed rows. Without a recorder, as on a CPU, the same operations one by
-    one."""
+    """Passes over packed rows. Without a recorder, as on a CPU, they run operation by operation."""
 
     def __init__(
         self, model: PreTrainedModel, setting: Setting, recorder: CudaRecorder | None = None
@@ -72,7 +71,7 @@ class GraphPass(EagerPass):
             recorder = CudaRecorder(setting.device)
         self._recorder = recorder
         self._held: dict[int, tuple[_Buffer, Recorded]] = {}  # by number of bins
-        self._warm: set[int] = set()  # numbers of bins of which there was a step
+        self._warm: set[int] = set()  # numbers of bins that had a step
 
     def __call__(self, split: EncodedSplit, rows: np.ndarray, share: float) -> torch.Tensor:
         batch = self._packed(split, rows)
@@ -113,7 +112,7 @@ class GraphPass(EagerPass):
         return recorded.loss
 
     def _give_up(self, error: RuntimeError) -> None:
-        """Go on operation by operation."""
+        """Continue operation by operation."""
         said = (str(error).splitlines() or [type(error).__name__])[0]
         warnings.warn(
             f"compute: graphs goes on without CUDA graphs: one could not be recorded: {said}",
@@ -173,9 +172,9 @@ class _Buffer:
         self.taught = None if batch.taught is None else views[bins + 1]
 
     def fill(self, batch: _Batch) -> None:
-        """In one copy, that the host does not wait for."""
+        """In one copy, without waiting for it."""
         gpu = self._bytes.is_cuda
-        # pinned memory comes from PyTorch's cache, which does not give it again before it was read
+        # PyTorch's cache of pinned memory does not reuse it before it was read
         host = torch.empty(self._bytes.shape, dtype=torch.uint8, pin_memory=gpu)
         values, begin = host.numpy(), 0
         for array in batch.arrays():

@@ -1,7 +1,7 @@
 """Scores of predictions, as fractions: 1.0 is perfect (0 to 1; mcc and correlations -1 to 1).
 
-A constant answer has no defined mcc or correlation; it counts as 0.0, what guessing scores, so that
-a network that learnt nothing still has a number. Imports scikit-learn and scipy when used.
+A constant answer has no defined mcc or correlation; it counts as 0.0, the score of guessing, so
+that a network that did not learn still has a score. Imports scikit-learn and scipy when used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 
 
 def _of_classes(name: str, **settings: Any) -> Callable[[Array, Array], float]:
-    """scikit-learn's, of labels and predicted classes."""
+    """scikit-learn's metric of labels and predicted classes."""
 
     def metric(labels: Array, predicted: Array) -> float:
         from sklearn import metrics
@@ -32,14 +32,14 @@ def _of_classes(name: str, **settings: Any) -> Callable[[Array, Array], float]:
 
 
 def mcc(labels: Array, predicted: Array) -> float:
-    """Matthews correlation of classes; 0.0 where either side is constant."""
+    """Matthews correlation of classes; 0.0 if either side is constant."""
     if _constant(labels) or _constant(predicted):
         return 0.0
     return _of_classes("matthews_corrcoef")(labels, predicted)
 
 
 def _of_numbers(name: str) -> Callable[[Array, Array], float]:
-    """scipy's correlation; 0.0 where either side is constant."""
+    """scipy's correlation; 0.0 if either side is constant."""
 
     def metric(labels: Array, predicted: Array) -> float:
         from scipy import stats
@@ -47,7 +47,7 @@ def _of_numbers(name: str) -> Callable[[Array, Array], float]:
         if _constant(labels) or _constant(predicted):
             return 0.0
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # predictions nearly constant: the value still stands
+            warnings.simplefilter("ignore")  # for nearly constant predictions the value is valid
             both = (np.asarray(each, np.float64) for each in (labels, predicted))
             value = float(getattr(stats, name)(*both)[0])
         return value if np.isfinite(value) else 0.0
@@ -56,8 +56,8 @@ def _of_numbers(name: str) -> Callable[[Array, Array], float]:
 
 
 def mean_average_precision(labels: Array, logits: Array) -> float:
-    """Mean over labels of the average precision of the rows by their logit: (n, C) marks and
-    logits. A label that no row has is left out; 0.0 where there is no other."""
+    """Mean over labels of the average precision of the rows by their logit; (n, C) marks and
+    logits. Labels without a row are left out; 0.0 if no label is left."""
     from sklearn.metrics import average_precision_score
 
     there = (labels > 0).any(axis=0)
@@ -68,13 +68,13 @@ def mean_average_precision(labels: Array, logits: Array) -> float:
 
 METRICS: dict[str, Callable[[Array, Array], float]] = {
     "accuracy": lambda labels, predicted: float(np.mean(labels == predicted)),
-    # of class 1, which `score` makes of the task's positive class; 0.0 where no row is of it
+    # of class 1, to which `score` maps the task's positive class; 0.0 if no row has it
     "f1": _of_classes("f1_score", zero_division=0.0),
-    # the mean over each class that occurs among labels or predictions
+    # the mean over the classes among labels or predictions
     "macro_f1": _of_classes("f1_score", average="macro", zero_division=0.0),
     "mcc": mcc,
     "pearson": _of_numbers("pearsonr"),
-    "spearman": _of_numbers("spearmanr"),  # ties at their mean rank
+    "spearman": _of_numbers("spearmanr"),  # ties have their mean rank
     "mean_average_precision": mean_average_precision,
 }
 
@@ -93,23 +93,22 @@ def predictions(definition: TaskDefinition, logits: Array) -> Array:
 
 
 def positive_label(definition: TaskDefinition, label_names: Sequence[str]) -> int:
-    """The number of the class that f1 scores."""
+    """The index of the class that f1 scores."""
     return list(label_names).index(definition.positive) if definition.positive else 1
 
 
 def score(
     definition: TaskDefinition, labels: Array, logits: Array, names: Sequence[str] = ()
 ) -> dict[str, float]:
-    """The main metric, then the extra ones, over the labels of a split's rows; `names` are those of
-    the labels. Raises DivergedError."""
+    """The main metric, then the extra ones. `names`: of the labels. Raises DivergedError."""
     answers, targets = predictions(definition, logits), kind_of(definition).targets(labels)
     metrics = (definition.metric, *definition.extra_metrics)
     return {metric: _scored(definition, metric, targets, answers, names) for metric in metrics}
 
 
 def of_tally(tally: Array) -> float:
-    """The mean of part / whole over m pairs of sums, those whose whole is 0 left out; 0.0 where
-    there is no other. (n, 2m): what each of n examples adds, pair by pair."""
+    """The mean of part / whole over m pairs of sums whose whole is not 0; 0.0 without any.
+    tally: (n, 2m), what each of n examples adds to each pair."""
     part, whole = tally.sum(axis=0).reshape(-1, 2).T
     return float((part[whole > 0] / whole[whole > 0]).mean()) if (whole > 0).any() else 0.0
 
@@ -132,14 +131,14 @@ def majority_score(
     dev_labels: Array,
     names: Sequence[str] = (),
 ) -> float | None:
-    """Main metric on dev of always guessing one answer, the best that the train rows suggest (see
-    `Kind.guess`). None without rows, and where there is no such answer: of vectors."""
-    if not len(train_labels) or not len(dev_labels) or kind_of(definition).embeds:
+    """Main metric on dev of always guessing the best answer by the train rows (see `Kind.guess`).
+    None without rows, and for embeddings."""
+    kind = kind_of(definition)
+    if not len(train_labels) or not len(dev_labels) or kind.embeds:
         return None
-    kind, positive = kind_of(definition), positive_label(definition, names)
     if (chance := kind.chance(dev_labels, definition.metric)) is not None:
         return chance
-    one = kind.guess(train_labels, definition.metric, positive)
+    one = kind.guess(train_labels, definition.metric, positive_label(definition, names))
     if one is None:
         return 0.0
     targets = kind.targets(dev_labels)

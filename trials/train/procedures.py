@@ -1,23 +1,21 @@
-"""How a pruned network comes about: in which stages it is fine-tuned. Pure; imports no torch.
+"""The procedures: when layers are dropped and when the network is fine-tuned. Imports no torch.
 
 `direct`              drop, then fine-tune.
-`untrained`           drop, and train nothing: for embeddings, which are there without training.
-`finetune_then_drop`  fine-tune the full network (stage one, a trial of its own that every K shares
+`untrained`           drop and don't train: for embeddings, which exist without training.
+`finetune_then_drop`  fine-tune the full network (stage one: a trial of its own, shared by every K
                       unless the layers to drop are frozen in it), drop, fine-tune again.
-`one_shot`            fine-tune the full network, drop, and train no more: what dropping alone
-                      costs a network that is in use.
+`one_shot`            fine-tune the full network, drop, and don't train again: the cost of dropping
+                      layers from a network in use.
 `iterative`           drop one layer, from the highest down, after every `epochs_per_layer` epochs,
-                      then the recipe's own epochs; one run of the optimiser and of its schedule.
+                      then train the recipe's epochs; one run of the optimiser and its schedule.
 
-Poor Man's BERT, section 5 ("Layer-Dropping using Fine-tuned Models", "Iterative Dropping"). Where
-nothing is dropped all are `direct`, or for embeddings `untrained`: there is one full network to
-compare with.
+Poor Man's BERT, section 5 ("Layer-Dropping using Fine-tuned Models", "Iterative Dropping"). If
+nothing is dropped, all are `direct` (for embeddings `untrained`), so that there is one full network
+to compare with.
 
-A linear map may take the place of each dropped block of layers (`trials/train/bridge.py`), before
-what stays is trained: `direct bridge linear`.
-
-Each of them can also learn from a teacher (`trials/train/distill.py`): `direct distill logits`. The
-teacher is mostly the full network of the same model, task, seed and recipe, a trial of its own.
+A linear map can replace each dropped block of layers before the rest is trained (`bridge.py`):
+`direct bridge linear`. A network can learn from a teacher (`distill.py`): `direct distill logits`.
+The teacher is usually the full network of the same model, task, seed and recipe, another trial.
 """
 
 from __future__ import annotations
@@ -35,15 +33,15 @@ from lp_sweep.trials.kinds import kind_of
 DIRECT, FINETUNE_THEN_DROP, ITERATIVE = "direct", "finetune_then_drop", "iterative"
 UNTRAINED, ONE_SHOT = "untrained", "one_shot"
 PROCEDURES = (DIRECT, FINETUNE_THEN_DROP, ONE_SHOT, ITERATIVE, UNTRAINED)
-UNTAUGHT = (ONE_SHOT, UNTRAINED)  # whose network is scored as dropping left it
-STAGED = (FINETUNE_THEN_DROP, ONE_SHOT)  # that start from a full network that has learned the task
+UNTAUGHT = (ONE_SHOT, UNTRAINED)  # not trained after dropping
+STAGED = (FINETUNE_THEN_DROP, ONE_SHOT)  # these start from a fine-tuned full network
 
 _EPOCHS_PER_LAYER = 2  # the paper's
 _LABEL = re.compile(r"^(?P<name>[a-z_]+)(?: (?P<frozen>frozen)| (?P<epochs>[1-9]\d{0,3}))?$")
 BRIDGE, LINEAR = " bridge ", "linear"
-BRIDGE_ROWS = 2000  # train rows that one is fitted on, at most; the same for every seed
+BRIDGE_ROWS = 2000  # the most train rows that a bridge is fitted on, the same for every seed
 DISTILL = " distill "
-HIDDEN_WEIGHT = 1.0  # of the loss of hidden states, where the sweep gives none
+HIDDEN_WEIGHT = 1.0  # the default weight of the loss of hidden states
 _NUMBER = r"\d+(?:\.\d+)?(?:e-?\d+)?"
 _DISTILL = re.compile(
     rf"^logits(?P<hidden>\+hidden(?:=(?P<weight>{_NUMBER}))?)?(?: T=(?P<temperature>{_NUMBER}))?"
@@ -52,10 +50,9 @@ _DISTILL = re.compile(
 
 
 class Distill(NamedTuple):
-    """A distillation as a sweep names it: `teacher` is another model's name, or a folder; empty:
-    the model's own full network. The rest is as in `Distillation`."""
+    """A distillation as a sweep names it. The fields are those of `Distillation`."""
 
-    teacher: str = ""
+    teacher: str = ""  # another model's name or a folder; empty: the model's own full network
     temperature: float = 2.0
     alpha: float = 0.5
     hidden_weight: float = 0.0
@@ -98,7 +95,7 @@ def _text(number: float) -> str:
 
 
 class Procedure(NamedTuple):
-    """A procedure with its settings; `label` is how it is named in a sweep and in tables."""
+    """A procedure with its settings; `label` is its name in sweeps and tables."""
 
     name: str
     freeze_dropped: bool = False
@@ -147,12 +144,12 @@ class Procedure(NamedTuple):
 
 @cache
 def bridge_of(label: str) -> str:
-    """The bridge of a procedure, by its label; empty: none. Raises ValueError."""
+    """The bridge in a procedure's label, or an empty text. Raises ValueError."""
     return Procedure.parse(label).bridge
 
 
 class Phase(NamedTuple):
-    """Epochs of a training in which the network keeps its layers."""
+    """A part of a training in which the layers stay the same."""
 
     kept_layers: tuple[int, ...]
     epochs: int
@@ -163,7 +160,8 @@ def full_layers(depth: int) -> tuple[int, ...]:
 
 
 def settled(spec: TrialSpec, depth: int) -> TrialSpec:
-    """The same trial under the one name that it has: nothing dropped, so nothing to drop later."""
+    """The one spelling of trials that are the same: without dropped layers, most settings of the
+    procedure have no effect."""
     dropped = set(full_layers(depth)) - set(spec.kept_layers)
     whole = not dropped and not spec.removed_feed_forwards
     if spec.bridge and not dropped:
@@ -179,7 +177,7 @@ def settled(spec: TrialSpec, depth: int) -> TrialSpec:
 
 
 def stage_one(spec: TrialSpec, depth: int) -> TrialSpec | None:
-    """The trial whose network this one goes on from; None where it starts from the pre-trained."""
+    """The trial whose network this one starts from; None if that is the pre-trained one."""
     if spec.procedure not in STAGED:
         return None
     full = full_layers(depth)
@@ -199,8 +197,8 @@ def stage_one(spec: TrialSpec, depth: int) -> TrialSpec | None:
 
 
 def distill_label(spec: TrialSpec) -> str | None:
-    """How the trial learns from its teacher, without that one's name: `logits T=4`, `logits
-    unlabelled`. None where it has none, or its task has one way alone."""
+    """The trial's distillation without the teacher's name: `logits T=4`, `logits unlabelled`. None
+    without a teacher, and for embeddings, which have only one way to learn."""
     if spec.distill is None or kind_of(spec.task).embeds:
         return None
     found = spec.distill
@@ -209,8 +207,8 @@ def distill_label(spec: TrialSpec) -> str | None:
 
 
 def teacher_of(spec: TrialSpec, depth: int) -> TrialSpec:
-    """The trial that a student learns from: the full network, of `depth` layers, of its own model
-    or of the one that its `distill` names."""
+    """The trial that a student learns from: the full network, with `depth` layers, of its own model
+    or of the one in its `distill`."""
     assert spec.distill is not None
     return replace(
         spec,
@@ -224,16 +222,16 @@ def teacher_of(spec: TrialSpec, depth: int) -> TrialSpec:
 
 
 def imitated_layers(spec: TrialSpec, depth: int) -> range:
-    """The teacher's first layers, up to the last whose states a student imitates. 1-based."""
+    """The teacher's layers up to the last whose states a student imitates. 1-based."""
     if spec.distill is None or not spec.distill.needs_network:
         return range(0)
-    one_by_one = spec.procedure == ITERATIVE  # it begins with all layers
+    one_by_one = spec.procedure == ITERATIVE  # starts with all layers
     return range(1, depth if one_by_one else max(spec.kept_layers[:-1], default=0) + 1)
 
 
 def bridged_blocks(kept_layers: Sequence[int], depth: int) -> list[tuple[int, ...]]:
-    """The runs of dropped layers, from the lowest up: each has a bridge, that is merged into the
-    layer below. Raises ValueError where layer 1 is dropped: it has none."""
+    """The runs of dropped layers, from the lowest up. The bridge of each is merged into the layer
+    below it. Raises ValueError if layer 1 is dropped."""
     ends = [*sorted(kept_layers), depth + 1]
     if ends[0] != 1:
         raise ValueError("a bridge is merged into the layer below it, so layer 1 has to stay")
@@ -242,12 +240,12 @@ def bridged_blocks(kept_layers: Sequence[int], depth: int) -> list[tuple[int, ..
 
 
 def first_layers(spec: TrialSpec, depth: int) -> tuple[int, ...]:
-    """The layers that a trial's network is loaded with: a bridge is fitted to all of them."""
+    """The layers that a trial's network is loaded with; a bridge needs all of them."""
     return full_layers(depth) if spec.bridge else phases(spec, depth)[0].kept_layers
 
 
 def phases(spec: TrialSpec, depth: int) -> tuple[Phase, ...]:
-    """The stages of a trial's own training; the last is the network that is scored."""
+    """The phases of a trial's own training; the network of the last is scored."""
     last = Phase(spec.kept_layers, 0 if spec.procedure in UNTAUGHT else spec.recipe.epochs)
     if spec.procedure != ITERATIVE:
         return (last,)
@@ -263,7 +261,7 @@ def phases(spec: TrialSpec, depth: int) -> tuple[Phase, ...]:
 
 
 def phase_at(course: Sequence[Phase], epoch: int) -> int:
-    """The position of the phase that an epoch (from 0) belongs to; the last one after the end."""
+    """The index of an epoch's phase (both from 0); the last phase after the end."""
     for position, phase in enumerate(course):
         epoch -= phase.epochs
         if epoch < 0:

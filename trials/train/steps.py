@@ -1,9 +1,8 @@
-"""One optimiser step and all it needs: the setting, the optimiser, the loss, the forward and
-backward pass; and an evaluation.
+"""One optimiser step (setting, optimiser, loss, forward and backward pass), and an evaluation.
 
-A step takes the recipe's batch in as many passes as its micro-batches need. The gradient is that of
-the whole batch's mean loss, whatever the micro-batch. The random stream starts again at each step
-from (seed, step), and runs on through the micro-batches.
+A step makes one pass per micro-batch of the recipe's batch. The gradient is that of the whole
+batch's mean loss, whatever the micro-batch. The random stream is seeded at each step from
+(seed, step) and continues through the micro-batches.
 """
 
 from __future__ import annotations
@@ -41,10 +40,7 @@ class EpochMetric(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """Changes as the training goes on.
-
-    An epoch is finished when it has been evaluated: its mean loss is in `train_losses` then.
-    """
+    """The state of a training, updated as it runs."""
 
     step: int = 0  # optimiser steps done, over all epochs
     train_losses: list[float] = field(default_factory=list)  # mean over each epoch's rows
@@ -52,18 +48,18 @@ class Progress:
     step_losses: torch.Tensor = field(default_factory=lambda: torch.zeros(0))  # of this epoch
     seconds_train: float = 0.0
     seconds_evaluate: float = 0.0
-    seconds_before: float = 0.0  # of earlier tries in all: loading and writing too
+    seconds_before: float = 0.0  # of earlier tries, with loading and writing
     resumed_from_step: int = 0
 
     @property
     def epoch(self) -> int:
-        """The epoch under way, from 0."""
+        """The current epoch, from 0."""
         return len(self.train_losses)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """The recipe, and what this device makes of it."""
+    """The recipe and the device's settings for it."""
 
     definition: TaskDefinition
     recipe: Recipe
@@ -75,11 +71,11 @@ class Setting:
     course: tuple[Phase, ...]
     label_names: tuple[str, ...] = ()
     teaching: Teaching | None = None
-    loss: str = ""  # one of the kind's `losses`; empty: its own
+    loss: str = ""  # one of the kind's `losses`; empty: its default
 
     @property
     def rows_together(self) -> int:
-        """Rows that share a batch: 2 of a pair."""
+        """Rows of one example: 2 for a pair."""
         return kind_of(self.definition).rows_together(self.loss)
 
     @property
@@ -89,7 +85,7 @@ class Setting:
 
 
 def freeze(model: PreTrainedModel, recipe: Recipe) -> None:
-    """The recipe's layers, by their original indices, and the embedding block; all else learns."""
+    """Freeze the recipe's layers (by original index) and embeddings; everything else learns."""
     frozen = set(recipe.freeze_layers)
     model.requires_grad_(True)
     if recipe.freeze_embeddings:
@@ -104,24 +100,21 @@ def freeze(model: PreTrainedModel, recipe: Recipe) -> None:
 def make_optimizer(
     model: nn.Module, recipe: Recipe, *, capturable: bool = False
 ) -> torch.optim.AdamW:
-    """AdamW over what learns; weight decay is not for biases and norms. `capturable`: a CUDA graph
-    can hold its step, which reads the learning rate from the device."""
-    decayed: list[nn.Parameter] = []
-    plain: list[nn.Parameter] = []
+    """AdamW over the parameters that learn, without weight decay for biases and norms.
+    `capturable`: a CUDA graph can hold its step, which reads the learning rate from the device."""
+    decayed: dict[nn.Parameter, None] = {}  # an ordered set: tied weights are listed once
+    plain: dict[nn.Parameter, None] = {}
     for module in model.modules():
         norm = "norm" in type(module).__name__.lower()
         for name, parameter in module.named_parameters(recurse=False):
             if parameter.requires_grad:
-                (plain if norm or name == "bias" else decayed).append(parameter)
-    seen: set[int] = set()  # tied weights stand once
+                (plain if norm or name == "bias" else decayed)[parameter] = None
+    undecayed = [parameter for parameter in plain if parameter not in decayed]
     groups: list[dict[str, Any]] = [
-        {
-            "params": [p for p in parameters if not (id(p) in seen or seen.add(id(p)))],  # type: ignore[func-returns-value]
-            "weight_decay": weight_decay,
-        }
-        for parameters, weight_decay in ((decayed, recipe.weight_decay), (plain, 0.0))
+        {"params": parameters, "weight_decay": weight_decay}
+        for parameters, weight_decay in (([*decayed], recipe.weight_decay), (undecayed, 0.0))
+        if parameters
     ]
-    groups = [group for group in groups if group["params"]]
     rate: float | torch.Tensor = recipe.learning_rate
     if capturable and groups:
         rate = torch.tensor(rate, device=groups[0]["params"][0].device)
@@ -136,7 +129,7 @@ def make_optimizer(
 
 
 def set_rate(optimizer: torch.optim.Optimizer, recipe: Recipe, step: int, total: int) -> None:
-    """The learning rate of `step` (from 0) of `total`."""
+    """Set the learning rate of `step` (from 0) of `total`."""
     rate = recipe.learning_rate * decay(recipe, step, total)
     for group in optimizer.param_groups:
         if isinstance(group["lr"], torch.Tensor):
@@ -156,14 +149,14 @@ def decay(recipe: Recipe, step: int, total: int) -> float:
 
 
 class EagerPass:
-    """Passes of rows through a network, operation by operation, in a shape of the rows' own."""
+    """Passes of rows through a network, operation by operation, in any shape."""
 
     def __init__(self, model: PreTrainedModel, setting: Setting) -> None:
         self.model, self.setting = model, setting
 
     def __call__(self, split: EncodedSplit, rows: np.ndarray, share: float) -> torch.Tensor:
-        """Adds `share` times the gradient of the rows' mean loss to the parameters' `.grad`, and
-        gives that part of the loss: a scalar on the device."""
+        """Adds `share` times the gradient of the rows' mean loss to the parameters' `.grad`;
+        returns that part of the loss, a scalar on the device."""
         setting = self.setting
         target = onto(split.target(rows), setting.device)
         teaching = setting.teaching
@@ -179,9 +172,8 @@ class EagerPass:
     def backward(
         self, target: torch.Tensor, taught: torch.Tensor | None, ahead: Ahead, share: float
     ) -> torch.Tensor:
-        """The same, of rows that are on the device. `target` (B,); `taught` (B, C), the teacher's
-        logits; `ahead` passes the batch through a network: (B, C), and the states where a list
-        takes them."""
+        """The same for rows on the device. target: (B,). taught: (B, C), the teacher's logits.
+        ahead: passes the batch through a network; returns (B, C), and adds states to a list."""
         setting, teaching = self.setting, self.setting.teaching
         kind = kind_of(setting.definition)
         network = teaching.network if teaching else None
@@ -208,9 +200,8 @@ class EagerPass:
     def step(
         self, optimizer: torch.optim.Optimizer, split: EncodedSplit, rows: np.ndarray
     ) -> torch.Tensor:
-        """Learn from a whole batch; its mean loss, the caller's until the next step. In as many
-        passes as its micro-batches need: one, where the rows of a batch are compared with each
-        other."""
+        """Learn from a whole batch; returns its mean loss, valid until the next step. One pass per
+        micro-batch, or one in all if the loss compares the rows of a batch."""
         setting = self.setting
         whole = kind_of(setting.definition).compares_batch(setting.loss)
         size = len(rows) if whole else setting.batches.training
@@ -228,15 +219,15 @@ def train_step(
     rows: np.ndarray,
     step: int,
 ) -> torch.Tensor:
-    """Learn from `rows`; their mean loss, a scalar that is still on the device."""
-    # torch.manual_seed formats a stack trace for each kind of device that is not in use: 0.1 ms
+    """Learn from `rows`; returns their mean loss, a scalar on the device."""
+    # torch.manual_seed formats a stack trace for each unused kind of device: 0.1 ms
     seeds = torch.default_generator if learn.setting.device.type == "cpu" else torch
     seeds.manual_seed(stream(learn.setting.seed, step))
     return learn.step(optimizer, split, rows)
 
 
 def update(model: nn.Module, optimizer: torch.optim.Optimizer, recipe: Recipe) -> None:
-    """Clip the gradient, move the weights by it, and let go of it."""
+    """Clip the gradient, update the weights, and release the gradient."""
     nn.utils.clip_grad_norm_(model.parameters(), recipe.max_grad_norm)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
@@ -248,7 +239,7 @@ def stream(seed: int, step: int) -> int:
 
 
 def _of_words(split: EncodedSplit, order: np.ndarray, parts: Sequence[torch.Tensor]) -> np.ndarray:
-    """`parts`: logits (B, V, C) of rows in this order."""
+    """(rows, W, C) in the split's order. parts: logits (B, V, C) of rows in `order`."""
     words = split.words
     assert words is not None
     result = np.full((*split.labels.shape, parts[0].shape[-1]), SILENT, np.float32)
@@ -271,8 +262,8 @@ def evaluate(
     compute: Compute = "reference",
     pooling: str = "",
 ) -> np.ndarray:
-    """Logits (rows, classes), or with `pooling` embeddings (rows, H), float32 in the split's order;
-    computed sorted by length. Of words (rows, W, classes), `SILENT` for one without a token."""
+    """Logits (rows, classes), or with `pooling` embeddings (rows, H), float32 in the split's order.
+    For words (rows, W, classes), `SILENT` for a word without a token."""
     model.eval()
     device = next(model.parameters()).device
     order = np.argsort(split.lengths, kind="stable")[::-1]

@@ -1,9 +1,8 @@
-"""A threshold for each label, chosen on the train rows, as a part of the head.
+"""A threshold for each label, chosen on the train rows and stored in the head.
 
-A label is given where its probability is above 0.5, which is a logit above 0. A threshold moves
-that: it is subtracted from the bias of the head's output, so the trained network, its stored logits
-and its export need no other number, and 0.5 still decides. The order of the texts for a label, and
-with it average precision, stays as it was.
+A label is predicted if its probability is above 0.5, that is its logit above 0. A threshold is
+subtracted from the bias of the head's output, so stored logits and exports still use 0.5. The order
+of the texts for a label, and so its average precision, does not change.
 """
 
 from __future__ import annotations
@@ -22,13 +21,12 @@ Array = npt.NDArray[Any]
 
 
 def best_thresholds(marks: Array, logits: Array, metric: str) -> npt.NDArray[np.float32]:
-    """(labels,) logits above which each label is given, of (n, labels) marks and logits; of equally
-    good ones that nearest to 0.
+    """(labels,) logits above which each label is predicted, from (n, labels) marks and logits.
 
-    For `micro_f1` those of the highest F1 over all labels together, else of each label, where one
-    that no row has keeps 0. F1 is 2 hits / (given + had). The highest is found by raising a ratio
-    to the F1 of the thresholds with the most 2 hits - ratio * given (Dinkelbach, Management Science
-    13(7), 1967).
+    They maximise F1 over all labels together for `micro_f1`, else of each label; a label without
+    rows keeps 0. Of equally good thresholds the nearest to 0 is taken. F1 is
+    2 hits / (given + had). The best micro F1 is found by iteration: the ratio becomes the F1 of the
+    thresholds with the most 2 hits - ratio * given (Dinkelbach, Management Science 13(7), 1967).
     """
     labels = [_Cuts.of(has, of) for has, of in zip(marks.T, logits.T, strict=True)]
     if metric != "micro_f1":
@@ -47,11 +45,11 @@ def best_thresholds(marks: Array, logits: Array, metric: str) -> npt.NDArray[np.
 
 
 class _Cuts(NamedTuple):
-    """The thresholds that part a label's logits: how many rows each gives it, rightly or not."""
+    """The thresholds between a label's logits."""
 
     cuts: Array
-    given: Array
-    hits: Array
+    given: Array  # the rows that get the label, for each threshold
+    hits: Array  # those of them that have it
 
     @classmethod
     def of(cls, has: Array, logits: Array) -> _Cuts:
@@ -72,14 +70,14 @@ def _micro_f1(marks: Array, given: Array) -> float:
 
 
 class FoldedThresholds:
-    """Puts thresholds into the head of `model`, and takes them out before it learns on."""
+    """Puts thresholds into the head of `model`, and takes them out before it trains again."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
         self._learned: torch.Tensor | None = None
 
     def fold(self, marks: Array, logits: Array, metric: str) -> None:
-        """Those of train rows: (n, labels) each. Raises UnsupportedModelError."""
+        """From train rows, (n, labels) each. Raises UnsupportedModelError."""
         bias = output_bias(self._model)
         if bias is None:
             raise UnsupportedModelError(
@@ -99,7 +97,7 @@ class FoldedThresholds:
 
 
 def output_bias(model: PreTrainedModel) -> nn.Parameter | None:
-    """(labels,) of the head's last linear; None where it has none."""
+    """The bias (labels,) of the head's last linear, if any."""
     encoder = f"{model.base_model_prefix}."
     outputs = [
         module
