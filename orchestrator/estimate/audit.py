@@ -1,8 +1,7 @@
-"""`lp-sweep plan --audit`: estimated time against the time that a sweep's trials took.
+"""`lp-sweep plan --audit`: estimated against actual time of a sweep's trials.
 
-No trial is estimated from itself. The trials of a device are cut into two halves by their
-identifiers, which is as good as random, and each half is estimated from the other half and from
-other sweeps' records. The estimate that a run began with is not stored.
+No trial is estimated from itself: the trials of a device are split into halves, at random by their
+identifiers, and each half is estimated from the other half and from other sweeps' records.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _LONG = pa.schema(
 
 
 class Audit(NamedTuple):
-    """The table, and the files of the store that could not be read."""
+    """The table, and the unreadable files of the store."""
 
     table: Table
     unreadable: list[Unreadable]
@@ -64,7 +63,7 @@ class _Trial(NamedTuple):
 
 
 def audit(store: Store, sweep: str) -> Audit:
-    """By model and task, and in all. Raises SpecError for an unknown sweep, StoreError."""
+    """By model and task, and in total. Raises SpecError for an unknown sweep, StoreError."""
     cells = store.read_all("sweeps", store.sweeps(sweep), ["trial_id"])
     ledger = read_ledger(store)
     ours = pc.is_in(ledger.timings["trial_id"], cells.rows["trial_id"].unique())

@@ -1,8 +1,8 @@
-"""How long the missing work takes, and on a cluster what it costs.
+"""How long the missing work takes, and its price on a cluster.
 
-The seconds of a piece are its workload at stated rates (`workload`) times the ratio that the
-store's own timings show (`timings`). They also give the order of the work: longest first, so that
-no long trial starts last on one slot while the others idle.
+A trial's seconds are its workload at stated rates (`workload`) times the median ratio of the
+store's own timings (`timings`). They also order the work: the longest trial starts first, so that
+it does not run last while other slots idle.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ from lp_sweep.orchestrator.inputs.resolve import TaskInput
 from lp_sweep.orchestrator.plan.known import timing_columns
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.selection import taken_on
-from lp_sweep.storage.specs import TEACHER, Recipe, TrialSpec
-from lp_sweep.trials.train.procedures import imitated_layers
+from lp_sweep.storage.specs import Recipe, TrialSpec
 
-_SPEEDS = "speeds"  # they belong to no task
-_OTHER_WAY = 2.0  # timings of another way to compute are right within this factor
+_SPEEDS = "speeds"  # measurements of speed have no task
+_OTHER_WAY = 2.0  # widens the band if all timings have another `compute` or `precision`
 
 
 class Kind(NamedTuple):
@@ -41,10 +40,9 @@ class Kind(NamedTuple):
 
 
 class Rates:
-    """How long each piece of work takes, by the trials of the device that the newest one of
-    `trials` ran on: `Ledger.timings`, or rows as a store has them. `gpu`: whether the work runs on
-    GPUs, where there are no timings to show it. `tokens`: mean length of a sample of a task's rows,
-    by its name."""
+    """How long work takes, from the trials on the device of the newest one. `trials`:
+    `Ledger.timings`, or records. `gpu`: whether work runs on GPUs, used without timings. `tokens`:
+    task name -> mean length of a sample of its rows."""
 
     def __init__(
         self,
@@ -61,7 +59,6 @@ class Rates:
         self.on_gpu = found.on_gpu if found.number else _has_gpu() if gpu is None else gpu
         self._stated = GPU if self.on_gpu else CPU
         self._ratios, self._doubt = found.ratios, 1.0 if found.same_way else _OTHER_WAY
-        self._kinds: dict[tuple[Any, ...], Kind] = {}
 
     @property
     def basis(self) -> str:
@@ -70,21 +67,17 @@ class Rates:
         return f"no timings yet: stated rate of {self._stated.words}"
 
     def kind(self, work: Work) -> Kind:
-        """Seeds share it."""
-        key = _cost_key(work)
-        if (found := self._kinds.get(key)) is None:
-            stated = missing(work, self._lengths).seconds(self._stated)
-            found = Kind(stated, (work.model.fingerprint, work.task.fingerprint))
-            self._kinds[key] = found
-        return found
+        """The same for all seeds."""
+        stated = missing(work, self._lengths).seconds(self._stated)
+        return Kind(stated, (work.model.fingerprint, work.task.fingerprint))
 
     def seconds(self, work: Work) -> float:
-        """Expected seconds of one piece on one slot."""
+        """Expected seconds on one slot."""
         kind = self.kind(work)
         return kind.stated * self._ratios.of(kind.pair).median
 
     def total(self, pieces: Mapping[Kind, float]) -> Span:
-        """Slot-seconds of so many pieces of each kind."""
+        """Slot-seconds of that many trials of each kind."""
         return added(self.by_pair(pieces).values())
 
     def by_pair(self, pieces: Mapping[Kind, float]) -> dict[Pair, Span]:
@@ -97,32 +90,15 @@ class Rates:
         }
 
 
-def _cost_key(work: Work) -> tuple[Any, ...]:
-    inputs, spec = (work.model.fingerprint, work.task.fingerprint), work.spec
-    if spec.kind == "profile":
-        training = (spec.limit_train, spec.rows, spec.recipe, spec.measure == TEACHER)
-        return (*inputs, spec.max_length, spec.limit_dev, *training)
-    if spec.kind == "speed":
-        return (*inputs, spec)
-    recipe = spec.recipe  # its own hash is slow, and this is asked for each cell
-    length = (recipe.epochs, recipe.batch_size, recipe.max_length)
-    limits = (recipe.limit_train, recipe.limit_dev)
-    network = (spec.kept_layers, len(spec.removed_feed_forwards), spec.epochs_per_layer)
-    watched = len(imitated_layers(spec, work.model.depth))
-    taught = (watched, spec.unlabelled, spec.bridge)
-    return (*inputs, *network, *taught, spec.procedure, *length, *limits)
-
-
 def _has_gpu() -> bool:
     """Whether trials are likely to run on a GPU: this machine has one, or a cluster is named."""
     return Path("/proc/driver/nvidia").exists() or bool(os.environ.get("RAY_ADDRESS"))
 
 
 class Estimate(NamedTuple):
-    """Hours on one slot. While a search may ask for more they count all that it can ask for,
-    mostly far too much, and have no band. `tasks`: the same hours of each task. `longest_hours`
-    is one trial, which more slots don't shorten; `alone_hours` is work that runs while the other
-    slots idle: the speeds."""
+    """Hours on one slot, in all and by task. While a search may add trials they are an upper limit,
+    mostly far too high, and have no band. `longest_hours`: of one trial, which more slots do not
+    shorten; `alone_hours`: of the speeds, which run while the other slots idle."""
 
     hours: float
     low_hours: float | None
@@ -145,7 +121,7 @@ class Estimate(NamedTuple):
         return Span(self.hours, self.low_hours, self.high_hours)
 
     def wall(self, slots: int) -> Span:
-        """Hours until all is done on so many slots that are kept busy."""
+        """Hours by the clock on this many busy slots."""
         if not self.hours:
             return Span(0.0, 0.0, 0.0)
         shared = max((self.hours - self.alone_hours) / slots, self.longest_hours)
@@ -153,8 +129,8 @@ class Estimate(NamedTuple):
 
 
 def estimate(plan: Plan, rates: Rates) -> Estimate:
-    """Slot-hours of what a run takes on: also measurements, and trials that are trained again for
-    them. A deferred cell counts as a network of full depth."""
+    """Slot-hours of a run's work, with measurements and the trials that are trained again for them.
+    A deferred cell counts as a full network."""
     to_do = taken_on(plan)
     by_task: dict[str, Counter[Kind]] = defaultdict(Counter)
     training = ((work, 1) for work in to_do if not plan.has_network(work.id))
@@ -178,8 +154,7 @@ def estimate(plan: Plan, rates: Rates) -> Estimate:
 
 
 def longest_trial(plan: Plan, rates: Rates) -> Work | None:
-    """The longest one that a run trains: the run takes at least as long, on any number of
-    slots."""
+    """The longest trial of a run. The run takes at least as long, on any number of slots."""
     trained = [
         work for work in taken_on(plan) if work.id in plan.trials and not plan.has_network(work.id)
     ]
@@ -187,7 +162,7 @@ def longest_trial(plan: Plan, rates: Rates) -> Work | None:
 
 
 def deferred(plan: Plan) -> Iterator[tuple[Work, int]]:
-    """The cells that wait for a profile, each as a network of full depth."""
+    """The cells that wait for a profile, each counted as a full network."""
     waiting = Counter(
         (cell.asked.model, cell.asked.task) for cell in plan.cells if cell.state == "deferred"
     )
@@ -209,7 +184,7 @@ def _whole_network(plan: Plan, model: ModelInput, task: TaskInput) -> Work:
 
 
 def _measurements(plan: Plan, to_do: Iterable[Work]) -> Iterator[tuple[Work, int]]:
-    """One kind of measurement takes equally long for every network of a model on a task."""
+    """Counts each measurement as equally long for every network of a model on a task."""
     counts: Counter[tuple[str, str, str]] = Counter()
     works: dict[tuple[str, str, str], Work] = {}
     for work in to_do:
@@ -222,9 +197,9 @@ def _measurements(plan: Plan, to_do: Iterable[Work]) -> Iterator[tuple[Work, int
 
 
 class Cost(NamedTuple):
-    """The missing work on a cluster at its largest. `machines`: kind -> how many, with the head;
-    `hours` of wall time; `per_hour`: what all machines cost, in the currency of the file; None, as
-    is `price`, where the file lacks the prices of the kinds in `unpriced`."""
+    """The missing work on a cluster at its largest. `machines`: kind -> number, with the head;
+    `hours`: wall time; `per_hour`: price of all machines, in the file's currency. It and `price`
+    are None if the file lacks the prices of the kinds in `unpriced`."""
 
     file: ClusterFile
     slots: int
@@ -242,9 +217,8 @@ class Cost(NamedTuple):
 def cost(
     estimate: Estimate, file: ClusterFile, workers: Sequence[Machine], *, slots: int, on_gpu: bool
 ) -> Cost:
-    """Every worker counts from the start of the run to its end; no boot and no idle time is
-    included. `workers`: a kind for each machine, as often as there are such; `slots`: the trials
-    that they and the head run at a time, on GPUs or not."""
+    """Every machine counts from start to end of the run, without booting and idle time. `workers`:
+    the kind of each machine; `slots`: the number of trials that they and the head run at a time."""
     machines = [*(kind for kind in file.kinds if kind.head), *workers]
     prices = [kind.price for kind in machines if kind.price is not None]
     unpriced = tuple(dict.fromkeys(kind.name for kind in machines if kind.price is None))

@@ -1,6 +1,6 @@
-"""When a run ends: its estimate, corrected by the pace of this run. And how times are written.
+"""When a run ends: its estimate, corrected by the pace of this run; and how times are written.
 
-Keeps the clock for the queue, which has none. Called by the driver's thread, read by another.
+The driver's thread calls it, and another thread reads it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _UNITS = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
 
 
 class Pace:
-    """`measured`: whether the estimates use timings; else nobody knows the end before a first
-    piece has ended."""
+    """`measured`: whether the estimates use timings. Otherwise the end is unknown until the first
+    trial ends."""
 
     def __init__(self, *, measured: bool, now: Callable[[], float] = time.monotonic) -> None:
         self.slots = 0
@@ -30,22 +30,22 @@ class Pace:
         self._begun: dict[str, float] = {}
 
     def started(self, id_: str) -> None:
-        """A piece that starts again counts from then."""
+        """Starts a trial's clock; a second start resets it."""
         self._begun[id_] = self._now()
 
     def elapsed(self, id_: str) -> float:
-        """Seconds since a live piece started."""
+        """Seconds since the start of a running trial."""
         return self._now() - self._begun.get(id_, self._now())
 
     def ended(self, id_: str, kind: Kind, estimated: float | None) -> None:
-        """`estimated`: seconds that were expected; None for a failure, which shows nothing."""
+        """`estimated`: its expected seconds; None after a failure, which does not count."""
         if id_ in self._begun and estimated:
             self._ratios.add(kind.pair, self.elapsed(id_) / estimated)
         self._begun.pop(id_, None)
 
     def scale(self, rates: Rates, left: Mapping[Kind, float]) -> Span | None:
-        """How many times its estimate the work that is left will take; None while nobody can say.
-        The band is no wider than that of the estimate."""
+        """Actual over estimated seconds of the remaining work; None while unknown. The band is no
+        wider than the estimate's."""
         if not (self._ratios or self._measured):
             return None
         estimated = rates.by_pair(left)
@@ -72,9 +72,9 @@ class Pace:
         alone: float = 0.0,
         scale: float = 1.0,
     ) -> float | None:
-        """Until the last piece ends; None before the slots are known. `live`: identifiers with
-        their estimates; `waiting`: slot-seconds of the rest, whose longest piece takes `longest`;
-        `alone`: seconds of what runs after all that, one at a time; `scale`: see `scale`."""
+        """Seconds until the last trial ends; None before the slots are known. `live`: running
+        trials with their estimates; `waiting`: slot-seconds of the rest, the longest of which takes
+        `longest`; `alone`: seconds of what runs afterwards, one at a time."""
         if not self.slots:
             return None
         left = [max(0.0, scale * seconds - self.elapsed(id_)) for id_, seconds in live]
@@ -83,8 +83,8 @@ class Pace:
 
 
 class Eta(NamedTuple):
-    """Seconds until the end, and the band from `low` to `high`. None while nobody can say: all
-    three at the start of a run without timings, `low` while a search may end before."""
+    """Seconds until the end, with a band. All three are None at the start of a run without timings;
+    `low` is None while a search may end earlier."""
 
     seconds: float | None = None
     low: float | None = None
@@ -100,7 +100,7 @@ class Eta(NamedTuple):
 
 
 def duration(hours: Span) -> str:
-    """`3 min (1 to 13)`, or `3 min` where there is no band."""
+    """`3 min (1 to 13)`, or `3 min` without a band."""
     seconds = hours.times(3600)
     unit, size = next((unit for unit in _UNITS if seconds.expected >= 1.5 * unit[1]), _UNITS[-1])
     expected, *ends = (None if end is None else two_digits(end / size) for end in seconds)

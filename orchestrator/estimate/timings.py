@@ -1,7 +1,7 @@
-"""Compares a store's timings with their workloads: how much longer or shorter work took.
+"""Ratios of the time that a store's trials took to their workload, and the band around them.
 
-A trial that went on from a checkpoint may have run on two devices, and one that ran out of memory
-trained with smaller micro-batches: neither shows how long a trial takes.
+Trials that continued from a checkpoint (maybe on another device) or ran out of memory (smaller
+micro-batches) are not used.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ from lp_sweep.storage.specs import Recipe
 
 Pair = tuple[str | None, str | None]  # fingerprints of a model and of a task's data
 
-_NEWEST = 50  # timings of each pair that count: enough, and the machine as it is today
+_NEWEST = 50  # timings of each pair that count
 DEVICE = ["device_type", "device_name", "threads"]
 _PAIR = ["model_fingerprint", "data_fingerprint"]
 _BAND = (0.1, 0.9)  # quantiles
-_STATED = (0.5, 2.0)  # two more timings, times the median: few timings make a wide band
-_LEAST = 1.1  # no machine is as fast every day
+_STATED = (0.5, 2.0)  # two more ratios, times the median, so that few timings give a wide band
+_LEAST = 1.1  # the band is at least this factor on either side
 
 
 class Span(NamedTuple):
-    """An expected value, and the band from `low` to `high`; without a band it is the most that it
-    can be."""
+    """An expected value and its band. Without a band it is an upper limit."""
 
     expected: float
     low: float | None
@@ -41,21 +40,21 @@ class Span(NamedTuple):
 
 
 def added(spans: Iterable[Span]) -> Span:
-    """The sum, as if all were too short or too long together."""
+    """The sum of the values and of the bands, as if all errors had the same sign."""
     every = [Span(0.0, 0.0, 0.0), *spans]
     low, high = (None if None in ends else sum(ends) for ends in list(zip(*every, strict=True))[1:])
     return Span(sum(span.expected for span in every), low, high)
 
 
 class Ratio(NamedTuple):
-    """Actual over expected seconds: the median, and the band around it."""
+    """Actual over stated seconds: the median, and the band around it."""
 
     median: float
     low: float
     high: float
 
     def of(self, seconds: float, doubt: float = 1.0) -> Span:
-        """The time that so many expected seconds take; `doubt` widens the band on either side."""
+        """The time that so many stated seconds take; `doubt` widens the band on either side."""
         return Span(seconds * self.median, seconds * self.low / doubt, seconds * self.high * doubt)
 
 
@@ -63,8 +62,8 @@ PRIOR = Ratio(1.0, 0.25, 4.0)  # the stated rates are right within a factor of 4
 
 
 class Ratios:
-    """The ratio of a model and task: from its own timings, else from the medians of the same
-    model's tasks, else of all, else `PRIOR`. `known`: ratios that are there from the start."""
+    """The ratio of a model and task: of its own timings, else of the medians of the same model's
+    tasks, else of all medians, else `PRIOR`. `known`: ratios that always count."""
 
     def __init__(self, known: Iterable[float] = ()) -> None:
         self._known = tuple(known)
@@ -107,8 +106,8 @@ def _ratio(ratios: list[float]) -> Ratio:
 
 
 class Evidence(NamedTuple):
-    """The `number` of timings of one device and their ratios. `device`: its name, None without
-    timings; `same_way`: the trials compute as asked."""
+    """The ratios of one device, from `number` timings. `device`: its name, None without timings;
+    `same_way`: whether these trials had the recipe's `compute` and `precision`."""
 
     device: str | None
     on_gpu: bool
@@ -118,8 +117,8 @@ class Evidence(NamedTuple):
 
 
 def evidence(trials: pa.Table, lengths: MeanLengths, recipe: Recipe) -> Evidence:
-    """The newest trials of the device that the newest one ran on: those that compute as `recipe`
-    says where there are any."""
+    """From the newest trials on the device of the newest one, with the recipe's `compute` and
+    `precision` if there are any."""
     sound = usable(trials)
     if not len(sound):
         return Evidence(None, False, Ratios(), 0, True)
@@ -146,8 +145,8 @@ def pair_of(row: Mapping[str, Any]) -> Pair:
 
 
 def usable(trials: pa.Table) -> pa.Table:
-    """The trials whose seconds show how long such a trial takes. Those with a teacher's hidden
-    states don't: how many of its layers they went through is not among the columns."""
+    """The trials whose time can be compared with their workload. Those that used a teacher's hidden
+    states can't: the number of its layers is not among the columns."""
     for name in ("resumed_from_step", "out_of_memory_retries"):
         trials = trials.filter(pc.equal(pc.fill_null(trials[name], 0), 0))
     for name in ("seconds_total", "train_examples", "epochs"):
@@ -157,7 +156,7 @@ def usable(trials: pa.Table) -> pa.Table:
 
 
 def where(trials: pa.Table, values: Mapping[str, Any]) -> pa.Table:
-    """The rows with these values; None stands for a null."""
+    """The rows with these values; None matches null."""
     for name, value in values.items():
         same = pc.is_null(trials[name]) if value is None else pc.equal(trials[name], value)
         trials = trials.filter(pc.fill_null(same, False))

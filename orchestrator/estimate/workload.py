@@ -1,8 +1,8 @@
-"""How much a trial or a measurement asks of a device, in seconds at stated rates.
+"""The workload of a trial or a measurement: its seconds at stated rates of a device.
 
-The same arithmetic serves work that is missing and records of work that is done: the ratio of
-actual to stated seconds of the one then holds for the other. Attention over pairs of tokens, frozen
-layers and padding are not counted; the ratio of a model and task takes them up.
+Missing work and finished records are counted alike, so that the ratio of actual to stated seconds
+of the latter holds for the former. It covers what is not counted: attention over pairs of tokens,
+frozen layers, padding, bridges.
 """
 
 from __future__ import annotations
@@ -19,23 +19,17 @@ from lp_sweep.storage.specs import TEACHER, ProfileSpec, SpeedSpec, TrialSpec
 from lp_sweep.trials.data.tasks import canonical_name
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.measures.pairs import RULE
-from lp_sweep.trials.train.procedures import (
-    BRIDGE_ROWS,
-    ITERATIVE,
-    UNTAUGHT,
-    imitated_layers,
-    phases,
-)
+from lp_sweep.trials.train.procedures import ITERATIVE, UNTAUGHT, imitated_layers, phases
 
-if TYPE_CHECKING:  # `status` writes times by the estimate's words, and loads no YAML
+if TYPE_CHECKING:  # `status` imports this package, and must not load YAML
     from lp_sweep.orchestrator.plan.plan import Work
 
 _LAYER_PARAMETERS = 7_077_888  # bert-base
 # FLOP per parameter and token: Kaplan et al. 2020, "Scaling Laws", section 2.1
 _TRAINING, _SCORING = 6, 2
 
-# Mean tokens of a train row with the vocabulary of bert-base-uncased at 128 tokens, from up to
-# 5,000 random rows of each task; used until a record of the task has counted its own.
+# Mean tokens of a train row for bert-base-uncased, of up to 5,000 random rows, cut at 128 tokens;
+# used until the task has a record or a sample.
 _GLUE_TOKENS = {
     "sst2": 13.4, "mnli": 39.8, "qnli": 48.9, "qqp": 30.3, "stsb": 27.8, "rte": 66.6,
     "mrpc": 53.2, "cola": 11.3, "wnli": 37.1,
@@ -44,7 +38,7 @@ _TOKENS = 64.0  # any other task
 
 
 class Device(NamedTuple):
-    """Stated rates, until the store has timings."""
+    """Stated rates."""
 
     words: str
     start: float  # seconds to start, load and store one piece
@@ -67,9 +61,8 @@ class Workload(NamedTuple):
 
 
 class MeanLengths:
-    """Tokens per example, after truncation, as records counted them: of the model and task, else
-    of the task with another model's vocabulary; else of a `sample`, by the task's name; else a
-    stated number."""
+    """Tokens per example after truncation: counted by records of the model and task, else of the
+    task with another model, else by a `sample` of rows (task name -> mean), else stated."""
 
     def __init__(self, trials: pa.Table, sample: Mapping[str, float] | None = None) -> None:
         self._sample = sample or {}
@@ -104,8 +97,8 @@ def training(
     batch: int,
     untaught: int = 0,
 ) -> Workload:
-    """`layer`: its parameters; `layer_epochs`: epochs times the layers that each goes through;
-    `untaught`: layers that are scored without an epoch; `train` and `dev`: rows of so many
+    """`layer`: parameters of one; `layer_epochs`: the sum over epochs of the layers in each;
+    `untaught`: layers that are scored without training; `train` and `dev`: rows of so many
     `tokens`."""
     scored = _SCORING * dev * (layer_epochs + untaught)
     flop = layer * tokens * (_TRAINING * train * layer_epochs + scored)
@@ -113,7 +106,7 @@ def training(
 
 
 def recorded(row: Mapping[str, Any], lengths: MeanLengths) -> Workload:
-    """The workload of a finished trial: a row of `known.timing_columns`."""
+    """The workload of a finished trial, a row of `known.timing_columns`."""
     layers, epochs, depth = row["layers"], row["epochs"], row["depth"]
     dropped = depth - layers if row["procedure"] == ITERATIVE else 0
     each = row["epochs_per_layer"] or 0
@@ -127,7 +120,7 @@ def recorded(row: Mapping[str, Any], lengths: MeanLengths) -> Workload:
         epochs=epochs + each * dropped,
         layer_epochs=epochs * layers + each * sum(depth - gone for gone in range(dropped)),
         train=row["train_examples"],
-        # of a pair's texts, or of a corpus, an example is more than a row
+        # an example may be more than one text: a pair, a corpus
         dev=(row["dev_tokens"] or 0) / tokens or row["dev_examples"] or 0,
         tokens=tokens,
         batch=row["batch_size"] or 32,
@@ -136,7 +129,7 @@ def recorded(row: Mapping[str, Any], lengths: MeanLengths) -> Workload:
 
 
 def missing(work: Work, lengths: MeanLengths) -> Workload:
-    """The workload of a trial or a measurement that is still to be done."""
+    """The workload of a trial or a measurement that is not done yet."""
     spec = work.spec
     if spec.kind == "speed":
         return _speed(work, spec)
@@ -160,8 +153,6 @@ def missing(work: Work, lengths: MeanLengths) -> Workload:
     )
     watched = len(imitated_layers(spec, work.model.depth))  # of the teacher, in each step
     flop = _SCORING * _layer(work) * watched * epochs * tokens * train
-    if spec.bridge:  # a pass through all layers; for each further block again
-        flop += _SCORING * _layer(work) * work.model.depth * tokens * min(train, BRIDGE_ROWS)
     return trained._replace(flop=trained.flop + flop)
 
 
@@ -173,8 +164,8 @@ def _kept_parameters(work: Work, spec: TrialSpec) -> float:
 
 
 def _profile(work: Work, spec: ProfileSpec, tokens: float) -> Workload:
-    """A pass over the dev rows; probes also read train rows, and a teacher reads these alone. A
-    greedy selection trains the full network, and scores it once for each layer that it tries."""
+    """A pass over the dev rows. Probes also read train rows; a teacher reads train rows only.
+    Greedy selection trains the full network and scores it for each layer that it tries."""
     depth, layer = work.model.depth, _layer(work)
     each = kind_of(spec.task).rows_each
     train = each * _limited(work.task.train_rows, spec.limit_train)
@@ -198,8 +189,7 @@ def _profile(work: Work, spec: ProfileSpec, tokens: float) -> Workload:
 
 
 def _speed(work: Work, spec: SpeedSpec) -> Workload:
-    """Steps of fine-tuning and inferences of both networks, without the rounds that noise may
-    add. Its rows are full."""
+    """One round of fine-tuning steps and inference of both networks, on rows without padding."""
     times, layers = RULE.warm_ups + RULE.pairs, work.model.depth + len(spec.kept_layers)
     once = (_TRAINING + _SCORING) * sum(spec.batches) * spec.length * _layer(work) * layers
     return Workload(times * once, times * len(spec.batches) * (layers + 1))
@@ -210,7 +200,7 @@ def _layer(work: Work) -> int:
 
 
 def _unlabelled(work: Work) -> int:
-    """Rows that a student, or a teacher, goes over beside the train rows."""
+    """Rows that a student or a teacher reads in addition to the train rows."""
     return work.task.unlabelled_rows if work.spec.kind != "speed" and work.spec.unlabelled else 0
 
 

@@ -1,8 +1,8 @@
-"""Trials of a store, copied into a mirror: those that it does not have yet.
+"""Copies trials of a store into a mirror that does not have them yet.
 
-The only way there: a run copies each trial as it ends, `lp-sweep mirror` what a store has. A run
-in a mirror carries no command line, host, checkpoint path or traceback: those may be anyone's, and
-`lp-sweep show` and `logs` have them.
+A run copies each trial as it ends, and `lp-sweep mirror` copies all trials of a sweep. A mirror
+gets no command line, host, checkpoint path or traceback, which may be private: `lp-sweep show` and
+`logs` have them.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from lp_sweep.storage.printable import printable, ranges, short
 from lp_sweep.storage.specs import Recipe
 from lp_sweep.storage.store import Store
 
-_FEW = 16  # are looked at one by one: a listing of 100,000 records takes longer
+_FEW = 16  # are looked up one by one: listing 100,000 records takes longer
 _AT_A_TIME = 500  # records read at once
 
 Row = Mapping[str, Any]
 
 
 class Copied(NamedTuple):
-    """How many trials of a sweep are in a mirror: new ones, failures among them, older ones."""
+    """Numbers of trials in a mirror: `written` now, `failures` among these, `there` before."""
 
     written: int
     failures: int
@@ -40,8 +40,8 @@ class Copied(NamedTuple):
 def copy_trials(
     store: Store, sweep: str, mirror: Mirror, only: Collection[str] | None = None
 ) -> Copied:
-    """The trials of a sweep that are done or have failed, or `only` these of them. Raises
-    StoreError, and LpSweepError for what the mirror refuses."""
+    """Copies the trials of a sweep that are done or have failed, or `only` some of them. Raises
+    StoreError, and LpSweepError if the mirror refuses one."""
     cells = _cells(store, sweep, only)
     done = _done(store, cells.keys())
     missing = sorted(id_ for id_ in done if not mirror.has(id_))
@@ -58,7 +58,7 @@ def copy_trials(
 
 
 def _cells(store: Store, sweep: str, only: Collection[str] | None) -> dict[str, list[Row]]:
-    """The cells of each trial that the sweep asks for."""
+    """Trial -> its cells in the sweep."""
     columns = ["trial_id", "depth", "strategy", "k", "threshold"]
     rows = store.read_all("sweeps", [sweep], columns).rows
     if only is not None:
@@ -86,19 +86,19 @@ def _records(store: Store, names: Sequence[str]) -> Iterator[Row]:
 
 
 def _failures(store: Store, ids: Collection[str]) -> list[Row]:
-    """The last try of each that failed for good."""
+    """The last attempt of each trial that failed for good."""
     if not ids:
         return []
     names = sorted(name for name in store.names("attempts") if attempted_work(name) in ids)
     attempts = store.read_all("attempts", names).rows.to_pylist() if names else []
     in_order = sorted(attempts, key=lambda row: str(row["ended_at"]))
-    # null: a file of before the column
+    # null: an older file without the column
     return [*{row["trial_id"]: row for row in in_order if row["final"] is not False}.values()]
 
 
 Value = str | int | float | bool
 
-# of a record, beside its curves
+# numbers of a record, besides its curves
 _RESULTS = (
     "last", "best", "best_epoch", "majority", "steps", "params_total", "params_encoder",
     "params_embedding", "seconds_load", "seconds_tokenise", "seconds_train", "seconds_evaluate",
@@ -113,7 +113,7 @@ _LAYERS = ("kept_layers", "dropped_layers", "removed_feed_forwards", "freeze_lay
 
 
 class Point(NamedTuple):
-    """A point of a curve. `epoch` counts from 1; a score is a share (0..1), a correlation -1..1."""
+    """A point of a curve. Epochs count from 1; scores are from 0 to 1, correlations from -1."""
 
     metric: str  # validation/accuracy, train/loss
     epoch: int
@@ -122,7 +122,7 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirroredRun:
-    """`key` names it for ever: the trial's identifier, or that of the attempt that failed."""
+    """A trial as a mirror shows it. `key`: the identifier of the trial, or of a failed attempt."""
 
     key: str
     name: str
@@ -147,7 +147,7 @@ class MirroredRun:
 
 
 def run_of_record(sweep: str, record: Row, cells: Sequence[Row]) -> MirroredRun:
-    """The run of a finished trial; `cells` are those of the sweep that it answers."""
+    """The run of a finished trial, with its cells in the sweep."""
     return MirroredRun(
         key=record["trial_id"],
         name=_name(record, record["depth"]),
@@ -177,7 +177,7 @@ def run_of_failure(sweep: str, attempt: Row, cells: Sequence[Row]) -> MirroredRu
 
 
 def _name(row: Row, depth: int | None) -> str:
-    """`bert-base-cased layers 1-8 of 12 rte seed 42`: as a run's display has it."""
+    """`bert-base-cased layers 1-8 of 12 rte seed 42`, as a run displays it."""
     layers = f"layers {ranges(row['kept_layers'] or ())}" + (f" of {depth}" if depth else "")
     return printable(f"{short_model(row['model'])} {layers} {row['task']} seed {row['seed']}")
 

@@ -1,4 +1,4 @@
-"""The mirrors by name, and what they have in common. Loads none of their libraries."""
+"""The mirrors by name, and what they share. Imports none of their libraries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class MirrorKind(StrEnum):
-    """Tools that trials can be shown in: each is also the name of an extra."""
+    """The tools that can show trials. Each is also an extra of the package."""
 
     mlflow = "mlflow"
     wandb = "wandb"
@@ -26,7 +26,7 @@ class MirrorKind(StrEnum):
     trackio = "trackio"
 
 
-# what each imports, and how it gets there
+# the module of each, and how to install it
 _NEEDS = {
     MirrorKind.mlflow: ("mlflow", "pip install 'lp-sweep[mlflow]'"),
     MirrorKind.wandb: ("wandb", "pip install 'lp-sweep[wandb]'"),
@@ -36,19 +36,19 @@ _NEEDS = {
 
 
 class Mirror(Protocol):
-    """One sweep in one tool. A run that was not written whole is not there, and `write` puts a
-    whole one in its place. Every method raises LpSweepError for what the tool refuses."""
+    """One sweep in one tool. A run that was only partly written counts as missing, and `write`
+    replaces it. Methods raise LpSweepError if the tool refuses."""
 
     def has(self, key: str) -> bool:
-        """Whether the run of that key is there, whole. Asks the tool nothing: it is what was there
-        when the mirror was opened, and what it has written."""
+        """Whether the complete run was there when the mirror was opened, or was written since. Does
+        not ask the tool."""
         ...
 
     def write(self, run: MirroredRun) -> None: ...
 
 
 def check_installed(kinds: Collection[MirrorKind]) -> None:
-    """Raises PreflightError that says what to install."""
+    """Raises PreflightError with the command that installs a missing package."""
     for kind in kinds:
         module, install = _NEEDS[kind]
         if find_spec(module) is None:
@@ -59,8 +59,8 @@ def check_installed(kinds: Collection[MirrorKind]) -> None:
 
 
 def open_mirror(kind: MirrorKind, sweep: str) -> Mirror:
-    """Where the tool's own settings say: docs/mirrors.md. Raises PreflightError without its
-    package, LpSweepError for what it refuses."""
+    """Opens a mirror at the place that the tool's own settings name (docs/mirrors.md). Raises
+    PreflightError without its package, LpSweepError if the tool refuses."""
     check_installed([kind])
     module = import_module(f"lp_sweep.orchestrator.mirrors.to_{kind.value}")
     return cast(Mirror, module.opened(sweep))
@@ -68,7 +68,7 @@ def open_mirror(kind: MirrorKind, sweep: str) -> Mirror:
 
 @contextmanager
 def answering(kind: MirrorKind, *refusals: type[Exception]) -> Iterator[None]:
-    """Raises a tool's refusal as one sentence without secrets: an address may hold a password."""
+    """Raises a tool's error as one sentence without secrets: an address may hold a password."""
     try:
         yield
     except refusals as error:

@@ -1,8 +1,7 @@
-"""MLflow: an experiment per sweep, a run per trial. The server, database or folder is the one of
-MLFLOW_TRACKING_URI, the experiment that of MLFLOW_EXPERIMENT_NAME or the sweep's name.
+"""MLflow: an experiment per sweep, a run per trial. MLFLOW_TRACKING_URI names the server, database
+or folder; MLFLOW_EXPERIMENT_NAME or the sweep's name is the experiment.
 
-A run is found again by its tag `lp_sweep.key`. One that still says RUNNING was broken off while it
-was written.
+The tag `lp_sweep.key` identifies a run. A run that is still RUNNING was only partly written.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ def _tags(run: MirroredRun) -> dict[str, Any]:
 
 
 def _metrics(run: MirroredRun, at: int) -> list[Metric]:
-    """Curves by epoch, then what is known at the end, at the last epoch."""
+    """Curves by epoch, then the results, at the last epoch."""
     curves = [Metric(point.metric, point.value, at, point.epoch) for point in run.curves]
     return curves + [Metric(name, value, at, run.last_epoch) for name, value in run.results.items()]
 

@@ -1,8 +1,7 @@
 """TensorBoard: a folder of one event file per trial, `<sweep>/<name>--<key>`, below
 TENSORBOARD_LOGGING_DIR or `runs`.
 
-By tensorboardX, which Ray Tune brings, so that nothing is to be installed to write them. A folder
-gets its name when it is whole.
+Uses tensorboardX, which Ray Tune installs. A folder gets its name when it is complete.
 """
 
 from __future__ import annotations

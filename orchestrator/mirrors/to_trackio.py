@@ -1,8 +1,8 @@
 """trackio: a project per sweep, a run per trial, in the local store at TRACKIO_DIR. `trackio sync`
 sends a project to a Space.
 
-Not by `trackio.init`: that prints on stdout, asks the hub for the user's name, and only warns where
-a value is lost. A run is one transaction, as in trackio's own importers.
+Does not use `trackio.init`, which prints on stdout, asks the hub for the user's name, and loses
+values with a mere warning. A run is one transaction, as in trackio's own importers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TrackioMirror:
 
     def write(self, run: MirroredRun) -> None:
         points = run.by_epoch()
-        # a run without a number would not be there
+        # trackio drops a run without any number
         points.setdefault(run.last_epoch, {}).update(
             {**run.results, "failed": float(run.failure is not None)}
         )

@@ -1,8 +1,8 @@
 """Weights & Biases: a run per trial, in the project of WANDB_PROJECT or `lp-sweep`, a group per
 sweep.
 
-A run's identifier follows from the sweep and the key, so that it is found again: at the server, or
-with WANDB_MODE=offline among the folders below WANDB_DIR.
+A run's identifier is made from the sweep and the key, and is looked up at the server, or with
+WANDB_MODE=offline in the folders below WANDB_DIR.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class WandbMirror:
     def __init__(self, sweep: str, project: str) -> None:
         self._sweep, self._project = sweep, project
         offline = os.environ.get("WANDB_MODE", "online") != "online"
-        # else it would ask for one, in the midst of a run
+        # without a key, W&B would ask for one during the run
         if not offline and not wandb.login(prompt=False, verify=False):
             raise LpSweepError(
                 "wandb: no API key. Log in with `wandb login`, set WANDB_API_KEY, or keep the runs "
@@ -64,7 +64,7 @@ class WandbMirror:
         self._ids.add(self._id(run.key))
 
     def _id(self, key: str) -> str:
-        """A trial may be of two sweeps, and a project hold both."""
+        """Two sweeps of one project may share a trial."""
         return f"{key}-{hashlib.sha256(self._sweep.encode()).hexdigest()[:8]}"
 
     def _ids_at_server(self) -> Iterable[str]:
@@ -87,7 +87,7 @@ def _local_ids() -> Iterable[str]:
 
 
 def _settings() -> Any:
-    """Quiet, and without what W&B gathers by itself: command line, host, code, console, load."""
+    """Quiet, and without what W&B collects itself: command line, host, code, console, load."""
     return wandb.Settings(
         console="off",
         silent=True,

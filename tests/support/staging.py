@@ -42,7 +42,7 @@ def staged(world: Path, **changes: Any) -> tuple[Job, Job]:
 
 
 def measurement(job: Job, measure: str, **settings: Any) -> dict[str, Any]:
-    """One of the job's trained network, as a job names it; `trial=""`: of the pre-trained one."""
+    """One of the job's trained network, as a job names it."""
     trial = spec_of(job)
     spec = ProfileSpec(
         model_fingerprint=trial.model_fingerprint,
@@ -50,7 +50,8 @@ def measurement(job: Job, measure: str, **settings: Any) -> dict[str, Any]:
         data_fingerprint=trial.data_fingerprint,
         max_length=trial.recipe.max_length,
         measure=measure,
-        **{"trial": job["id"]} | settings,
+        trial=job["id"],
+        **settings,
     )
     return {"id": profile_id(spec), "spec": asdict(spec)}
 

@@ -1,8 +1,8 @@
 """Linear CKA: how alike two networks' layers are, whatever their width, rotation and scale.
 
 Kornblith et al. 2019, "Similarity of Neural Network Representations Revisited", section 3, the
-linear case: |Y'X|_F^2 / (|X'X|_F |Y'Y|_F), features centred. Exact, in mini-batches: memory is
-bounded by `max_bytes` and a batch, not by the number of examples.
+linear case: |Y'X|_F^2 / (|X'X|_F |Y'Y|_F), features centred. Exact, although computed in batches:
+memory depends on `max_bytes` and the size of a batch, not on the number of examples.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from transformers import PreTrainedModel
 from lp_sweep.trials.model.states import Batch, Site, layer_states
 
 MAX_BYTES = 512 * 2**20
-_ROWS = 1024  # turned into float64 at once
+_ROWS = 1024  # converted to float64 at once
 
-# Goes over the examples, the same ones each time: per batch, each layer's (N, features).
+# Iterates over the same examples at each call: per batch, each layer's (N, features).
 Features = Callable[[], Iterable[list[torch.Tensor]]]
 
 
@@ -35,14 +35,13 @@ def network_cka(
 ) -> npt.NDArray[np.float64]:
     """CKA of every layer of `first` with every layer of `second`: (La + 1, Lb + 1).
 
-    Row and column 0 are the embedding output; at the site "attention", which has none, they are
-    layer 1, and the result is (La, Lb). Compares the sentence tokens, or with `tokens` all real
-    tokens, an example counting as often as it has tokens. `make_batches` gives the same batches
-    each time (see `layer_states`) and is called several times for large networks.
+    Row and column 0 are the embedding output. The site "attention" has none: the result is (La, Lb)
+    from layer 1 on. Compares the sentence tokens, or with `tokens` all real tokens. `make_batches`
+    returns the same batches each time (see `layer_states`); for large networks it is called
+    several times.
 
-    The sentence token has no CKA where it is the same in every example: at the embedding output,
-    which is nan for BERT.
-    Raises UnsupportedModelError, or ValueError when there is no example.
+    A layer whose states are the same for every example has nan, such as the sentence token at
+    BERT's embedding output. Raises UnsupportedModelError, or ValueError if there is no example.
     """
 
     def features(model: PreTrainedModel) -> Features:
@@ -60,13 +59,12 @@ def linear_cka(
 ) -> npt.NDArray[np.float64]:
     """CKA of each layer of `first` with each of `second`, (La, Lb), from 0 to 1.
 
-    `first` and `second` each return a fresh iterable over the same batches of examples. The
-    products of features by features are summed in float64 and take at most `max_bytes`, or what one
-    takes: where all together would take more, the examples are gone over several times.
+    `first` and `second` each return a fresh iterable over the same batches of examples. Products
+    of features are summed in float64. If they need more than `max_bytes` in all, they are computed
+    in several passes over the examples, of at least one product each.
 
-    nan where a layer gives every example the same, to the last few bits of its type: nothing can be
-    said of its similarity, and a 0 would say "unlike".
-    Raises ValueError when there is no example, or the two don't have the same ones.
+    nan if a layer is the same for every example, up to rounding: 0 would mean "unlike".
+    Raises ValueError if there is no example or the two have different ones.
     """
     sums: dict[Pair, float] = {}
     constant: dict[Layer, bool] = {}
@@ -115,7 +113,7 @@ def _together(first: Features, second: Features) -> Iterator[dict[Layer, torch.T
 
 
 def _passes(widths: Mapping[Layer, int], max_bytes: int) -> Iterator[list[Pair]]:
-    """All products needed, in lists that fit into `max_bytes`, or of one product."""
+    """All products, in lists that fit into `max_bytes` or hold one product."""
     rows, columns = ([layer for layer in widths if layer.side == side] for side in (0, 1))
     chosen: list[Pair] = []
     taken = 0
@@ -147,8 +145,8 @@ def _size(batch: Mapping[Layer, torch.Tensor]) -> int:
 class _Moments:
     """Sums of products of centred features, over one pass.
 
-    Each batch is centred on its own mean; that its mean is not the mean so far comes in as one row
-    more (Chan et al. 1979), so nothing large is ever subtracted from something large.
+    Each batch is centred on its own mean. One more row accounts for the difference from the mean so
+    far (Chan et al. 1979), which avoids cancellation.
     """
 
     def __init__(self, pairs: list[Pair]) -> None:
@@ -179,7 +177,7 @@ class _Moments:
         return torch.cat([rows - mean, shift[None] * weight**0.5])
 
     def constant(self, layer: Layer) -> bool:
-        """Whether the rows spread no further than their type's rounding."""
+        """Whether the rows differ by no more than rounding."""
         variance = float(self.products[layer, layer].trace()) / self.count
         size = variance + float(self.means[layer].square().sum())
         return variance <= size * (4 * self.epsilon[layer]) ** 2

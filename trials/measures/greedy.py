@@ -1,7 +1,7 @@
-"""Greedy selection: fine-tune the full network, then drop the layer that hurts least, repeatedly.
+"""Greedy selection: fine-tune the full network, then repeatedly drop the layer that hurts least.
 
-What hurts is judged on a part of the train rows that the fine-tuning did not see; the dev set takes
-no part. After each drop every layer that is left is tried anew, without further training.
+Scores are of train rows held out from the fine-tuning, never of the dev set. Each step tries every
+remaining layer, without further training.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lp_sweep.trials.train.steps import Setting, evaluate
 
 
 class Step(NamedTuple):
-    """The layer that went, and the score of what was left, on the rows held out."""
+    """The dropped layer, and the score of the remaining ones on the held-out rows."""
 
     layer: int
     score: float
@@ -39,10 +39,8 @@ def greedy_order(
     spec: ProfileSpec,
     halvings: int,
 ) -> list[Step]:
-    """L - 1 steps. The network, which has all its layers, is trained in place.
-
-    spec: its `recipe` and `seed` are those of the fine-tuning. halvings: of the micro-batch.
-    """
+    """L - 1 steps. Trains the full network `model` in place, with the recipe and seed of `spec`.
+    halvings: of the micro-batch."""
     assert spec.recipe is not None
     assert spec.seed is not None
     learned, held_out = _parted(data.train)
@@ -75,7 +73,7 @@ def _dropped_one_by_one(
     steps, left = [], list(layers)
     while len(left) > 1:
         scores = {layer: _score_without(model, left, layer, rows, setting) for layer in left}
-        # of equals the highest goes; no number is the worst
+        # the highest of equal layers goes; nan is the worst score
         best = max(left, key=lambda layer: (np.nan_to_num(scores[layer], nan=-2.0), layer))
         steps.append(Step(best, scores[best]))
         left.remove(best)
@@ -100,7 +98,7 @@ def _score_without(
 
 
 def _parted(train: EncodedSplit) -> tuple[EncodedSplit, EncodedSplit]:
-    """Rows to learn from and rows held out, by an order that is the same for every network."""
+    """Rows to learn from and held-out rows, the same for every network."""
     order = np.random.default_rng(0).permutation(len(train))
     count = held_out_rows(len(train))
     return train.take(np.sort(order[count:])), train.take(np.sort(order[:count]))

@@ -1,6 +1,6 @@
-"""How little a layer, or a run of layers, does, and how far fine-tuning moved it, by cosines.
+"""Cosines of a network's states: how little layers change them, and how far fine-tuning moved them.
 
-Takes networks' states, batch by batch; chooses no layers and trains nothing.
+Takes the states batch by batch; chooses no layers and trains nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class CosineSums(NamedTuple):
 
 
 def cosine_sums(states: LayerStates) -> CosineSums:
-    """Over the real tokens of a batch, or over its sentence tokens where it holds no others."""
+    """Over the real tokens of a batch, or its sentence tokens if it has no others."""
     cosines = torch.stack(
         [
             torch.cosine_similarity(

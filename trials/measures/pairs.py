@@ -1,8 +1,7 @@
-"""How much faster one thing is than another, from runs that take turns.
+"""How much faster one function is than another, from runs that take turns.
 
-What else a machine does comes and goes: two runs one after the other see the same of it, and their
-ratio hardly any. Pure statistics over two functions that say how long they took; it knows no
-network and no clock.
+Two consecutive runs see the same load of the machine, so their ratio hardly depends on it. Only
+statistics over two functions that return their times; knows no network and no clock.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy as np
 
 
 class Took(NamedTuple):
-    """One run, in milliseconds. `ms` is what the ratios are of."""
+    """One run, in milliseconds. Ratios are of `ms`."""
 
     ms: float
     wall_ms: float
@@ -23,11 +22,9 @@ class Took(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """How often. `widest`: the interquartile range, as a share of the median, above which the
-    pairs are taken again; `rounds`: at most, each with `pairs` more than the one before.
-
-    `seconds`: once the pairs have taken that long, and the warm-ups a sixth of it, no more are
-    taken than `fewest`: a slow step is steady after few."""
+    """How many runs. `widest`: a round with a larger interquartile range, as a share of the median,
+    is followed by another one with `pairs` more, up to `rounds`. After `seconds` of pairs, and a
+    sixth of that of warm-ups, only `fewest` are taken: a slow step is steady after few."""
 
     warm_ups: int = 10
     pairs: int = 20
@@ -61,7 +58,7 @@ class Comparison:
 
 
 def compare(full: Callable[[], Took], pruned: Callable[[], Took], rule: Rule = RULE) -> Comparison:
-    """The steadiest round: the first that is narrow enough, else the narrowest of all."""
+    """The first round that is narrow enough, else the narrowest."""
     _take_turns(full, pruned, rule.warm_ups, fewest=1, seconds=rule.seconds / 6)
     best: Comparison | None = None
     left = rule.seconds
@@ -84,8 +81,8 @@ def _seconds(pairs: Sequence[tuple[Took, Took]]) -> float:
 def _take_turns(
     full: Callable[[], Took], pruned: Callable[[], Took], pairs: int, fewest: int, seconds: float
 ) -> list[tuple[Took, Took]]:
-    """(full, pruned) of each pair. Every other one begins with the pruned network, so that what
-    the first of two leaves behind (a warm cache, a busy device) is no advantage of the same one."""
+    """(full, pruned) of each pair. Every other pair begins with the pruned network, so that neither
+    always profits from what the first run leaves behind, such as a warm cache."""
     found: list[tuple[Took, Took]] = []
     for number in range(pairs):
         if number >= fewest and _seconds(found) >= seconds:

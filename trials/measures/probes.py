@@ -48,7 +48,7 @@ def probe_scores(
 
     Vectors are (L + 1, N, H) as from `sentence_vectors`, labels (N,) classes or numbers. The probe
     is scikit-learn's LogisticRegression (lbfgs, C=1) or, for regression, Ridge (alpha=1), on
-    features standardised over the train rows. A class that no train row has is never predicted.
+    features standardised over the train rows. A class without train rows is never predicted.
     Raises ValueError without train or dev rows.
     """
     if not len(train_labels) or not len(dev_labels):
@@ -66,11 +66,9 @@ def probe_scores(
 
 
 def _standardised(train: Vectors, dev: Vectors) -> tuple[Array, Array]:
-    """In float64, by the train rows' mean and deviation. A constant feature says nothing: 0.
-
-    Constant to float32's rounding, that is: at BERT's embedding output every example's sentence
-    token is the same, and noise of the last bit must not be blown up to a feature.
-    """
+    """In float64, by the train rows' mean and deviation. A feature that is constant up to float32's
+    rounding becomes 0, not blown-up noise: at BERT's embedding output all sentence tokens are
+    equal."""
     from sklearn.preprocessing import StandardScaler
 
     scaler = StandardScaler().fit(train.astype(np.float64))

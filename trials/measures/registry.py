@@ -1,8 +1,8 @@
-"""The measurements of a network's layers, one entry each: what a profile may be of.
+"""The table of measurements of a network's layers.
 
-An entry says what the measurement needs, who may ask for it, which function takes it and how it is
-shown. None changes the network but `greedy`, which trains it. The sweep file and the plan read this
-table too, so torch is imported only inside the functions.
+An entry holds a measurement's function, its needs, the networks that it applies to, and how it is
+shown. Only `greedy` changes the network: it trains it. The sweep file and the plan also read this
+table, so torch is imported only inside the functions.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from lp_sweep.trials.data.batches import EncodedSplit, EncodedTask, Padding
-    from lp_sweep.trials.measures.devstates import DevStates, Keep
-    from lp_sweep.trials.model.states import Batch, Site
+    from lp_sweep.trials.model.states import Batch, LayerStates, Site
 
-_GREEDY_SEED = 0  # of its own fine-tuning: every seed of the sweep has the layers that it chose
+_GREEDY_SEED = 0  # of its own fine-tuning: all seeds of a sweep share the chosen layers
 
 
 class NamedValue(NamedTuple):
@@ -39,8 +38,8 @@ class NamedValue(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """`layers` is what a strategy selects by: (1-based layer, value). `logits` are stored beside
-    the row, in TEACHER_LOGITS."""
+    """`layers`, (1-based layer, value), is what a strategy selects by. `logits` are stored in
+    TEACHER_LOGITS."""
 
     layers: Sequence[tuple[int, float]] = ()
     values: Sequence[NamedValue] = ()
@@ -49,17 +48,15 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A network to be measured, and what with. `other` loads the network that it is compared
-    with, on the same device."""
+    """A network to measure, with its inputs. `other` loads the network to compare it with, on the
+    same device."""
 
     model: PreTrainedModel
     encoded: EncodedTask
     padding: Padding
     device: torch.device
-    halvings: int  # of its batches, since whole ones found no memory
+    halvings: int  # of its batches, for lack of memory
     other: Callable[[], PreTrainedModel] = field(repr=False)
-    keep: Keep | None = None  # of the network, where it is one that more measures may be of
-    keep_other: Keep | None = None
 
     @property
     def dev(self) -> EncodedSplit:
@@ -78,26 +75,11 @@ class Subject:
     def dev_batches(self) -> Iterator[Batch]:
         return self.batches(self.dev)
 
-    def states(self) -> DevStates:
-        """Those of the network over the main dev split."""
-        return self._states(self.model, self.keep)
+    def states(self, *, only_sentence: bool = False) -> Iterator[LayerStates]:
+        """The network's states over the main dev split, batch by batch."""
+        from lp_sweep.trials.model.states import layer_states
 
-    def other_states(self) -> DevStates:
-        return self._states(self.other(), self.keep_other)
-
-    def _states(self, model: PreTrainedModel, keep: Keep | None) -> DevStates:
-        from lp_sweep.trials.data.batches import chunks
-        from lp_sweep.trials.measures.devstates import DevStates
-
-        ordered = np.sort(self.dev.lengths)
-        widths = [len(part) * int(part[-1]) for part in chunks(ordered, self.batch_size)]
-        return DevStates(
-            model=model,
-            batches=self.dev_batches,
-            rows=len(self.dev),
-            padded_tokens=sum(widths),
-            keep=keep,
-        )
+        return layer_states(self.model, self.dev_batches(), only_sentence=only_sentence)
 
     @property
     def batch_size(self) -> int:
@@ -109,13 +91,13 @@ class Subject:
 def _contribution(subject: Subject, spec: ProfileSpec) -> Found:
     from lp_sweep.trials.measures.influence import cosine_sums, mean_cosines
 
-    return _by_layer(subject, mean_cosines(map(cosine_sums, subject.states().sentence())))
+    return _by_layer(subject, mean_cosines(map(cosine_sums, subject.states(only_sentence=True))))
 
 
 def _block_influence(subject: Subject, spec: ProfileSpec) -> Found:
-    from lp_sweep.trials.measures.influence import mean_cosines
+    from lp_sweep.trials.measures.influence import cosine_sums, mean_cosines
 
-    return _by_layer(subject, mean_cosines(subject.states().cosines()))
+    return _by_layer(subject, mean_cosines(map(cosine_sums, subject.states())))
 
 
 def _by_layer(subject: Subject, values: Sequence[float]) -> Found:
@@ -126,7 +108,7 @@ def _angular(subject: Subject, spec: ProfileSpec) -> Found:
     """From `layer` to `other`, both in: how far the sentence token turns."""
     from lp_sweep.trials.measures.influence import angular_distances
 
-    distances = angular_distances(subject.states().sentence())
+    distances = angular_distances(subject.states(only_sentence=True))
     numbers = _states(subject.model)
     pairs = combinations(range(len(numbers)), 2)
     return Found(
@@ -167,7 +149,7 @@ def _probes(subject: Subject, spec: ProfileSpec) -> Found:
     scores = probe_scores(
         sentence_vectors(learned),
         np.asarray(train.labels)[chosen],
-        sentence_vectors(subject.states().sentence()),
+        sentence_vectors(subject.states(only_sentence=True)),
         np.asarray(subject.dev.labels)[dev],
         spec.task,
         subject.encoded.label_names,
@@ -183,9 +165,10 @@ def _probes(subject: Subject, spec: ProfileSpec) -> Found:
 
 def _similarity(subject: Subject, spec: ProfileSpec) -> Found:
     from lp_sweep.trials.measures.influence import similarity_profile
+    from lp_sweep.trials.model.states import layer_states
 
-    kept = _original(subject.model.config)
-    rows = similarity_profile(subject.other_states().whole(), subject.states().whole(), kept)
+    pretrained = layer_states(subject.other(), subject.dev_batches())
+    rows = similarity_profile(pretrained, subject.states(), _original(subject.model.config))
     return Found(
         values=[
             NamedValue(name, row.layer, row.layer, _number(getattr(row, name)))
@@ -252,12 +235,11 @@ def _own_training(recipe: Recipe, rows: int) -> dict[str, Any]:
 class Measurement:
     """One entry of MEASURES.
 
-    `networks`: those for which a sweep file may ask for it under `measure:`; () where only a
-    strategy does. `needs(recipe, rows)`: the fields of its ProfileSpec beside the usual ones.
-    `compares`: whether it looks at a second network, the pre-trained one; with `to_full` a pruned
-    network is compared with the full one. `blocks`: whether its values are of runs of layers, from
-    `layer` to `other`. `shown`: the heading that `lp-sweep show` prints; `column`: the heading of
-    `Found.layers` there.
+    `networks`: those that a sweep file may measure under `measure:`; () if only a strategy uses it.
+    `needs(recipe, rows)`: more fields of its ProfileSpec. `compares`: whether it compares with the
+    pre-trained network; with `to_full` a pruned network is compared with the full one. `blocks`:
+    whether values are of runs of layers, from `layer` to `other`. `shown` and `column`: headings of
+    `lp-sweep show`, of the measurement and of `Found.layers`.
     """
 
     run: Callable[[Subject, ProfileSpec], Found]

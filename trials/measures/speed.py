@@ -1,8 +1,7 @@
-"""The time of a batch through a pruned network, beside the network with all its layers.
+"""Times a batch through a pruned network and through the network with all its layers.
 
-Both stand in one process on one device and take turns. Each goes forward as transformers has it,
-over batches in which every row is full: neither padding nor what `compute: fast` leaves out can
-pass for an effect of the layers.
+Both are in one process on one device and take turns. They use transformers' own forward pass on
+batches without padding, so that only the layers differ.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ def compare_networks(
 ) -> list[Timing]:
     """Inference and fine-tuning steps at each batch; the weights of both change.
 
-    Each of the two is left out from the batch on that finds no memory for it, unless that is the
-    smallest. Raises ValueError for networks on two devices: their ratio would be one of devices.
+    Inference, or fine-tuning, ends at the first batch size that does not fit into memory; the
+    smallest has to fit. Raises ValueError for networks on different devices.
     """
     if full.device != pruned.device:
         raise ValueError(
@@ -80,7 +79,7 @@ def _compared(
     make: Callable[[PreTrainedModel], Callable[[], None]],
     rule: Rule,
 ) -> Comparison:
-    """With what `make` makes, an optimiser's averages among it, gone when it returns."""
+    """What `make` makes, such as an optimiser's averages, is freed on return."""
     of_full, of_pruned = make(full), make(pruned)
     return compare(
         lambda: _timed(of_full, full.device), lambda: _timed(of_pruned, full.device), rule
@@ -88,11 +87,11 @@ def _compared(
 
 
 def random_rows(model: PreTrainedModel, batch: int, length: int) -> dict[str, torch.Tensor]:
-    """`input_ids` and `attention_mask`, (B, T) int64 on the model's device: none is padding."""
+    """`input_ids` and `attention_mask`, (B, T) int64 on the model's device, without padding."""
     words = model.get_input_embeddings().weight.shape[0]
     ids = torch.randint(words, (batch, length), generator=torch.Generator().manual_seed(0))
     padding = getattr(model.config, "pad_token_id", None)
-    if padding is not None:  # RoBERTa takes positions from the words, and padding has none
+    if padding is not None:  # RoBERTa gives padding no position
         ids[ids == padding] = (padding + 1) % words
     rows = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     return {name: tensor.to(model.device) for name, tensor in rows.items()}
@@ -131,7 +130,7 @@ def _finetuning(
 
 
 def _timed(once: Callable[[], None], device: torch.device) -> Took:
-    """On a CPU the ratio is of the process's own time: what other processes take is not in it."""
+    """On a CPU the ratio is of the process's own time, without that of other processes."""
     if device.type == "cuda":
         return _timed_on_gpu(once, device)
     wall, used = time.perf_counter(), time.process_time()

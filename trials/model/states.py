@@ -52,24 +52,6 @@ class LayerStates(NamedTuple):
         """The real tokens of each of `layers`, row by row, (N, H)."""
         return [states[self.mask] for states in self.layers]
 
-    def sentence_only(self) -> LayerStates:
-        """As from `layer_states(..., only_sentence=True)`: T = 1."""
-        rows = torch.arange(len(self.sentence_at), device=self.sentence_at.device)
-        return self._each(lambda states: states[rows, self.sentence_at][:, None])._replace(
-            mask=torch.ones_like(self.mask[:, :1]), sentence_at=torch.zeros_like(self.sentence_at)
-        )
-
-    def to(self, device: torch.device) -> LayerStates:
-        return self._each(lambda states: states.to(device))._replace(
-            mask=self.mask.to(device), sentence_at=self.sentence_at.to(device)
-        )
-
-    def _each(self, change: Reader) -> LayerStates:
-        """Tensors shared by `layers` and `inputs` stay shared."""
-        changed = {id(states): change(states) for states in [*self.layers, *self.inputs]}
-        layers, inputs = ([changed[id(s)] for s in found] for found in (self.layers, self.inputs))
-        return self._replace(layers=layers, inputs=inputs)
-
 
 def layer_states(
     model: PreTrainedModel,

@@ -1,8 +1,7 @@
-"""The state of a long training, in the store: another try goes on from it with the same result.
+"""Checkpoints of long trainings, in the store. Another try continues with the same result.
 
-A checkpoint is one file, `checkpoints/<trial_id>.safetensors`. One that is torn or of something
-else is ignored with a warning, and one that can't be written is a warning too: neither ever fails
-a trial.
+A checkpoint is one file, `checkpoints/<trial_id>.safetensors`. A file that is damaged or does not
+fit is ignored with a warning; so is a failure to write one. Neither fails a trial.
 """
 
 from __future__ import annotations
@@ -30,9 +29,12 @@ from lp_sweep.trials.train.steps import EpochMetric, Progress
 from lp_sweep.trials.worker.job import announced
 
 FOLDER = "checkpoints"
-_ABANDONED_SECONDS = 86_400.0  # no try needs its local copy for so long
-_LEAVING_SECONDS = 20.0  # between two checkpoints on a machine that will soon be taken
-FORMAT = 1  # another one where what is saved, or the arithmetic of training, changes
+_ABANDONED_SECONDS = 86_400.0  # no try needs its local copy for that long
+_LEAVING_SECONDS = 20.0  # between two checkpoints on a machine that will soon be taken away
+FORMAT = 1  # increase it when the saved state or the arithmetic of training changes
+
+
+_IGNORED = "ignored, the training starts from the beginning"
 
 
 def file_name(trial: str) -> str:
@@ -40,12 +42,12 @@ def file_name(trial: str) -> str:
 
 
 class Subject(NamedTuple):
-    """The values that a checkpoint must share with the trial that continues from it."""
+    """What a checkpoint and the trial that continues from it must have in common."""
 
     trial_id: str
     identity_version: int
     spec: str  # canonical JSON
-    precision: str  # as used: `auto` is not the same on every device
+    precision: str  # as used: `auto` depends on the device
     device_type: str
 
 
@@ -58,7 +60,7 @@ class Header:
     halvings: int  # of the micro-batch
     micro_batch: int
     step: int
-    epoch: int  # under way, from 0
+    epoch: int  # the current one, from 0
     train_losses: list[float]
     epoch_metrics: list[EpochMetric]
     seconds_train: float
@@ -67,7 +69,7 @@ class Header:
 
     @classmethod
     def parse(cls, text: str) -> Header:
-        """Raises ValueError, TypeError or KeyError for what is not a header of this format."""
+        """Raises ValueError, TypeError or KeyError if it is no header of this format."""
         plain = json.loads(text)
         if plain["format"] != FORMAT:
             raise ValueError(f"its format is {plain['format']!r}; this lp-sweep reads {FORMAT}")
@@ -79,10 +81,10 @@ class Header:
 
 
 class Checkpoints(Saver):
-    """Reads and writes the checkpoint of one trial, for one try at it.
+    """Reads and writes the checkpoint of one try at a trial.
 
-    `every`: seconds of training before the first and between two. `batch_size`: the recipe's.
-    `patience`: seconds to wait for the store when reading; a training does not wait to write.
+    `every`: seconds of training before each checkpoint. `batch_size`: the recipe's.
+    `patience`: seconds to wait for an unreachable store when reading; writing does not wait.
     """
 
     def __init__(
@@ -105,8 +107,8 @@ class Checkpoints(Saver):
         self._found: Header | None = None
 
     def find(self, halvings: int) -> int:
-        """Look for a stored checkpoint that is whole, of this trial, and of no larger micro-batch
-        than this try's: one record is of one micro-batch. How often it is halved, then."""
+        """Finds a valid checkpoint of this trial whose micro-batch is not larger than this try's.
+        Returns its halvings, else this try's: all steps of a record use one micro-batch."""
         self._halvings, header = halvings, self._fetch()
         if header is not None and header.halvings >= halvings:
             self._found, self._halvings = header, header.halvings
@@ -122,8 +124,8 @@ class Checkpoints(Saver):
                 return None
             header = Header.parse(read_state(self._local))
             _check_subject(header.subject, self.subject)
-        except Exception as error:  # whatever a file or a network can do
-            self._warn("ignored, the training starts anew", error)
+        except Exception as error:  # of the file or the network
+            self._warn(_IGNORED, error)
             return None
         return header
 
@@ -132,7 +134,7 @@ class Checkpoints(Saver):
         return self._found.epoch if self._found else 0
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
-        """The state that `find` found, put back into both; where there is none, the start."""
+        """Loads the state that `find` found into both; without one, starts from the beginning."""
         header, self._found = self._found, None
         self._last = time.monotonic()  # a training shorter than `every` writes nothing
         if header is None:
@@ -140,7 +142,7 @@ class Checkpoints(Saver):
         try:
             step_losses = load_state(self._local, model, optimizer)
         except (ValueError, OSError) as error:
-            self._warn("ignored, the training starts anew", error)
+            self._warn(_IGNORED, error)
             return Progress()
         finally:
             self.close()
@@ -157,12 +159,12 @@ class Checkpoints(Saver):
         )
 
     def due(self) -> bool:
-        """After `every` seconds, or less where this machine will soon be taken."""
+        """Whether `every` seconds have passed, or less if this machine will soon be taken away."""
         waited = time.monotonic() - self._last
         return waited >= self.every or (waited >= _LEAVING_SECONDS and announced(self._cache_dir))
 
     def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
-        """Write the state. Whatever is in the way is a warning: the training is not harmed."""
+        """Writes the state. Only warns if it can't: the training continues."""
         text = json.dumps(asdict(self._header(progress)))
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -192,7 +194,7 @@ class Checkpoints(Saver):
         )
 
     def close(self) -> None:
-        """Remove this try's local copy."""
+        """Removes this try's local copy."""
         with suppress(OSError):
             self._local.unlink(missing_ok=True)
 
@@ -208,8 +210,8 @@ def _check_subject(found: Subject, wanted: Subject) -> None:
 
 
 def _remove_orphans(folder: Path) -> None:
-    """Local copies, and halves of them, whose process was killed. Machines may share the folder:
-    of another one's processes nobody here knows whether they live."""
+    """Deletes local copies and partial downloads of killed processes. Another machine may share the
+    folder: its files are deleted only when they are old."""
     latest, here = time.time() - _ABANDONED_SECONDS, machine_key()
     for path in (*folder.glob("*.safetensors"), *folder.glob(".*.tmp")):
         machine, pid, *_ = path.name.split(".")
@@ -254,7 +256,7 @@ def save_state(path: Path, text: str, tensors: dict[str, torch.Tensor]) -> None:
 
 
 def read_state(path: Path) -> str:
-    """The text of a whole file. Raises ValueError or SafetensorError for any other."""
+    """The text of an intact file. Raises ValueError or SafetensorError for any other file."""
     with safe_open(path, framework="pt") as file:
         metadata = file.metadata() or {}
         if not {_TEXT, _CHECKSUM} <= set(metadata):
@@ -269,9 +271,9 @@ def read_state(path: Path) -> str:
 
 
 def load_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> torch.Tensor:
-    """Put the file's state into both, and give its `step_losses`.
+    """Loads the file's state into both and returns its `step_losses`.
 
-    All of it or, on ValueError, nothing: when the file's tensors are not those of this network.
+    Raises ValueError, and changes nothing, if the tensors are not those of this network.
     """
     targets = dict(_named(model))
     with safe_open(path, framework="pt") as file:
@@ -303,7 +305,7 @@ def _state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torc
 
 
 def _named(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and buffers. Tied weights stand once."""
+    """Parameters and buffers; tied weights once."""
     return dict(model.named_parameters()) | dict(model.named_buffers())
 
 

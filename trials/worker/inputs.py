@@ -1,4 +1,4 @@
-"""The inputs of a job: its network and its task's tokens, checked against each other."""
+"""Loads a job's network and its task's tokens, and checks that they fit each other."""
 
 from __future__ import annotations
 
@@ -25,17 +25,16 @@ from lp_sweep.trials.model.modelfiles import go_offline, longest_row
 from lp_sweep.trials.model.prune import load_pruned
 from lp_sweep.trials.train.thresholds import output_bias
 from lp_sweep.trials.worker.job import Job
-from lp_sweep.trials.worker.resident import Head, Source, Stamp, Words, resident
+from lp_sweep.trials.worker.resident import Head, Source, Words, resident
 
 
 class Inputs(NamedTuple):
-    """A network on the CPU, a task's tokens, and what the tokenizer says of padding."""
+    """A network on the CPU, a task's tokens, and the tokenizer's padding."""
 
     model: PreTrainedModel
     tokenizer: Any
     encoded: EncodedTask
     padding: Padding
-    origin: Stamp | None  # of the files of the job's pre-trained model
     seconds_load: float
     seconds_tokenise: float
 
@@ -47,15 +46,14 @@ def load_inputs(
     seed: int,
     start: Path | None = None,
 ) -> Inputs:
-    """Tokens come from the cache where they are there. Raises TrialError for what doesn't fit.
+    """Tokens come from the cache if it has them. Raises TrialError for inputs that do not fit.
 
-    `start`: the folder of a trained network to go on from, in place of the pre-trained model;
-    `kept_layers`: None keeps all that it has.
+    `start`: the folder of a trained network, used instead of the pre-trained model.
+    `kept_layers`: None keeps all layers.
     """
     begun = time.perf_counter()
     if job.place.offline:
         go_offline()
-    origin = _source(job).stamp()  # before anything is read: what is written later has another
     words = resident().words(_source(job))
     encoded = _encoded(job, spec, words, spec.unlabelled)
     loading = time.perf_counter()
@@ -73,15 +71,14 @@ def load_inputs(
         tokenizer,
         encoded,
         Padding.of(words.tokenizer),
-        origin,
         seconds_load=time.perf_counter() - loading,
         seconds_tokenise=loading - begun,
     )
 
 
 def with_rows_of(job: Job, inputs: Inputs, spec: ProfileSpec) -> Inputs:
-    """The inputs of a trial for a measurement of its network: a teacher answers for more rows than
-    it learned from, and what is measured of a student is of the labelled ones."""
+    """The inputs of a trial with the rows that a measurement of its network needs: a teacher also
+    scores unlabelled rows, and a student is measured on labelled rows alone."""
     if spec.unlabelled == job.trial.unlabelled:
         return inputs
     words = resident().words(_source(job))
@@ -91,7 +88,7 @@ def with_rows_of(job: Job, inputs: Inputs, spec: ProfileSpec) -> Inputs:
 def load_other(
     job: Job, inputs: Inputs, folder: Path | None, kept_layers: Sequence[int] | None = None
 ) -> PreTrainedModel:
-    """A second network for the same task: the one in `folder`, else the pre-trained one."""
+    """Another network for the same task: the trained one in `folder`, else the pre-trained one."""
     task = job.trial.task if job.kind == "trial" else job.profile.task
     head = Head(inputs.model.config.num_labels, kind_of(task).problem_type)
     return _network(job, head, kept_layers, 0, folder).eval()
@@ -104,7 +101,7 @@ def _source(job: Job) -> Source:
 def _network(
     job: Job, head: Head, kept_layers: Sequence[int] | None, seed: int, folder: Path | None
 ) -> PreTrainedModel:
-    """The trained one in `folder`, which nobody will ask for again, else the pre-trained one."""
+    """The trained network in `folder`, which is not cached, else the pre-trained one."""
     if folder is None:
         return resident().network(_source(job), head, kept_layers, seed)
     return load_pruned(
@@ -113,8 +110,8 @@ def _network(
 
 
 def _encoded(job: Job, spec: TrialSpec | ProfileSpec, words: Words, unlabelled: str) -> EncodedTask:
-    """Rows are read only where their tokens are not in the cache. `unlabelled`: the fingerprint of
-    those that follow the train rows; empty: none."""
+    """Reads rows only if the cache lacks their tokens. `unlabelled`: the fingerprint of the
+    unlabelled rows that follow the train rows, or ""."""
     if spec.kind == "trial":
         limits, length = (spec.recipe.limit_train, spec.recipe.limit_dev), spec.recipe.max_length
     else:
@@ -142,8 +139,7 @@ def _rows(
     unlabelled: str,
     loss: str,
 ) -> LoadedTask:
-    """Raises MissingInputError, also for rows that are not those of the plan: their tokens would
-    stand for others."""
+    """Raises MissingInputError, also for rows that have changed since the plan was made."""
     source = job.task.source
     task = load_task(
         spec.task,
@@ -164,7 +160,7 @@ def _rows(
 
 
 def _check_fit(job: Job, config: Any, data: EncodedTask) -> None:
-    """The plan's depth is the model's, and no row is longer than the model's positions."""
+    """Checks the planned depth, and that no row is longer than the model's positions."""
     planned, found = job.model.depth, getattr(config, "lp_sweep_original_depth", None)
     if found is not None and found != planned:
         raise MissingInputError(

@@ -1,9 +1,9 @@
-"""One job: what a worker is to do, and where. Imports no torch, so that a plan makes jobs.
+"""A job: what a worker does, and where. Imports no torch, since plans also make jobs.
 
-A job is a frozen value. It travels as plain data (`to_plain`), which JSON holds, and is parsed once
-where it arrives (`Job.from_plain`). `placed` brings its files to this node. `attempt_row` makes the
-row that a failed try leaves, for the worker, and for the driver where a worker was lost. `announce`
-tells the trainings of a machine that they will soon be cut off.
+A job travels as plain data that JSON can hold (`to_plain`), and the worker parses it once
+(`Job.from_plain`). `placed` brings its files to this node. `attempt_row` makes the row of a failed
+try, for a worker or for the driver of a lost worker. `announce` warns the trainings on a machine
+that it will soon be taken away.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ class TaskPlace(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """A measurement of a trial's network, taken by the trial's own worker."""
+    """A measurement of a trial's network. The trial's own worker takes it."""
 
     id: str
     spec: ProfileSpec
 
 
 class Lesson(NamedTuple):
-    """The source of a student: the trial of its teacher, and the measurement that holds the
-    teacher's logits of the train rows. Empty `teacher`: the measurement is of no trial."""
+    """What a student learns from: its teacher's trial, and the measurement that holds the teacher's
+    logits of the train rows. `teacher` is empty if no trial trained it."""
 
     teacher: str
     logits: str
@@ -80,14 +80,13 @@ class Lesson(NamedTuple):
         return self.teacher or self.logits
 
     def watched(self, student: TrialSpec) -> str | None:
-        """The trial whose network has to be there while `student` learns; None where its logits
-        are enough."""
+        """The trial whose network `student` needs in training; None if the logits are enough."""
         return self.teacher if student.distill and student.distill.needs_network else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a job is done and what becomes of it. None of this is part of an identifier."""
+    """Where a job runs and what is kept of it. None of this is part of an identifier."""
 
     cache_dir: Path = Path("lp-sweep-cache")  # tokens, unsent records, checkpoints under way
     store: str = ""  # the store's location
@@ -102,9 +101,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Work with the inputs it needs. `start` is the trial whose network it goes on from; `network`
-    says that other work needs this trial's network; `halvings` counts how often the micro-batch
-    was halved, for lack of memory, before this try."""
+    """Work with its inputs. `start`: the trial whose network it continues from; `network`: whether
+    other work needs this trial's network; `halvings`: how often the micro-batch was already halved
+    for lack of memory."""
 
     id: str
     spec: Spec
@@ -138,12 +137,12 @@ class Job:
 
     @property
     def unlabelled(self) -> str:
-        """The fingerprint of the unlabelled rows that the job reads; empty: none."""
+        """The fingerprint of the unlabelled rows that the job reads, or ""."""
         specs = (self.spec, *(item.spec for item in self.measures))
         return max((spec.unlabelled for spec in specs if spec.kind != "speed"), default="")
 
     def to_plain(self) -> dict[str, Any]:
-        """The inverse of `from_plain`: the fields of `place` stand beside the job's own."""
+        """The inverse of `from_plain`. The fields of `place` are next to the job's own."""
         return {
             "id": self.id,
             "kind": self.kind,
@@ -161,7 +160,7 @@ class Job:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Job:
-        """Raises KeyError, TypeError or ValueError for what is no job."""
+        """Raises KeyError, TypeError or ValueError if `plain` is not a job."""
         rest = dict(plain)
         kind, model, task = rest.pop("kind"), rest.pop("model"), rest.pop("task")
         measures, lesson = rest.pop("measures", ()), rest.pop("lesson", None)
@@ -184,7 +183,7 @@ class Job:
 
 
 class Failure(NamedTuple):
-    """How one try ended without a record. Holds text only: no frame, and so no network."""
+    """How a try failed, as text: a frame would keep its network in memory."""
 
     error_type: str
     message: str
@@ -202,8 +201,8 @@ class Failure(NamedTuple):
 def attempt_row(
     id_: str, job: Job, failure: Failure, *, final: bool, **told: object
 ) -> dict[str, Any]:
-    """A row of ATTEMPTS; its identifier starts with `id_`, that of the work it was a try at: the
-    job's own, or that of a measurement of its network. `told`: further columns."""
+    """A row of ATTEMPTS. `id_`: the job, or the measurement of its network, that was tried; the
+    row's identifier starts with it. `told`: more columns."""
     return {
         "attempt_id": f"{id_}.{uuid.uuid4().hex[:8]}",
         "trial_id": id_,
@@ -221,15 +220,14 @@ def attempt_row(
 
 
 def _storable(text: str) -> str:
-    """Without secrets, and without the lone surrogates that a file name of another encoding leaves
-    in a message."""
+    """Removes secrets, and lone surrogates, which come from file names in another encoding."""
     return redact_text(text.encode("utf-8", "replace").decode())
 
 
 def placed(job: Job, store: Store | None) -> Job:
-    """The job with paths that are there. What is neither here nor in the store (None: it is away)
-    stays as it is, for the one who opens it to say. Raises MissingInputError where this node can't
-    have it."""
+    """The job with its files on this node, fetched from the store where they are missing. A path
+    stays as it is if the store does not have it or is unreachable (None): opening it then reports
+    it. Raises MissingInputError if a file can't be fetched."""
     path, files, texts = _elsewhere(job)
     if store is None or (path is None and not files and not texts):
         return job
@@ -272,13 +270,12 @@ def data_files(files: Mapping[str, str]) -> dict[str, Path]:
 
 
 def _name(split: str, path: str) -> str:
-    """Its suffix says how a file is read."""
+    """The suffix decides how the file is read."""
     return f"{split}{Path(path).suffix}"
 
 
 def _elsewhere(job: Job) -> tuple[str | None, Mapping[str, str], str]:
-    """The model folder, the files of the task, and that of unlabelled rows, that are not on this
-    node."""
+    """The model folder, task files and unlabelled rows that are not on this node."""
     path = job.model.path
     folder = path if Path(path).is_absolute() and not Path(path).is_dir() else None
     reads = job.kind != "speed"  # the speed of a network is that of any rows
@@ -292,7 +289,7 @@ def _elsewhere(job: Job) -> tuple[str | None, Mapping[str, str], str]:
 
 
 def announce(cache_dir: Path, seconds: float) -> None:
-    """For so long: a machine may come back, and another run follow. Raises OSError."""
+    """The notice expires after `seconds`: the machine may come back. Raises OSError."""
     cache_dir.mkdir(parents=True, exist_ok=True)
     file, until = _file(cache_dir), time.time() + seconds
     file.touch()
@@ -307,5 +304,5 @@ def announced(cache_dir: Path) -> bool:
 
 
 def _file(cache_dir: Path) -> Path:
-    """Machines may share the folder: each has its own."""
+    """One file per machine: machines may share the folder."""
     return cache_dir / f"leaving-{machine_key()}"

@@ -1,7 +1,7 @@
-"""Which trained networks stay, and in what form: `none`, `best` or `all`.
+"""Saves trained networks (`keep: none`, `best` or `all`) and fetches them.
 
 A kept network is a folder of the store, `weights/<trial_id>/`, that plain transformers loads:
-safetensors, the pruned config, the tokenizer. `storage/networks.py` says which of them stay.
+safetensors, the pruned config, the tokenizer. `storage/networks.py` decides which ones stay.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from lp_sweep.trials.worker.inputs import Inputs
 
 
 class Keeper:
-    """Keeps or deletes one trial's network. `needed`: other trials go on from it."""
+    """Keeps or deletes one trial's network. `needed`: other trials continue from it."""
 
     def __init__(self, mode: str, outbox: Outbox, *, needed: bool = False) -> None:
         if mode not in ("none", BEST, ALL):
@@ -46,11 +46,11 @@ class Keeper:
         self.needed = needed
         self.mode = NEED if needed and mode != ALL else mode
         self.outbox = outbox
-        self._is_beaten = False  # of the trial just trained: then nothing of it was saved
+        self._is_beaten = False  # by another seed; then the network is not saved
 
     def lacks(self, trial: str) -> bool:
-        """Whether a record alone is not enough, since the network that others need is not there.
-        What a `best` kept is held from now on. Raises StoreError."""
+        """Whether other trials need the network of a recorded trial and the store lacks it. Marks a
+        stored one as needed. Raises StoreError."""
         store = self.outbox.store
         if not self.needed or store is None:
             return False
@@ -59,15 +59,15 @@ class Keeper:
         return not has_network(store, trial)
 
     def keep(self, inputs: Inputs, record: dict[str, Any]) -> None:
-        """Save the trained network to the node's spool, if it is to be kept. A network that can't
-        be saved is a warning: the record is worth more."""
+        """Saves the trained network to the node's spool, if it is to be kept. Only warns if it
+        can't: the record is worth more."""
         self._is_beaten = self.mode == BEST and self._beaten(record)
         if self.mode == "none" or self._is_beaten:
             return
 
         def save(folder: Path) -> None:
             save_network(inputs, folder)
-            write_sums(folder)  # of what never changes: whose it is does
+            write_sums(folder)  # before KEPT_BY, which changes later
             (folder / KEPT_BY).write_text(f"{self.mode}\n", encoding="utf-8")
 
         try:
@@ -88,8 +88,8 @@ class Keeper:
             return False  # it can be deleted later
 
     def settle(self, record: dict[str, Any]) -> None:
-        """Once the record is in the store: what of its group is to go goes, what is to stay stays.
-        Whatever is in the way is a warning: the trial is done."""
+        """Once the record is stored, deletes the networks of its group that are not the best. Only
+        warns if it can't: the trial is done."""
         store = self.outbox.store
         if self.mode == "none" or store is None:
             return
@@ -105,8 +105,8 @@ class Keeper:
 
 
 def save_network(inputs: Inputs, folder: Path) -> None:
-    """Config, weights and tokenizer, as plain transformers loads them; without some of its
-    feed-forwards a network is for `feedforward.load_network`."""
+    """Config, weights and tokenizer, as plain transformers loads them. A network that lost
+    feed-forwards needs `feedforward.load_network`."""
     config = inputs.model.config
     if inputs.encoded.label_names:
         config.id2label = dict(enumerate(inputs.encoded.label_names))
@@ -121,8 +121,8 @@ _ABANDONED_SECONDS = 86_400.0
 
 @contextmanager
 def kept_network(outbox: Outbox, trial: str) -> Iterator[Path | None]:
-    """The folder of a copy, which plain transformers loads; None where the store has no network of
-    the trial. Raises MissingInputError where the store refuses: another run may find it there."""
+    """The folder of a copy that plain transformers loads; None if the store has no network of the
+    trial. Raises MissingInputError if the store refuses."""
     scratch = outbox.cache_dir / "networks"
     scratch.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(scratch)
@@ -137,7 +137,7 @@ def kept_network(outbox: Outbox, trial: str) -> Iterator[Path | None]:
 
 @contextmanager
 def needed_network(outbox: Outbox, trial: str | None) -> Iterator[Path | None]:
-    """That of the trial that a job needs; None where it needs none. Raises MissingInputError."""
+    """A copy of the network that a job needs; None without `trial`. Raises MissingInputError."""
     if trial is None:
         yield None
         return
@@ -153,7 +153,7 @@ def needed_network(outbox: Outbox, trial: str | None) -> Iterator[Path | None]:
 
 
 def _remove_abandoned(scratch: Path) -> None:
-    """Copies of workers that were killed: a day old, and no training needs one for so long."""
+    """Deletes copies of killed workers: no training needs one for a day."""
     latest = time.time() - _ABANDONED_SECONDS
     for path in scratch.iterdir():
         with contextlib.suppress(OSError):  # gone meanwhile

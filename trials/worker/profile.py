@@ -1,7 +1,7 @@
-"""Measurements, from their specification to a row of PROFILES: a pre-trained network's layers, a
-trained network's layers (before the trial lets go of it), and the speed of a network.
+"""Takes measurements and makes their rows of PROFILES: the layers of a pre-trained network, the
+layers of a network that a trial has just trained, and the speed of a network.
 
-A measurement that fails is a failure of its own: the trial is none the worse for it.
+A measurement that fails is recorded as its own attempt; the trial's record is stored all the same.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from lp_sweep.trials.device import (
 )
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.kinds.tokens import flat
-from lp_sweep.trials.measures.devstates import Keep
 from lp_sweep.trials.measures.pairs import RULE, Rule
 from lp_sweep.trials.measures.registry import MEASURES, Found, Subject
 from lp_sweep.trials.measures.speed import Load, compare_networks
@@ -60,8 +59,7 @@ def run_profile(job: Job, halvings: int = 0) -> dict[str, Any]:
         inputs = load_inputs(job, spec, full_layers(job.model.depth), seed=spec.seed or 0)
         if spec.measure == TEACHER and not kind_of(spec.task).embeds:
             inputs = inputs._replace(model=_trained(job, inputs))
-        keep = keep_pass(inputs, device, halvings)
-        subject = make_subject(inputs, device, halvings, lambda: inputs.model, keep=keep)
+        subject = make_subject(inputs, device, halvings, lambda: inputs.model)
         found = MEASURES[spec.measure].run(subject, spec)
         row = profile_row(job, spec, subject, found, device, started_at)
         records = []
@@ -75,7 +73,7 @@ def run_profile(job: Job, halvings: int = 0) -> dict[str, Any]:
 
 
 def _trained(job: Job, inputs: Inputs) -> PreTrainedModel:
-    """The model with the head that it has: it has learned its task. Raises MissingInputError."""
+    """The model with its own trained head. Raises MissingInputError."""
     config = inputs.model.config
     return load_pruned(
         job.model.path,
@@ -89,7 +87,7 @@ def _trained(job: Job, inputs: Inputs) -> PreTrainedModel:
 
 
 def _places(job: Job, inputs: Inputs) -> list[int]:
-    """Where a teacher's logits have each of the task's classes. Raises MissingInputError."""
+    """The index of each of the task's classes in a teacher's logits. Raises MissingInputError."""
     wanted, named = inputs.encoded.label_names, inputs.model.config.id2label
     have = [str(named[index]) for index in range(len(wanted))] if wanted else []
     if not wanted or have == [f"LABEL_{index}" for index in range(len(wanted))]:
@@ -108,7 +106,6 @@ def make_subject(
     device: torch.device,
     halvings: int,
     other: Callable[[], PreTrainedModel],
-    **keeps: Keep | None,
 ) -> Subject:
     return Subject(
         model=inputs.model.to(device),
@@ -117,17 +114,7 @@ def make_subject(
         device=device,
         halvings=halvings,
         other=other,
-        **keeps,
     )
-
-
-def keep_pass(inputs: Inputs, device: torch.device, halvings: int) -> Keep | None:
-    """How the pre-trained network's way over the dev rows is kept in this worker, if its files are
-    known not to change unseen. What decides a bit of it is in the key."""
-    if inputs.origin is None:
-        return None
-    key = (inputs.origin, inputs.encoded, device, halvings, torch.get_num_threads())
-    return lambda make: resident().dev_pass(key, make)
 
 
 def profile_row(
@@ -138,7 +125,7 @@ def profile_row(
     device: torch.device,
     started_at: datetime,
 ) -> dict[str, Any]:
-    """A row of PROFILES, but for its identifier where that is not the job's, and its seconds."""
+    """A row of PROFILES without its seconds. Its identifier is the job's."""
     return {
         **_facts(job, spec.measure, spec, device, started_at),
         "trial_id": spec.trial or None,
@@ -162,7 +149,7 @@ def _facts(
     device: torch.device,
     started_at: datetime,
 ) -> dict[str, Any]:
-    """The columns that every measurement has."""
+    """Columns of every measurement."""
     return {
         "profile_id": job.id,
         "measure": measure,
@@ -211,7 +198,7 @@ def run_speed(job: Job, rule: Rule = RULE) -> dict[str, Any]:
 
 
 def _device(spec: SpeedSpec, job: Job) -> torch.device:
-    """Raises MissingInputError for a slot without a GPU where the speed of one is asked for."""
+    """Raises MissingInputError if the speed of a GPU is wanted and this slot has none."""
     here = pick_device(job.place.device)
     if spec.device_type == "cuda" and here.type != "cuda":
         raise MissingInputError(
@@ -248,11 +235,11 @@ def _check_length(job: Job, spec: SpeedSpec, model: PreTrainedModel) -> None:
 
 _STAT = Path("/proc/stat")
 _IDLE = (3, 4)  # idle and waiting for a disk, of the columns of /proc/stat
-_COLUMNS = 8  # up to steal: what follows is counted in them
+_COLUMNS = 8  # up to steal; the next ones are included in these
 
 
 class Bystanders:
-    """From its making on."""
+    """Measures from its construction on how busy other processes keep this machine."""
 
     def __init__(self, stat: Path = _STAT) -> None:
         self._stat = stat
@@ -260,9 +247,9 @@ class Bystanders:
         self._busy = _busy_seconds(stat)
 
     def busy_cores(self) -> float | None:
-        """The mean number of cores that others kept busy; None where the system does not say.
+        """The mean number of cores that others kept busy; None if the system does not report it.
 
-        The load average would not do: for minutes it counts the trials that have just ended.
+        The load average would count trials that ended minutes ago.
         """
         busy = _busy_seconds(self._stat)
         if busy is None or self._busy is None:
@@ -278,14 +265,14 @@ def _busy_seconds(stat: Path) -> float | None:
         ticks = [int(word) for word in words]
     except (OSError, ValueError):
         return None
-    if not any(ticks):  # a sandbox that shows nothing of its host
+    if not any(ticks):  # a sandbox that hides its host
         return None
     return sum(t for i, t in enumerate(ticks) if i not in _IDLE) / os.sysconf("SC_CLK_TCK")
 
 
 class Afterwards:
-    """The result of one attempt. `records`: measurements, to store before the trial's own record;
-    `attempts`: failed ones."""
+    """Keeps and measures a trained network. `records`: the measurements, to be stored before the
+    trial's record; `attempts`: rows of those that failed."""
 
     def __init__(self, job: Job, outbox: Outbox, keeper: Keeper, halvings: int) -> None:
         self.job, self.outbox, self.keeper = job, outbox, keeper
@@ -307,7 +294,7 @@ class Afterwards:
                 free_memory()
 
     def _tried(self, item: Measure, inputs: Inputs, device: torch.device) -> bool:
-        """Whether that was the last try: a smaller batch may find the memory."""
+        """Whether this was the last try. After a lack of memory a smaller batch is tried."""
         started_at = now()
         try:
             with reproducible(None), memory_errors(self.batches.training):  # and not strict
@@ -338,8 +325,7 @@ class Afterwards:
         started_at, begun = now(), time.perf_counter()
         inputs = with_rows_of(self.job, inputs, spec)
         with self._other(spec, inputs, device) as other:
-            keep = None if spec.against else keep_pass(inputs, device, self.halvings)
-            subject = make_subject(inputs, device, self.halvings, lambda: other, keep_other=keep)
+            subject = make_subject(inputs, device, self.halvings, lambda: other)
             found = MEASURES[spec.measure].run(subject, spec)
         row = profile_row(self.job, spec, subject, found, device, started_at)
         seconds = time.perf_counter() - begun
@@ -351,7 +337,7 @@ class Afterwards:
     def _other(
         self, spec: ProfileSpec, inputs: Inputs, device: torch.device
     ) -> Iterator[PreTrainedModel]:
-        """The network to compare with: that of another trial, else the pre-trained one."""
+        """The network to compare with: another trial's, else the pre-trained one."""
         if not MEASURES[spec.measure].compares:
             yield inputs.model
             return
@@ -360,7 +346,7 @@ class Afterwards:
 
 
 def _logits_record(id_: str, logits: np.ndarray) -> Record:
-    """Sent before the measurement's own row: its presence means done."""
+    """Is sent before the measurement's own row, whose presence means done."""
     rows = [
         {"profile_id": id_, "example": index, "scores": scores}
         for index, scores in enumerate(flat(logits) if logits.ndim == 3 else logits.tolist())

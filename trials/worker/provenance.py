@@ -1,4 +1,4 @@
-"""Where and with what a record was made: host, device, library and code versions."""
+"""Where and with what a record was made: host, device, versions of libraries and code."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def now() -> dt.datetime:
 
 
 def where(device: torch.device, started_at: dt.datetime) -> dict[str, Any]:
-    """The columns that every record has of the machine and the moment."""
+    """Columns of every record: machine and time."""
     return {
         "host": socket.gethostname(),
         "device_type": device.type,
@@ -56,7 +56,7 @@ def where(device: torch.device, started_at: dt.datetime) -> dict[str, Any]:
 @functools.cache
 def versions() -> dict[str, str]:
     """`lp_sweep`, `code`, `git`, `python`, `platform`, `cuda`, `cudnn`, `nvidia_driver` and the
-    libraries that make the numbers; what is not there or can't be known is left out."""
+    libraries behind the numbers, without those that are missing or unknown."""
     found = {
         "lp_sweep": _version("lp-sweep"),
         "code": code_digest(_ROOT),
@@ -77,8 +77,8 @@ def _cudnn() -> str | None:
 
 
 def code_digest(root: Path) -> str:
-    """12 hex digits of lp-sweep's own source as it runs: tells apart what one commit can't, a wheel
-    or a changed checkout."""
+    """12 hex digits of lp-sweep's running source. Unlike a commit they also identify a wheel and a
+    changed checkout."""
     digest = hashlib.sha256()
     for path in sorted(path for room in _ROOMS for path in (root / room).rglob("*.py")):
         digest.update(
@@ -91,7 +91,7 @@ def git_state(root: Path) -> str | None:
     """The commit, `-dirty` with uncommitted changes; None outside a checkout."""
     if not (root / ".git").exists():
         return None
-    # no tag: with one, git would write it instead of the commit
+    # --exclude: else git names a tag instead of the commit
     options = ["--always", "--dirty", "--abbrev=40", "--exclude=*"]
     return _said("git", "-C", str(root), "describe", *options)
 
@@ -107,7 +107,7 @@ def _installed_commit() -> str | None:
 
 
 def nvidia_driver(file: Path) -> str | None:
-    """`570.86.10`: as the kernel module says, else as nvidia-smi does; None without either."""
+    """`570.86.10`, from the kernel module, else from nvidia-smi; None without either."""
     try:
         found = re.search(r"Module\b.*?\s(\d+\.\d+(?:\.\d+)?)\s", file.read_text(encoding="utf-8"))
     except (OSError, ValueError):

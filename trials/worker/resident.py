@@ -1,10 +1,8 @@
-"""Kept in a worker from one trial to the next: tokenizers, tokens, pre-trained encoders, and
-what the last of these made of a task's dev rows.
+"""Caches tokenizers, tokens and pre-trained encoders in a worker from one trial to the next.
 
-A trial starts from what `load_tokenizer`, `open_tokens` and `load_pruned` would give it, to the
-last bit, whatever the trials before it did: tokens are read-only, a network is a copy. What a name
-stands for may change (a folder is written anew, a branch moves): a thing is kept under a stamp of
-its files, and what has none is read each time.
+Earlier trials never change what a later one gets: tokens are read-only, and each network is a copy,
+the same to the last bit as `load_pruned` reads it. Files may change under the same name, so the key
+of an entry is a stamp of its files. Without a stamp (a branch of the hub) files are read each time.
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ from lp_sweep.trials.data.batches import EncodedTask
 from lp_sweep.trials.data.encode import load_tokenizer, tokenizer_digest
 from lp_sweep.trials.data.tasks import is_commit
 from lp_sweep.trials.kinds import ProblemType
-from lp_sweep.trials.measures.devstates import DevPass
 from lp_sweep.trials.model.load import LoadedEncoder, initialise_head
 from lp_sweep.trials.model.prune import finish, keep_layers, load_original
 
@@ -32,15 +29,15 @@ V = TypeVar("V")
 
 
 class Shelf(Generic[K, V]):
-    """Has `room` for so many; what was asked for least lately goes before something new is made,
-    so that the two never need memory at once."""
+    """A cache of at most `room` items. The least recently used one is dropped before a new one is
+    made, so that memory never holds both."""
 
     def __init__(self, room: int) -> None:
         self._room = room
         self._items: dict[K, V] = {}  # in the order of their last use
 
     def get(self, key: K, make: Callable[[], V]) -> V:
-        """The kept value, else the one of `make`. If `make` raises, nothing is kept."""
+        """The cached value, else the one that `make` returns."""
         if key in self._items:
             item = self._items.pop(key)
         else:
@@ -50,7 +47,7 @@ class Shelf(Generic[K, V]):
         return item
 
     def leave(self, number: int) -> None:
-        """Let go of all but the `number` that were used last."""
+        """Drops all but the `number` that were used last."""
         while len(self._items) > number:
             del self._items[next(iter(self._items))]
 
@@ -62,11 +59,11 @@ class Shelf(Generic[K, V]):
         return list(self._items.values())
 
 
-_CHOICES = 16  # of layers, whose modules are kept: some 5 kB a module, and no tensor
+_CHOICES = 16  # choices of layers whose modules are cached: about 5 kB a module, without tensors
 
 
 class Original:
-    """One encoder with one kind of head, as `prune.load_original` gives it."""
+    """One encoder with one kind of head, as `prune.load_original` returns it."""
 
     def __init__(self, loaded: LoadedEncoder) -> None:
         self._model, self._fresh = loaded
@@ -78,14 +75,14 @@ class Original:
         return sum(p.numel() * p.element_size() for p in self._model.parameters())
 
     def network(self, kept_layers: Sequence[int] | None, seed: int) -> PreTrainedModel:
-        """A new network of these layers, as `load_pruned` would read it; raises what that does."""
+        """A new network of these layers, as `load_pruned` reads it; also for errors."""
         kept = None if kept_layers is None else tuple(kept_layers)
         network = copy.deepcopy(self._pruned.get(kept, lambda: self._prune(kept)))
         initialise_head(network, self._fresh, seed)
         return network
 
     def _prune(self, kept: tuple[int, ...] | None) -> PreTrainedModel:
-        """Modules of their own, the tensors still the original's: only what stays is copied."""
+        """A network with its own modules and the original's tensors."""
         tensors = [*self._model.parameters(), *self._model.buffers()]
         shallow = copy.deepcopy(self._model, {id(tensor): tensor for tensor in tensors})
         if kept is not None:
@@ -93,12 +90,12 @@ class Original:
         return shallow
 
     def become(self, kept_layers: Sequence[int] | None, seed: int) -> PreTrainedModel:
-        """The same without a copy: the original itself, which is of no further use."""
+        """The same without a copy. The original must not be used afterwards."""
         return finish(LoadedEncoder(self._model, self._fresh), kept_layers, seed)
 
     def sharing(self, others: Sequence[Original]) -> Original:
-        """This one, with the tensors of the others, which were read from the same files with other
-        heads: memory holds an encoder once. (What a head's draw overwrites may be shared, too.)"""
+        """This one with the tensors of `others`, which have other heads on the same encoder: memory
+        then holds it once. Tensors that a new head overwrites may also be shared."""
         theirs = {name: value for other in others for name, value in other._parameters().items()}
         for name, parameter in self._parameters().items():
             if name in theirs and theirs[name].shape == parameter.shape:
@@ -111,7 +108,7 @@ class Original:
 
 
 MAX_ENCODERS = 2
-MAX_ENCODER_BYTES = 2 << 30  # of all that are kept: on the host, and in each worker of a node
+MAX_ENCODER_BYTES = 2 << 30  # of all cached encoders, in host memory, per worker
 _HEADS, _TOKENIZERS, _TASKS = 8, 4, 16
 
 Stamp = tuple[object, ...]
@@ -126,19 +123,19 @@ class Source(NamedTuple):
 
     @property
     def options(self) -> dict[str, Any]:
-        """As loading takes them, beside the path."""
+        """Arguments of a loading function, except the path."""
         return {"revision": self.revision, "local_files_only": self.offline}
 
     def stamp(self) -> Stamp | None:
-        """Two equal stamps stand for the same files; None where nothing can promise that."""
+        """Equal stamps mean the same files. None if nothing can guarantee that."""
         if not Path(self.path).is_dir():
             return (self.path, self.revision) if is_commit(self.revision) else None
         try:
             with os.scandir(self.path) as entries:
                 files = [(entry.name, entry.stat()) for entry in entries if entry.is_file()]
-        except OSError:  # loading says what is wrong
+        except OSError:  # loading reports it
             return None
-        # the time of a change of the file's entry can't be set back, as that of its content can
+        # unlike the mtime, the ctime can't be set back
         known = [
             (name, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
             for name, found in files
@@ -147,27 +144,26 @@ class Source(NamedTuple):
 
 
 class Head(NamedTuple):
-    """The parts that a task adds to an encoder."""
+    """What a task adds to an encoder."""
 
     num_labels: int
     problem_type: ProblemType
 
 
 class Words(NamedTuple):
-    """A tokenizer, which is not to be changed, and its digest."""
+    """A tokenizer, which must not be changed, and its digest."""
 
     tokenizer: Any
     digest: str
 
 
 class Resident:
-    """Bounded: so many of each, and of the encoders so many bytes; the oldest go first."""
+    """A worker's caches. Each has a limited size; encoders also share a limit in bytes."""
 
     def __init__(self) -> None:
         self._words: Shelf[Stamp, Words] = Shelf(_TOKENIZERS)
         self._tasks: Shelf[Path, EncodedTask] = Shelf(_TASKS)
         self._encoders: Shelf[Stamp, Shelf[Head, Original]] = Shelf(MAX_ENCODERS)
-        self._passes: Shelf[Hashable, DevPass] = Shelf(1)
 
     def words(self, source: Source) -> Words:
         """Raises MissingInputError as `load_tokenizer` does."""
@@ -180,13 +176,13 @@ class Resident:
         return read() if stamp is None else self._words.get(stamp, read)
 
     def tokens(self, folder: Path, make: Callable[[], EncodedTask]) -> EncodedTask:
-        """Those of a folder of the token cache, whose name says what it holds."""
+        """The tokens in a folder of the token cache. Its name identifies them."""
         return self._tasks.get(folder, make)
 
     def network(
         self, source: Source, head: Head, kept_layers: Sequence[int] | None, seed: int
     ) -> PreTrainedModel:
-        """A network of its own for a trial: see `load_pruned`, also for what is raised."""
+        """A trial's own network. See `load_pruned`, also for errors."""
 
         def read() -> Original:
             return Original(load_original(source.path, **source.options, **head._asdict()))
@@ -209,17 +205,13 @@ class Resident:
             original.bytes for heads in self._encoders.values() for original in heads.values()[:1]
         )
 
-    def dev_pass(self, key: Hashable, make: Callable[[], DevPass]) -> DevPass:
-        """The last pass over dev rows, if it is that of `key`."""
-        return self._passes.get(key, make)
-
     def forget(self) -> None:
-        """Let go of everything, for one who needs the memory."""
-        for shelf in (self._words, self._tasks, self._encoders, self._passes):
+        """Empties all caches, to free memory."""
+        for shelf in (self._words, self._tasks, self._encoders):
             shelf.leave(0)
 
 
 @functools.cache
 def resident() -> Resident:
-    """This process's."""
+    """The caches of this process."""
     return Resident()

@@ -1,6 +1,6 @@
-"""One job, whatever comes: done before, done now, or a failure that is stored.
+"""Does one job: finds its record in the store, or makes it, or stores how it failed.
 
-`execute` is what a worker calls, and all that it calls. Imports no Ray.
+`execute` is the only function that a worker calls. Imports no Ray.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from lp_sweep.trials.worker.provenance import now, where
 from lp_sweep.trials.worker.resident import resident
 from lp_sweep.trials.worker.trial import Try, measure_trained, run_trial
 
-# after these a training that starts where it was would end the same way
+# a training that continues after one of these ends the same way
 _HOPELESS = ("diverged", "out_of_memory")
 
 
 class _Way(NamedTuple):
-    """The settings of a try, after the failures of the tries before it."""
+    """How a try runs, given the failures before it."""
 
     halvings: int  # of the micro-batch
     deterministic: bool = True
@@ -52,7 +52,8 @@ class _Way(NamedTuple):
 
 
 class _Tried(NamedTuple):
-    """One try: what `run_trial`, `run_profile` or `run_speed` gave, or a row of ATTEMPTS."""
+    """One try. `found`: the result of `run_trial`, `run_profile` or `run_speed`; `attempt`: the row
+    of ATTEMPTS of a try that failed."""
 
     found: dict[str, Any] | None
     attempt: dict[str, Any] | None
@@ -61,14 +62,13 @@ class _Tried(NamedTuple):
 
 
 def execute(plain: Mapping[str, Any], store_location: str) -> dict[str, Any]:
-    """Do one job (`Job.to_plain`) and store what came of it. A failure is an outcome: it is stored
-    and returned.
+    """Does one job (`Job.to_plain`) and stores its result, or its failure.
 
-    `{"id", "status": "done" | "failed" | "spooled", ...}`. A record that the store has is not made
-    again; what it lacks beside it (a network that others need, measurements) is. A record that the
-    store refuses waits in this node's spool. Running out of memory halves the micro-batch, at most
-    three times in all. Only what leaves the process unfit for further work is raised:
-    torch.AcceleratorError, and StoreError when neither the store nor the spool takes the record.
+    Returns `{"id", "status": "done" | "failed" | "spooled", ...}`. A stored record is not made
+    again; a missing measurement of its network, or a missing network that other trials need, is.
+    A record that the store refuses waits in this node's spool. Running out of memory halves the
+    micro-batch, at most three times in all. Raises only what makes the process unfit for more work:
+    torch.AcceleratorError, and StoreError if neither the store nor the spool takes the record.
     """
     job = Job.from_plain(plain)
     outbox = Outbox(store_location, job.place.cache_dir, job.place.store_patience)
@@ -101,7 +101,7 @@ def _measured(outbox: Outbox, item: Measure) -> bool:
 
 
 def _lost_logits(outbox: Outbox, id_: str, spec: Spec) -> bool:
-    """Whether a teacher was measured and its logits are gone, as after a repair of the store."""
+    """Whether a teacher's measurement is stored without its logits, as after a store's repair."""
     taught = spec.kind == "profile" and spec.measure == TEACHER
     return taught and outbox.find("teacher_logits", id_) is None
 
@@ -144,8 +144,8 @@ def _try(
 
 
 def _run(job: Job, outbox: Outbox, attempt: Try, done: Mapping[str, Any] | None) -> dict[str, Any]:
-    """`done`: the trial's record, where only what it lacks is wanted. The network is trained again
-    if the store does not have it; the record stays what it is."""
+    """`done`: the trial's stored record, which stays as it is; only measurements or the network are
+    missing. The network is trained again if the store does not have it."""
     job = placed(job, outbox.store)
     if job.kind == "speed":
         return run_speed(job)
@@ -168,7 +168,7 @@ def _run(job: Job, outbox: Outbox, attempt: Try, done: Mapping[str, Any] | None)
 
 
 def _logits(outbox: Outbox, lesson: Lesson) -> list[dict[str, Any]]:
-    """The teacher's. Raises MissingInputError."""
+    """The rows of the teacher's logits. Raises MissingInputError."""
     found = outbox.find("teacher_logits", lesson.logits)
     if found is None:
         why = outbox.refusal or (
@@ -205,8 +205,8 @@ def _saver(job: Job, outbox: Outbox) -> Saver:
 
 
 def _most_halvings(job: Job) -> int:
-    """Smaller batches are another way to the same record, unless the rows of a batch are compared
-    with each other; and the speed of one is that of no other."""
+    """Smaller batches give the same record, unless a loss compares the rows of a batch. A speed is
+    measured at its own batch size."""
     if job.kind == "trial" and kind_of(job.trial.task).compares_batch(job.trial.loss):
         return 0
     return 0 if job.kind == "speed" else MAX_HALVINGS
@@ -215,7 +215,7 @@ def _most_halvings(job: Job) -> int:
 def _send_attempt(outbox: Outbox, row: dict[str, Any]) -> None:
     try:
         outbox.send(Record("attempts", row["attempt_id"], [row]))
-    except StoreError as error:  # what failed has failed, and is told to the driver all the same
+    except StoreError as error:  # the driver hears of the failure anyway
         warnings.warn(str(error), stacklevel=2)
 
 
@@ -235,7 +235,7 @@ def _publish(
         records.insert(0, Record("predictions", job.id, found["predictions"]))
     if is_new or outbox.spool.find(table, job.id):  # what is in the store is never rewritten
         records.append(Record(table, job.id, [found["record"]]))
-    outbox.send(*records, network=job.id)  # the work's own last: its presence means done
+    outbox.send(*records, network=job.id)  # the job's own record last: its presence means done
     failed = {
         row["trial_id"]: row["error_type"] for row in tried.afterwards.attempts if row["final"]
     }
@@ -244,8 +244,8 @@ def _publish(
 
 
 def _finished(job: Job, outbox: Outbox, keeper: Keeper, record: dict[str, Any]) -> dict[str, Any]:
-    """Report a record, and delete what it makes superfluous: also what a worker left that was lost
-    right after its record."""
+    """Reports a record and deletes what it replaces, also when an earlier worker was lost right
+    after storing it."""
     told = {"id": job.id, "status": "done", "seconds": record["seconds_total"]}
     if job.kind == "trial":
         told |= {
@@ -261,12 +261,12 @@ def _finished(job: Job, outbox: Outbox, keeper: Keeper, record: dict[str, Any]) 
 
 
 LOG_BYTES = 16 * 1024
-_OWN_HANDLERS = ("transformers", "datasets", "huggingface_hub")  # they don't pass on to the root's
-_KEPT = 2 * LOG_BYTES  # characters before secrets are taken out, which shortens
+_OWN_HANDLERS = ("transformers", "datasets", "huggingface_hub")  # not the root logger's
+_KEPT = 2 * LOG_BYTES  # characters; removing secrets shortens them
 
 
 class Tail:
-    """The last of the text that was added, without secrets."""
+    """The end of the text that was added, without secrets."""
 
     def __init__(self) -> None:
         self._end, self._cut = "", False
@@ -285,8 +285,7 @@ class Tail:
 
 
 class _Tee:
-    """A stream that also feeds a tail, and prints no secret: Ray keeps what a worker prints in a
-    file. Everything else is the stream's own."""
+    """A stream that also feeds a tail. It prints no secrets: Ray stores what a worker prints."""
 
     def __init__(self, stream: TextIO, tail: Tail) -> None:
         self._stream, self._tail = stream, tail
@@ -306,12 +305,12 @@ class _Tee:
 
 @contextmanager
 def recorded() -> Iterator[Tail]:
-    """Inside, what is printed also goes to the tail."""
+    """Copies everything that is printed inside into a tail."""
     tail = Tail()
     out, err = sys.stdout, sys.stderr
     tees = cast(TextIO, _Tee(out, tail)), cast(TextIO, _Tee(err, tail))
     sys.stdout, sys.stderr = tees
-    # a handler made before holds the stream that was stderr then
+    # a handler that was made earlier writes to the stderr of that moment
     handlers = [
         handler
         for logger in (logging.getLogger(), *map(logging.getLogger, _OWN_HANDLERS))

@@ -1,6 +1,6 @@
 """One trial, from its specification to its record: load, select, delete, seed, fine-tune, evaluate.
 
-Plain data in, plain data out; runs in a terminal as well as in a worker, and imports no Ray.
+Returns plain data, writes nothing, and imports no Ray.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Try:
-    """Differences between attempts at one trial."""
+    """How one attempt at a trial runs."""
 
     halvings: int = 0  # of the micro-batch, since the whole batch found no memory
     deterministic: bool = True  # False: an operation has no such kernel on this device
@@ -80,7 +80,7 @@ def run_trial(job: Job, attempt: Try = Try()) -> dict[str, Any]:
 
 
 def _strict(job: Job, attempt: Try) -> bool:
-    """A CPU's kernels are deterministic, but for some that PyTorch does not promise."""
+    """On a CPU PyTorch also refuses some kernels that are deterministic in practice."""
     return attempt.deterministic and pick_device(job.place.device).type != "cpu"
 
 
@@ -134,7 +134,7 @@ def _run_trial(job: Job, spec: TrialSpec, batches: BatchSizes, attempt: Try) -> 
 def _bridged(
     spec: TrialSpec, inputs: Inputs, batches: BatchSizes, device: torch.device
 ) -> dict[str, Any]:
-    """Drops layers and puts bridges in their place. The columns of it."""
+    """Replaces dropped layers by bridges. Returns the record's columns on it."""
     begun = time.perf_counter()
     rows = calibration(inputs.encoded.train, inputs.padding, device, batches.evaluation)
     fits = bridge(inputs.model.to(device), spec.kept_layers, rows)
@@ -159,7 +159,7 @@ def _teaching(
 
 
 def measure_trained(job: Job, attempt: Try, folder: Path) -> None:
-    """Measure the trained network in `folder`, of a trial that has its record."""
+    """Measures the network in `folder`, of a trial whose record is stored."""
     spec = job.trial
     batches = BatchSizes.halved(spec.recipe.batch_size, attempt.halvings)
     with reproducible(job.place.threads), memory_errors(batches.training):
@@ -170,7 +170,7 @@ def measure_trained(job: Job, attempt: Try, folder: Path) -> None:
 
 
 def _run_columns(job: Job, inputs: Inputs, setting: Setting, trained: Trained) -> dict[str, Any]:
-    """How it was trained: what is not identity and not a score."""
+    """How the trial was trained: neither identity nor scores."""
     embeds = kind_of(job.trial.task).embeds  # then the head is of no use
     counts = parameter_counts(inputs.model.base_model if embeds else inputs.model)
     return {
@@ -222,8 +222,8 @@ def identity_columns(job: Job) -> dict[str, Any]:
 def score_columns(
     spec: TrialSpec, data: EncodedTask, trained: Trained, course: Sequence[Phase]
 ) -> dict[str, Any]:
-    """`best` is of the epochs with the network's final layers; the speed of a training that dropped
-    layers on the way is that of no one network, and left out."""
+    """`best` considers only the epochs with the network's final layers. A training that dropped
+    layers on the way has no speed: it is not the speed of one network."""
     main_split, main = next(iter(data.dev.items()))
     done = trained.progress
     curve = [

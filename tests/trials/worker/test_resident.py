@@ -18,10 +18,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.measures import devstates
 from lp_sweep.trials.model.families import scalars
 from lp_sweep.trials.model.prune import load_original, load_pruned
-from lp_sweep.trials.model.states import layer_states
 from lp_sweep.trials.train import steps as passes
 from lp_sweep.trials.worker import resident as residing
 from lp_sweep.trials.worker.resident import Head, Original, Resident, Source, resident
@@ -271,51 +269,3 @@ def test_a_network_is_gone_when_its_trial_is(world: Path, tmp_path: Path) -> Non
         assert network() is None
     finally:
         gc.enable()
-
-
-# -- one way over the dev rows
-
-
-def measured(world: Path) -> list[Job]:
-    """Measurements that look at the states of the pre-trained network, and a trial whose network
-    is compared with them."""
-    trial = made(world)
-    found = [
-        {**trial, "kind": "profile", **measurement(trial, name, trial="", rows=50)}
-        for name in ("block_influence", "angular", "probes")
-    ]
-    return [*found, {**trial, "measures": [measurement(trial, "similarity")]}]
-
-
-@pytest.mark.parametrize(
-    ("room", "passes"),
-    [
-        pytest.param(512 << 20, 1, id="whole states kept"),
-        # rows x states x H x 4 bytes
-        pytest.param(60 * 5 * 32 * 4, 2, id="sentence tokens kept", marks=pytest.mark.slow),
-        pytest.param(0, 4, id="nothing kept", marks=pytest.mark.slow),
-    ],
-)
-def test_a_network_goes_over_the_dev_rows_once(
-    world: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    room: int,
-    passes: int,
-) -> None:
-    todo, together = measured(world), Store(tmp_path / "together", create=True)
-    expected = alone(todo, tmp_path / "alone")
-    ways: list[tuple[int, int]] = []  # depth and rows of each
-
-    def counted(model: Any, batches: Any, *rest: Any, **options: Any) -> Any:
-        seen = list(batches)
-        ways.append((model.config.num_hidden_layers, sum(len(b["input_ids"]) for b in seen)))
-        return layer_states(model, seen, *rest, **options)
-
-    monkeypatch.setattr(devstates, "layer_states", counted)
-    monkeypatch.setattr(devstates, "MAX_BYTES", room)
-    for job in todo:
-        assert execute(job, together.location)["status"] == "done"
-    assert [outcome_of(together, job) for job in todo] == expected
-    assert ways.count((4, 60)) == passes
-    assert ways.count((2, 60)) == 1  # the trained network's own
