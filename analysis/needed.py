@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from lp_sweep.analysis import phrases
 from lp_sweep.analysis.adaptive import DIP
 from lp_sweep.analysis.notes import LEARNED_NOTHING, NOT_SEARCHED, barely, no_better
+from lp_sweep.analysis.rows import Row
 from lp_sweep.storage.printable import ranges
 from lp_sweep.storage.select import askable_k
-
-Row = Mapping[str, Any]
 
 
 def allowed_loss(row: Row) -> str:

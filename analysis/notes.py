@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
+from lp_sweep.analysis.rows import Row
 from lp_sweep.storage.printable import listed, metric_name
 from lp_sweep.storage.redact import redact_text
 
 if TYPE_CHECKING:
     from lp_sweep.storage.catalog import Catalog
 
-Row = Mapping[str, Any]
 
 NOT_ASKED = "–"
 NOT_MEASURED = "not measured"

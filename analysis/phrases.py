@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 from lp_sweep.analysis.notes import (
     NOT_ASKED,
     NOT_MEASURED,
     NOT_NEEDED,
 )
+from lp_sweep.analysis.rows import Row
 from lp_sweep.storage.printable import ranges
-
-Row = Mapping[str, Any]
 
 _METRICS = {
     "f1": "F1",

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from lp_sweep.analysis.notes import NOT_ASKED, Note, legend
+from lp_sweep.analysis.rows import Row
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from lp_sweep.storage.catalog import Catalog
 
-Row = Mapping[str, Any]
 Text = Callable[[Row], str]
 Unit = Literal["points", "percent"]
 
@@ -57,7 +57,7 @@ class TableDef:
     prepare: Callable[[list[Row]], list[Row]] = list  # rows as they are laid out
     notes: tuple[Note | Notes, ...] = ()  # of which a table has those that a cell needs
     takes: tuple[str, ...] = ("model", "strategy")  # columns that an option selects by
-    fetch: Callable[[TableDef, Catalog, Wanted], pa.Table] | None = None  # None: the view's rows
+    fetch: Fetch | None = None  # None: the view's rows
     reads: tuple[str, ...] = ()  # further views that `fetch` and `notes` name
     report: Literal["open", "folded", "never"] = "folded"  # how a report shows it
     lead: Callable[[list[Row]], Iterable[str]] = lambda rows: ()
@@ -94,6 +94,9 @@ class TableDef:
             long=long,
             lead=tuple(self.lead(raw)),
         )
+
+
+Fetch = Callable[[TableDef, "Catalog", Wanted], "pa.Table"]
 
 
 def rows_of_view(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Table:

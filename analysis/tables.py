@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from lp_sweep.analysis import needed, notes, phrases
 from lp_sweep.analysis.adaptive import DIP
 from lp_sweep.analysis.notes import NOT_ASKED, NOT_MEASURED, NOT_NEEDED, Note
-from lp_sweep.analysis.tabledef import Row, TableDef, Wanted, rows_of_view, text
+from lp_sweep.analysis.rows import Row, grouped, picked
+from lp_sweep.analysis.tabledef import Fetch, TableDef, Wanted, rows_of_view, text
 from lp_sweep.storage.printable import metric_name, ranges
 
 if TYPE_CHECKING:
@@ -29,9 +30,7 @@ def _place_and_setting(row: Row) -> tuple[Any, ...]:
 
 def _with_kept_and_metric(rows: list[Row]) -> list[Row]:
     """Each with what its setting keeps over all tasks, and with the heading of its task."""
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault(_place_and_setting(row), []).append(row)
+    groups = grouped(rows, _place_and_setting)
     metrics = {
         row["task"]: metric_name(row["metric"], row["positive"]) for row in rows if row["metric"]
     }
@@ -73,22 +72,15 @@ def _min_layers_sets(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Ta
     return with_sets(catalog, rows_of_view(table, catalog, wanted))
 
 
-def _intervals(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Table:
-    from lp_sweep.analysis.statistics.intervals import interval_rows
+def _by_statistics(name: str) -> Fetch:
+    """Rows of a function of `statistics.intervals`, which loads numpy and is imported for it."""
 
-    return interval_rows(catalog, wanted.models, wanted.strategies)
+    def fetch(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Table:
+        from lp_sweep.analysis.statistics import intervals
 
+        return getattr(intervals, name)(catalog, wanted.models, wanted.strategies)
 
-def _significance(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Table:
-    from lp_sweep.analysis.statistics.intervals import significance_rows
-
-    return significance_rows(catalog, wanted.models, wanted.strategies)
-
-
-def _distillation(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Table:
-    from lp_sweep.analysis.statistics.intervals import distillation_rows
-
-    return distillation_rows(catalog, wanted.models, wanted.strategies)
+    return fetch
 
 
 def _named_shortly(rows: list[Row]) -> list[Row]:
@@ -121,10 +113,8 @@ def _setups(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Table:
 def _answers(rows: list[Row]) -> Iterator[str]:
     """A line for each task: the best strategy within the smallest loss."""
     smallest = min((row["delta"] for row in rows), default=None)
-    tasks: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        if row["delta"] == smallest:
-            tasks.setdefault((row["task"], row["model"], row["sweep"]), []).append(row)
+    within = (row for row in rows if row["delta"] == smallest)
+    tasks = grouped(within, lambda row: picked(row, ("task", "model", "sweep")))
     several = [len(set(names)) > 1 for names in zip(*tasks, strict=True)]
     for names, of_task in tasks.items():
         told = [name for name, many in zip(names, [True, *several[1:]], strict=True) if many]
@@ -317,7 +307,7 @@ TABLES: dict[str, TableDef] = {
     "significance": TableDef(
         title="Change against K=0, in points",
         view="cells",
-        fetch=_significance,
+        fetch=_by_statistics("significance_rows"),
         reads=_ANSWERS,
         columns={
             "strategy": phrases.strategy,
@@ -356,7 +346,7 @@ TABLES: dict[str, TableDef] = {
     "intervals": TableDef(
         title="Scores and their 95% intervals, in points",
         view="cells",
-        fetch=_intervals,
+        fetch=_by_statistics("interval_rows"),
         reads=_ANSWERS,
         columns={
             "strategy": phrases.strategy,
@@ -428,7 +418,7 @@ TABLES: dict[str, TableDef] = {
     "distillation": TableDef(
         title="Distilled networks, and those with a bridge, against plain ones, in points",
         view="cells",
-        fetch=_distillation,
+        fetch=_by_statistics("distillation_rows"),
         reads=_ANSWERS,
         prepare=_named_shortly,
         columns={

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from lp_sweep.analysis import phrases
 from lp_sweep.analysis.figures import theme
 from lp_sweep.analysis.figures.numbers import FULL, PANEL
-from lp_sweep.analysis.figures.panels import OF_DIRECT, PRUNED_OF_DIRECT, Row, groups, heading
+from lp_sweep.analysis.figures.panels import OF_DIRECT, PRUNED_OF_DIRECT, groups, heading
+from lp_sweep.analysis.rows import Row, grouped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -278,7 +279,13 @@ def _rates(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
 
 
 def heat_height(rows: Sequence[Row]) -> float:
-    return lines(rows, TASK, PARETO_COLUMNS) * (0.9 + 0.3 * len(_strategy_names(rows)))
+    count = len(_heat_panels(rows))
+    return grid(count, PARETO_COLUMNS)[0] * (0.9 + 0.3 * len(_strategy_names(rows)))
+
+
+def _heat_panels(rows: Sequence[Row]) -> list[list[Row]]:
+    """Tasks with a score at some K; early in a sweep some have only that of all layers."""
+    return [panel for panel in groups(rows, *TASK) if _strategy_names(panel)]
 
 
 def heat_map(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
@@ -295,18 +302,19 @@ def heat_map(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> 
             spine.set_visible(False)
         _heat_cells(axes, panel)
 
-    _grid(figure, groups(rows, *TASK), PARETO_COLUMNS, paint, "")
+    _grid(figure, _heat_panels(rows), PARETO_COLUMNS, paint, "")
     theme.caption(figure, OF_DIRECT)
+
+
+def _square(row: Row) -> tuple[float, str]:
+    return row["k_mean"], row["strategy"]
 
 
 def _heat_cells(axes: Axes, panel: Sequence[Row]) -> None:
     names = [*reversed(_strategy_names(panel))]
-    ks = sorted({row["k_mean"] for row in panel if row["strategy"] != FULL})
-    found: dict[tuple[float, str], list[float]] = {}
-    for row in panel:
-        if row["strategy"] != FULL:
-            found.setdefault((row["k_mean"], row["strategy"]), []).append(row["mean"])
-    means = {at: sum(values) / len(values) for at, values in found.items()}
+    pruned = grouped((row for row in panel if row["strategy"] != FULL), _square)
+    means = {at: sum(row["mean"] for row in rows) / len(rows) for at, rows in pruned.items()}
+    ks = sorted({k for k, _ in means})
     low, high = min(means.values()), max(row["mean"] for row in panel)
     best = {k: max(mean for (at, _), mean in means.items() if at == k) for k in ks}
     for (k, name), mean in means.items():

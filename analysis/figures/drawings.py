@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 from lp_sweep.analysis.figures import curves, numbers, panels, text, theme
-from lp_sweep.analysis.figures.panels import Row, groups
+from lp_sweep.analysis.figures.panels import groups
+from lp_sweep.analysis.rows import Row
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.errors import SpecError
 

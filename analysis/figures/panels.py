@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lp_sweep.analysis.figures import theme
+from lp_sweep.analysis.rows import Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
-Row = Mapping[str, Any]
 FAR = 0.7  # a cosine below it is a layer that changed substantially (Figure 5 of the paper)
 OF_DIRECT = "Procedure direct: pruned first, then fine-tuned."
 PRUNED_OF_DIRECT = "Networks with fewer layers: of the procedure direct."

@@ -8,7 +8,8 @@ from lp_sweep.analysis import phrases
 from lp_sweep.analysis.figures import curves, panels, theme
 from lp_sweep.analysis.figures.curves import network_name
 from lp_sweep.analysis.figures.numbers import FULL, PANEL
-from lp_sweep.analysis.figures.panels import FAR, Row, curve_label, groups
+from lp_sweep.analysis.figures.panels import FAR, curve_label, groups
+from lp_sweep.analysis.rows import Row
 from lp_sweep.storage.printable import listed
 
 _MOST = 6  # panels that are said

@@ -28,6 +28,7 @@ from lp_sweep.analysis.paper.equivalence import (
 )
 from lp_sweep.analysis.paper.numbers import NUMBERS, Number
 from lp_sweep.analysis.paper.ours import Measured, Ours, load, measure
+from lp_sweep.analysis.rows import grouped
 from lp_sweep.analysis.statistics.intervals import holm
 from lp_sweep.analysis.tabledef import Table
 from lp_sweep.storage.catalog import Catalog
@@ -277,9 +278,7 @@ def _notes(compared: Sequence[Compared]) -> tuple[str, ...]:
 
 def _highest(compared: Iterable[Compared]) -> tuple[str, ...]:
     """The bold entries of the paper's Table 4, and whether ours agree."""
-    tasks: dict[str, list[Compared]] = {}
-    for item in compared:
-        tasks.setdefault(item.column, []).append(item)
+    tasks = grouped(compared, lambda item: item.column)
     return tuple(
         f"Highest on {task}: paper {max(items, key=lambda item: item.paper).row}, "
         f"ours {_highest_of_ours(items)}."

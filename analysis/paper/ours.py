@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from lp_sweep.analysis.paper.equivalence import DEV_ROWS, Evidence, Spread, over_rows, spread
 from lp_sweep.analysis.paper.numbers import DEPTHS, TASKS, Number
+from lp_sweep.analysis.rows import Row, grouped
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.errors import SpecError
 
@@ -128,7 +129,7 @@ def _spread(task: str, runs: Mapping[RunKey, Sequence[Run]]) -> Spread:
     return spread(task, ([run.score for run in of if run.score is not None] for of in networks))
 
 
-def _is_cut(row: Mapping[str, Any], cut: set[tuple[str, str]]) -> bool:
+def _is_cut(row: Row, cut: set[tuple[str, str]]) -> bool:
     """A sweep that trains on a part of a task's rows says nothing of the whole task."""
     return all((sweep, row["task"]) in cut for sweep in row["sweeps"])
 
@@ -138,19 +139,21 @@ def _cut_notes(cut: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     return (f"Left out, scored on a part of the rows (limit_*): {named}.",) if named else ()
 
 
-def _recipe_notes(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+def _recipe_notes(rows: Iterable[Row]) -> tuple[str, ...]:
     recipes = sorted({row["recipe"] for row in rows if row["recipe"]})
     if len(recipes) > 1:
         return (f"{len(recipes)} recipes are pooled, --sweep takes one: {'; '.join(recipes)}.",)
     return tuple(f"Our recipe: {recipe}." for recipe in recipes)
 
 
-def _runs(rows: Iterable[Mapping[str, Any]], stand: Stand) -> dict[RunKey, list[Run]]:
-    runs: dict[RunKey, list[Run]] = {}
-    for row in rows:
-        key = (stand.of[row["model"]], row["procedure"], row["k"], row["task"])
-        runs.setdefault(key, []).append(Run(row["seed"], row["score"], row["change"], row["rows"]))
-    return runs
+def _runs(rows: Iterable[Row], stand: Stand) -> dict[RunKey, list[Run]]:
+    def key(row: Row) -> RunKey:
+        return stand.of[row["model"]], row["procedure"], row["k"], row["task"]
+
+    return {
+        place: [Run(row["seed"], row["score"], row["change"], row["rows"]) for row in of]
+        for place, of in grouped(rows, key).items()
+    }
 
 
 def measure(ours: Ours, number: Number) -> Measured:
@@ -343,8 +346,6 @@ WHERE list_contains($models::VARCHAR[], model) AND feed_forward = 'none'
 ORDER BY sweep, model, device_name, threads, precision, length, k
 """
 _WAY = ("model", "device_name", "threads", "precision", "length")  # of measuring
-
-Row = Mapping[str, Any]
 
 
 class Timed(NamedTuple):

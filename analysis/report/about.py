@@ -10,6 +10,7 @@ from typing import Any
 from lp_sweep.analysis import phrases
 from lp_sweep.analysis.notes import mixed, setup_notes
 from lp_sweep.analysis.report.page import Asked, Fact, Gaps, Origin, Sheet
+from lp_sweep.analysis.rows import Row, grouped
 from lp_sweep.analysis.tabledef import Table, context, listing
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.printable import also_in_train, listed, ranges, short
@@ -17,7 +18,6 @@ from lp_sweep.storage.redact import redact_text
 from lp_sweep.storage.schema import PUBLISHED_VERSIONS
 from lp_sweep.storage.store import Store
 
-Row = Mapping[str, Any]
 _MOST_NAMES = 60  # names of a list
 
 _AXIS = """
@@ -68,10 +68,8 @@ def asked(catalog: Catalog) -> list[Asked]:
 
 
 def _by_sweep(catalog: Catalog, sql: str, say: Any) -> dict[str, list[str]]:
-    texts: dict[str, list[str]] = {}
-    for row in catalog.query(sql).to_pylist():
-        texts.setdefault(row["sweep"], []).append(say(row))
-    return texts
+    rows = grouped(catalog.query(sql).to_pylist(), lambda row: row["sweep"])
+    return {sweep: [say(row) for row in own] for sweep, own in rows.items()}
 
 
 def _strategy(row: Row) -> str:

@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 from lp_sweep.analysis import needed, phrases
 from lp_sweep.analysis.notes import NOT_MEASURED, barely, baseline, untaught
 from lp_sweep.analysis.report.page import Answer, Cell, Choice, Fact
+from lp_sweep.analysis.rows import Row, grouped, picked
 from lp_sweep.analysis.statistics import selection
 from lp_sweep.analysis.statistics.networks import Reader, reader
 from lp_sweep.analysis.tabledef import Table
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.printable import metric_name
 
-Row = Mapping[str, Any]
 _TASK = ("sweep", "model", "task")
 _CURVE = (*_TASK, "procedure", "strategy", "delta")
 _OF_FILES = """
@@ -65,26 +65,26 @@ def answers(
     the options that find model and data of one's own."""
     rows = tables["min-layers"].long.to_pylist()
     known = _Known(
-        intervals={_key(row, _CURVE): row for row in _rows(tables, "min-layers-interval")},
-        sizes=_grouped(
+        intervals={picked(row, _CURVE): row for row in _rows(tables, "min-layers-interval")},
+        sizes=grouped(
             (row for row in _rows(tables, "speed") if row["feed_forward"] == "none"), _network
         ),
-        tasks={_key(row, _TASK): row for row in _rows(tables, "tasks") if _is_scored_full(row)},
+        tasks={picked(row, _TASK): row for row in _rows(tables, "tasks") if _is_scored_full(row)},
         models=Counter(task for task, _ in {(row["task"], row["model"]) for row in rows}),
         store=store,
         name_sweep=name_sweep,
         setup=catalog.setup,
         inputs={
-            _key(row, _TASK): places.get(row["sweep"], ())
+            picked(row, _TASK): places.get(row["sweep"], ())
             for row in catalog.query(_OF_FILES).to_pylist()
         },
         luck=lru_cache(partial(selection.load, catalog, read=_answers_read(catalog)))
         if "min-layers-interval" in tables
         else lambda place: None,
     )
-    by_task = _grouped(
+    by_task = grouped(
         sorted(rows, key=lambda row: (row["sweep"], row["model"], row["position"])),
-        lambda row: _key(row, _TASK),
+        lambda row: picked(row, _TASK),
     )
     return [_answer(of_task, known) for of_task in by_task.values()]
 
@@ -117,19 +117,8 @@ def _rows(tables: Mapping[str, Table], name: str) -> list[Row]:
     return rows
 
 
-def _key(row: Row, names: Iterable[str]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in names)
-
-
 def _network(row: Row) -> tuple[Any, ...]:
     return (row["sweep"], row["model"], tuple(row["kept_layers"] or ()))
-
-
-def _grouped(rows: Iterable[Row], key: Any) -> dict[tuple[Any, ...], list[Row]]:
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault(key(row), []).append(row)
-    return groups
 
 
 def _is_scored_full(row: Row) -> bool:
@@ -146,7 +135,7 @@ def _answer(rows: Sequence[Row], known: _Known) -> Answer:
         task=first["task"],
         depth=first["depth"],
         line=needed.answer_line([row for row in rows if row["delta"] == deltas[0]]),
-        said=_said(known.tasks.get(_key(first, _TASK)), first["depth"]),
+        said=_said(known.tasks.get(picked(first, _TASK)), first["depth"]),
         choices=choices,
         cells=[_cell([*same]) for _, same in groupby(choices, key=lambda c: c[1:7])],
     )
@@ -217,7 +206,7 @@ def _choice(rows: Sequence[Row], known: _Known) -> Choice:
         network=needed.network(best),
         kept=[layer in kept for layer in range(1, depth + 1)],
         change=_changed(best),
-        sure=_sure(known.intervals.get(_key(best, _CURVE))),
+        sure=_sure(known.intervals.get(picked(best, _CURVE))),
         facts=_facts(best, known),
         export=_export(best, rows, known),
     )
@@ -226,7 +215,7 @@ def _choice(rows: Sequence[Row], known: _Known) -> Choice:
 def _facts(best: Row, known: _Known) -> list[Fact]:
     seeds = phrases.seeds(best["n_seeds"], best["n_seeds_asked"])
     facts = [Fact("score", f"{_changed(best)}, {seeds}")]
-    interval = known.intervals.get(_key(best, _CURVE))
+    interval = known.intervals.get(picked(best, _CURVE))
     if interval is not None:
         facts.append(Fact("90%", _credible(interval)))
     place = selection.Place(best["sweep"], best["model"], best["task"])
@@ -302,4 +291,4 @@ def _export(best: Row, rows: Sequence[Row], known: _Known) -> str:
     words += ["--sweep", best["sweep"]] if known.name_sweep else []
     words += ["--setup", str(known.setup)] if known.setup else []
     words += ["--out", folder, "--store", known.store]
-    return shlex.join((*words, *known.inputs.get(_key(best, _TASK), ())))
+    return shlex.join((*words, *known.inputs.get(picked(best, _TASK), ())))

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lp_sweep.analysis.rows import Row
 from lp_sweep.analysis.statistics import networks
 from lp_sweep.analysis.statistics.estimates import (
     Scores,
@@ -23,7 +24,7 @@ from lp_sweep.analysis.statistics.estimates import (
     scores_of,
     two_sided_p,
 )
-from lp_sweep.analysis.statistics.networks import Network, Reader, Row, compare, reader
+from lp_sweep.analysis.statistics.networks import Network, Reader, compare, reader
 from lp_sweep.analysis.statistics.resampling import patterns_of, scores
 from lp_sweep.storage.catalog import Catalog
 

@@ -35,6 +35,7 @@ import pyarrow as pa
 
 from lp_sweep.analysis.adaptive.posterior import Draws, Pair, draw
 from lp_sweep.analysis.adaptive.search import credible
+from lp_sweep.analysis.rows import Row, grouped, picked
 from lp_sweep.analysis.statistics import networks
 from lp_sweep.analysis.statistics.estimates import (
     Estimate,
@@ -43,7 +44,7 @@ from lp_sweep.analysis.statistics.estimates import (
     half_width,
     scores_of,
 )
-from lp_sweep.analysis.statistics.networks import Network, Reader, Row, compare, reader
+from lp_sweep.analysis.statistics.networks import Network, Reader, compare, reader
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.select import askable_k
 
@@ -103,11 +104,9 @@ def with_sets(catalog: Catalog, answers: pa.Table) -> pa.Table:
 
 
 def _by_curve(cells: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:
-    curves: dict[tuple[Any, ...], list[Row]] = {}
-    for cell in cells:
-        if cell["feed_forward"] == "none" and cell["state"] != "impossible":  # as in min_layers
-            curves.setdefault(_key(cell), []).append(cell)
-    return curves
+    """As in min_layers."""
+    whole = (cell for cell in cells if cell["feed_forward"] == "none")
+    return grouped((cell for cell in whole if cell["state"] != "impossible"), _key)
 
 
 def curve_of(cells: Sequence[Row], spreads: Spreads, read: Reader) -> Curve | str:
@@ -294,11 +293,12 @@ def _scores(cells: Sequence[Row]) -> dict[tuple[Any, ...], dict[tuple[int, int],
 
 def near(scores: _Scores) -> dict[tuple[Any, int], float]:
     """Those of networks within NEAR points of the best mean."""
-    means: dict[Any, list[float]] = {}
-    for (network, _), score in scores.items():
-        means.setdefault(network, []).append(score)
-    best = max(sum(points) / len(points) for points in means.values())
-    near = {name for name, points in means.items() if sum(points) / len(points) >= best - NEAR}
+    points = {
+        network: [score for _, score in found]
+        for network, found in grouped(scores.items(), lambda item: item[0][0]).items()
+    }
+    means = {network: sum(found) / len(found) for network, found in points.items()}
+    near = {network for network, mean in means.items() if mean >= max(means.values()) - NEAR}
     return {key: score for key, score in scores.items() if key[0] in near}
 
 
@@ -360,9 +360,7 @@ def credible_sets(catalog: Catalog, answers: Iterable[Row]) -> list[list[int] | 
 
 
 def _curves(catalog: Catalog) -> dict[tuple[Any, ...], Draws]:
-    cells: dict[tuple[Any, ...], list[Row]] = {}
-    for row in catalog.query(_CELLS).to_pylist():
-        cells.setdefault(_key(row), []).append(row)
+    cells = grouped(catalog.query(_CELLS).to_pylist(), _key)
     return {key: draws for key, rows in cells.items() if (draws := _draws(rows)) is not None}
 
 
@@ -381,4 +379,4 @@ def _credible(draws: Draws | None, answer: Row) -> list[int] | None:
 
 
 def _key(row: Row) -> tuple[Any, ...]:
-    return tuple(row[name] for name in _CURVE)
+    return picked(row, _CURVE)

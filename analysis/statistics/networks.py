@@ -6,17 +6,16 @@ the example, never by the order of rows. Networks that can't be compared give a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from lp_sweep.analysis.rows import Row, grouped
 from lp_sweep.analysis.statistics.resampling import METRICS, TALLY, patterns_of, scores
 from lp_sweep.storage.catalog import Catalog
-
-Row = Mapping[str, Any]
 
 # a cell that is listed twice counts once, as in task_table; K=0 is shared by all strategies. What
 # a search did not need is none of them.
@@ -84,10 +83,7 @@ def setting(cell: Row) -> tuple[Any, ...]:
 
 def by_setting(rows: Sequence[Row]) -> list[list[Row]]:
     """The cells of each setting, one per seed."""
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault(setting(row), []).append(row)
-    return list(groups.values())
+    return list(grouped(rows, setting).values())
 
 
 Array = npt.NDArray[Any]

@@ -23,12 +23,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from lp_sweep.analysis.rows import Row
 from lp_sweep.analysis.statistics.networks import Network, Reader, compare
 from lp_sweep.analysis.statistics.resampling import metric_of
 from lp_sweep.storage.catalog import Catalog
 
 Array = npt.NDArray[Any]
-Row = Mapping[str, Any]
 FOLDS, REPEATS = 3, 50
 _SLACK = 1e-9  # float noise, as in min_layers.sql
 _SEED = 0

@@ -224,6 +224,17 @@ def test_without_a_speed_the_front_is_of_size(fake: FakeSweep) -> None:
     assert front == {("top", 2, 90), ("bottom", 4, 80)}
 
 
+def test_a_task_with_the_full_model_alone_has_no_heat_map(fake: FakeSweep, tmp_path: Path) -> None:
+    fake.curve({0: 90.0, 2: 88.0}, task="SST-2")
+    fake.curve({0: 60.0}, task="RTE")  # as early in a sweep
+    with open_views(fake.publish()) as opened:
+        drawn = FIGURES["heat-map"](opened)
+    assert drawn is not None
+    text = drawn.save(tmp_path, ["svg"])[0].read_text(encoding="utf-8")
+    assert ">SST-2 accuracy" in text
+    assert ">RTE" not in text
+
+
 def test_until_the_full_model_has_a_record_no_size_is_drawn(fake: FakeSweep) -> None:
     fake.cell(k=0)
     fake.cell(k=2, score=90.0)
