@@ -113,13 +113,10 @@ def test_a_cache_folder_that_can_be_none_is_refused_before_a_run(world: Path, na
 
 
 def hostile_plan(folder: Path, name: str) -> Plan:
-    text = PLAIN.replace(
-        "tasks: [rte, mrpc]", "tasks: [{name: %s, train: t.csv, dev: d.csv, text: text}]"
-    )
-    file = make_inputs(folder, text.replace("%s", json.dumps(name)))
-    (folder / "t.csv").write_text("text,label\na,0\nb,1\n")
-    (folder / "d.csv").write_text("text,label\nc,0\nd,1\n")
-    found = find(file)
+    task = f"{{name: {json.dumps(name)}, train: t.csv, dev: d.csv, text: text}}"
+    for table in ("t.csv", "d.csv"):
+        (folder / table).write_text(f"text,label\n{table},0\nb,1\n")
+    found = find(make_inputs(folder, PLAIN.replace("rte, mrpc", task)))
     found.notes.append(f"a note on {name}")
     return make_plan(found, Known.nothing())
 
