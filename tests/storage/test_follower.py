@@ -13,7 +13,7 @@ from lp_sweep.orchestrator.service.store import sweep_states
 from lp_sweep.orchestrator.watch import follower as follower_module
 from lp_sweep.orchestrator.watch.follower import Follower
 from lp_sweep.orchestrator.watch.picture import Picture, Waiting, picture_json
-from lp_sweep.storage.errors import SpecError, StoreError
+from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.packs import compact
 from lp_sweep.storage.runs import Presence, Progress
 from lp_sweep.storage.store import Store
@@ -193,14 +193,3 @@ def test_a_store_without_a_readable_sweep(tmp_path: Path, fake: FakeSweep) -> No
     picture = look(Follower(fake.store))
     assert "sweeps/demo.parquet can't be read" in picture.notes[0]
     assert picture.total == 0
-
-
-def test_a_store_that_was_away_is_followed_again(fake: FakeSweep) -> None:
-    follower = Follower(fake.store)
-    before = look(follower)
-    place = Path(fake.store.location)
-    place.rename(place.with_name("away"))
-    with pytest.raises(StoreError, match="gone"):
-        follower.look()
-    place.with_name("away").rename(place)
-    assert look(follower).curves == before.curves
