@@ -1,9 +1,8 @@
-"""SQL over a store: an in-memory DuckDB that holds the records and can do nothing but read.
+"""SQL over a store: loads the records into a read-only, in-memory DuckDB.
 
 The raw tables are `store.trials`, `store.profiles`, `store.attempts`, `store.sweeps`,
-`store.earlier`, `store.predictions`, `store.teacher_logits` and `store.deltas`; the views over them
-are handed in as text, so that this module knows nothing of what they say. `reading` is what
-confines the queries.
+`store.earlier`, `store.predictions`, `store.teacher_logits` and `store.deltas`. The caller passes
+the views over them as text. `reading` confines the queries.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from lp_sweep.storage.setups import EARLIER, Setup, cells_of_setup, earlier_setu
 from lp_sweep.storage.specs import TEACHER
 from lp_sweep.storage.store import Store, Unreadable
 
-# the name of a large table in a statement, or one that the statement puts together
+# a large table in a statement, or a table name that the statement computes
 _NAMED = {
     table: re.compile(rf"{table}|\bquery(_table)?\b", re.IGNORECASE) for table in sorted(LARGE)
 }
 
 
 class Foreseen(NamedTuple):
-    """Columns that the coming queries read, where they are known: reading few columns is faster.
+    """What the coming queries need, if that is known: reading few columns is faster.
 
-    columns: those of `store.trials` that they name, None for all. held: the views that several of
-    them read, which are computed once and not by each query.
+    columns: columns of `store.trials`; None: all. held: views that several queries read, which are
+    computed only once.
     """
 
     columns: Collection[str] | None
@@ -43,9 +42,9 @@ class Foreseen(NamedTuple):
 
 
 class Catalog:
-    """An open, read-only view of a store as it was when this was made.
+    """A read-only snapshot of a store.
 
-    `unreadable` names the files that were set aside. Predictions and teachers' logits are many, so
+    `unreadable` lists the files that were skipped. Predictions and teachers' logits are large, so
     they are loaded at the first query that names them; until then their tables are empty.
     """
 
@@ -65,17 +64,17 @@ class Catalog:
 
     @property
     def setup(self) -> int | None:
-        """The earlier setup whose cells are shown; None: today's."""
+        """The earlier setup whose cells are shown; None: the current setup."""
         return self._records.setup
 
     def earlier_setups(self) -> list[Setup]:
-        """The setups of the shown sweeps that are stored besides today's cells."""
+        """The stored earlier setups of the shown sweeps."""
         return earlier_setups(self._records.store, self._records.sweep)
 
     def query(self, sql: str, parameters: Mapping[str, Any] | None = None) -> pa.Table:
-        """The result of one reading statement; `$name` stands for a parameter.
+        """Runs one reading statement; `$name` is a parameter.
 
-        Raises QueryError with DuckDB's own message, or one that says what is allowed.
+        Raises QueryError with DuckDB's own message, or with what is allowed.
         """
         with reading.ctrl_c():
             reading.check(self._connection, sql)
@@ -86,7 +85,7 @@ class Catalog:
         return reading.run(self._connection, sql, parameters or {})
 
     def bounded_memory(self) -> AbstractContextManager[None]:
-        """For queries of a process that does nothing else; see `reading.bounded_memory`."""
+        """Limits the memory of this process; see `reading.bounded_memory`."""
         return reading.bounded_memory(self._connection)
 
     def close(self) -> None:
@@ -108,12 +107,11 @@ def open_catalog(
     setup: int | None = None,
     deltas: Sequence[float] = (1, 2, 3),
 ) -> Catalog:
-    """Load a store's records and define `views` (name to SELECT, in the order of dependence).
+    """Loads a store's records and defines `views` (name -> SELECT, in the order of dependence).
 
-    With `sweep`, everything but that sweep's cells and what they depend on is left out. With
-    `setup`, `store.sweeps` has the cells of that earlier setup (see `setups`) and no others.
-    `deltas` become `store.deltas`: the losses that `min_layers` answers for. Raises SpecError for a
-    sweep or a setup that the store does not have, QueryError for a view that DuckDB refuses.
+    sweep: load only this sweep's cells and what they depend on. setup: `store.sweeps` has only the
+    cells of this earlier setup (see `setups`). deltas: the losses that `min_layers` answers for.
+    Raises SpecError for an unknown sweep or setup, QueryError for a view that DuckDB refuses.
     """
     records = _Records(store, sweep, setup, foreseen.columns if foreseen else None)
     with reading.ctrl_c():
@@ -138,12 +136,12 @@ def _fill(
     *,
     copied: bool,
 ) -> None:
-    """Not `copied`, a table is scanned where Arrow has it: for a few queries that is less work."""
+    """Loads the tables. Unless `copied`, DuckDB scans Arrow's memory: faster for a few queries."""
     connection.execute("CREATE SCHEMA store")
     for table in sorted(LARGE):
         _load(connection, table, TABLES[table].empty_table(), create=True)
     others = [table for table in TABLES if table not in LARGE]
-    with ThreadPoolExecutor() as pool:  # while one is loaded the next is read
+    with ThreadPoolExecutor() as pool:  # reads the next table while one is loaded
         for table, rows in zip(others, pool.map(records.read, others), strict=True):
             if copied:
                 _load(connection, table, rows, create=True)
@@ -171,7 +169,7 @@ def _load(
 
 
 class _Records:
-    """Reads a store's tables, all of them or what one sweep's cells depend on."""
+    """Reads a store's tables, in full or only what one sweep's cells depend on."""
 
     def __init__(
         self,
@@ -185,7 +183,7 @@ class _Records:
         self.setup = setup
         self._columns = columns  # of trials
         self.unreadable: list[Unreadable] = []
-        # first of all: an unknown name is reported before anything else is read
+        # first, so that an unknown name is reported before anything is read
         names = None if sweep is None else store.sweeps(sweep)
         if setup is None:
             self._cells = self._read("sweeps", names)
@@ -209,14 +207,14 @@ class _Records:
         return self._read(table, wanted)
 
     def _attempts(self, rows: pa.Table, wanted: set[str]) -> pa.Table:
-        """With those at measurements, speeds and first stages, of this sweep or of others on the
-        same model and task: no cell of any sweep names them."""
+        """Includes attempts at measurements, speeds and first stages with the sweep's models and
+        tasks: no cell names them, so they can't be told from other sweeps' attempts."""
         others = self.store.names("sweeps") - {self.sweep}
         elsewhere = _named(self._read("sweeps", others)) - wanted
         return self._kept(rows, lambda id_, ours: id_ in wanted or (ours and id_ not in elsewhere))
 
     def _profiles(self, rows: pa.Table, wanted: set[str]) -> pa.Table:
-        """Also those of its models, which no cell names, and of teachers that are no model."""
+        """Includes profiles that no cell names: of the sweep's models, and of teacher folders."""
         ids = pa.array(sorted(wanted), pa.string())
         folders = pc.and_(pc.equal(rows["measure"], TEACHER), pc.is_null(rows["trial_id"]))
         named = pc.or_(pc.is_in(rows["profile_id"], ids), pc.fill_null(folders, False))
@@ -227,8 +225,8 @@ class _Records:
         return pa.concat_tables([rows.filter(named), own])
 
     def _kept(self, rows: pa.Table, keep: Callable[[str | None, bool], bool]) -> pa.Table:
-        """The rows for which `keep` is true of the trial and of whether the sweep has cells of the
-        row's model and task, or of the model where the row is of no task: a speed is of none."""
+        """The rows for which `keep(trial, ours)` is true. ours: whether the sweep has cells of the
+        row's model and task; of the model, for a row without a task, such as a speed."""
         pairs = self._cells.select(["model", "task"]).group_by(["model", "task"]).aggregate([])
         asked = {(row["model"], row["task"]) for row in pairs.to_pylist()}
         asked |= {(model, None) for model, _ in asked}
@@ -247,6 +245,6 @@ class _Records:
 
 
 def _named(cells: pa.Table) -> set[str]:
-    """The trials and profiles that cells name."""
+    """The identifiers of trials and profiles that cells name."""
     columns = (cells["trial_id"], cells["profile_id"])
     return {name for column in columns for name in column.to_pylist() if name is not None}

@@ -34,7 +34,7 @@ class SpecError(LpSweepError):
 
 
 class QueryError(LpSweepError):
-    """The SQL is wrong, or is more than reading."""
+    """The SQL is wrong, or does more than read."""
 
     exit_code = 2
 
@@ -48,13 +48,13 @@ class PreflightError(LpSweepError):
 
 
 class ExportError(LpSweepError):
-    """A folder that was to be published is not the network that it should be."""
+    """A folder to be published is not the network that was scored."""
 
     exit_code = 1
 
 
 class TrialError(LpSweepError):
-    """One trial can't be done. `kind` is the type that its attempt is stored under."""
+    """One trial can't be done. `kind` is the `error_type` of its stored attempt."""
 
     kind = "bug"
     exit_code = 1
@@ -67,7 +67,7 @@ class UnsupportedModelError(TrialError):
 
 
 class MissingInputError(TrialError):
-    """A data set or a model is not there, or is not usable as it is."""
+    """A data set or a model is missing or unusable."""
 
     kind = "missing_input"
 
@@ -85,13 +85,13 @@ class DeviceOutOfMemoryError(TrialError):
 
 
 class UnsupportedDeviceError(TrialError):
-    """The device is of no type that trials run on, or can't do what the recipe asks for."""
+    """Trials can't run on this type of device, or it can't do what the recipe asks for."""
 
     kind = "unsupported_device"
 
 
 class NotDeterministicError(TrialError):
-    """An operation, named first, has no deterministic kernel: the next try does without, and the
+    """An operation has no deterministic kernel: the next try runs without determinism, and the
     record says so."""
 
     kind = "not_deterministic"

@@ -1,9 +1,9 @@
-"""The identifier of a trial or profile, made from exactly what determines its result (`specs`).
+"""Identifiers of trials and profiles, made from exactly what determines their results (`specs`).
 
-`trial_id` is a versioned hash of canonical JSON. Fields at their default are left out, so a field
-that a later version adds (with a default that means what was done before) changes no identifier.
-Order, spelt-out defaults, names the user gave to a folder or a task, GPUs, concurrency and folders
-never change it. A golden test pins it: a change of any default there is a new `IDENTITY_VERSION`.
+An identifier is a versioned hash of canonical JSON. Fields at their default are left out, so a
+field added later changes no identifier, if its default means what was done before. Order, spelt-out
+defaults, the user's names for folders and tasks, GPUs, concurrency and folders do not matter. A
+golden test pins the identifiers: changing any default requires a new `IDENTITY_VERSION`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ IDENTITY_VERSION = 1
 
 
 def canonical(value: Any) -> Any:
-    """Plain data with defaults left out: what is hashed."""
+    """Plain data without defaults, to be hashed."""
     if is_dataclass(value):
         return {name: canonical(held) for name, held in _stated(value)}
     if isinstance(value, tuple | list):
@@ -32,7 +32,7 @@ def canonical(value: Any) -> Any:
 
 
 def _stated(value: Any) -> Iterator[tuple[str, Any]]:
-    """The fields that are not at their default, by name."""
+    """The fields that are not at their default, sorted by name."""
     for name, default in _defaults(type(value)):  # type: ignore[arg-type]  # a class is hashable
         held = getattr(value, name)
         if held != default:
@@ -48,7 +48,7 @@ def _defaults(kind: type) -> list[tuple[str, Any]]:
 
 
 def canonical_json(value: Any) -> str:
-    """`canonical` as text: sorted, without blanks, ASCII. What a record keeps as its `spec`."""
+    """`canonical` as JSON: sorted, without blanks, ASCII. A record keeps it as its `spec`."""
     if not is_dataclass(value):
         return _encode(canonical(value))
     parts = (f'"{name}":{_part_json(held)}' for name, held in _stated(value))
@@ -56,14 +56,17 @@ def canonical_json(value: Any) -> str:
 
 
 def _part_json(value: Any) -> str:
-    """One field as JSON. Thousands of specs share a task or a recipe: each is written once."""
+    """One field as JSON. Cached, since thousands of specs share a task or a recipe."""
     if isinstance(value, str | int):
         return _encode(value)
     known = _shared.get(id(value))
     if known is None:
         if len(_shared) >= _MOST_SHARED:
             _shared.clear()
-        known = _shared[id(value)] = (value, canonical_json(value))  # held: no other has its id
+        known = _shared[id(value)] = (
+            value,
+            canonical_json(value),
+        )  # keeps the value alive, and so its id unique
     return known[1]
 
 
@@ -95,9 +98,9 @@ def trial_id(spec: TrialSpec) -> str:
 
 
 def trial_ids(spec: TrialSpec) -> Callable[[int], str]:
-    """Seed -> `trial_id` of the trial with that seed: what seeds share is written and hashed once,
-    which of 100,000 trials saves seconds."""
-    mark = '"seed":'  # a key of no part, and in a string its quotes are escaped
+    """Returns a function: seed -> `trial_id` of the trial with that seed. It encodes and hashes the
+    common part only once, which saves seconds for 100,000 trials."""
+    mark = '"seed":'  # occurs once: no part has this key, and strings escape their quotes
     head, _, rest = _payload(spec).partition(mark)
     tail = rest.removeprefix(str(spec.seed))
     shared = hashlib.sha256(f"{head}{mark}".encode())
@@ -113,8 +116,8 @@ def trial_ids(spec: TrialSpec) -> Callable[[int], str]:
 def setup_text(
     model_fingerprint: str, task: TaskDefinition, data_fingerprint: str, recipe: Recipe
 ) -> str:
-    """The setup of networks that can be compared, as canonical JSON: the pre-trained weights, the
-    rows and how they are read and scored, the recipe."""
+    """What comparable networks share, as canonical JSON: the pre-trained weights, the rows and how
+    they are read and scored, the recipe."""
     shared = {
         "model": model_fingerprint,
         "task": canonical(task),
@@ -125,11 +128,11 @@ def setup_text(
 
 
 def setup_id(text: str) -> str:
-    """`s1-` and 20 hex digits, of a `setup_text`. Scores of two setups are of two experiments."""
+    """`s1-` and 20 hex digits, for a `setup_text`. Scores of two setups are not comparable."""
     return f"s{IDENTITY_VERSION}-{_hash(text)[:20]}"
 
 
 def profile_id(spec: ProfileSpec | SpeedSpec) -> str:
-    """`p1-` and 20 hex digits. For a contribution profile only the dev rows count, so a train
-    subset must not be in `spec`."""
+    """`p1-` and 20 hex digits. A contribution profile uses only dev rows, so its `spec` must not
+    have a train subset."""
     return _identifier("p", spec)

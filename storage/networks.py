@@ -3,6 +3,8 @@
 `keep: best` keeps one network of each group of trials that differ only in the seed. A network that
 other trials continue from stays until they are done. What `keep: all` kept is never deleted here.
 A text next to the weights says which of these applies. Loads no network.
+
+Every function that takes a store raises StoreError if it can't be read or written.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ _KNOWN: dict[str, _Known] = defaultdict(_Known)  # by the store's location
 
 
 def is_best(store: Store, record: dict[str, Any]) -> bool:
-    """Whether no stored record of the same group is better. Raises StoreError."""
+    """Whether no stored record of the same group is better."""
     group = _group(record)
     if group is None:
         return True
@@ -68,7 +70,7 @@ def settle(store: Store, record: dict[str, Any], *, look: bool = True) -> None:
     """Deletes the networks of the record's group that `best` kept, except the best record's. Of
     trials that end together, the last sees all records.
 
-    look: whether to read records that are new since `is_best`. Raises StoreError.
+    look: whether to read records that are new since `is_best`.
     """
     group = _group(record)
     if group is None:
@@ -82,19 +84,19 @@ def settle(store: Store, record: dict[str, Any], *, look: bool = True) -> None:
 
 
 def kept_by(store: Store, trial: str) -> str | None:
-    """The content of KEPT_BY; None if there is none. Raises StoreError."""
+    """The content of KEPT_BY; None if there is none."""
     text = store.read_text(f"{WEIGHTS}/{trial}", KEPT_BY)
     return None if text is None else text.strip()
 
 
 def has_network(store: Store, trial: str) -> bool:
-    """Whether the store has the trial's complete network. Raises StoreError."""
+    """Whether the store has the trial's complete network."""
     return any(item.name == CONFIG for item in store.listing(f"{WEIGHTS}/{trial}"))
 
 
 def fetch_network(store: Store, trial: str, folder: Path) -> bool:
     """Copies the trial's network into an existing folder. Returns False if the store does not have
-    it, or deletes it meanwhile. Raises StoreError."""
+    it, or deletes it meanwhile."""
     if not has_network(store, trial):
         return False
     where = f"{WEIGHTS}/{trial}"
@@ -103,26 +105,25 @@ def fetch_network(store: Store, trial: str, folder: Path) -> bool:
 
 
 def is_for_good(store: Store, trial: str) -> bool:
-    """Whether the store has the trial's network and never deletes it. Raises StoreError."""
+    """Whether the store has the trial's network and never deletes it."""
     by = kept_by(store, trial)
     return by not in _PASSING if by is not None else has_network(store, trial)
 
 
 def keep_for_good(store: Store, trial: str) -> None:
-    """Keeps a network that is there because of `best` or a need. Raises StoreError."""
+    """Keeps a network that is there because of `best` or a need."""
     if kept_by(store, trial) in _PASSING:
         store.put_text(f"{WEIGHTS}/{trial}", KEPT_BY, f"{ALL}\n")
 
 
 def keep_while_needed(store: Store, trial: str) -> None:
-    """Protects a network that `best` kept until `release`. Raises StoreError."""
+    """Protects a network that `best` kept until `release`."""
     if kept_by(store, trial) == BEST:
         store.put_text(f"{WEIGHTS}/{trial}", KEPT_BY, f"{NEED_BEST}\n")
 
 
 def release(store: Store, record: dict[str, Any], *, keep_best: bool) -> None:
-    """Deletes a network that no trial continues from any more, unless `best` keeps it. Raises
-    StoreError."""
+    """Deletes a network that no trial continues from any more, unless `best` keeps it."""
     trial = record["trial_id"]
     by = kept_by(store, trial)
     if by not in (NEED, NEED_BEST):
@@ -136,7 +137,7 @@ def release(store: Store, record: dict[str, Any], *, keep_best: bool) -> None:
 
 def delete_network(store: Store, trial: str) -> None:
     """Deletes CONFIG first, so that the rest no longer counts as a network, and KEPT_BY last, so
-    that an interrupted deletion can be continued. Raises StoreError."""
+    that an interrupted deletion can be continued."""
     names = [item.name for item in store.listing(f"{WEIGHTS}/{trial}")]
     for name in sorted(names, key=lambda name: (name != CONFIG, name == KEPT_BY, name)):
         store.delete(f"{WEIGHTS}/{trial}", name)

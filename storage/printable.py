@@ -1,4 +1,4 @@
-"""Text that anyone may have written (names, values, messages), fit for a message and a screen."""
+"""Makes text from any source (names, values, messages) safe for messages and screens."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ _BACKTICKED = re.compile(r"`[^`\n]*`")
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    """The text with control characters, escape sequences, bidirectional overrides and half
-    characters spelt out (`\\x1b`), line breaks too unless they are in `keep`."""
+    """Escapes (`\\x1b`) control characters, bidirectional overrides, surrogates and line breaks,
+    except those in `keep`."""
     if text.isprintable():
         return text
-    if keep:  # between what is kept, whole parts are plain: much faster than letter by letter
+    if keep:  # parts between what is kept are mostly plain: faster than letter by letter
         return keep[0].join(printable(part, keep=keep[1:]) for part in text.split(keep[0]))
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def page(lines: Iterable[str]) -> str:
-    """Text of many lines. Whatever a line quotes (a name, a path, a message) stays in that line."""
+    """Joins lines. Whatever a line quotes (a name, a path, a message) stays in that line."""
     return "\n".join(map(printable, lines))
 
 
 def shown(value: Any) -> str:
-    """A value as a message quotes it: its repr, which spells control characters out, in one line
-    of bounded length."""
+    """A value as quoted in a message: its repr, in one line of bounded length."""
     try:
         text = repr(value[: 2 * _WIDEST] if isinstance(value, str | bytes) else value)
     except ValueError:  # a whole number of thousands of digits
@@ -42,19 +41,19 @@ def shown(value: Any) -> str:
 
 
 def short(text: str, most: int = 300) -> str:
-    """Text of any length, such as a library's error, in one line of bounded length."""
+    """Shortens text, such as a library's error, to one line of bounded length."""
     line = printable(text[: 2 * most])
     return line if len(line) <= most else f"{line[: most - 3]}..."
 
 
 def listed(names: Iterable[object], most: int = 20) -> str:
-    """Names with commas, the first of many."""
+    """Joins names with commas, at most `most` of them."""
     parts = [short(str(name), _WIDEST) for name in names]
     return ", ".join(parts[:most]) + (", ..." if len(parts) > most else "")
 
 
 def ranges(layers: Sequence[int], most: int | None = None) -> str:
-    """`1-4,6` for (1, 2, 3, 4, 6); `1,3,...` where there are more than `most` such parts."""
+    """`1-4,6` for (1, 2, 3, 4, 6); `1,3,...` for more than `most` parts."""
     parts: list[list[int]] = []
     for layer in layers:
         if parts and parts[-1][1] == layer - 1:
@@ -75,18 +74,18 @@ def clock(seconds: float | None) -> str:
 
 
 def say(text: str) -> None:
-    """Print a note or a warning to stderr: one line, whatever it quotes."""
+    """Prints a note or a warning to stderr, in one line."""
     print(on_terminal(printable(text), sys.stderr), file=sys.stderr, flush=True)
 
 
 def on_terminal(text: str, stream: TextIO) -> str:
-    """Long lines broken between words where the stream is a terminal, which breaks amid them. A
-    line with a command stays whole, to be copied; one in `backticks` is a word."""
+    """Breaks long lines between words if the stream is a terminal. A line with a command stays
+    whole, to be copied; a command in `backticks` counts as one word."""
     try:
         width = os.get_terminal_size(stream.fileno()).columns
     except (OSError, ValueError):  # a file, a pipe, a test's stream
         return text
-    if not width:  # a terminal that tells no size, such as that of `ssh -tt` from a script
+    if not width:  # unknown, as under `ssh -tt` from a script
         return text
     return "\n".join(_broken(line, width) for line in text.split("\n"))
 
@@ -106,8 +105,8 @@ def _broken(line: str, width: int) -> str:
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str | None:
-    """The name that was probably meant, None when none is near. What was cut short (`acc`) is
-    nearest to the one name that goes on from it."""
+    """The name that was probably meant; None if none is similar. The beginning of one name alone
+    (`acc`) means that name."""
     names = list(allowed)
     longer = [other for other in names if name and other.startswith(name)]
     near = difflib.get_close_matches(name[:80], names, n=1, cutoff=0.6)
@@ -116,15 +115,15 @@ def nearest(name: str, allowed: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:
-    """` Did you mean 'bottom'?`, or nothing when no name is near."""
+    """` Did you mean 'bottom'?`, or "" if no name is similar."""
     near = nearest(name, allowed)
     return f" Did you mean {near!r}?" if near else ""
 
 
 def choose(what: str, name: str, allowed: Iterable[str], *, given: str | None = None) -> str:
-    """`name` when it is allowed (or when `given`, its canonical form, is).
+    """Returns `name` if it, or its canonical form `given`, is allowed.
 
-    Raises ValueError that says what is allowed and which name is near.
+    Raises ValueError with the allowed names and a similar one.
     """
     names = list(allowed)
     if (given or name) in names:
@@ -136,7 +135,7 @@ def choose(what: str, name: str, allowed: Iterable[str], *, given: str | None = 
 
 
 def metric_name(metric: str, positive: str | None) -> str:
-    """`f1 of 'fraud'`: the metric, and the class it scores where one was named."""
+    """`f1 of 'fraud'`: the metric, and the class it scores if the task names one."""
     return f"{metric} of {positive!r}" if positive else metric
 
 

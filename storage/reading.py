@@ -1,12 +1,11 @@
-"""One reading statement on a DuckDB that can do nothing else: checked before, bounded while it
-runs, stoppable at any time.
+"""Runs read-only SQL in DuckDB: checks statements, bounds their memory, and lets Ctrl-C stop them.
 
-Three locks, each enough by itself against a careless statement: only statements that read are
-accepted, they run in a read-only transaction that is rolled back, and DuckDB has no access to
-files, the network, extensions, secrets or Python's variables, with its configuration locked.
-Memory is bounded three times: DuckDB's own to half of what it would take, a result's to 256 MiB,
-and on the command line that of the whole process (`bounded_memory`), since one huge value is none
-of what DuckDB counts.
+Three locks, each sufficient against a careless statement: only reading statements are accepted,
+they run in a read-only transaction that is rolled back, and DuckDB has no access to files, the
+network, extensions, secrets or Python's variables, with its configuration locked.
+
+Memory has three bounds: DuckDB takes half of its default, a result has at most 256 MiB, and the
+command line bounds the whole process (`bounded_memory`), since DuckDB does not count huge values.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ _BATCH_ROWS = 100_000
 _THREAD = "query"
 _STOP_SECONDS = 0.5  # most statements stop within a tenth of that
 _LEAST_MEMORY = 2 * 2**30  # bytes; Python, Arrow and their threads are a tenth of it
-_ROOM = 2**30  # bytes above what the process has when the query begins
+_ROOM = 2**30  # bytes beyond what the process uses when the query begins
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-_LONGEST = 200_000  # characters; subqueries of megabytes overflow the stack of DuckDB
+_LONGEST = 200_000  # characters; megabytes of subqueries overflow DuckDB's stack
 _READING = {duckdb.StatementType.SELECT}
-# MULTI is how DuckDB types whatever holds a PIVOT without an IN list
+# MULTI is DuckDB's type of a statement with a PIVOT without an IN list
 _PERHAPS_READING = {duckdb.StatementType.EXPLAIN, duckdb.StatementType.MULTI}
 _COMMENTS = re.compile(r"(?:\s|--[^\n]*|/\*.*?\*/)*", re.DOTALL)
 _EXPLAIN = re.compile(r"EXPLAIN\b\s*(?:ANALYZE\b)?\s*(?:\([^()]*\))?\s*", re.IGNORECASE)
@@ -56,11 +55,11 @@ _ALLOWED = "allowed: SELECT, FROM, WITH, PIVOT, EXPLAIN, DESCRIBE, SHOW, SUMMARI
 
 
 def connect() -> duckdb.DuckDBPyConnection:
-    """An empty database in memory, confined. `lock` it when its tables are made."""
+    """Opens an empty, confined database in memory. Call `lock` once its tables are there."""
     connection = duckdb.connect(":memory:", config=_CONFINED)
     connection.execute("SET TimeZone = 'UTC'")
     with contextlib.suppress(duckdb.InvalidInputException):  # a notebook without ipywidgets
-        connection.execute("SET enable_progress_bar = false")  # it would print among the data
+        connection.execute("SET enable_progress_bar = false")  # it would print into the data
     connection.execute(f"SET memory_limit = '{_memory_limit(connection) / 2:.0f}B'")
     return connection
 
@@ -70,16 +69,16 @@ def lock(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def check(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
-    """Raises QueryError unless it is one statement, and one that reads."""
+    """Raises QueryError unless the SQL is one reading statement."""
     try:
         kind = _statement(connection, sql).type
-    except ValueError:  # a kind that DuckDB's own Python package doesn't know
+    except ValueError:  # a kind that DuckDB's Python package does not know
         raise QueryError(f"the store is open read-only: this is refused; {_ALLOWED}.") from None
     if kind in _READING:
         return
     text = sql[_COMMENTS.match(sql).end() :]  # type: ignore[union-attr]
     explained = _EXPLAIN.match(text) if kind in _PERHAPS_READING else None
-    if explained:  # EXPLAIN ANALYZE does what it explains, a COMMIT too
+    if explained:  # EXPLAIN ANALYZE executes its statement, even a COMMIT
         check(connection, text[explained.end() :])
     elif kind not in _PERHAPS_READING or not _READING_WORD.match(text):
         raise QueryError(f"the store is open read-only: {kind.name} is refused; {_ALLOWED}.")
@@ -89,7 +88,7 @@ def _statement(connection: duckdb.DuckDBPyConnection, sql: str) -> duckdb.Statem
     if len(sql) > _LONGEST:
         raise QueryError(f"a statement has at most {_LONGEST:,} characters, this has {len(sql):,}")
     try:
-        sql.encode()  # bytes that were no text reach us as lone surrogates
+        sql.encode()  # raises for lone surrogates, which stand for bytes that are not UTF-8
         statements = connection.extract_statements(sql)
     except (duckdb.Error, UnicodeError) as error:
         raise QueryError(_indented(str(error))) from error
@@ -102,7 +101,7 @@ def _statement(connection: duckdb.DuckDBPyConnection, sql: str) -> duckdb.Statem
 
 @contextlib.contextmanager
 def ctrl_c() -> Iterator[None]:
-    """For statements of the main thread: DuckDB turns its KeyboardInterrupt into other errors."""
+    """Raises KeyboardInterrupt in place of the errors that DuckDB makes of Ctrl-C."""
     try:
         yield
     except duckdb.InterruptException as error:
@@ -115,10 +114,10 @@ def ctrl_c() -> Iterator[None]:
 
 
 def run(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, Any]) -> pa.Table:
-    """The result of a checked statement. Raises QueryError with DuckDB's own message.
+    """Runs a checked statement. Raises QueryError with DuckDB's own message.
 
-    In a thread of its own, since only so Ctrl-C is seen while DuckDB computes. DuckDB does not stop
-    amid one value: then the thread is left to itself, and `busy` is true until it ends.
+    It runs in a thread of its own, so that the main thread sees Ctrl-C. DuckDB can't be stopped
+    within one value: then the thread is left alone, and `busy` is true until it ends.
     """
     future: Future[pa.Table] = Future()
 
@@ -139,23 +138,21 @@ def run(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str
         raise QueryError(_with_views(connection, str(error))) from error
     except (duckdb.Error, pa.ArrowException, OSError, RuntimeError, MemoryError) as error:
         said = str(error) or "not enough memory. Ask for less: LIMIT, an aggregate, fewer columns."
-        raise QueryError(_indented(said)) from error  # the last four: from amid a result
+        raise QueryError(_indented(said)) from error  # the last four: while reading a result
     finally:
         end = time.monotonic() + _STOP_SECONDS
-        while (
-            busy() and not future.done() and time.monotonic() < end
-        ):  # it may be between two steps
-            connection.interrupt()
+        while busy() and not future.done() and time.monotonic() < end:
+            connection.interrupt()  # has no effect between two steps, so repeat it
             time.sleep(0.05)
 
 
 def _indented(said: str) -> str:
-    """DuckDB's message as one: the statement and what else it adds belong to its first line."""
+    """DuckDB's message with all further lines indented below the first."""
     return "\n  ".join(line for line in said.splitlines() if line.strip())
 
 
 def _with_views(connection: duckdb.DuckDBPyConnection, said: str) -> str:
-    """DuckDB knows names near to an unknown one, but most are its own tables: ours instead."""
+    """The message with our views in place of DuckDB's suggestions, mostly internal tables."""
     if (unknown := _NO_TABLE.match(said)) is None:
         return _indented(said)
     names = [row[0] for row in connection.execute("SHOW TABLES").fetchall()]
@@ -164,14 +161,14 @@ def _with_views(connection: duckdb.DuckDBPyConnection, said: str) -> str:
 
 
 def busy() -> bool:
-    """Whether a query goes on that Ctrl-C did not stop."""
+    """Whether a query is still running that Ctrl-C did not stop."""
     return any(thread.name == _THREAD for thread in threading.enumerate())
 
 
 @contextlib.contextmanager
 def bounded_memory(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
-    """Inside, this process takes no more than half of the machine's memory, or 2 GiB where that is
-    more: what goes beyond is a QueryError. On other systems than Linux DuckDB's limit is all."""
+    """Limits this process to half of the machine's memory, at least 2 GiB; a query that needs more
+    raises QueryError. Does nothing on other systems than Linux."""
     before = resource.getrlimit(resource.RLIMIT_DATA)
     if sys.platform != "linux" or before[0] != resource.RLIM_INFINITY:
         yield
@@ -190,8 +187,8 @@ def bounded_memory(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
 
 
 def _most_memory(connection: duckdb.DuckDBPyConnection) -> int:
-    """Half of the machine's, or of the container's: DuckDB's own share is 80%, ours half of it. On
-    a machine with many cores the stacks of DuckDB's threads alone may be more."""
+    """Half of the machine's or container's memory, in bytes: our limit is half of DuckDB's 80%. On
+    a machine with many cores the stacks of DuckDB's threads alone may take more."""
     in_use = int(Path("/proc/self/status").read_text().split("VmData:")[1].split()[0]) * 1024
     return max(int(_memory_limit(connection) / 0.8), _LEAST_MEMORY, in_use + _ROOM)
 

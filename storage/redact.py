@@ -1,7 +1,7 @@
-"""Takes secrets out of what is stored: a command line, a log, a message, a traceback.
+"""Removes secrets from what is stored: a command line, a log, a message, a traceback.
 
-Rather too much than too little: whatever is named like a secret loses its value up to the next
-blank, and so does what looks like one. Doing it twice changes nothing.
+It removes too much rather than too little: any value up to the next blank whose name or form is
+that of a secret. Redacting a text twice is the same as once.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from urllib.parse import quote
 
 REMOVED = "REMOVED"
 
-_SHORTEST = 8  # characters of an environment variable's value: shorter ones occur in any text
+_SHORTEST = 8  # characters of an environment variable; shorter values occur in any text
 _SECRET_NAME = re.compile(
     r"(?:token|secret|password|passwd|passphrase|pwd|credentials?|authorization|auth|signature|sig"
     r"|cookie|bearer|(?:api|access|secret|private|account|shared|sign|signing|encryption|client"
     r"|storage|subscription|master|ssh|ssl|tls|service)key(?:id)?)$|^(?:pass|pat|pw|sas)$"
 )
-# a tokenizer's own words, in every second message of a language model
+# a tokenizer's special tokens, which messages often name
 _HARMLESS = re.compile(r"^(?:pad|cls|sep|unk|mask|bos|eos|special)token$")
 _NO_VALUE = frozenset({"", "none", "null", "true", "false", REMOVED.lower()})
 
@@ -54,7 +54,7 @@ _VALUE = re.compile(r"\"(?:[^\"\\\n]|\\.)*\"?|'(?:[^'\\\n]|\\.)*'?|\S+")
 
 
 def redact_command(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
-    """The command line as a shell takes it, without secrets."""
+    """The command line, quoted for a shell, without secrets."""
     shown: list[str] = []
     for position, argument in enumerate(argv):
         before = argv[position - 1] if position else ""
@@ -69,7 +69,7 @@ def redact_command(argv: Sequence[str], environment: Mapping[str, str] | None = 
 
 
 def redact_text(text: str, environment: Mapping[str, str] | None = None) -> str:
-    """The text without secrets, among them the values of this process's secret variables."""
+    """The text without secrets; also removes the values of secret environment variables."""
     for value in _secret_values(os.environ if environment is None else environment):
         text = text.replace(value, REMOVED)
     text = _PRIVATE_KEY.sub(REMOVED, text)
@@ -81,7 +81,7 @@ def redact_text(text: str, environment: Mapping[str, str] | None = None) -> str:
 
 
 def _without_values(text: str, naming: re.Pattern[str]) -> str:
-    """Removes what follows a secret's name, and goes on after it: a URL's scheme is also a name."""
+    """Removes the values that follow the names of secrets."""
     kept, end = [], 0
     for match in naming.finditer(text):
         if match.start() < end or not _is_secret(match["name"], match["sign"]):
@@ -97,12 +97,12 @@ def _is_secret(name: str, sign: str) -> bool:
     plain = re.sub(r"[^a-z0-9]", "", name.lower())
     if _HARMLESS.search(plain):
         return False
-    # after a colon, "key" is mostly the key of a table
+    # before a colon, "key" is mostly the key of a table
     return bool(_SECRET_NAME.search(plain)) or (plain == "key" and ":" not in sign)
 
 
 def _secret_values(environment: Mapping[str, str]) -> list[str]:
-    """Longest first: one may be the beginning of another."""
+    """The longest first, since one may be the beginning of another."""
     values = {
         form
         for name, value in environment.items()

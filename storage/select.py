@@ -1,4 +1,4 @@
-"""Which layers a strategy drops. Pure arithmetic on 1-based indices; imports no torch.
+"""The layers that a strategy drops: pure arithmetic on 1-based indices, without torch.
 
 Rules and names are those of Poor Man's BERT, section 2. The "even" and "odd" of the alternate
 strategies are those of an even depth such as 12: `even-alternate` starts at the last layer and
@@ -15,8 +15,8 @@ from typing import Literal, NamedTuple
 
 
 class Measured(NamedTuple):
-    """A profile's values of a network's layers, 1-based. `blocks`: (start, n) -> value, of the n
-    layers from `start` on."""
+    """A profile's values by layer, 1-based, and by block: (start, n) -> value of the n layers from
+    `start`."""
 
     layers: Mapping[int, float]
     blocks: Mapping[tuple[int, int], float] = MappingProxyType({})
@@ -31,12 +31,15 @@ def _unmeasured(depth: int, k: int) -> tuple[int, ...]:
 
 
 class Strategy(NamedTuple):
-    """One entry of STRATEGIES. `help` is a line for the schema, `--help`, completion and the docs.
+    """One entry of STRATEGIES.
 
-    `dropped(depth, k)` gives the layers that go by position. A strategy with a `measure` needs that
-    measurement first; then `chosen(found, value)` gives the layers, for a K or a threshold.
-    `possible(depth)` are the K at which it exists, and `rule` says so to a user. `takes` is the key
-    of the sweep file that says how many go. `family` finds the strategy of a longer name.
+    help: one line for the schema, `--help`, completion and the docs.
+    dropped(depth, k): the layers that a strategy drops by position.
+    possible(depth): the possible K; `rule` describes them to a user.
+    measure: the measurement that the strategy needs; `chosen(found, value)` then returns the
+    dropped layers for a K or a threshold.
+    takes: the key of the sweep file that says how many layers go.
+    family: finds the strategy for the rest of a longer name.
     """
 
     help: str
@@ -67,13 +70,13 @@ def _alternate(depth: int) -> tuple[int, ...]:
 
 
 def _same_parity(depth: int) -> tuple[int, ...]:
-    # K = 0 drops nothing, so it is the full network at an odd depth too
+    # K = 0, the full model, is possible at every depth
     return tuple(k for k in range(depth) if k == 0 or (depth - k) % 2 == 0)
 
 
 def _random(number: str) -> Strategy | None:
-    """The K first of an order drawn from (number, layer) alone: larger K hold smaller ones, and no
-    library's version changes it."""
+    """Drops the first K of an order that depends only on (number, layer): a larger K includes a
+    smaller one, and no library's version matters."""
     if not re.fullmatch(r"[0-9]{1,9}", number):
         return None
     draw = int(number)
@@ -104,19 +107,18 @@ def _listed(text: str) -> Strategy | None:
 
 
 def _most_similar(found: Measured, k: float) -> tuple[int, ...]:
-    """The K layers that change their input least; of equals, the higher."""
+    """The K layers that change their input least; of equals, the higher layer."""
     order = sorted(found.layers, key=lambda layer: (-found.layers[layer], -layer))
     return tuple(sorted(order[: int(k)]))
 
 
 def _first_dropped(found: Measured, k: float) -> tuple[int, ...]:
-    """`layers` holds the step, from 1, at which each was dropped."""
+    """The layers dropped in the first K steps; `layers` holds each layer's step, from 1."""
     return tuple(sorted(layer for layer, step in found.layers.items() if 0 < step <= k))
 
 
 def _nearest_ends(found: Measured, k: float) -> tuple[int, ...]:
-    """The K layers in a row between whose ends the sentence token turns least; of equals, the
-    higher."""
+    """The K consecutive layers that turn the sentence token least; of equals, the higher block."""
     starts = [start for start, length in found.blocks if length == k]
     if not starts:
         return ()
@@ -125,10 +127,10 @@ def _nearest_ends(found: Measured, k: float) -> tuple[int, ...]:
 
 
 def contribution_dropped(cosines: Mapping[int, float], threshold: float) -> tuple[int, ...]:
-    """The layers whose mean cosine before and after them is above `threshold` (section 2.3).
+    """The layers whose mean cosine is above `threshold` (section 2.3).
 
-    cosines: 1-based layer -> mean over the dev set of cos(sentence token before, after).
-    Raises ValueError when no layer would stay.
+    cosines: 1-based layer -> mean over the dev set of cos(sentence token before, after the layer).
+    Raises ValueError if no layer would stay.
     """
     dropped = tuple(sorted(layer for layer, cosine in cosines.items() if cosine > threshold))
     if len(dropped) == len(cosines):
@@ -184,13 +186,13 @@ STRATEGIES: dict[str, Strategy] = {
 
 
 def listed_name(layers: Sequence[int]) -> str:
-    """`drop 3+5`: an explicit list of layers as a strategy of its own."""
+    """`drop 3+5`: the strategy name for an explicit list of layers."""
     return f"{DROP} {'+'.join(map(str, sorted(set(layers))))}"
 
 
 def find_strategy(name: str) -> Strategy | None:
-    """By its full name, such as `top`, `random 3` or `drop 3+5`; None for an unknown one, and for a
-    family without its rest."""
+    """Finds a strategy by its full name, such as `top`, `random 3` or `drop 3+5`. None for an
+    unknown name, and for a family's name alone."""
     found = STRATEGIES.get(name)
     if found is not None:
         return None if found.family else found
@@ -200,30 +202,25 @@ def find_strategy(name: str) -> Strategy | None:
 
 
 def by_position() -> str:
-    """The strategies that need no measurement, for a user: `top, ..., 'drop 3+5', 'random 1'`."""
+    """Lists the strategies that need no measurement: `top, ..., 'drop 3+5', 'random 1'`."""
     example = {DROP: "'drop 3+5'", RANDOM: "'random 1'"}
     return ", ".join(example.get(name, name) for name, s in STRATEGIES.items() if s.by_position)
 
 
 def find_rule(name: str) -> Strategy | None:
-    """The strategy, where it goes by position; None for one that needs a measurement, or an
-    unknown."""
+    """Finds a strategy by position; None if it needs a measurement or is unknown."""
     found = find_strategy(name)
     return found if found is not None and found.by_position else None
 
 
-def is_strategy(name: str) -> bool:
-    return find_strategy(name) is not None
-
-
 def possible_k(name: str, depth: int) -> tuple[int, ...]:
-    """The K at which a strategy has a network of `depth` layers."""
+    """The possible K of a strategy in a network of `depth` layers."""
     found = find_strategy(name)
     return _any(depth) if found is None else found.possible(depth)
 
 
 def askable_k(name: str, depth: int) -> tuple[int, ...]:
-    """The K from 1 that a sweep file can ask a strategy for; none of one that takes a threshold."""
+    """The K >= 1 that a sweep file can ask for; () if the strategy takes a threshold."""
     found = find_strategy(name)
     if found is not None and found.takes == "threshold":
         return ()
@@ -238,8 +235,8 @@ def rule_text(name: str) -> str:
 def dropped_layers(strategy: str, depth: int, k: int) -> tuple[int, ...]:
     """The K layers that `strategy` drops from a network of `depth` layers, ascending.
 
-    Raises ValueError when the strategy does not exist at this K, saying which K are possible;
-    KeyError for one that needs a measurement.
+    Raises ValueError with the possible K if this one is not, and KeyError if the strategy needs a
+    measurement.
     """
     rule = find_rule(strategy)
     if rule is None:
@@ -253,7 +250,7 @@ def dropped_layers(strategy: str, depth: int, k: int) -> tuple[int, ...]:
 
 
 def kept_layers(depth: int, dropped: Sequence[int]) -> tuple[int, ...]:
-    """The layers of 1..depth that are not dropped, ascending."""
+    """The layers in 1..depth that are not dropped, ascending."""
     gone = set(dropped)
     return tuple(layer for layer in range(1, depth + 1) if layer not in gone)
 
@@ -262,5 +259,5 @@ _SHARE, _MOST = 0.1, 2000
 
 
 def held_out_rows(train_rows: int) -> int:
-    """A tenth of them, at least one and at most 2,000."""
+    """A tenth of the train rows, at least 1 and at most 2,000."""
     return min(_MOST, train_rows, max(1, int(train_rows * _SHARE)))

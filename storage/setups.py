@@ -1,8 +1,8 @@
-"""The setups of a sweep: each recipe, data and model that its cells were asked for with.
+"""The setups of a sweep: each combination of recipe, data and model that its cells have had.
 
-The table `sweeps` lists the cells of today's setup. When the recipe, the data or the model of a
-sweep changes, its earlier cells move to the table `earlier`, so that their results can still be
-shown. An earlier setup has a number: 1 is the one that was replaced first. Writes nothing.
+The table `sweeps` lists the cells of the current setup. When a sweep's recipe, data or model
+changes, its previous cells move to the table `earlier`, so that their results can still be shown.
+Earlier setups are numbered, from 1 for the one replaced first. Writes nothing.
 """
 
 from __future__ import annotations
@@ -25,26 +25,24 @@ EARLIER = "earlier"
 _OF = ("sweep", "model", "task", "setup")
 _COLUMNS = (*_OF, "settings", "trial_id")  # of cells
 INSTEAD = " instead of "  # between the values of a recipe that differ
-Row = Mapping[str, Any]
 
 
 class Setup(NamedTuple):
-    """An earlier setup of a sweep. `ids`: the column `setup` of its cells, one for each model and
-    task. `finished`: trials with a record that no cell of today's setup shows."""
+    """An earlier setup of a sweep."""
 
     sweep: str
     number: int
-    ids: frozenset[str]
-    differences: tuple[str, ...]  # from today's setup; empty: not known
+    ids: frozenset[str]  # the column `setup` of its cells: one for each model and task
+    differences: tuple[str, ...]  # from the current setup; empty: not known
     cells: int
-    finished: int
+    finished: int  # finished trials that no cell of the current setup shows
 
 
 def earlier_setups(
     store: Store, sweep: str | None = None, done: Set[str] | None = None
 ) -> list[Setup]:
-    """The setups of one sweep or of all, by sweep and number. `done`: the finished trials, where
-    they are known already. Raises StoreError."""
+    """The earlier setups of one sweep or of all, by sweep and number. `done`: the finished trials,
+    if already known. Raises StoreError."""
     names = None if sweep is None else [sweep]
     earlier = store.read_all(EARLIER, names).rows
     if not len(earlier):
@@ -54,7 +52,7 @@ def earlier_setups(
 
 
 def compared(earlier: pa.Table, today: pa.Table, done: Set[str]) -> list[Setup]:
-    """`earlier`, `today`: rows of these tables, of any number of sweeps."""
+    """Compares the setups in `earlier`, rows of that table, with `today`, rows of `sweeps`."""
     hidden = pc.and_(
         pc.is_in(earlier["trial_id"], pa.array(done, pa.string())),
         pc.invert(pc.is_in(earlier["trial_id"], today["trial_id"].combine_chunks())),
@@ -67,7 +65,7 @@ def compared(earlier: pa.Table, today: pa.Table, done: Set[str]) -> list[Setup]:
     for (sweep, number), kinds in numbered(earlier).items():
         ids = frozenset(row["setup"] for row in kinds)
         if all((sweep, id_) in in_use and not finished.get((sweep, id_)) for id_ in ids):
-            continue  # the file was changed, and changed back
+            continue  # the sweep file was changed and changed back
         said = (way for row in kinds for way in differences(row, now))
         of_each = [(sweep, id_) for id_ in ids]
         found.append(
@@ -84,14 +82,14 @@ def compared(earlier: pa.Table, today: pa.Table, done: Set[str]) -> list[Setup]:
 
 
 def _counts(cells: pa.Table, what: tuple[Any, str]) -> dict[tuple[str, str], int]:
-    """By sweep and setup."""
+    """Aggregates cells by sweep and setup."""
     rows = cells.group_by(["sweep", "setup"]).aggregate([what]).to_pylist()
     return {(row.pop("sweep"), row.pop("setup")): row.popitem()[1] for row in rows}
 
 
 def _kinds(cells: pa.Table) -> list[dict[str, Any]]:
-    """Each setup of each sweep, model and task with its settings, in the order of the cells. The
-    settings are stored once, also where two names of a model have one setup."""
+    """Each setup of each sweep, model and task with its settings, in the order of the cells. A
+    setup's settings are stored in one cell, even if two names of a model share the setup."""
     known = cells.filter(pc.is_valid(cells["setup"]))
     grouped = known.group_by(list(_OF), use_threads=False).aggregate([("settings", "max")])
     rows = grouped.to_pylist()
@@ -100,8 +98,8 @@ def _kinds(cells: pa.Table) -> list[dict[str, Any]]:
 
 
 def numbered(earlier: pa.Table) -> dict[tuple[str, int], list[dict[str, Any]]]:
-    """The setups of the table `earlier` by sweep and number. A model and task of a sweep joins the
-    first number that has its recipe and nothing else of this model and task."""
+    """Numbers the setups of each sweep in the table `earlier`. A model and task joins the first
+    number that has the same recipe and no other setup of this model and task."""
     found: dict[tuple[str, int], list[dict[str, Any]]] = {}
     count: dict[str, int] = {}
     for row in _kinds(earlier):
@@ -120,14 +118,14 @@ def numbered(earlier: pa.Table) -> dict[tuple[str, int], list[dict[str, Any]]]:
 
 
 def recipe_of(settings: str | None) -> Any:
-    """Plain data without defaults; None where the settings are not known."""
+    """The recipe in a setup's settings, without defaults; None if the settings are not known."""
     return json.loads(settings).get("recipe", {}) if settings else None
 
 
 def differences(
     was: Mapping[str, Any], today: Mapping[tuple[str, str, str], str | None]
 ) -> Iterator[str]:
-    """How an earlier setup differs from today's of the same model and task, else of any."""
+    """How an earlier setup differs from the current one of the same model and task, else of any."""
     here = today.get((was["sweep"], was["model"], was["task"]))
     others = [text for (sweep, *_), text in today.items() if sweep == was["sweep"] and text]
     if not was["settings"] or not (here or others):
@@ -152,8 +150,7 @@ def _value(value: Any) -> str:
 
 
 def cells_of_setup(earlier: pa.Table, number: int, location: str) -> pa.Table:
-    """The rows of the table `earlier` that are of this number, as rows of `sweeps`. Raises
-    SpecError where no sweep of them has it."""
+    """The cells of the earlier setups with this number. Raises SpecError if there are none."""
     groups = numbered(earlier)
     of_number = {key: kinds for key, kinds in groups.items() if key[1] == number}
     chosen = {(sweep, row["setup"]) for (sweep, _), kinds in of_number.items() for row in kinds}
@@ -167,13 +164,13 @@ def cells_of_setup(earlier: pa.Table, number: int, location: str) -> pa.Table:
     return earlier.filter(pa.array([key in chosen for key in own], pa.bool_()))
 
 
-def settings_in(rows: Iterable[Row]) -> dict[str, str]:
-    """The settings of each setup that the rows state."""
+def settings_in(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """The settings stored in these rows, by setup."""
     return {row["setup"]: row["settings"] for row in rows if row["settings"]}
 
 
 def with_settings(rows: list[dict[str, Any]], settings: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The rows with the text of each setup in the first cell of it, and in no other."""
+    """Stores each setup's settings in its first row, and in no other."""
     seen: set[str] = set()
     for row in rows:
         setup = row["setup"]
@@ -186,9 +183,9 @@ _MOST_TOLD = 3  # setups, each with a sentence of its own
 
 
 def hidden_notes(setups: Iterable[Setup], location: str, *, after_a_run: bool = False) -> list[str]:
-    """A sentence for each setup with finished trials that today's tables do not show, and the
-    command that shows them. `location`: of the store. `after_a_run`: of a plan that replaces cells,
-    which the store still lists."""
+    """A sentence for each setup with finished trials that the tables do not show, with the command
+    that shows them. location: of the store. after_a_run: the store still lists the cells that a
+    planned run will replace."""
     hidden: dict[str, list[Setup]] = {}
     for setup in setups:
         if setup.finished:

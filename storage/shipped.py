@@ -1,8 +1,6 @@
-"""A sweep's own files in its store, for nodes whose disks don't have them: models and data that are
-no hub's, `inputs/<key>/`.
+"""Copies of a sweep's local models and data in its store, `inputs/<key>/`, for nodes without them.
 
-The key is of their content, so what is there is never written again, and what a node has fetched
-once it keeps. Loads nothing: files are copied.
+The key is a hash of the content, so files are never written twice, and a node fetches them once.
 """
 
 from __future__ import annotations
@@ -20,12 +18,12 @@ from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.store import Store
 
 FOLDER = "inputs"
-_LIST = "complete.json"  # the last file: its presence means that all are there
+_LIST = "complete.json"  # is written last: all files are there when it is
 
 
 def ship(store: Store, fingerprint: str, files: Mapping[str, Path]) -> bool:
-    """Copy files to the store, by the names that they get there; False: they were there. Raises
-    StoreError."""
+    """Copies files to the store; `files`: by their name there. Returns False if the store has them
+    already. Raises StoreError."""
     where = f"{FOLDER}/{_key(fingerprint)}"
     if store.read_text(where, _LIST) is not None:
         return False
@@ -36,8 +34,8 @@ def ship(store: Store, fingerprint: str, files: Mapping[str, Path]) -> bool:
 
 
 def fetch(store: Store, fingerprint: str, cache_dir: Path) -> Path | None:
-    """A folder of this node with those files; None where the store does not have them. Raises
-    StoreError, and OSError where this node has no room for them."""
+    """Returns a local folder with these files; None if the store does not have them. Raises
+    StoreError, and OSError if this node's disk is full."""
     folder = cache_dir / FOLDER / _key(fingerprint)
     if folder.is_dir():
         return folder
@@ -46,7 +44,7 @@ def fetch(store: Store, fingerprint: str, cache_dir: Path) -> Path | None:
     if text is None:
         return None
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.with_suffix(".lock")):  # the slots of a node begin together
+    with FileLock(folder.with_suffix(".lock")):  # the slots of a node start together
         if folder.is_dir():
             return folder
         coming = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
@@ -61,7 +59,7 @@ def fetch(store: Store, fingerprint: str, cache_dir: Path) -> Path | None:
 
 
 def _listed(text: str, location: str, where: str) -> list[str]:
-    """Raises StoreError for a list that nobody here has written."""
+    """Raises StoreError for a list that is not ours."""
     try:
         names = json.loads(text)["files"]
         if isinstance(names, list) and all(isinstance(name, str) for name in names):

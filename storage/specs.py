@@ -1,7 +1,7 @@
-"""The work itself, as values: all that determines a result.
+"""Specifications of trials and measurements: everything that determines a result.
 
-A field that is added later gets a default that means what was done before, since `identity` makes
-the identifiers of exactly these fields; names of classes and fields are part of them.
+`identity` makes identifiers from these fields, including the names of classes and fields. A field
+that is added later needs a default that means what was done before.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TaskKind = Literal[
     "classification", "regression", "embedding", "retrieval", "multi_label", "ranking", "tokens"
 ]
 WorkKind = Literal["trial", "profile", "speed"]
-TEACHER = "teacher"  # the measurement that holds the logits that students learn from
+TEACHER = "teacher"  # the measurement with the logits that students learn from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +39,12 @@ class Recipe:
     warmup_ratio: float = 0.0  # share of all steps
     schedule: Schedule = "linear"
     precision: Precision = "fp32"
-    compute: Compute = "reference"  # the others: over real tokens alone, with other dropout masks
-    group_by_length: bool = False  # rows of like length share a batch
+    compute: Compute = "reference"  # others skip padding and draw other dropout masks
+    group_by_length: bool = False  # rows of similar length share a batch
     limit_train: int | None = None  # a random subset of the rows, the same for every seed
     limit_dev: int | None = None
     freeze_embeddings: bool = False
-    freeze_layers: tuple[int, ...] = ()  # 1-based original indices; those not kept don't matter
+    freeze_layers: tuple[int, ...] = ()  # 1-based original indices; dropped layers are ignored
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "freeze_layers", _ascending(self.freeze_layers))
@@ -83,22 +83,22 @@ class TaskDefinition:
 class Distillation:
     """How a pruned network (the student) learns from a trained one (the teacher).
 
-    The loss is `(1 - alpha) * loss of the labels + alpha * loss of the teacher's logits`, and
-    `hidden_weight` times the loss of the hidden states: see trials/train/distill.py. The teacher
-    has the trial's own task, seed and recipe, so these name it.
+    The loss is `(1 - alpha) * loss of the labels + alpha * loss of the teacher's logits
+    + hidden_weight * loss of the hidden states`: see trials/train/distill.py. The teacher has the
+    trial's task, seed and recipe.
     """
 
     teacher: str = ""  # the fingerprint of another model; empty: the trial's own, with all layers
-    fine_tuned: bool = False  # the other model has learned its task before, and is used as it is
-    temperature: float = 2.0  # of classes
-    alpha: float = 0.5  # 1: no labels
+    fine_tuned: bool = False  # the other model is fine-tuned already, and is used as it is
+    temperature: float = 2.0  # for classes
+    alpha: float = 0.5  # 1: labels are not used
     hidden_weight: float = 0.0
     unlabelled: str = ""  # the fingerprint of texts that only the teacher labels; empty: none
 
     @property
     def needs_network(self) -> bool:
-        """Whether the teacher's network has to be there while the student learns: for the hidden
-        states that it imitates. Its logits come from the store."""
+        """Whether the student needs the teacher's network, for its hidden states. Logits come from
+        the store."""
         return self.hidden_weight > 0
 
 
@@ -108,7 +108,7 @@ class TrialSpec:
 
     kept_layers and removed_feed_forwards are 1-based original indices, ascending.
     model_fingerprint and data_fingerprint are `hub:<id>@<revision>` or `sha256:<content>`.
-    What a procedure has no use for is at its default, so that it makes no second identifier.
+    Fields that have no effect are reset to their defaults, so that they make no second identifier.
     """
 
     kind: ClassVar[Literal["trial"]] = "trial"  # no field: not part of an identifier
@@ -151,7 +151,8 @@ class TrialSpec:
             object.__setattr__(self, "distill", self._used(self.distill))
 
     def _used(self, distill: Distillation) -> Distillation:
-        """A number has no temperature; and a student's last layer imitates no hidden state."""
+        """Resets settings without effect: a regression has no temperature, and a student's last
+        layer does not imitate hidden states."""
         if self.task.kind not in ("classification", "tokens"):
             distill = replace(distill, temperature=2.0)
         alone = len(self.kept_layers) == 1 and self.procedure != "iterative"
@@ -159,11 +160,11 @@ class TrialSpec:
 
     @property
     def unlabelled(self) -> str:
-        """The fingerprint of the unlabelled rows that it learns from; empty: none."""
+        """The fingerprint of the unlabelled rows; empty: none."""
         return self.distill.unlabelled if self.distill else ""
 
     def with_seed(self, seed: int) -> TrialSpec:
-        """As `replace`, in a fifth of the time: nothing else depends on the seed."""
+        """The same as `replace` in a fifth of the time, since nothing else depends on the seed."""
         other = object.__new__(TrialSpec)
         for name in _TRIAL_FIELDS:
             object.__setattr__(other, name, getattr(self, name))
@@ -176,10 +177,10 @@ _TRIAL_FIELDS = tuple(field.name for field in fields(TrialSpec))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileSpec:
-    """One measurement of every layer of a network over one task.
+    """One measurement of every layer of a network on one task.
 
-    The network is the pre-trained one, or that of `trial`; `against` is the trial whose network
-    it is compared with, where it is not the pre-trained one.
+    The network is that of `trial`, or else the pre-trained one. It is compared with the network of
+    the trial `against`, or else the pre-trained one.
     """
 
     kind: ClassVar[Literal["profile"]] = "profile"  # no field: not part of an identifier
@@ -192,19 +193,19 @@ class ProfileSpec:
     measure: str = "contribution"
     trial: str = ""  # a trial_id
     against: str = ""  # a trial_id
-    limit_train: int | None = None  # of what learns from the train rows: probes, greedy
+    limit_train: int | None = None  # for probes and greedy, which learn from train rows
     rows: int | None = None  # train rows of a probe
-    recipe: Recipe | None = None  # of what trains a network of its own: greedy
+    recipe: Recipe | None = None  # for greedy, which trains networks
     seed: int | None = None
-    unlabelled: str = ""  # as in Distillation: of a teacher's logits
+    unlabelled: str = ""  # as in Distillation; for a teacher's logits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedSpec:
-    """One measurement of how fast a network is beside all layers of its model.
+    """One measurement of a network's speed relative to the full model.
 
-    No task, no data and no seed: time depends on none of them, so one measurement is that of every
-    trial of the network. Layers are as in TrialSpec; batches of examples, each of `length` tokens.
+    Speed does not depend on task, data or seed, so all trials of a network share one measurement.
+    Layers are as in TrialSpec; batches: numbers of examples of `length` tokens each.
     """
 
     kind: ClassVar[Literal["speed"]] = "speed"  # no field: not part of an identifier
@@ -230,7 +231,7 @@ def _ascending(layers: Iterable[int]) -> tuple[int, ...]:
 
 
 # -- from plain data: the inverse of `dataclasses.asdict`, and of the canonical text of a record.
-# What is left out is at its default; lists become tuples. Nothing here is hashed.
+# Missing fields get their defaults; lists become tuples.
 
 
 def trial_spec_from_plain(plain: Mapping[str, Any]) -> TrialSpec:
@@ -245,10 +246,7 @@ def trial_spec_from_plain(plain: Mapping[str, Any]) -> TrialSpec:
 
 
 def trial_spec_from_canonical(text: str) -> TrialSpec:
-    """The inverse of `canonical_json`: `trial_id` of it is the identifier that the text is of.
-
-    Raises KeyError, TypeError or ValueError for other text.
-    """
+    """The inverse of `canonical_json`. Raises KeyError, TypeError or ValueError for other text."""
     return trial_spec_from_plain(json.loads(text))
 
 

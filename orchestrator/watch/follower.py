@@ -1,6 +1,6 @@
-"""Follows a store: a picture of one of its sweeps at each look, which reads only what is new.
+"""Follows a store: each look makes a picture of a sweep and reads only what is new.
 
-For any process, whether a run is at work or not. It knows nothing that the store does not say.
+It works in any process, with or without an active run, from what the store says alone.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TRIALS = ("trial_id", "last", "seconds_total")
 
 
 class _States(NamedTuple):
-    """The state of a sheet's cells, as of `key`."""
+    """The states of a sheet's cells; `key` says of which moment."""
 
     key: tuple[Sheet, int, int, frozenset[str]]
     counts: dict[str, int]
@@ -49,7 +49,8 @@ class _States(NamedTuple):
 
 
 class Follower:
-    """Everything raises StoreError while the store can't be read; the next look goes on."""
+    """Makes pictures of a store's sweeps. Every method raises StoreError while the store can't be
+    read; the next look continues."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -58,11 +59,13 @@ class Follower:
         self._tries = Tries(store)
         self._looks = Looks(store)
         self._scored: dict[str, Scored] = {}
-        self._sheets: dict[str, tuple[FileInfo, Sheet]] = {}  # as its file was when it was read
+        self._sheets: dict[
+            str, tuple[FileInfo, Sheet]
+        ] = {}  # by sweep, with the file that was read
         self._states: _States | None = None
 
     def look(self, name: str | None = None) -> Picture | None:
-        """The picture of sweep `name`, or of the latest one; None: there is no sweep yet.
+        """The picture of sweep `name`, or of the latest one; None if there is no sweep yet.
         Raises SpecError for an unknown name."""
         files = self._files()
         runs = self._observer.living()
@@ -90,7 +93,7 @@ class Follower:
         return self._picture(chosen, sheet, [r for r in runs if r.sweep == chosen], tuple(files))
 
     def _files(self) -> dict[str, FileInfo]:
-        """The picture of each sweep, by name."""
+        """The file of each sweep's cells, by name."""
         named = ((record_name(info.name), info) for info in self._store.listing("sweeps"))
         return {sweep: info for sweep, info in named if sweep is not None}
 
@@ -104,7 +107,7 @@ class Follower:
         return name or (at_work[-1] if at_work else newest)
 
     def _sheet(self, name: str, info: FileInfo) -> Sheet | None:
-        """A sweep's cells, read again after a run has written them; None: unreadable."""
+        """A sweep's cells, read again if the file has changed; None if unreadable."""
         known = self._sheets.get(name)
         if known is not None and known[0] == info:
             return known[1]
@@ -125,7 +128,7 @@ class Follower:
         self._tries.look()
 
     def _states_of(self, sheet: Sheet, held: frozenset[str]) -> _States:
-        """Counted again where something has changed."""
+        """Counts again only if something has changed."""
         key = (sheet, self._trials.version, self._tries.version, held)
         if self._states is None or self._states.key != key:
             done = sheet.trials & self._trials.present
@@ -143,14 +146,14 @@ class Follower:
         self, name: str, sheet: Sheet, runs: Sequence[Announcement], sweeps: tuple[str, ...]
     ) -> Picture:
         now = _now()
-        done = self._trials.present  # an announcement of 15 s ago may still hold some of them
+        done = self._trials.present  # an old announcement may still hold some of these
         held = frozenset(id_ for run in runs for id_ in run.held) - done
         states = self._states_of(sheet, held)
         how_far = self._looks.of(held)
         slots = tuple(slot for run in runs for slot in _slots(run, held, sheet, now, how_far))
         counts = states.counts
         is_open = counts["trials_pending"] + counts["cells_deferred"]
-        # of the run that ends last: each counts all pending trials as its own
+        # use the latest end: each run counts all pending trials as its own
         etas = [_left(run, now) for run in runs] if is_open else []
         used = sheet.seconds + states.seconds_lost + sum(slot.seconds or 0.0 for slot in slots)
         return Picture(
@@ -179,7 +182,7 @@ def _slots(
     now: dt.datetime,
     how_far: Mapping[str, Underway],
 ) -> list[Slot]:
-    """The trials that a run holds, of those `held`, then its idle slots."""
+    """The slots of a run: those of its trials among `held`, then the idle ones."""
     busy = [
         Slot(
             place=run.host,
@@ -199,7 +202,7 @@ def _left(run: Announcement, now: dt.datetime) -> Eta:
     if ends is None or run.seconds_left is None:
         return Eta()
     left = (ends - now).total_seconds()
-    since = run.seconds_left - left  # it said so
+    since = run.seconds_left - left  # the announcement
     low, high = (
         max(0.0, each - since) if each is not None and math.isfinite(each) else None
         for each in (run.low_seconds, run.high_seconds)
@@ -208,7 +211,7 @@ def _left(run: Announcement, now: dt.datetime) -> Eta:
 
 
 def _since(moment: str, now: dt.datetime) -> float | None:
-    """Seconds; None for what is no moment, which a foreign file may have."""
+    """Seconds since a moment; None if a foreign file has something else in its place."""
     try:
         then = dt.datetime.fromisoformat(moment)
     except ValueError:
@@ -235,14 +238,14 @@ class Scored(NamedTuple):
 
 
 class Sheet:
-    """`cells`: rows of the table `sweeps`, with COLUMNS."""
+    """The cells of a sweep with the scores read so far. `cells`: rows of `sweeps`, with COLUMNS."""
 
     def __init__(self, cells: pa.Table) -> None:
         self.cells = cells
         rows = cells.to_pylist()
         self.trials = frozenset(row["trial_id"] for row in rows) - {None}
         self.curves = Curves(rows)
-        self.seconds = 0.0  # of all trials that have been added
+        self.seconds = 0.0  # of all added trials
         self._rows: dict[str, int] = {}
         for number, row in enumerate(rows):
             for name in filter(None, (row["trial_id"], row["profile_id"])):
@@ -250,18 +253,18 @@ class Sheet:
         self._open = set(self.trials)  # not added yet
 
     def owns(self, id_: str) -> bool:
-        """Whether a trial, or a profile that cells wait for, is of this sweep."""
+        """Whether the sweep has this trial, or cells that wait for this profile."""
         return id_ in self._rows
 
     def add(self, scored: Mapping[str, Scored]) -> None:
-        """Records that may be of this sweep, and may have been added before."""
+        """Adds the records of this sweep that were not added before."""
         for trial in self._open & scored.keys():
             self._open.discard(trial)
             self.curves.add(trial, scored[trial].points)
             self.seconds += scored[trial].seconds
 
     def describe(self, id_: str) -> str:
-        """`bert-base-cased, layers 1-8 of 12, rte, seed 42`; what no cell names goes by its id."""
+        """`bert-base-cased, layers 1-8 of 12, rte, seed 42`; the id itself if no cell names it."""
         number = self._rows.get(id_)
         if number is None:
             return id_
@@ -276,18 +279,18 @@ class Sheet:
 
 _COLUMNS = ("trial_id", "error_type", "final", "started_at", "ended_at")
 
-Owns = Callable[[str], bool]  # whether work is of the sweep in question
+Owns = Callable[[str], bool]  # whether the sweep has this work
 
 
 class Tries:
-    """`version` goes up when there is more to say. Raises StoreError."""
+    """The failed tries of a store. `version` increases with each change. Raises StoreError."""
 
     def __init__(self, store: Store) -> None:
         self.version = 0
         self._store = store
         self._records = NewRecords(store, "attempts", _COLUMNS)
-        self._rows = self._records.read()  # of nothing, before the first look
-        self._measured: Set[str] = frozenset()  # profiles that are there
+        self._rows = self._records.read()  # empty before the first look
+        self._measured: Set[str] = frozenset()  # stored profiles
 
     def look(self) -> None:
         self._records.look()
@@ -299,11 +302,11 @@ class Tries:
             self.version += 1
 
     def failed(self, owns: Owns, done: Set[str]) -> dict[str, str]:
-        """Work of the sweep -> the type with which it failed for good. `done`: finished trials."""
+        """The sweep's work that failed for good -> error type. `done`: finished trials."""
         return failures(self._of(owns), done | self._measured)
 
     def seconds(self, owns: Owns) -> float:
-        """That tries at work of the sweep took; of a lost worker nobody knows."""
+        """The time that the sweep's tries took; 0 for a lost worker's, which is not known."""
         rows = self._of(owns)
         lasted = pc.subtract(rows["ended_at"], rows["started_at"]).cast(pa.int64())
         return float(pc.sum(lasted).as_py() or 0) / 1e6
@@ -313,23 +316,22 @@ class Tries:
         return self._rows.filter(pa.array(ours, pa.bool_()))
 
 
-AT_ONCE = 4096  # single files of a look
-_LISTINGS = 30  # a compactor deletes in one go: a few are plenty
+AT_ONCE = 4096  # single files read in one look
+_LISTINGS = 30  # at most; a few are enough, since a compactor deletes in one go
 
 
 class NewRecords:
-    """`present`: identifiers as of the last look, without those that can't be read; `taken`: those
-    that were read; `version` goes up when `present` changes. Raises StoreError."""
+    """Reads each record of a table once. Raises StoreError."""
 
     def __init__(self, store: Store, table: str, columns: tuple[str, ...]) -> None:
-        self.present: Set[str] = frozenset()
-        self.taken: set[str] = set()
-        self.version = 0
+        self.present: Set[str] = frozenset()  # identifiers as of the last look, if readable
+        self.taken: set[str] = set()  # those that were read
+        self.version = 0  # increases when `present` changes
         self._store, self._table, self._columns = store, table, columns
         self._singles: dict[str, FileInfo] = {}
         self._packs: dict[str, frozenset[str]] = {}  # by path
-        self._refused: dict[str, FileInfo | None] = {}  # as it was when it could not be read
-        self._missing: Set[str] = frozenset()  # present, and not taken
+        self._refused: dict[str, FileInfo | None] = {}  # unreadable files, as they were then
+        self._missing: Set[str] = frozenset()  # present and not taken
 
     def look(self) -> None:
         singles, packs = self._listed()
@@ -352,7 +354,7 @@ class NewRecords:
             contents = self._store.contents(self._table)
             try:
                 packs = self._store.pack_ids(self._table, contents)
-            except FileNotFoundError:  # merged into another, which a new listing shows
+            except FileNotFoundError:  # merged into another pack, which a new listing shows
                 continue
             return {name: info for name, info in contents.singles.items() if info.size}, packs
         raise StoreError(
@@ -360,11 +362,11 @@ class NewRecords:
         )
 
     def unread(self, wanted: Set[str]) -> Set[str]:
-        """Those of `wanted` that are there and were not read."""
+        """Those of `wanted` that exist and were not read yet."""
         return self._missing & wanted
 
     def read(self, wanted: Set[str] | None = None) -> pa.Table:
-        """Rows of records that were not read before; None: of all."""
+        """The rows of records that were not read before, of `wanted` (None: all)."""
         unread = self._missing if wanted is None else self.unread(wanted)
         singles = sorted(unread & self._singles.keys())
         names = [*singles[:AT_ONCE], *(unread - self._singles.keys())]
@@ -379,7 +381,7 @@ class NewRecords:
         return rows
 
     def forget_gone(self) -> Set[str]:
-        """Forgets read records that are gone; they are read again if they return."""
+        """Forgets and returns deleted records; they are read again if they return."""
         gone = self.taken - self.present
         self.taken -= gone
         return gone

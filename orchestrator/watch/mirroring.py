@@ -1,8 +1,8 @@
-"""A run that shows each trial in other tools as it ends, and is never held up by them.
+"""Mirrors each trial of a run to other tools as it ends, without delaying the run.
 
-Each mirror has a thread of its own, which reads the trial from the store: what waits for a slow one
-is a list of identifiers. What it could not write it tries again with the next trial and once at the
-end; what is missing then, `lp-sweep mirror` copies later.
+Each mirror has its own thread, which reads trials from the store, so only identifiers wait for a
+slow one. Failed copies are retried with the next trial and once at the end; `lp-sweep mirror` can
+copy later what is still missing.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from lp_sweep.orchestrator.watch.reporters import Relay
 from lp_sweep.storage.printable import short
 from lp_sweep.storage.store import Store
 
-AT_THE_END = 30.0  # seconds that a run waits for its mirrors, all of them together
+AT_THE_END = 30.0  # seconds that a run waits for all its mirrors together
 
 
 class LiveMirror:
-    """One mirror of one sweep. `notes` are for the thread that reports."""
+    """One mirror of one sweep. The reporting thread takes its `notes`."""
 
     def __init__(self, kind: MirrorKind, store: str, sweep: str) -> None:
         self.kind, self.notes = kind, SimpleQueue[Note]()
@@ -38,11 +38,11 @@ class LiveMirror:
         self._thread.start()
 
     def ended(self, trial: str) -> None:
-        """Its record, or its last attempt, is in the store."""
+        """Is called when the trial's record, or its last attempt, is in the store."""
         self._ended.put(trial)
 
     def close(self, seconds: float) -> None:
-        """Waits so long for what is not written yet."""
+        """Waits at most so many seconds for trials that are not written yet."""
         self._ended.put(None)
         self._thread.join(seconds)
         if self._thread.is_alive() or self._behind:
@@ -74,7 +74,7 @@ class LiveMirror:
                 self._told = False
                 again = f"{self.kind.value} takes trials again"
                 self.notes.put(Note(again, self.kind.value, ends=True))
-        except Exception as error:  # whatever another's library raises, the run goes on
+        except Exception as error:  # whatever the library raises, the run continues
             if not self._told:
                 self._told = True
                 said = short(str(error) or type(error).__name__)
@@ -83,7 +83,7 @@ class LiveMirror:
 
 
 class MirroringReporter(Relay):
-    """Reports as `inner` does, and tells the mirrors of each trial that ended."""
+    """Passes events on to `inner`, and ended trials to the mirrors."""
 
     def __init__(self, inner: Reporter, mirrors: Sequence[LiveMirror]) -> None:
         super().__init__(inner)
@@ -100,7 +100,7 @@ class MirroringReporter(Relay):
         self.tell()
 
     def tell(self) -> None:
-        """Reports what the mirrors have noted, in the thread that reports."""
+        """Reports the mirrors' notes, in the reporting thread."""
         for mirror in self._mirrors:
             with suppress(Empty):
                 while True:
@@ -111,7 +111,7 @@ class MirroringReporter(Relay):
 def mirrored(
     inner: Reporter, kinds: Sequence[MirrorKind], store: str, sweep: str
 ) -> Iterator[Reporter]:
-    """A reporter for one run; at the end the mirrors get some time to catch up."""
+    """A reporter for one run; at the end it gives the mirrors time to catch up."""
     if not kinds:
         yield inner
         return

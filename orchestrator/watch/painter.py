@@ -1,8 +1,8 @@
-"""Draws on a terminal, over and over at the same place, until it is closed.
+"""Redraws the same place of a terminal until it is closed.
 
-`rich.live` moves the cursor up by the lines that it drew last; when the terminal gets narrower it
-wraps them into more, so after a change of size the screen is cleared and drawn again, with the last
-notes above it. Twice a second: a slow ssh connection carries that.
+`rich.live` moves the cursor up by the number of lines it drew last. A terminal that gets narrower
+wraps them into more lines, so after a change of size the screen is cleared and drawn again, with
+the last notes above it. Twice a second is not too much for a slow ssh connection.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from rich.text import Text
 
 _SECONDS = 0.5  # between two drawings
 _NOTES_KEPT = 5
-_PATIENCE_SECONDS = 2.0  # at the end, with a drawing under way
+_PATIENCE_SECONDS = 2.0  # for an unfinished drawing at the end
 
 
 def has_screen(console: Console) -> bool:
-    """Whether it is a terminal that can be drawn on. FORCE_COLOR, which Rich takes for a terminal
-    (and builds set for all their logs), is none."""
+    """Whether the console is a terminal to draw on. Rich also says so if FORCE_COLOR is set, as
+    builds do for their logs."""
     return console.is_terminal and console.file.isatty() and os.environ.get("TERM") != "dumb"
 
 
 class Painter:
-    """`draw` is called by a thread of the painter's own, and once more at the end. `leave`: what
-    was drawn last stays on the screen."""
+    """Calls `draw` in a thread of its own, and once more at the end. `leave`: the last drawing
+    stays on the screen."""
 
     def __init__(
         self, console: Console, draw: Callable[[], RenderableType], *, leave: bool = False
@@ -41,7 +41,7 @@ class Painter:
             get_renderable=draw,
             auto_refresh=False,
             transient=not leave,
-            redirect_stdout=sys.stdout.isatty(),  # else it is data, on its way to a file
+            redirect_stdout=sys.stdout.isatty(),  # else it is data for a file
         )
         self._notes: deque[Text] = deque(maxlen=_NOTES_KEPT)
         self._size = console.size
@@ -49,13 +49,13 @@ class Painter:
         self._thread = threading.Thread(target=self._paint, daemon=True)
 
     def open(self) -> None:
-        """Twice is harmless."""
+        """Starts drawing; a second call does nothing."""
         if not self._thread.is_alive():
             self._live.start()
             self._thread.start()
 
     def note(self, line: Text) -> None:
-        """It stays above what is drawn."""
+        """Prints a line above the drawing."""
         self._notes.append(line)
         self.console.print(line)
 
@@ -68,12 +68,12 @@ class Painter:
     def _paint(self) -> None:
         while True:
             if self.console.size != self._size:
-                self._begin_anew()
+                self._redraw()
             self._live.refresh()
             if self._ended.wait(_SECONDS):
                 return
 
-    def _begin_anew(self) -> None:
+    def _redraw(self) -> None:
         self._size = self.console.size
         self._live.stop()
         self.console.clear()

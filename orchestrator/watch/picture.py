@@ -1,7 +1,7 @@
-"""A sweep as it is now, as a value: every live view shows this and nothing else.
+"""The picture of a sweep as it is now: the one model behind every live view.
 
-A run makes it from its queue (`reporters`), any other process from the store (`follower`). Here are
-the value, the counts by state, and the curves, which take a score in constant time.
+A run makes it from its queue (`reporters`), any other process from the store (`follower`). This
+module has the picture, the counts by state, and the curves, which add a score in constant time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """Score against K of one strategy on one task; `strategy` also names what is unusual."""
+    """Score against K of one strategy on one task. `strategy`: see `line_name`."""
 
     model: str
     task: str
@@ -47,17 +47,17 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """The work of one slot. `place`: its number in a run's own display, else the run's host."""
+    """The work of one slot."""
 
-    place: str
+    place: str  # the slot's number in a run's own display, else the run's host
     work: str  # "" when it is idle
-    seconds: float | None  # since it began; None where nobody says
+    seconds: float | None  # since it began; None: not known
     underway: Underway | None = None  # of a trial that takes long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """Pieces of work that nobody has begun."""
+    """The number of pieces of work that have not begun."""
 
     model: str
     task: str
@@ -66,8 +66,8 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """`done`, `failed` and `left` are pieces of work: of a run its own (profiles and measurements
-    too, and `left` with what is live), of a store the sweep's trials."""
+    """`done`, `failed` and `left` count a store's trials; in a run's own display the run's pieces
+    of work, including profiles and measurements. `left` includes what is running."""
 
     sweep: str
     at: dt.datetime  # UTC
@@ -77,14 +77,14 @@ class Picture:
     slots: tuple[Slot, ...] = ()
     waiting: tuple[Waiting, ...] = ()
     failures: Mapping[str, int] = field(default_factory=dict)  # by type
-    slot_hours: float = 0.0  # used by the sweep so far: records, failed tries, what runs now
-    elapsed: float | None = None  # seconds of the run, the oldest of several; None: none is at work
+    slot_hours: float = 0.0  # used by the sweep so far: finished, failed and running work
+    elapsed: float | None = None  # seconds since the oldest active run began; None: no active run
     eta: Eta = field(default_factory=Eta)
     curves: tuple[Curve, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)  # as `status --json` has them
-    unread: int = 0  # records that are there, and whose scores come with the next looks
+    unread: int = 0  # records whose scores are still to be read
     notes: tuple[str, ...] = ()
-    sweeps: tuple[str, ...] = ()  # all of the store
+    sweeps: tuple[str, ...] = ()  # all sweeps of the store
 
     @property
     def total(self) -> int:
@@ -96,7 +96,7 @@ class Picture:
 
 
 def picture_json(picture: Picture) -> dict[str, Any]:
-    """As `status --watch --json` prints it and the page gets it."""
+    """The JSON of `status --watch --json` and of the dashboard."""
     plain = dataclasses.asdict(picture)
     for slot in plain["slots"]:
         slot["underway"] = slot["underway"] and slot["underway"]._asdict()
@@ -105,11 +105,12 @@ def picture_json(picture: Picture) -> dict[str, Any]:
 
 
 COLUMNS = ("trial_id", "kept_layers", "search")  # of the cells
-IDLE = ("waiting", "not_needed")  # cells of a search that nobody is asked to run
+IDLE = ("waiting", "not_needed")  # cells of a search that are not asked for
 
 
 def state_counts(cells: pa.Table, done: Set[str], failed: Set[str]) -> dict[str, int]:
-    """`cells`: rows of the table `sweeps`, with COLUMNS; the others: identifiers of trials."""
+    """Counts cells and trials by state. `cells`: rows of the table `sweeps`, with COLUMNS; `done`,
+    `failed`: identifiers of trials."""
     ended = pc.is_in(cells["trial_id"], pa.array(done | failed, pa.string()))
     idle = pc.and_(pc.is_in(cells["search"], pa.array(IDLE)), pc.invert(ended))
     resting = cells.filter(idle)["search"]
@@ -146,9 +147,9 @@ def _among(trials: Any, names: Set[str]) -> int:
 
 
 def waiting_trials(cells: pa.Table, begun: Set[str]) -> tuple[Waiting, ...]:
-    """The trials of each model and task that nobody has `begun`, in the order of the cells.
+    """The trials of each model and task that have not begun, in the order of the cells.
 
-    `cells`: with `model` and `task`; `begun`: trials that have ended or are at work."""
+    cells: with COLUMNS, `model` and `task`. begun: trials that have ended or are running."""
     resting = pc.is_in(cells["search"], pa.array(IDLE))
     settled = pc.is_in(cells["trial_id"], pa.array(begun, pa.string()))
     waits = pc.and_(pc.is_valid(cells["trial_id"]), pc.invert(pc.or_(resting, settled)))
@@ -168,7 +169,7 @@ class _Place:
         self.scores: list[float] = []
 
     def point(self, k: int) -> Point | None:
-        """None where there is nothing, and nobody is asked for any."""
+        """None if there is no score and none is asked for."""
         scores = [*self.scores]  # another thread may add one
         n = len(scores)
         if not n and not self.asked:
@@ -180,8 +181,8 @@ class _Place:
 
 
 class Curves:
-    """`cells`: rows of the table `sweeps`, or of a plan's cells, in their order. Those whose layers
-    are not known yet are in no curve."""
+    """The curves of a sweep. `cells`: rows of the table `sweeps`, or of a plan's cells, in order.
+    Cells whose layers are not known yet are in no curve."""
 
     def __init__(self, cells: Iterable[Mapping[str, Any]]) -> None:
         self._of_trial: dict[str, list[_Place]] = {}
@@ -200,12 +201,12 @@ class Curves:
         if row["search"] not in IDLE:
             place.asked.add(trial)
         places = self._of_trial.setdefault(trial, [])
-        if place not in places:  # two thresholds may come to one network
+        if place not in places:  # two thresholds may lead to the same network
             places.append(place)
 
     def add(self, trial: str, points: float | None) -> None:
-        """A trial is done; None or NaN: without a score. Twice is harmless, and so is a trial of
-        another sweep."""
+        """Adds the score of a finished trial; None or NaN: no score. Ignores repeats and trials of
+        other sweeps."""
         if trial in self._added or points is None or math.isnan(points):
             return
         self._added.add(trial)
@@ -214,7 +215,7 @@ class Curves:
             self._made = None
 
     def curves(self) -> tuple[Curve, ...]:
-        """In the order of the cells. Other threads call it as well."""
+        """The curves in the order of the cells. Other threads may call it."""
         made = self._made
         if made is None:
             made = self._made = tuple(

@@ -1,8 +1,7 @@
-"""The displays of a run: the live view on a terminal, a line in a notebook's cell, and a stream of
-events for programs.
+"""The displays of a run: a live view on a terminal, a line in a notebook, and events for programs.
 
-`docs/watching.md` has the events and their keys, one JSON object a line. A later version adds
-events and keys, and changes none without raising `schema`.
+Events are JSON objects, one a line; `docs/watching.md` describes them. A later version may add
+events and keys; it changes none without raising `schema`.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _RECENT = 6
 
 
 def make_display(timings: pa.Table | None = None) -> Display:
-    """`timings`: of the store's finished trials (`Ledger.timings`)."""
+    """Picks a display for stderr. `timings`: of the store's finished trials (`Ledger.timings`)."""
     console = Console(stderr=True)
     if has_screen(console):
         return LiveReporter(console, timings)
@@ -52,7 +51,7 @@ def make_display(timings: pa.Table | None = None) -> Display:
 
 
 def display_of_notebook() -> Callable[..., Any] | None:
-    """IPython's `display`, where a kernel runs this program."""
+    """IPython's `display`, if a notebook kernel runs this program."""
     if "IPython" not in sys.modules:
         return None
     from IPython.core.getipython import get_ipython
@@ -62,13 +61,13 @@ def display_of_notebook() -> Callable[..., Any] | None:
 
 
 class NotebookReporter(PlainReporter):
-    """One line that changes in a notebook's cell; notes and failures stay. `show` is `display` of
-    IPython."""
+    """One changing line in a notebook's cell; notes and failures stay. `show`: IPython's
+    `display`."""
 
     def __init__(self, show: Callable[..., Any]) -> None:
         super().__init__()
         self._display = show
-        self._line: Any = None  # the handle, once it is there
+        self._line: Any = None  # IPython's handle
 
     def _show(self, line: str, stays: bool) -> None:
         if stays:
@@ -80,8 +79,8 @@ class NotebookReporter(PlainReporter):
 
 
 class LiveReporter(Display):
-    """One screen that follows the run. The cells of a plan are gone through by the painter's
-    thread, once a plan; a score that comes in costs a look into a dictionary."""
+    """A screen that follows the run. The painter's thread goes through the cells once for each
+    plan; each score then costs one dictionary lookup."""
 
     def __init__(self, console: Console, timings: pa.Table | None = None) -> None:
         self.run = Run()
@@ -89,15 +88,15 @@ class LiveReporter(Display):
         self._painter = Painter(console, self._draw)
         self._marks = ("✓", "✗") if console.encoding.startswith("utf") else ("+", "x")
         self._timings = timings
-        self._hours_before = 0.0  # that the sweep's trials had taken when the run began
+        self._hours_before = 0.0  # slot-hours that the sweep had used when the run began
         self._plan: Plan | None = None
         self._deferred = 0  # cells
         self._drawn: Plan | None = None  # whose cells the curves are of
         self._curves = Curves(())
         self._scores: dict[str, float] = {}  # of this run
-        self._fresh: deque[tuple[str, float]] = deque()  # that the painter has not seen
+        self._fresh: deque[tuple[str, float]] = deque()  # scores that the painter has not seen
         self._elsewhere = Elsewhere()
-        self._states: dict[str, str] = {}  # notes that hold, by what they are about
+        self._states: dict[str, str] = {}  # notes that still hold, by subject
 
     def planned(self, plan: Plan) -> None:
         self._plan = plan
@@ -121,7 +120,7 @@ class LiveReporter(Display):
         self.recent.append(Text.assemble((mark, style), f" {describe(work)}  {first_line(detail)}"))
 
     def note(self, text: str, about: str = "", ends: bool = False) -> None:
-        """Stays above the display; about a state it is in the display, as long as it holds."""
+        """Prints a note above the display; shows one about a state in it, while it holds."""
         if about:
             self._states = {key: said for key, said in self._states.items() if key != about}
             self._states |= {} if ends else {about: text}
@@ -137,14 +136,14 @@ class LiveReporter(Display):
             self.note(text)
 
     def _draw(self) -> RenderableType:
-        """In the painter's thread."""
+        """Is called in the painter's thread."""
         queue = self.run.queue
         if queue is None:
             return Text("")
         return Screen(self.picture(queue), [*self.recent])
 
     def picture(self, queue: WorkQueue) -> Picture:
-        """The current picture. Another thread than that of the events calls it."""
+        """The current picture. Is called in another thread than that of the events."""
         done, failed, left = queue.progress()[:3]
         holding = len(queue.others.holding)
         return Picture(
@@ -185,7 +184,7 @@ class LiveReporter(Display):
         ]
 
     def _scored(self, queue: WorkQueue) -> Curves:
-        """The curves of the newest plan, with what the store had and what this run has added."""
+        """The curves of the newest plan, with the scores of the store and of this run."""
         plan = self._plan or queue.plan
         fresh = dict(self._elsewhere.scores(queue))
         while self._fresh:
@@ -201,7 +200,7 @@ class LiveReporter(Display):
 
 
 def hours_of(plan: Plan, timings: pa.Table | None) -> float:
-    """Slot-hours that the plan's finished trials took."""
+    """The slot-hours of the plan's finished trials."""
     if timings is None or not len(timings):
         return 0.0
     own = pc.is_in(
@@ -245,7 +244,8 @@ class Relay(Reporter):
 
 
 class EventReporter(Relay):
-    """`write` takes a line without its end; `display` keeps the state and shows it to people."""
+    """Writes events, and passes them on to `display` for people. `write` gets a line without its
+    end."""
 
     def __init__(self, display: Display, write: Callable[[str], object]) -> None:
         super().__init__(display)
@@ -303,7 +303,7 @@ class EventReporter(Relay):
 
 
 def _named(work: Work) -> dict[str, Any]:
-    """Describes a trial or measurement, for programs and in words."""
+    """Describes a trial or measurement, in fields and in words."""
     of_trial: dict[str, Any] = {}
     if work.spec.kind == "trial":
         of_trial = {"kept_layers": list(work.spec.kept_layers), "seed": work.spec.seed}
@@ -320,14 +320,14 @@ _LOOK_SECONDS = 5.0  # between two looks
 
 
 class Elsewhere:
-    """Called by the painter's thread, which a store that is away must not keep."""
+    """Reads the scores of other runs' trials for the painter, without blocking on the store."""
 
     def __init__(self) -> None:
         self._read: set[str] = set()
         self._looked = 0.0
 
     def scores(self, queue: WorkQueue) -> Mapping[str, float]:
-        """New scores of trials, in points."""
+        """New scores, in points, by trial."""
         new = queue.done_elsewhere - self._read
         if not new or time.monotonic() - self._looked < _LOOK_SECONDS:
             return {}

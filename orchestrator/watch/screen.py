@@ -1,12 +1,12 @@
-"""A picture as lines for a terminal of any size: parts without room are folded into fewer lines.
+"""Renders a picture as lines for a terminal of any size: parts that don't fit get fewer lines.
 
-Plain `rich.text.Text`, one a line and none longer than the screen is wide, so that a terminal has
-nothing to wrap. Text that anyone may have written is spelt out (`printable`).
+Each line is a `rich.text.Text` no wider than the screen, so the terminal wraps nothing. Text from
+elsewhere is escaped (`printable`).
 
-Scores against K are a row for each strategy and task, a column for each K. A block before each
-number is its height between the lowest and the highest mean of its model and task (5 points apart
-at least), so that a row reads without colour; colour repeats how much is lost against the best.
-Where numbers have no room, the blocks stand alone with the first and the last mean.
+Scores against K have a row for each strategy and task, and a column for each K. The block before a
+score is its height between the lowest and the highest mean of its model and task (at least 5 points
+apart), so that a row can be read without colour; the colour repeats the loss against the best.
+Without room for numbers, a row has only the blocks and the first and last mean.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from lp_sweep.storage.printable import clock, listed, printable
 
 _WIDEST_BAR = 40
 _FEWEST_RECENT = 1
-_SLOTS_SHARE = 5  # up to a fifth of the screen is theirs
+_SLOTS_SHARE = 5  # slots get up to a fifth of the screen
 
 
 class Screen:
-    """Draws the picture, and below it the latest results."""
+    """The picture and the latest results, as a renderable."""
 
     def __init__(self, picture: Picture, recent: Sequence[Text] = ()) -> None:
         self._picture, self._recent = picture, recent
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """A line less than the screen has: the cursor stands below."""
+        """Leaves the last line of the screen to the cursor."""
         yield from screen_lines(
             self._picture,
             self._recent,
@@ -45,7 +45,7 @@ class Screen:
 
 
 class _Part(NamedTuple):
-    """A part of the screen, in full and in as few lines as it can be told in."""
+    """A part of the screen, in full and in as few lines as possible."""
 
     full: list[Text]
     folded: list[Text]
@@ -54,8 +54,8 @@ class _Part(NamedTuple):
 def screen_lines(
     picture: Picture, recent: Sequence[Text], *, width: int, height: int, ascii_only: bool
 ) -> list[Text]:
-    """At most `height` lines of at most `width` characters. The head stays; then what ended last,
-    the slots and the notes are folded, and the scores are cut."""
+    """At most `height` lines of at most `width` characters. If there is no room, the latest
+    results, the slots and the notes are folded, in this order, and then the scores are cut."""
     scored = with_scores(picture.curves)
     scores = curve_lines(scored, width=width, most=height, ascii_only=ascii_only)
     parts = {
@@ -98,7 +98,7 @@ def _cut(scores: list[Text], curves: int, room: int) -> list[Text]:
     """The heading, the first rows, and how many more there are."""
     if curves + 1 <= room:
         return scores
-    if room < 3:  # a heading and a count alone would tell nothing
+    if room < 3:  # a heading and a count alone say nothing
         return []
     more = curves - (room - 2)
     return [*scores[: room - 1], Text(f"and {more} more: lp-sweep table tasks", style="dim")]
@@ -148,7 +148,7 @@ def _times(picture: Picture) -> list[Text]:
 
 
 def _packed(parts: Iterable[Text], width: int) -> list[Text]:
-    """Parts side by side, in as many lines as that takes."""
+    """Puts parts next to each other, in as few lines as possible."""
     lines: list[Text] = []
     for part in parts:
         if lines and lines[-1].cell_len + 2 + part.cell_len <= width:
@@ -159,7 +159,7 @@ def _packed(parts: Iterable[Text], width: int) -> list[Text]:
 
 
 def _waiting(waiting: Sequence[Waiting], width: int) -> str:
-    """`waiting: rte 12  mrpc 9`, with models where there are several and room for them."""
+    """`waiting: rte 12  mrpc 9`, with the models if there are several and they fit."""
     by_task: dict[str, int] = {}
     for item in waiting:
         task = item.task or "speeds"
@@ -186,7 +186,7 @@ def _slots(slots: Sequence[Slot], width: int, cut: str) -> _Part:
 
 
 def _slot(slot: Slot, room: int, width: int, cut: str) -> Text:
-    """Where there is no room, the loss goes, and then the model, which is first in the name."""
+    """One slot. Without room it omits the loss, then the beginning of the name, the model."""
     place = f"{printable(slot.place)[:room]:<{room}}  "
     if not slot.work:
         return Text.assemble(place, ("idle", "dim"))
@@ -207,11 +207,9 @@ _WIDEST_NAME, _WITH_SPREAD, _WITH_MEAN = 40, 13, 7  # characters
 
 
 class _Glyphs(NamedTuple):
-    """`blocks`: from low to high; `spread`: before a standard deviation; `cut`: of a long name."""
-
-    blocks: str
-    spread: str
-    cut: str
+    blocks: str  # from low to high
+    spread: str  # before a standard deviation
+    cut: str  # in place of the rest of a name
 
 
 _UNICODE, _ASCII = _Glyphs("▁▂▃▄▅▆▇█", "±", "…"), _Glyphs("01234567", "+-", "~")
@@ -230,19 +228,19 @@ class _Range(NamedTuple):
         return blocks[round(share * (len(blocks) - 1))]
 
     def style(self, mean: float) -> str:
-        """Blue to orange, which the colour-blind tell apart."""
+        """Cyan to yellow, which the colour-blind can tell apart."""
         lost = self.high - mean
         return "cyan" if lost <= _LITTLE else "" if lost <= _MUCH else "yellow"
 
 
 def with_scores(curves: Sequence[Curve]) -> list[Curve]:
-    """Those that have a score by now."""
+    """The curves that have a score."""
     return [curve for curve in curves if any(point.n for point in curve.points)]
 
 
 def curve_lines(curves: Sequence[Curve], *, width: int, most: int, ascii_only: bool) -> list[Text]:
-    """A heading and a row for each of the first `most` curves, none longer than `width`; [] without
-    a curve. `curves`: `with_scores`."""
+    """A heading and a row for each of the first `most` curves, at most `width` wide; [] without
+    curves. `curves`: all must have scores."""
     if not curves:
         return []
     glyphs, ranges = _ASCII if ascii_only else _UNICODE, _ranges(curves)
@@ -254,8 +252,8 @@ def curve_lines(curves: Sequence[Curve], *, width: int, most: int, ascii_only: b
     lines = [Text(f"{_TITLE:<{room}}  {_heading(ks, column)}".rstrip(), style="dim")]
     for name, curve in zip(names[:most], curves, strict=False):
         points = {point.k: point for point in curve.points}
-        row = _numbers if column else _blocks
-        scores = row([points.get(k) for k in ks], column, ranges[curve.model, curve.task], glyphs)
+        among, own = ranges[curve.model, curve.task], [points.get(k) for k in ks]
+        scores = _numbers(own, column, among, glyphs) if column else _blocks(own, among, glyphs)
         lines.append(Text.assemble(f"{_shortened(name, room, glyphs.cut):<{room}}  ", scores))
     return lines
 
@@ -271,7 +269,7 @@ def _names(curves: Sequence[Curve]) -> list[str]:
 
 
 def _shortened(name: str, room: int, mark: str) -> str:
-    """Both ends of a name tell the most."""
+    """Cuts a long name in the middle."""
     if len(name) <= room:
         return name
     half = (room - 1) // 2
@@ -296,7 +294,7 @@ def _heading(ks: Sequence[int], column: int) -> str:
 
 
 def _numbers(points: Sequence[Point | None], column: int, among: _Range, glyphs: _Glyphs) -> Text:
-    """`▇ 96.6±0.4`; a dot is asked for and still to come."""
+    """`▇ 96.6±0.4`; a dot for a score that is still to come."""
     line = Text()
     for point in points:
         if point is None or point.mean is None:
@@ -311,9 +309,8 @@ def _numbers(points: Sequence[Point | None], column: int, among: _Range, glyphs:
     return line
 
 
-def _blocks(points: Sequence[Point | None], column: int, among: _Range, glyphs: _Glyphs) -> Text:
+def _blocks(points: Sequence[Point | None], among: _Range, glyphs: _Glyphs) -> Text:
     """`▇▇▆▅▂ 96.6 to 56.2`."""
-    del column
     line = Text()
     for point in points:
         if point is None or point.mean is None:

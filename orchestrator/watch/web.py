@@ -1,8 +1,8 @@
-"""The live view as a page: `state.json` has the newest picture, `answer.json` the report's answer.
+"""The dashboard: `state.json` has the newest picture, `answer.json` the report's answer.
 
-It only reads. Bound to 127.0.0.1 by its caller. A page of another site that the same browser shows
-gets nothing: no CORS, and no name but that of this machine in `Host` (DNS rebinding). No script or
-style but its own files. The answer's HTML is the report's, whose templates escape a store's text.
+It only reads, and its caller binds it to 127.0.0.1. Other sites in the same browser get nothing: no
+CORS, and `Host` must name this machine (against DNS rebinding). Scripts and styles come only from
+its own files. The answer's HTML is the report's, whose templates escape a store's text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lp_sweep.storage.errors import LpSweepError, SpecError
 from lp_sweep.storage.store import Store
 
 _HOSTS = ["127.0.0.1", "localhost"]
-_FRESH_SECONDS, _SHARE = 2.0, 10  # a look that takes long is taken more rarely
+_FRESH_SECONDS, _SHARE = 2.0, 10  # an answer is kept for 2 s, or 10 times what it took
 _FILES = {
     "/": ("lp_sweep.orchestrator", "dashboard.html", "text/html"),
     "/dashboard.css": ("lp_sweep.orchestrator", "dashboard.css", "text/css"),
@@ -54,12 +54,12 @@ class Answer(NamedTuple):
 
 class _Kept(NamedTuple):
     answer: Answer
-    until: float  # it is fresh enough
+    until: float  # by time.monotonic()
 
 
 class Looks:
-    """The newest look at a store, for all who ask: one at a time, and none too soon after the last.
-    `sweep`: shown where nobody names another."""
+    """The newest answers for all pages: made one at a time, and not too often. `sweep`: the default
+    for pages that name none."""
 
     def __init__(self, store: Store, sweep: str | None) -> None:
         self._store, self._sweep = store, sweep
@@ -69,11 +69,11 @@ class Looks:
         self._kept: dict[tuple[str, str | None], _Kept] = {}
 
     def first(self) -> None:
-        """Raises what a look raises: before there is a page, the command says it."""
+        """Raises what a look raises, so that the command can report it before there is a page."""
         self._follower.look(self._sweep)
 
     def state(self, sweep: str | None) -> Answer:
-        """200 with a picture, or null where there is no sweep yet; 404, 503 with what is wrong."""
+        """200 with a picture, or null if there is no sweep yet; 404 or 503 with an error."""
         sweep = sweep or self._sweep
         with self._locks["state"]:
             kept = self._kept.get(("state", sweep))
@@ -82,8 +82,8 @@ class Looks:
             return self._made("state", sweep, lambda: self._look(sweep))
 
     def answer(self, sweep: str | None, shown: str) -> Answer:
-        """The report's answer so far as HTML, made again where records have come; null where the
-        page has `shown` it. It takes longer than a look, and keeps none of them waiting."""
+        """The report's answer so far as HTML, made again when there are new records; null if the
+        page shows it already. It takes longer than a look, and blocks none."""
         picture = self.state(sweep).content.get("picture")
         if not picture:
             return Answer(200, {"id": shown, "part": None})
@@ -108,9 +108,8 @@ class Looks:
         make: Callable[[], dict[str, Any]],
         clock: Callable[[], float] = time.monotonic,
     ) -> Answer:
-        """Kept as long as it is fresh, if it is an answer: there may be any number of others. What
-        takes long by the clock is made more rarely: a look waits for the store, an answer computes.
-        """
+        """Makes an answer and keeps it while it is fresh; errors are not kept. What takes long by
+        `clock` is made less often: a look waits for the store, an answer computes."""
         began = clock()
         try:
             made = Answer(200, make())
@@ -129,7 +128,7 @@ class Looks:
         return {**self._told, "picture": picture_json(picture) if picture else None}
 
     def _part(self, sweep: str, id_: str) -> dict[str, Any]:
-        """It takes a second to import what draws: only where a page asks for it."""
+        """Imports what draws, which takes a second, only when a page asks for it."""
         from lp_sweep.analysis.report.gather import gather_live
         from lp_sweep.analysis.report.writing import render_live
 
@@ -138,7 +137,7 @@ class Looks:
 
 
 def page_app(looks: Looks) -> Starlette:
-    """GET and HEAD of a few paths; all else is 404 or 405."""
+    """Answers GET and HEAD of a few paths; anything else is 404 or 405."""
     content = {
         path: (files(package) / "templates" / name).read_bytes()
         for path, (package, name, _) in _FILES.items()
@@ -149,7 +148,7 @@ def page_app(looks: Looks) -> Starlette:
         return Response(content[path], media_type=_FILES[path][2])
 
     def state(request: Request) -> Response:
-        """Not a coroutine: it runs in a thread, since a look waits for the store."""
+        """Is no coroutine, so that it runs in a thread: a look waits for the store."""
         status, told = looks.state(request.query_params.get("sweep"))
         return JSONResponse(told, status)
 
@@ -167,12 +166,12 @@ def page_app(looks: Looks) -> Starlette:
             Middleware(TrustedHostMiddleware, allowed_hosts=_HOSTS, www_redirect=False),
         ],
     )
-    app.router.redirect_slashes = False  # a path that is none leads nowhere
+    app.router.redirect_slashes = False  # unknown paths are 404
     return app
 
 
 class _SafeHeaders:
-    """Headers of every answer, including refusals."""
+    """Adds the headers to every answer, including refusals."""
 
     def __init__(self, app: Any) -> None:
         self._app = app

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -43,10 +42,7 @@ def files(store: Store, table: str = "trials") -> tuple[int, int]:
 
 
 def rows_of(store: Store) -> dict[str, list[dict[str, Any]]]:
-    def order(row: dict[str, Any]) -> str:
-        return repr(row)
-
-    return {t: sorted(store.read_all(t).rows.to_pylist(), key=order) for t in TABLES}
+    return {t: sorted(store.read_all(t).rows.to_pylist(), key=repr) for t in TABLES}
 
 
 # -- what it does
@@ -272,16 +268,6 @@ def test_a_pack_that_did_not_arrive_whole_costs_nothing(
 # -- killed, raced with
 
 
-def first_line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
-
-
-def acknowledged(process: subprocess.Popen[str]) -> list[str]:
-    assert process.stdout is not None
-    return process.stdout.read().split()
-
-
 def check_all_there(store: Store, names: set[str]) -> int:
     """Checks that each acknowledged record is there once and whole; returns their number."""
     assert names <= store.names("trials")
@@ -309,7 +295,7 @@ def test_a_compactor_killed_over_and_over_loses_and_doubles_nothing(tmp_path: Pa
     try:
         while writer.poll() is None or killed < 25:
             victim = start("compact", store.location, "2")
-            assert first_line(victim) == "ready"
+            assert victim.stdout.readline() == "ready\n"
             until = time.monotonic() + draw.uniform(0.02, 0.7)
             while time.monotonic() < until:
                 before = store.names("trials", finished=True)
@@ -318,12 +304,11 @@ def test_a_compactor_killed_over_and_over_loses_and_doubles_nothing(tmp_path: Pa
             victim.send_signal(signal.SIGKILL)
             victim.wait()
             killed += 1
-            assert writer.stdout is not None
     finally:
         partner.kill()
         partner.wait()
         writer.kill()
-    written = set(acknowledged(writer))
+    written = set(writer.stdout.read().split())
     assert len(written) == 1500
     assert asked >= killed
     assert check_all_there(Store(store.location), written) == 1500

@@ -57,11 +57,6 @@ def test_a_store_in_order(store: Store) -> None:
 
 BAD = {
     "zero-bytes": ("trials/t1-x.parquet", lambda good: b"", "empty"),
-    "flipped": (
-        "trials/t1-x.parquet",
-        lambda good: good[:99] + bytes([good[99] ^ 4]) + good[100:],
-        "not a whole Parquet file",
-    ),
     "of-another-table": ("profiles/p1-x.parquet", lambda good: good, "not written by lp-sweep"),
     "foreign": ("trials/demo.yaml", lambda good: b"a: 1", "not a file of lp-sweep"),
     "without-a-row": (

@@ -6,7 +6,6 @@ import os
 import pickle
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,9 @@ from pyarrow import parquet as pq
 
 from lp_sweep.storage import parquet
 from lp_sweep.storage.errors import StoreError
-from lp_sweep.storage.schema import SCHEMA_VERSION, TABLES
+from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.store import Store, is_store
-from tests.support.stores import place_of
+from tests.support.stores import newer, place_of
 
 ROW: dict[str, Any] = {"trial_id": "t1-a", "model": "bert", "kept_layers": [1, 2], "last": 0.5}
 HOSTILE = ["a'; echo foo", "ünï 🙂", "a%20b", "s3:", "k=v", "a?b#c"]
@@ -162,12 +161,15 @@ def test_hostile_names_of_records(store: Store) -> None:
         assert store.names("sweeps") == set()
 
 
-def test_a_name_that_is_a_path_is_refused(store: Store) -> None:
+def test_a_name_that_is_a_path_is_refused(store: Store, tmp_path: Path) -> None:
     asked: list[Callable[[str], Any]] = [
         lambda name: store.put("trials", name, [ROW]),
         lambda name: store.find("trials", name),
         lambda name: store.has("trials", name),
         lambda name: store.put_text("runs", name, "x"),
+        lambda name: store.put_file("checkpoints", name, tmp_path),
+        lambda name: store.fetch_file("checkpoints", name, tmp_path / "target"),
+        lambda name: store.read_text("sweeps", name),
         lambda name: store.delete("runs", name),
     ]
     for name in ("", ".", "..", "../x", "a/b", "a\\b", ".hidden", "a\0b", "/etc/x"):
@@ -178,15 +180,6 @@ def test_a_name_that_is_a_path_is_refused(store: Store) -> None:
 
 
 # -- what is missing or unreadable
-
-
-@dataclass(frozen=True)
-class Spoilt:
-    """A way for a file to be no record: `change` gets its bytes."""
-
-    change: Callable[[bytes], bytes]
-    reason: str
-    ends_well: bool = True  # such a file passes the cheap look of `names(finished=True)`
 
 
 def rewritten(change: Callable[[pa.Table], pa.Table]) -> Callable[[bytes], bytes]:
@@ -200,47 +193,42 @@ def rewritten(change: Callable[[pa.Table], pa.Table]) -> Callable[[bytes], bytes
     return spoil
 
 
-def with_metadata(**changes: str) -> Callable[[bytes], bytes]:
-    new = {f"lp_sweep.{key}".encode(): value for key, value in changes.items()}
-    return rewritten(lambda rows: rows.replace_schema_metadata({**rows.schema.metadata, **new}))
-
-
 def text_for_numbers(rows: pa.Table) -> pa.Table:
     index = rows.column_names.index("last")
     return rows.set_column(index, "last", pa.array(["a lot"] * len(rows)))
 
 
-SPOILT = {
-    "zero-bytes": Spoilt(lambda b: b"", "not a whole Parquet file", ends_well=False),
-    "torn": Spoilt(lambda b: b[: len(b) // 2], "not a whole Parquet file", ends_well=False),
-    "a-bit-flipped": Spoilt(
-        lambda b: b[:200] + bytes([b[200] ^ 1]) + b[201:], "not a whole Parquet file"
+NOT_WHOLE = "not a whole Parquet file"
+SPOILT: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "zero-bytes": (lambda b: b"", NOT_WHOLE),
+    "torn": (lambda b: b[: len(b) // 2], NOT_WHOLE),
+    "a-bit-flipped": (
+        lambda b: b[:200] + bytes([b[200] ^ 1]) + b[201:],
+        "not a whole Parquet file",
     ),
-    "other-types": Spoilt(rewritten(text_for_numbers), "not a whole Parquet file.*a lot"),
-    "foreign": Spoilt(rewritten(lambda rows: pa.table({"a": [1]})), "not written by lp-sweep"),
-    "other-table": Spoilt(with_metadata(table="profiles"), "one of its trials"),
-    "strange-version": Spoilt(with_metadata(schema_version="one"), "not written by lp-sweep"),
-    "newer": Spoilt(with_metadata(schema_version=str(SCHEMA_VERSION + 1)), "newer lp-sweep"),
+    "other-types": (rewritten(text_for_numbers), f"{NOT_WHOLE}.*a lot"),
+    "foreign": (rewritten(lambda rows: pa.table({"a": [1]})), "not written by lp-sweep"),
+    "other-table": (lambda b: parquet.encode("profiles", [{}]), "one of its trials"),
+    "newer": (newer, "newer lp-sweep"),
 }
 
 
-@pytest.mark.parametrize("spoilt", SPOILT.values(), ids=SPOILT.keys())
-def test_what_is_no_record_is_named_and_never_in_the_way(store: Store, spoilt: Spoilt) -> None:
-    store.put("trials", "t1-good", [trial("t1-good")])
-    store.put("trials", "t1-bad", [trial("t1-bad")])
-    whole = store.files.read("trials/t1-bad.parquet")
-    store.files.write("trials/t1-bad.parquet", spoilt.change(whole))
+@pytest.mark.parametrize("kind", SPOILT)
+def test_what_is_no_record_is_named_and_never_in_the_way(store: Store, kind: str) -> None:
+    spoil, reason = SPOILT[kind]
+    for name in ("t1-good", "t1-bad"):
+        store.put("trials", name, [trial(name)])
+    path = "trials/t1-bad.parquet"
+    store.write(path, spoil(store.content(path)))
     listing = store.read_all("trials")
     assert listing.rows["trial_id"].to_pylist() == ["t1-good"]
-    assert [item.location for item in listing.unreadable] == [
-        store.files.where("trials/t1-bad.parquet")
-    ]
+    assert [item.location for item in listing.unreadable] == [store.files.where(path)]
     assert store.find("trials", "t1-bad") is None
-    with pytest.raises(StoreError, match=rf"can't read .*t1-bad\.parquet: .*{spoilt.reason}"):
+    with pytest.raises(StoreError, match=rf"can't read .*t1-bad\.parquet: .*{reason}"):
         store.read("trials", "t1-bad")
     finished = store.names("trials", finished=True)
     assert "t1-good" in finished
-    if not spoilt.ends_well and store.files.is_folder:
+    if kind in ("zero-bytes", "torn") and store.files.is_folder:  # the end shows it
         assert finished == {"t1-good"}
     store.put("trials", "t1-bad", [trial("t1-bad")])  # its work was done again
     assert store.find("trials", "t1-bad") is not None

@@ -194,9 +194,8 @@ def test_a_read_only_store_can_be_asked_and_refuses_writes(small_disk: Path) -> 
     for name in ("t1-a", "t1-b"):
         store.put("trials", name, [trial(name)])
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    again = Store(store.location)
+    again = Store(store.location, create=True)
     assert len(again.read_all("trials").rows) == 2
-    assert Store(store.location, create=True).names("trials") == {"t1-a", "t1-b"}
     for refused in (
         lambda: again.put("trials", "t1-c", [trial("t1-c")]),
         lambda: again.put_text("runs", "x.json", ""),
@@ -229,7 +228,6 @@ def as_nobody(code: str, *arguments: str) -> str:
 ASK = """
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.store import Store
-from tests.support.stores import fill_disk
 from tests.support.storeworkers import trial
 def told(action):
     try:

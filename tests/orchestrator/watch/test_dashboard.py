@@ -17,6 +17,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from lp_sweep.analysis.figures.theme import COLOURS
 from lp_sweep.orchestrator.watch import web
 from lp_sweep.orchestrator.watch.web import Looks
 from tests.support.fake_records import FakeSweep, store_with_scores
@@ -61,7 +62,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     fake = store_with_scores(tmp_path_factory.mktemp("dashboard"))
     words = command("dashboard", "--store", fake.store.location, "--port", "0")
     with piped(*words) as process:
-        assert process.stdout
         yield Page(fake, process, process.stdout.readline().strip())
 
 
@@ -77,6 +77,9 @@ def test_the_page_and_its_files(page: Page) -> None:
         assert (answer.status, answer.headers["content-type"].split(";")[0]) == (200, kind)
         assert answer.text
         assert page.ask(path, "HEAD").text == ""
+    palette = page.ask("/report.css").text.lower()
+    for place, colour in enumerate(COLOURS[:-1]):  # the last is black: the page's ink
+        assert f"--c{place}: {colour.lower()}" in palette, "the colours of the figures"
 
 
 def test_the_state_is_the_picture(page: Page) -> None:
@@ -167,7 +170,6 @@ def test_it_follows_the_store(tmp_path: Path) -> None:
     fake = store_with_scores(tmp_path)
     place = Path(fake.store.location)
     with piped(*command("dashboard", "--store", place, "--port", "0")) as process:
-        assert process.stdout
         page = Page(fake, process, process.stdout.readline().strip())
         assert page.ask("/state.json").json["picture"]["done"] == 2
         fake.cell(k=4, score=89.0)

@@ -48,7 +48,6 @@ def fake(tmp_path: Path) -> FakeSweep:
 @pytest.fixture
 def address(fake: FakeSweep) -> Iterator[str]:
     with piped(*command("dashboard", "--store", fake.store.location, "--port", "0")) as process:
-        assert process.stdout
         yield process.stdout.readline().strip()
 
 

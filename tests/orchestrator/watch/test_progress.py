@@ -36,16 +36,6 @@ def queue(tmp_path: Path) -> WorkQueue:
     return queue_of(plan, Store(tmp_path / "s", create=True))
 
 
-def test_notes_and_failures_stand_above_the_display(queue: WorkQueue) -> None:
-    screen = io.StringIO()
-    reporter = LiveReporter(Console(file=screen, width=100))
-    reporter.planned(queue.plan)
-    reporter.opened(queue, 1)
-    reporter.note("node [bold]abc[/] is set aside")
-    reporter.closed()
-    assert "note: node [bold]abc[/] is set aside" in screen.getvalue()
-
-
 def test_a_note_about_a_state_goes_away_with_it(
     queue: WorkQueue, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -53,12 +43,14 @@ def test_a_note_about_a_state_goes_away_with_it(
     live, log = LiveReporter(Console(file=screen, width=100)), PlainReporter()
     for reporter in (live, log):
         reporter.opened(queue, 1)
+        reporter.note("node [bold]abc[/] is set aside")
         reporter.note("trackio is away", "trackio")
         reporter.note("rte was not learned", "rte")
     assert live.picture(queue).notes == ("trackio is away", "rte was not learned")
     for reporter in (live, log):
         reporter.note("trackio is back", "trackio", ends=True)
     assert live.picture(queue).notes == ("rte was not learned",)
+    assert "note: node [bold]abc[/] is set aside" in screen.getvalue()
     live.closed()
     assert "note: rte was not learned" in screen.getvalue(), "it still holds"
     assert "note: trackio" not in screen.getvalue()

@@ -42,7 +42,6 @@ def test_piped_it_is_a_line_for_each_change_until_ctrl_c(
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # of a build: its logs are no terminals
     with piped(*command(*words(fake))) as process:
-        assert process.stdout
         first = process.stdout.readline()
         another(fake)
         second = process.stdout.readline()
@@ -57,8 +56,6 @@ def test_it_may_be_started_before_the_run_that_makes_the_store(tmp_path: Path) -
     place = str(tmp_path / "store")
     watch = ("status", "--watch", "--every", "0.1s", "--store", place)
     with piped(*command(*watch)) as process:
-        assert process.stdout
-        assert process.stderr
         waiting = process.stderr.readline()
         fake = FakeSweep(tmp_path / "store")
         fake.curve({0: 90.0})
@@ -74,7 +71,6 @@ def test_it_may_be_started_before_the_run_that_makes_the_store(tmp_path: Path) -
 
 def test_json_is_an_object_for_each_change_until_nobody_reads(fake: FakeSweep) -> None:
     with piped(*command(*words(fake, "--json"))) as process:
-        assert process.stdout
         first = json.loads(process.stdout.readline())
         another(fake)
         second = json.loads(process.stdout.readline())
@@ -87,8 +83,6 @@ def test_json_is_an_object_for_each_change_until_nobody_reads(fake: FakeSweep) -
 def test_a_store_that_goes_away_is_said_so_and_followed_again(fake: FakeSweep) -> None:
     place = Path(fake.store.location)
     with piped(*command(*words(fake))) as process:
-        assert process.stdout
-        assert process.stderr
         process.stdout.readline()
         place.rename(place.with_name("away"))
         warning = process.stderr.readline()
