@@ -1,7 +1,7 @@
-"""Checks before the first trial starts that it will find its model and its data, and room to write.
+"""Checks models, data and disks before the first trial starts.
 
-All that is wrong is reported at once. Online, what the cache lacks must be at the hub, since the
-workers fetch it; offline it must be here. Imports no torch, and leaves nothing behind.
+Every problem is reported at once. What the cache lacks must be at the hub, from which the workers
+fetch it; offline it must be in the cache. Imports no torch, and leaves no files behind.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from lp_sweep.trials.data.hub import is_cached
 from lp_sweep.trials.data.tasks import unnamed_positive
 from lp_sweep.trials.model.modelfiles import go_offline, type_problem
 
-_WHILE_ONE_WAITS = 32 << 20  # bytes of files: some 150,000 rows, in under a second
+_WHILE_ONE_WAITS = 32 << 20  # bytes of files: about 150,000 rows, read in under a second
 _FIRST_ROWS = 50_000  # of a larger train file
 _WHOLE = Recipe()  # limits no rows
 
 
 class Found(NamedTuple):
-    """The problems with the inputs, and how much a run is going to download."""
+    """The problems with the inputs, and how much a run will download."""
 
     problems: list[str]
     download_bytes: int
-    notes: Sequence[str]  # on what is odd, and no reason not to start
+    notes: Sequence[str]  # on doubtful rows, which do not stop a run
 
 
 class Rows(NamedTuple):
-    """The problem with a task's rows, what is odd in them, and the rows."""
+    """The problem with a task's rows, notes on doubtful ones, and the rows."""
 
     problem: str | None
     notes: Sequence[str] = ()
@@ -57,11 +57,10 @@ def check(
     offline: bool,
     on_ray: bool = True,
 ) -> Sequence[str]:
-    """Gives notes on the rows. Raises PreflightError that lists everything that is missing, before
-    any GPU starts.
+    """Returns notes on the rows. Raises PreflightError with every problem.
 
-    offline: from here on this process, and those it starts, ask no hub. A finished sweep needs
-    nothing, and nothing is checked.
+    offline: from now on this process and its children contact no hub. A finished sweep needs no
+    inputs, so nothing is checked.
     """
     if offline:
         go_offline()
@@ -81,7 +80,7 @@ def check(
 
 
 def check_inputs(sweep: Sweep, wanted: Needed, *, offline: bool) -> Found:
-    """Reads headers of weights and every row of the data; online also the hub's listings."""
+    """Reads the headers of weights, every row of the data and, online, the hub's listings."""
     asked = _revisions(sweep)
     local: list[str] = []
     of_hub: list[str] = []
@@ -105,9 +104,9 @@ def check_inputs(sweep: Sweep, wanted: Needed, *, offline: bool) -> Found:
 
 
 def check_small_files(sweep: Sweep, wanted: Needed) -> tuple[list[str], list[TaskData]]:
-    """Checks those rows that can be read while a user waits for a plan, as a run does; of large
-    data the first ones. Gives notes, and how the rows are. Raises PreflightError with all that a
-    run would refuse in them."""
+    """Checks the rows that can be read while a user waits for a plan: small data as a run does,
+    and the first rows of large data. Returns notes and a summary of each task. Raises
+    PreflightError with every problem that would stop a run."""
     left, data = _WHILE_ONE_WAITS, []
     notes, problems, not_cached = list[str](), list[str](), list[str]()
     for task in wanted.tasks:
@@ -123,7 +122,7 @@ def check_small_files(sweep: Sweep, wanted: Needed) -> tuple[list[str], list[Tas
             left -= size
             notes += rows.notes
             problems += [rows.problem] if rows.problem else []
-        elif rows.problem:  # which the other rows may solve, such as a class that comes later
+        elif rows.problem:  # later rows may solve it, such as a class that comes late
             first = f"the first {_FIRST_ROWS:,} train rows of {task.name}"
             notes.append(f"{first} alone can't be judged: {rows.problem}")
     if problems:
@@ -134,19 +133,19 @@ def check_small_files(sweep: Sweep, wanted: Needed) -> tuple[list[str], list[Tas
 
 
 def _revisions(sweep: Sweep) -> dict[str, str]:
-    """Model -> the revision that the user asked for."""
+    """Model -> the revision in the sweep file."""
     return {entry.id: entry.revision or DEFAULT_REVISION for entry in sweep.spec.models}
 
 
 def stated_sizes(sweep: Sweep, model: ModelInput) -> dict[str, int]:
-    """File -> bytes, as the manifest has them of a model; {} where it says nothing."""
+    """File -> bytes of a model, from the manifest; {} where it does not list the model."""
     asked = _revisions(sweep)[model.name]
     held = sweep.manifest.find(model.path, asked) if sweep.manifest else None
     return {name: file.bytes for name, file in held.files.items()} if held else {}
 
 
 def check_model(model: ModelInput, sizes: dict[str, int], offline: bool) -> int:
-    """The bytes that this machine still has to download. Raises PreflightError."""
+    """The bytes still to download to this machine. Raises PreflightError."""
     if not model.of_hub:
         _refuse(model, folder_problems(Path(model.path), depth=model.depth))
         return 0
@@ -183,7 +182,7 @@ def _check_remote(model: ModelInput) -> int:
         _refuse(model, [problem])
     if (depth := config_depth(config)) != model.depth:
         _refuse(model, [f"config.json states {depth} layers, the plan expects {model.depth}"])
-    if not missing:  # each file has its size, and yet something is wrong
+    if not missing:  # every file has its size, and one is still wrong
         snapshot = hub.snapshot("model", model.path, commit)
         _refuse(model, folder_problems(snapshot, depth=model.depth))
     return sum(file.bytes for file in missing)
@@ -200,8 +199,8 @@ def _refuse(model: ModelInput, problems: list[str]) -> None:
 def read_rows(
     task: TaskInput, offline: bool, recipe: Recipe = _WHOLE, most: int | None = None
 ) -> Rows:
-    """Reads the data once, as a trial will: columns, labels, encoding, limits on their number.
-    `most`: only so many train rows are looked at, the first."""
+    """Reads the data once, as a trial will: columns, labels, encoding, limits on the number of
+    rows. `most`: read only so many train rows, the first."""
     if not task.pinned:
         return Rows(
             f"task {task.name!r}: {task.source.dataset}@{task.source.revision} is not pinned to a "
@@ -249,7 +248,7 @@ def _not_in_manifest(
 
 
 def _changed(sweep: Sweep, manifest: Manifest, wanted: Needed) -> Iterator[str]:
-    """Folders and files that are not what they were when the manifest was written."""
+    """Folders and files that have changed since the manifest was written."""
     for name, fingerprint in local_fingerprints(wanted.models, wanted.tasks):
         if manifest.local.get(name, fingerprint) != fingerprint:
             yield (

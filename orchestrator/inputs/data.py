@@ -1,6 +1,7 @@
-"""A task's rows as a plan shows them: how many, how balanced, how long, and what they can show.
+"""Summarises a task's rows for a plan: their number, balance and length, and the smallest loss that
+they can show.
 
-Reads what a user can wait for: the labels of all rows, the texts of a sample. Imports no torch.
+Counts the labels of all rows and the tokens of a sample. Imports no torch.
 """
 
 from __future__ import annotations
@@ -22,21 +23,24 @@ from lp_sweep.trials.data.datasource import LoadedTask, Split
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.train.metrics import majority_score, positive_label
 
-FEWEST_STEPS = 100  # optimiser steps that fine-tuning needs to get anywhere
+FEWEST_STEPS = 100  # optimiser steps, below which fine-tuning learns little
 SAMPLE = 2_000  # rows whose tokens are counted
 
 
 class TaskData(NamedTuple):
-    """`classes`: train rows by class, the largest first; {} for numbers. `majority`: the score of
-    always giving one answer (`guessing`), in points. `looked_at`: so many first rows of train are
-    all that was read; None: all were. `steps`: of the optimiser. `cut`: share of the train rows
-    longer than `max_length`, with the model that makes most tokens of them; None where no tokenizer
-    is here. `shows`: seeds -> the smallest loss in points that the dev rows are likely to show; {}
-    where that is not known. `unlabelled`: rows for students alone that were looked at; `cut` counts
-    them as well. `words`: of the train rows, where each has a tag; `lost`: the share of them
-    without a token. `called`: what the `classes` are. `fewest_steps`: with fewer a network learns
-    little. `learns_from`, `scored_by`: what a row of train and of dev is. `tokens`: the mean
-    of a text after truncation, of the same model as `cut`."""
+    """A task's rows.
+
+    classes: train rows by class, the largest first; {} for numbers. called: what the classes are.
+    looked_at: only so many train rows were read, the first; None: all were.
+    majority: the score of always giving one answer (`guessing`), in points.
+    steps: of the optimiser. fewest_steps: with fewer a network learns little.
+    cut: share of the train and unlabelled texts longer than `max_length`, and tokens: their mean
+    length after truncation, for the model with the most tokens; None without a tokenizer.
+    shows: seeds -> the smallest loss in points that the dev rows are likely to show; {} if unknown.
+    unlabelled: texts for students that were read.
+    words: of the train rows, where each has a tag. lost: the share of words without a token.
+    learns_from, scored_by: what a row of train and of dev is.
+    """
 
     task: str
     train_rows: int
@@ -106,13 +110,13 @@ class TaskData(NamedTuple):
 
 
 def epochs_for(rows: int, batch_size: int) -> int:
-    """The fewest that give FEWEST_STEPS."""
+    """The fewest epochs with at least FEWEST_STEPS steps."""
     return math.ceil(FEWEST_STEPS / math.ceil(rows / batch_size))
 
 
 def balance(called: str, classes: Mapping[str, int], rows: int, most: int) -> str:
-    """`2 classes: 'bad' 51%, 'good' 49%`, of at most so many by name; `classes`: those of so many
-    rows that have each."""
+    """`2 classes: 'bad' 51%, 'good' 49%`, with the names of at most `most`. classes: each with its
+    number of rows."""
     shares = [f"{shown(name)} {count / rows:.0%}" for name, count in classes.items()]
     return f"{len(shares)} {called}: {listed(shares, most)}"
 
@@ -120,7 +124,7 @@ def balance(called: str, classes: Mapping[str, int], rows: int, most: int) -> st
 def looked_at(
     name: str, loaded: LoadedTask, recipe: Recipe, models: Iterable[ModelInput]
 ) -> TaskData:
-    """`loaded`: the rows that `recipe` takes."""
+    """`loaded`: the rows within the limits of `recipe`."""
     train, dev, definition = loaded.train, loaded.dev[loaded.main_split], loaded.definition
     names, classes, learned = loaded.label_names, {}, list[int]()
     positive, kind = positive_label(definition, names) if names else 1, kind_of(definition)
@@ -156,23 +160,23 @@ def looked_at(
         sum(learned) if kind.words else 0,
         max((cut.words for cut in cuts), default=None) if kind.words else None,
         kind.called,
-        0 if kind.embeds else FEWEST_STEPS,  # it begins with good vectors
+        0 if kind.embeds else FEWEST_STEPS,  # its vectors are good before training
         kind.learns_from,
         kind.scored_by,
         max((cut.tokens for cut in cuts), default=None),
     )
 
 
-# rows of an accuracy that a dev row, or query, is worth: docs/statistics.md has the measurement
+# how many rows of an accuracy a dev row, or a query, is worth, as measured in docs/statistics.md
 _WORTH = {"pearson": 4, "spearman": 4, "ndcg@10": 2.5, "mrr@10": 1, "recall@100": 1}
 
 
 def _rows_scored(
     metric: str, rows: int, counts: np.ndarray, names: Sequence[str], positive: int
 ) -> float:
-    """The rows that count as much as so many rows of an accuracy; 0 for average precision. Metrics
-    in which each class weighs alike have the variance of the mean of the classes' own. `rows`: of
-    the dev set, or its queries; `counts`: dev rows, or words, of each class."""
+    """The rows of an accuracy with the same precision; 0 for average precision. A metric in which
+    all classes weigh the same has the variance of the mean of the classes' own. `rows`: of the dev
+    set, or its queries; `counts`: dev rows, or words, of each class."""
     if metric in _WORTH:
         return rows * _WORTH[metric]
     if metric in ("accuracy", "micro_f1"):
@@ -189,8 +193,8 @@ def _rows_scored(
 
 
 class _Cut(NamedTuple):
-    """From a sample: the tokens of a row after truncation, the share of the rows that have more
-    than `max_length`, and of the words that have none of those that are left."""
+    """From a sample: the mean tokens of a row after truncation, the share of rows longer than
+    `max_length`, and the share of words whose tokens are all cut."""
 
     tokens: float
     rows: float

@@ -1,6 +1,6 @@
-"""Whether a GPU has room for a network: a lower bound, so that what it refuses can't work.
+"""Whether a network fits into a GPU: a lower bound on memory, which refuses only what can't work.
 
-The formulas only; `local_gpus` is what a task on each node runs to say what is there.
+`local_gpus` runs on each node and lists its devices.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from lp_sweep.storage.specs import Recipe
 _STATE = 16  # bytes a parameter: weight, gradient and two Adam moments, each in fp32
 _WEIGHT = 4  # the weight alone
 _HALVINGS = 3  # of the micro-batch, after running out of memory
-# Values that a layer keeps for the backward pass, in hidden widths a token: input, queries, keys,
+# Values that a layer keeps for the backward pass, in hidden widths per token: input, queries, keys,
 # values, context, two norms with their inputs (9) and the feed-forward before and after its
-# activation (8). A bound from below takes half of it: texts are shorter than the longest allowed.
+# activation (8). The lower bound takes half: texts are shorter than the longest allowed.
 _KEPT, _KEPT_AT_LEAST = 17, 8
 _BYTES = {"fp32": 4, "bf16": 2, "auto": 2}
 _GIB = 2**30
-_DEVICE_FILES = ("nvidia[0-9]*", "kfd", "dxg")  # NVIDIA, AMD, Windows' Linux
+_DEVICE_FILES = ("nvidia[0-9]*", "kfd", "dxg")  # NVIDIA, AMD, WSL
 _ASK = """
 import json, torch
 count = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -39,8 +39,8 @@ print(json.dumps([(str(device.name), int(device.total_memory)) for device in dev
 
 
 def _few_words(recipe: Recipe) -> bool:
-    """Whether most rows of the table of words have no gradient and no moments: it is frozen, or a
-    fast trial leaves them out (trials/vocabulary.py)."""
+    """Whether most word embeddings have no gradient and no moments: they are frozen, or a fast
+    trial leaves them out (trials/vocabulary.py)."""
     return recipe.freeze_embeddings or (recipe.compute != "reference" and recipe.weight_decay == 0)
 
 
@@ -55,9 +55,9 @@ class GpuInfo(NamedTuple):
 def memory_needed(
     model: ModelInput, recipe: Recipe, *, layers: int | None = None, whole_batch: bool = False
 ) -> int | None:
-    """Bytes that fine-tuning needs at least, with a micro-batch of an eighth of the batch; with
-    `whole_batch` about what the whole batch at full length needs. None where the number of
-    parameters isn't known. layers: those that stay, default all."""
+    """The fewest bytes that fine-tuning needs, with a micro-batch of an eighth of the batch; with
+    `whole_batch` about the bytes of the whole batch at full length. None if the model's size is
+    unknown. layers: how many are kept, default all."""
     if model.parameters is None:
         return None
     layers = model.depth if layers is None else layers
@@ -71,10 +71,8 @@ def memory_needed(
 
 
 def check_gpus(spec: SweepSpec, trials: Sequence[Training], gpus: Sequence[GpuInfo]) -> list[str]:
-    """Notes for the user. Raises PreflightError when a trial fits into none of the GPUs.
-
-    Without GPUs, and for models whose size isn't known, nothing is said.
-    """
+    """Notes for the user; none without GPUs or for models of unknown size. Raises PreflightError
+    when a trial fits into none of the GPUs."""
     share = min(spec.resources_per_trial.gpu or 1 / spec.trials_per_gpu, 1.0)
     largest = _largest(trials)
     if not gpus or not largest:
@@ -104,7 +102,7 @@ def check_gpus(spec: SweepSpec, trials: Sequence[Training], gpus: Sequence[GpuIn
 
 
 def _largest(trials: Sequence[Training]) -> dict[str, tuple[int, int]]:
-    """Model -> what its largest missing trial needs: at least, and for a whole batch."""
+    """Model -> bytes of its largest missing trial: the fewest, and those of a whole batch."""
     largest: dict[str, tuple[int, int]] = {}
     for model, _, recipe, layers, _ in trials:
         least = memory_needed(model, recipe, layers=layers)
@@ -118,12 +116,12 @@ def _largest(trials: Sequence[Training]) -> dict[str, tuple[int, int]]:
 def local_gpus() -> list[GpuInfo]:
     """The CUDA devices of this machine; [] without any."""
     if not any(found for pattern in _DEVICE_FILES for found in Path("/dev").glob(pattern)):
-        return []  # without the seconds that torch takes to say so
+        return []  # without the seconds that torch takes to find none
     return ask_torch()
 
 
 def ask_torch() -> list[GpuInfo]:
-    """In a process of its own: a CUDA context would stay in this one, and take room from trials."""
+    """Asks in a new process: a CUDA context here would take memory from trials."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", _ASK],
@@ -135,13 +133,13 @@ def ask_torch() -> list[GpuInfo]:
         )
         devices = json.loads(done.stdout.splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
-        return []  # a bound that can't be computed refuses nothing
+        return []  # without sizes nothing is refused
     return [GpuInfo(socket.gethostname(), str(name), int(total)) for name, total in devices]
 
 
 def unhidden() -> dict[str, str]:
-    """The environment for a process that sees this machine's devices: Ray hides all from a task
-    that holds none, by an empty CUDA_VISIBLE_DEVICES."""
+    """The environment for a process that sees this machine's devices: Ray hides them from tasks
+    without a GPU by an empty CUDA_VISIBLE_DEVICES."""
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
     return {k: v for k, v in os.environ.items() if not (hidden and k == "CUDA_VISIBLE_DEVICES")}
 

@@ -1,8 +1,8 @@
-"""Reads the Hugging Face hub, and this machine's cache of it: commits, sizes, small files.
+"""Reads the Hugging Face hub and this machine's cache of it: commits, sizes, small files.
 
-Downloads nothing into the cache (`prefetch` does); imports no torch. huggingface_hub has no call
-that reads or writes the commit of a branch while no file of that commit is cached: this module
-reads and writes `refs/`, in the same format.
+Downloads nothing into the cache (`prefetch` does); imports no torch. huggingface_hub cannot read or
+write the commit of a branch while none of its files is cached, so this module reads and writes
+`refs/` in the same format.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ _NOT_PICKLED = (
     "and name that folder."
 )
 
-_SECONDS = 5.0  # that an answer may take: a plan must not hang on a network that drops packets
+_SECONDS = 5.0  # timeout of a request: a plan must not hang on a network that drops packets
 
 
 class Refused(Exception):
-    """The hub gave no answer, or this one: nothing of that name, no access. For messages."""
+    """The hub did not answer, or refused: nothing of that name, no access. The text is for
+    messages."""
 
     def __init__(self, reason: str, *, reached: bool) -> None:
         super().__init__(reason)
@@ -53,7 +54,7 @@ class RemoteFile(NamedTuple):
 
     name: str
     bytes: int
-    sha256: str | None  # None where the hub keeps it as plain git does
+    sha256: str | None  # None for a file in plain git
 
 
 class Listing(NamedTuple):
@@ -64,19 +65,19 @@ class Listing(NamedTuple):
 
 
 def repo_folder(kind: Kind, repo_id: str) -> Path:
-    """Where the cache keeps a repository: `refs/`, `snapshots/<commit>/`, `blobs/`."""
+    """The cache's folder of a repository, with `refs/`, `snapshots/<commit>/` and `blobs/`."""
     from huggingface_hub import constants
 
     return Path(constants.HF_HUB_CACHE) / "--".join([f"{kind}s", *repo_id.split("/")])
 
 
 def snapshot(kind: Kind, repo_id: str, commit: str) -> Path:
-    """The cache's folder of one commit, whether or not it is there."""
+    """The cache's folder of one commit, which may not exist."""
     return repo_folder(kind, repo_id) / "snapshots" / commit
 
 
 def cached_commit(kind: Kind, repo_id: str, revision: str) -> str | None:
-    """The commit that the cache knows a branch or tag by."""
+    """The commit of a branch or tag in the cache."""
     try:
         text = _ref(kind, repo_id, revision).read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
@@ -85,8 +86,8 @@ def cached_commit(kind: Kind, repo_id: str, revision: str) -> str | None:
 
 
 def remember_commit(kind: Kind, repo_id: str, revision: str, commit: str) -> None:
-    """So that the next plan on this machine means the same commit, and needs no network."""
-    # a cache that can't be written, a name that is no file's: then the next plan asks again
+    """Writes to the cache, so that the next plan on this machine uses the same commit offline."""
+    # if the cache can't be written, or a file can't have the name, the next plan asks the hub
     with contextlib.suppress(OSError, ValueError):
         path = _ref(kind, repo_id, revision)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,7 +105,7 @@ def _ref(kind: Kind, repo_id: str, revision: str) -> Path:
 
 
 def listing(kind: Kind, repo_id: str, revision: str) -> Listing:
-    """One request: the commit behind a revision, and its files. Raises Refused."""
+    """The commit of a revision and its files, by one request. Raises Refused."""
     from huggingface_hub import HfApi
 
     api = HfApi()
@@ -123,7 +124,7 @@ def listing(kind: Kind, repo_id: str, revision: str) -> Listing:
 
 
 def read_json(repo_id: str, name: str, commit: str) -> dict[str, Any] | None:
-    """A model's small file by one plain request; None when there is none. Raises Refused."""
+    """A small file of a model, by one request; None if there is none. Raises Refused."""
     from huggingface_hub import get_session, hf_hub_url
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
@@ -143,7 +144,7 @@ def read_json(repo_id: str, name: str, commit: str) -> dict[str, Any] | None:
 
 
 def _twice(request: Callable[[], Any]) -> Any:
-    """Once more when the connection broke; not when there was none, which costs the whole wait."""
+    """Repeats a request whose connection broke; not one that timed out."""
     try:
         return request()
     except Exception as error:
@@ -154,7 +155,7 @@ def _twice(request: Callable[[], Any]) -> Any:
 
 @contextlib.contextmanager
 def _refusals(kind: Kind, repo_id: str, revision: str) -> Any:
-    """The client's many errors as one sentence each, without what they say of tokens and hosts."""
+    """Turns the client's errors into one sentence each, without tokens and hosts."""
     from huggingface_hub import errors
 
     try:
@@ -182,7 +183,7 @@ def _refusals(kind: Kind, repo_id: str, revision: str) -> Any:
 
 
 def model_files(repo_id: str, listing: Listing) -> list[RemoteFile]:
-    """Sorted by name. Raises PreflightError for a model that can't be used, Refused."""
+    """The files to download, by name. Raises Refused; PreflightError for an unusable model."""
     remote = {file.name: file for file in listing.files}
     small = [
         name for name in remote if name in _SMALL or ("/" not in name and has_vocabulary([name]))
@@ -196,7 +197,7 @@ def model_files(repo_id: str, listing: Listing) -> list[RemoteFile]:
 
 
 def _weights(repo_id: str, commit: str, remote: dict[str, RemoteFile]) -> list[str]:
-    """As transformers chooses: one file, else the index and its shards."""
+    """The weights that transformers would choose: one file, else the index and its shards."""
     if WEIGHTS in remote:
         return [WEIGHTS]
     if INDEX not in remote:
@@ -213,11 +214,10 @@ def _weights(repo_id: str, commit: str, remote: dict[str, RemoteFile]) -> list[s
 
 
 def absent(repo_id: str, commit: str, files: list[RemoteFile]) -> list[RemoteFile]:
-    """The files still to be downloaded. Raises PreflightError for a torn file of the cache, which
-    another request would not fix."""
+    """The files still to download. Raises PreflightError for a torn file in the cache, which the
+    client would not download again."""
     folder = snapshot("model", repo_id, commit)
-    torn = []
-    missing = []
+    torn, missing = [], []
     for file in files:
         path = folder / file.name
         if not path.is_file():

@@ -1,7 +1,7 @@
-"""Finds what a plan must know of a model without loading it: its depth, and which weights it has.
+"""Finds what a plan needs to know about a model, such as its depth, without loading it.
 
-Reads `config.json` (a folder's, the Hugging Face cache's, or the hub's) and the headers of weights
-that are on this machine; imports no torch.
+Reads `config.json` from a folder, the Hugging Face cache or the hub, and the headers of weights on
+this machine; imports no torch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lp_sweep.trials.model.modelfiles import (
     type_problem,
 )
 
-# depth of well-known encoders, so that a plan needs neither a network nor a download
+# depths of well-known encoders, for plans without a network
 KNOWN_DEPTHS = {
     "bert-base-cased": 12,
     "bert-base-uncased": 12,
@@ -68,23 +68,23 @@ class ModelInput(NamedTuple):
 
     name: str  # as the user wrote it
     path: str  # hub id, or absolute folder
-    revision: str | None  # of a hub model: the commit, or a branch while that is all that is known
+    revision: str | None  # of a hub model: the commit, or a branch if the commit is unknown
     depth: int
     fingerprint: str
-    layer_parameters: int | None  # rough size of one layer, for estimates
-    parameters: int | None = None  # of the encoder and its embeddings, where the weights are here
+    layer_parameters: int | None  # of one layer, roughly, for estimates
+    parameters: int | None = None  # of the encoder and its embeddings, if the weights are here
     hidden: int | None = None  # width
-    longest_row: int | None = None  # tokens, at most; None: there is no limit, or none is known
+    longest_row: int | None = None  # the most tokens; None: no limit, or unknown
     why_not_pinned: str | None = None
     # of a Sentence Transformers folder
     pooling: str | None = None
     similarity: str = "cosine"  # or dot
     default_prompt: str = ""
     search_prompts: Prompts = Prompts("", "")
-    family: str | None = None  # the model type of its config, where that is known
+    family: str | None = None  # the model type in its config, if known
 
     def prompts(self, *, search: bool) -> Prompts:
-        """Both texts of a pair are alike: they have the default prompt."""
+        """The prompts for a search, or for pairs, both of whose texts have the default prompt."""
         return self.search_prompts if search else Prompts(self.default_prompt, self.default_prompt)
 
     @property
@@ -93,7 +93,7 @@ class ModelInput(NamedTuple):
 
     @property
     def pinned(self) -> bool:
-        """Whether its weights can't come to be others."""
+        """Whether its weights can't change."""
         return not self.of_hub or is_commit(self.revision)
 
 
@@ -106,8 +106,8 @@ def find_model(
     pins: Pins,
     known: Iterable[str] = (),
 ) -> ModelInput:
-    """Look a model up; `known`: names that may have been meant. Raises SpecError (unknown) or
-    PreflightError (folder without weights)."""
+    """Finds a model. `known`: names to suggest for a wrong one. Raises SpecError for an unknown
+    model, PreflightError for a folder without weights."""
     local = as_folder(name, folder)
     if local.is_dir():
         return _local_model(name, local)
@@ -117,7 +117,7 @@ def find_model(
 
 
 def find_teacher(name: str, folder: Path, pins: Pins) -> ModelInput:
-    """The folder of a classifier that has learned its task. Raises SpecError or PreflightError."""
+    """Finds the folder of a fine-tuned classifier. Raises SpecError or PreflightError."""
     found = find_model(name, revision=None, layers=None, folder=folder, pins=pins)
     config = read_config(Path(found.path) / "config.json") or {}
     kinds = config.get("architectures") or ["none"]
@@ -158,7 +158,12 @@ def _hub_model(
             f"If the name is right, fetch it with `lp-sweep prefetch`, or state how many layers it "
             f"has: {{id: {name}, layers: 12}}."
         )
-    _agree(name, layers, config_depth(config))
+    found = config_depth(config)
+    if layers and found and layers != found:
+        raise SpecError(
+            f"model {name!r}: `layers: {layers}`, but its config.json says {found}. "
+            "Remove `layers:`."
+        )
     _refuse_kind(name, config)
     return ModelInput(
         name=name,
@@ -176,21 +181,13 @@ def _hub_model(
 
 
 def _refuse_kind(name: str, config: Mapping[str, Any] | None) -> None:
-    """Raises SpecError for what is no encoder that can be pruned."""
+    """Raises SpecError for a model that can't be pruned."""
     if config and (problem := type_problem(config)):
         raise SpecError(f"model {name!r}: {problem}")
     if config and config.get(REMOVED):
         raise SpecError(
-            f"model {name!r} lost the feed-forwards of layers {config[REMOVED]} in a sweep, and "
-            "can't be the model of another. Name the model that it was made from."
-        )
-
-
-def _agree(name: str, stated: int | None, found: int | None) -> None:
-    if stated and found and stated != found:
-        raise SpecError(
-            f"model {name!r}: `layers: {stated}`, and its config.json says {found}. "
-            "Remove `layers:`."
+            f"model {name!r} lost the feed-forwards of layers {config[REMOVED]} in a sweep and "
+            "can't be pruned again. Name the model that it was made from."
         )
 
 
@@ -224,7 +221,7 @@ def _local_model(name: str, folder: Path) -> ModelInput:
             f"model {name!r}: no *.safetensors in {folder}. Pickled weights are not read; load the "
             "model once where you trust it and call save_pretrained(folder)."
         )
-    with contextlib.suppress(Torn, OSError):  # the preflight tells of these
+    with contextlib.suppress(Torn, OSError):  # which the preflight reports
         if problems := shape_problems(folder):
             raise PreflightError(f"model {name!r}: {'; '.join(problems)}")
     return ModelInput(
@@ -244,11 +241,11 @@ def _local_model(name: str, folder: Path) -> ModelInput:
 
 
 def _sentence_config(folder: Path) -> dict[str, Any]:
-    """Similarity and prompts, as the Sentence Transformers configuration of the folder says."""
+    """Similarity and prompts from the folder's Sentence Transformers configuration."""
     config = read_config(folder / "config_sentence_transformers.json") or {}
     prompts = config.get("prompts")
-    said = prompts.items() if isinstance(prompts, dict) else ()
-    named = {name: text for name, text in said if isinstance(text, str)}
+    items = prompts.items() if isinstance(prompts, dict) else ()
+    named = {name: text for name, text in items if isinstance(text, str)}
     usual = named.get(config.get("default_prompt_name") or "", "")
     search = Prompts(
         named.get("query", usual),
@@ -264,7 +261,7 @@ def _sentence_config(folder: Path) -> dict[str, Any]:
 
 
 def _modules(folder: Path) -> list[tuple[str, Path]]:
-    """The type and the folder of each Sentence Transformers module; [] where it says none."""
+    """The type and folder of each Sentence Transformers module; [] if none are listed."""
     try:
         modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
         return [(str(item["type"]), folder / item["path"]) for item in modules]
@@ -273,7 +270,7 @@ def _modules(folder: Path) -> list[tuple[str, Path]]:
 
 
 def _pooling(folder: Path) -> str | None:
-    """As the folder's Sentence Transformers modules say; None where they say nothing of ours."""
+    """The pooling of the folder's Sentence Transformers modules; None for one unknown here."""
     places = [place for kind, place in _modules(folder) if kind.endswith("Pooling")]
     config = (read_config(places[0] / "config.json") if len(places) == 1 else None) or {}
     ways = {"mean_tokens": "mean", "cls_token": "cls", "lasttoken": "last"}

@@ -1,7 +1,7 @@
-"""Whether every node of a cluster can do a sweep: what a node reports, and what is wrong with it.
+"""Checks whether each node of a cluster can run a sweep.
 
-`look` runs on the node, asks no Ray and downloads nothing; `node_findings` judges its answer on the
-driver and reads nothing.
+`look` runs on the node, without Ray, and downloads nothing. `node_findings` judges its answer on
+the driver.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from lp_sweep.storage.errors import PreflightError
 from lp_sweep.trials.data.hub import is_cached
 from lp_sweep.trials.model.modelfiles import go_offline
 
-CLOCK_SECONDS = 5.0  # that a clock may be off: more, and the times of records mislead
-_SAME = ("python", "ray", "lp_sweep", "code")  # what a trial must have in common with its driver
+CLOCK_SECONDS = 5.0  # the most that a clock may be off; beyond it the times of records mislead
+_SAME = ("python", "ray", "lp_sweep", "code")  # must be equal on the driver and its workers
 _LOGS = "the logs of Ray on that machine are in /tmp/ray/session_latest/logs"
 _GIB = 2**30
 
@@ -32,15 +32,15 @@ State = Literal["cached", "to download", "missing"]
 
 
 class OfHub(NamedTuple):
-    """The models and data that a sweep needs from a hub, pinned to commits. Beside a model: the
-    bytes of each of its files, where a manifest states them."""
+    """The models and data that a sweep needs from a hub, pinned to commits. With each model: the
+    bytes of its files, where a manifest states them."""
 
     models: tuple[tuple[ModelInput, dict[str, int]], ...] = ()
     tasks: tuple[TaskInput, ...] = ()
 
 
 class Asked(NamedTuple):
-    """The things that a node is to look at. `probe` is None where no store is named."""
+    """What a node checks. `probe` is None if no store is named."""
 
     probe: Probe | None
     of_hub: OfHub
@@ -49,26 +49,26 @@ class Asked(NamedTuple):
 
 
 class Input(NamedTuple):
-    """A model or data set on a node; `bytes` are those to download, 0 where nobody says."""
+    """A model or data set on a node. `bytes`: to download, 0 if unknown. `why` it is missing."""
 
     name: str
     state: State
     bytes: int = 0
-    why: str = ""  # it is missing
+    why: str = ""
 
 
 class Look(NamedTuple):
-    """A node's answer. `store`: why it can't work on the store, if it can't."""
+    """A node's answer. `store`: why it can't use the store; None if it can."""
 
     gpus: list[GpuInfo]
     store: str | None
     inputs: list[Input]
-    free_bytes: int  # of the fuller disk of the two caches
+    free_bytes: int  # on the fuller of the two disks with caches
     free_in: str
 
 
 def node_versions() -> dict[str, str]:
-    """As a record names them, and `ray`."""
+    """The versions in a record, and Ray's."""
     from lp_sweep.trials.worker.provenance import versions  # loads torch
 
     return versions() | {"ray": metadata.version("ray")}
@@ -94,8 +94,7 @@ def look(asked: Asked) -> Look:
 
 
 def of_hub(sweep: Sweep) -> OfHub:
-    """The inputs of a whole sweep, without those that are not pinned: no commit says what to look
-    for."""
+    """The hub's inputs of a whole sweep. Those that are not pinned to a commit can't be checked."""
     models = [model for model in sweep.models if model.of_hub and model.pinned]
     return OfHub(
         tuple((model, stated_sizes(sweep, model)) for model in models),
@@ -128,7 +127,7 @@ def _data(task: TaskInput, offline: bool) -> Input:
 
 
 class Finding(NamedTuple):
-    """One problem of one node. `blocks`: the node can't do the sweep; else it is worth knowing."""
+    """One problem of one node. `blocks`: the node can't run the sweep; else it is a warning."""
 
     node: str
     what: str
@@ -143,22 +142,22 @@ class Finding(NamedTuple):
 
 
 class Node(NamedTuple):
-    """Ray's view of a node (`name`, and `gpus` that it may hand out) and the node's own answer;
-    `error`: why there is no answer."""
+    """Ray's view of a node (`name`, and the `gpus` it assigns) and the node's own answer. `error`:
+    why there is no answer."""
 
     name: str
     gpus: int
     versions: Mapping[str, str]
     look: Look | None
     error: str | None = None
-    clock_off: float = 0.0  # seconds before or after the driver's, at least
+    clock_off: float = 0.0  # seconds ahead of the driver's, at least
 
 
 def node_findings(node: Node, own: Mapping[str, str]) -> list[Finding]:
     """`own`: the driver's versions."""
     found = [*_versions(node, own)]
     if node.look is None:
-        # another lp-sweep there can't understand the question: that is reported already
+        # another version of lp-sweep, which is reported already, can't answer
         return found if any(one.blocks for one in found) else [*found, _silent(node)]
     found += [*_gpus(node, node.look), *_store(node, node.look), *_inputs(node, node.look)]
     return [*found, *_room(node, node.look), *_clock(node)]
@@ -171,7 +170,7 @@ def _silent(node: Node) -> Finding:
 
 
 def _versions(node: Node, own: Mapping[str, str]) -> Iterator[Finding]:
-    """The first that differs: another lp-sweep also has other code."""
+    """Reports the first difference: another lp-sweep also has other code."""
     if not node.versions:
         return
     for name in _SAME:
@@ -187,7 +186,7 @@ def _versions(node: Node, own: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _torch(versions: Mapping[str, str]) -> str:
-    """Without which build it is (`+cpu`, `+cu130`): that differs by machine."""
+    """The version without its build (`+cpu`, `+cu130`), which differs by machine."""
     return versions.get("torch", "unknown").partition("+")[0]
 
 

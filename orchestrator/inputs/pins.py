@@ -1,11 +1,11 @@
-"""Pinned revisions: from a branch to a commit, the one name that can't come to mean another.
+"""Pins revisions: finds the commit of a branch or tag, since only a commit can't change.
 
-In this order: what the user wrote, if it is a commit; the sweep's manifest; what this machine's
-cache knows the branch by; the hub. A commit that the hub named is kept in the cache, so that the
-next plan on this machine is the same one. Downloads nothing.
+The commit comes from the first of these that has one: the sweep file, the sweep's manifest, this
+machine's cache, the hub. The hub's answer is stored in the cache, so that the next plan on this
+machine is the same. Downloads nothing.
 
-The manifest is a JSON file for people to read and keep under version control: `sweep.yaml` has
-`sweep.manifest.json`, which `prefetch` writes, and `plan` and `run` read.
+The manifest is a JSON file to read and to keep under version control. `prefetch` writes
+`sweep.manifest.json` for `sweep.yaml`; `plan` and `run` read it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Entry(BaseModel):
 
 
 def _inside(name: str) -> str:
-    """A name below a folder, which a manifest from elsewhere can't lead out of."""
+    """Checks that a manifest's name stays inside its folder."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts:
         raise ValueError(f"{name!r} is not a file inside a repository")
@@ -51,7 +51,7 @@ class FileEntry(_Entry):
 
 
 class Held(_Entry):
-    """A model or data set at the commit that `asked` (a branch, a tag, a commit) meant."""
+    """A model or data set at the commit of `asked` (a branch, a tag or a commit)."""
 
     id: Name
     asked: str
@@ -91,7 +91,7 @@ class Manifest(_Entry):
         return None
 
     def merged_with(self, newer: Manifest) -> Manifest:
-        """`newer`, and of this one what it says nothing of."""
+        """The entries of both; `newer` counts where they differ."""
         return Manifest(
             models=_sorted((*self.models, *newer.models)),
             datasets=_sorted((*self.datasets, *newer.datasets)),
@@ -110,8 +110,8 @@ def manifest_path(file: SweepFile) -> Path:
 
 
 def read_manifest(path: Path) -> Manifest | None:
-    """None where there is none. Raises PreflightError for one that can't be read: to go on without
-    its pins would be another sweep."""
+    """None if there is no file. Raises PreflightError for one that can't be read: without its pins
+    it would be another sweep."""
     try:
         return Manifest.model_validate_json(path.read_bytes())
     except FileNotFoundError:
@@ -129,7 +129,7 @@ def read_manifest(path: Path) -> Manifest | None:
 
 
 def write_manifest(path: Path, manifest: Manifest) -> bool:
-    """Whole or not at all; False when the file says the same already. Raises PreflightError."""
+    """Writes atomically; returns False if nothing has changed. Raises PreflightError."""
     text = json.dumps(
         manifest.model_dump(mode="json", exclude_none=True), indent=2, ensure_ascii=False
     )
@@ -150,19 +150,19 @@ def write_manifest(path: Path, manifest: Manifest) -> bool:
 
 
 class Pin(NamedTuple):
-    """`revision` is a commit, or what the user asked for with the reason why it stays so."""
+    """`revision`: a commit, or the user's own text. `why_not`: why it is not a commit."""
 
     revision: str
     why_not: str | None = None
 
 
 class Pins:
-    """Looks revisions up. After the first request that got no answer the hub is left alone."""
+    """Finds commits. After one request without an answer the hub is not asked again."""
 
     def __init__(
         self, manifest: Manifest | None = None, *, offline: bool = False, newest: bool = False
     ) -> None:
-        """`newest`: only the hub's word counts, as when a manifest is to be written."""
+        """newest: ask only the hub, to write a new manifest."""
         self._manifest = manifest
         self._newest = newest
         self.unreachable = "--offline is set" if offline else None  # why the hub is not asked

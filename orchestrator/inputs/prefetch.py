@@ -1,8 +1,8 @@
-"""Downloads what a sweep needs, at pinned revisions, into the usual Hugging Face cache, and writes
-the manifest that says so.
+"""Downloads a sweep's models and data at pinned revisions into the Hugging Face cache.
 
-Doing it again changes nothing while the hub has nothing newer; a branch that moved is followed, and
-a torn file of the cache is downloaded again. Never fetches pickled weights. Starts no Ray.
+Writes the manifest that lists them. A second call changes nothing while the hub is unchanged; it
+follows a branch that moved and downloads torn files again. Never fetches pickled weights. Starts no
+Ray.
 """
 
 from __future__ import annotations
@@ -74,11 +74,10 @@ def prefetch(
     manifest: Path | None = None,
     part: bool = False,
 ) -> Prefetched:
-    """Fetch what the sweep needs. Raises SpecError or PreflightError; what was fetched until then
-    is kept, and the next call goes on from it.
+    """Raises SpecError or PreflightError; whole files are kept, and the next call continues.
 
-    manifest: default is beside the sweep file. part: the overrides name only a part of the sweep,
-    so what the manifest says of the rest stays.
+    manifest: default is next to the sweep file. part: the overrides select a part of the sweep, so
+    the manifest keeps its other entries.
     """
     path = manifest or manifest_path(file)
     before = read_manifest(path) if part else None
@@ -95,7 +94,7 @@ def prefetch(
 
 
 def _fetch_all(sweep: Sweep) -> Manifest:
-    """Tries everything before it reports the first failure."""
+    """Tries every input, then reports all failures at once."""
     models, datasets, problems = [], [], []
     for model, entry in zip(sweep.models, sweep.spec.models, strict=True):
         if model.of_hub:
@@ -145,14 +144,14 @@ def _fetch_dataset(task: TaskInput) -> Held:
     except Refused as error:
         raise PreflightError(f"{where}: {error}") from None
     builder = _retried(lambda: hub_builder(source), where)
-    if builder.name == "cache":  # its own answer to a hub that is silent
+    if builder.name == "cache":  # what `datasets` returns if the hub does not answer
         raise PreflightError(f"{where}: the hub did not answer. Run `lp-sweep prefetch` again.")
     names = [name for name in remote if name in {"README.md", *_data_files(builder)}]
     files = {name: _fetch("dataset", repo_id, commit, remote[name]) for name in sorted(names)}
     _retried(builder.download_and_prepare, where)
     try:
         _read_all(task)
-    except MissingInputError:  # what was made of the files is torn: make it again
+    except MissingInputError:  # the prepared rows are torn: prepare them again
         again = {"download_mode": "reuse_cache_if_exists"}
         _retried(lambda: builder.download_and_prepare(**again), where)
         _read_all(task)
@@ -169,7 +168,7 @@ def _data_files(builder: Any) -> set[str]:
 
 
 def _read_all(task: TaskInput) -> None:
-    """As a trial on a machine without a network will."""
+    """Reads as a trial without a network will."""
     columns = [*task.definition.text_columns, task.definition.label_column]
     for split in task.source.splits:
         read_hub(task.source, split, columns, offline=True)
@@ -192,7 +191,7 @@ def _fetch(kind: Kind, repo_id: str, commit: str, file: RemoteFile) -> FileEntry
         )
 
     entry = _measure(download(again=False))
-    if not _is(entry, file):  # the cache never looks into what it holds
+    if not _is(entry, file):  # the cache never checks its files
         entry = _measure(download(again=True))
     if not _is(entry, file):
         raise PreflightError(
@@ -213,14 +212,14 @@ def _measure(path: Path) -> FileEntry:
 
 
 def _retried(get: Callable[[], _Found], where: str) -> _Found:
-    """A connection that breaks is tried again; what was whole by then is in the cache."""
+    """Tries again after a broken connection; whole files are in the cache by then."""
     for attempt in range(_TRIES):
         try:
             return get()
         except Exception as error:  # the hub's clients raise dozens of types
             reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
             status = getattr(getattr(error, "response", None), "status_code", 500)
-            if 400 <= status < 500 and status not in (408, 429):  # it will say so again
+            if 400 <= status < 500 and status not in (408, 429):  # it would be refused again
                 break
             if attempt < _TRIES - 1:
                 time.sleep(2.0**attempt)

@@ -1,4 +1,4 @@
-"""A sweep file as a command or a program names it."""
+"""A request of a command or a program: a sweep file, overrides, and where inputs are."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from lp_sweep.storage.store import Store
 
 @dataclass(frozen=True)
 class Request:
-    """A sweep file as named on the command line, with the options that say where things are.
-    `manifest`: of pinned revisions, where it is not beside the file."""
+    """A sweep file as named on the command line, with the options for places. `manifest`: the
+    pinned revisions, if they are not next to the file."""
 
     file: str = "sweep.yaml"
     overrides: Sequence[str] = ()
@@ -29,11 +29,10 @@ class Request:
 
     @property
     def is_built_in(self) -> bool:
-        """`quickstart`, where no file has that name."""
+        """Whether it is `quickstart`, and no file has that name."""
         return self.file == BUILT_IN and not Path(self.file).is_file()
 
     def sweep_file(self) -> SweepFile:
-        """The file; `quickstart` is the built-in one where no such file exists."""
         if self.is_built_in:
             with as_file(files("lp_sweep.quickstart")) as folder:
                 return load_sweep(folder / "sweep.yaml", self.overrides)
@@ -58,7 +57,7 @@ class Request:
         return own if "://" in own else str(file.folder / expanded(own))
 
     def again(self, verb: str, store: Store, options: dict[str, object]) -> str:
-        """The command that goes on: with every option that decides what is trained, and where."""
+        """The command that continues, with every option that decides what is trained, and where."""
         words = ["lp-sweep", verb, self.file, *self.overrides]
         where = {"--store": store.location, "--data-dir": self.data_dir}
         for name, value in (where | {"--manifest": self.manifest} | options).items():

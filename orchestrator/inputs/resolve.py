@@ -1,7 +1,6 @@
-"""From a checked sweep file to its inputs: models with their depth, tasks with their data.
+"""Finds the inputs of a checked sweep file: models with their depth, tasks with their data.
 
-What is found out here needs the file system (or the hub's small config files), and nothing else:
-no torch, no Ray.
+Reads the file system and the hub's small config files; imports no torch and no Ray.
 """
 
 from __future__ import annotations
@@ -73,22 +72,22 @@ class TaskInput(NamedTuple):
 
     @property
     def pinned(self) -> bool:
-        """Whether its rows can't come to be others."""
+        """Whether its rows can't change."""
         return self.source.dataset is None or is_commit(self.source.revision)
 
 
 class Training(NamedTuple):
-    """A trial that is left, as far as it takes memory and disk."""
+    """The part of a missing trial that decides its memory and disk."""
 
     model: ModelInput
     task: TaskInput
     recipe: Recipe
     layers: int
-    kept: bool  # its network stays until other work is done
+    kept: bool  # whether its network stays until other work is done
 
 
 class Needed(NamedTuple):
-    """The inputs of the work that is left, and the trials among it."""
+    """The inputs of the missing work, and its trials."""
 
     models: list[ModelInput]
     tasks: list[TaskInput]
@@ -104,10 +103,10 @@ class Sweep:
     models: tuple[ModelInput, ...]  # in the file's order, as spec.models
     tasks: dict[str, TaskInput]  # in the file's order
     recipe: Recipe
-    teachers: Mapping[str, ModelInput] = field(default_factory=dict)  # that are none of the models
+    teachers: Mapping[str, ModelInput] = field(default_factory=dict)  # not among the models
     notes: list[str] = field(default_factory=list)
     manifest: Manifest | None = None
-    manifest_file: Path | None = None  # where one is, or would be
+    manifest_file: Path | None = None  # which may not exist
 
     @property
     def name(self) -> str:
@@ -122,11 +121,11 @@ def resolve(
     manifest: Path | None = None,
     pins: Pins | None = None,
 ) -> Sweep:
-    """Find every model and data set. Raises SpecError or PreflightError with `file:line`.
+    """Finds every model and data set. Raises SpecError or PreflightError with `file:line`.
 
     data_dir (GLUE in the layout <task>/train.parquet) overrides the file's own `data_dir`.
-    manifest: where the pinned revisions are, else beside the sweep file. pins: another way to look
-    revisions up. A revision that can't be pinned now is a note, and `run` refuses it.
+    manifest: the pinned revisions, default is next to the sweep file. pins: another way to find
+    revisions. A revision that can't be pinned now is noted; `run` refuses it.
     """
     spec, document = file.spec, file.document
     if data_dir is None and spec.data_dir is not None:
@@ -191,14 +190,14 @@ def _check_frozen(layers: Iterable[int], models: Iterable[ModelInput]) -> None:
 
 
 def _check_bridges(models: Iterable[ModelInput]) -> None:
-    """Raises SpecError for a family in whose layers there is nothing known to merge one into."""
+    """Raises SpecError for a family whose feed-forwards are unknown: a bridge merges into one."""
     for model in models:
         if model.family is not None and family_of(model.family).feed_forward is None:
             known = [name for name, family in FAMILIES.items() if family.feed_forward]
             raise SpecError(
                 f"bridge: layers of {model.name} (model type {model.family!r}) can't be bridged. "
-                f"Model types with bridges: {', '.join(known)}. Put it into a sweep of its own: "
-                "sweeps over one store share their trials."
+                f"Model types with bridges: {', '.join(known)}. Put it into its own sweep: sweeps "
+                "over one store share their trials."
             )
 
 
@@ -224,7 +223,7 @@ def _unpinned(models: Iterable[ModelInput], tasks: Iterable[TaskInput]) -> list[
 
 @contextlib.contextmanager
 def _at(document: Document, location: Location) -> Iterator[None]:
-    """Put `file:line` before what goes wrong inside; a missing input is a preflight matter here."""
+    """Puts `file:line` before errors inside. A missing input becomes a PreflightError."""
     try:
         yield
     except TrialError as error:
@@ -234,8 +233,8 @@ def _at(document: Document, location: Location) -> Iterator[None]:
 
 
 def _vectors(entry: TaskEntry, models: Iterable[ModelInput]) -> dict[str, Any]:
-    """How texts become vectors and vectors are compared: as the task says, else as the models'
-    folders do. Raises SpecError where these say different things."""
+    """How texts become vectors and how these are compared: from the task, else from the models'
+    folders. Raises SpecError where these differ."""
     kind, own = KINDS[entry.kind], entry.prompts
     if not kind.embeds:
         return {}
@@ -246,7 +245,7 @@ def _vectors(entry: TaskEntry, models: Iterable[ModelInput]) -> dict[str, Any]:
             made = ", ".join(f"{name} {shown(way)}" for way, name in ways.items())
             raise SpecError(
                 f"task {entry.name!r}: the models {what} in different ways ({made}). Write "
-                f"`{key}:` in the task, or put the models into sweeps of their own."
+                f"`{key}:` in the task, or put each model into its own sweep."
             )
         return next(iter(ways))
 
@@ -331,7 +330,7 @@ def _with_unlabelled(task: TaskInput, path: Path) -> TaskInput:
 def local_fingerprints(
     models: Iterable[ModelInput], tasks: Iterable[TaskInput]
 ) -> Iterator[tuple[str, str]]:
-    """Folders and files that are no hub's, as a manifest names them."""
+    """Names and fingerprints of local folders and files, as in a manifest."""
     yield from ((model.name, model.fingerprint) for model in models if not model.of_hub)
     for task in tasks:
         if not task.source.dataset:
@@ -341,7 +340,7 @@ def local_fingerprints(
 
 
 def _refuse_one_for_both(name: str, source: TaskSource) -> None:
-    """Raises SpecError where a dev split is the train split: the same place, or the same bytes."""
+    """Raises SpecError if a dev split is the train split: the same place, or the same bytes."""
     splits = dict(source.files or source.splits)
     train = splits.pop("train", None)
     if train is None:  # the corpus
@@ -361,7 +360,7 @@ def _refuse_one_for_both(name: str, source: TaskSource) -> None:
 
 
 def _rows(name: str, source: TaskSource) -> tuple[int, int]:
-    """Rows to train on and to score, for the estimate of hours; 0 where nothing is known."""
+    """Rows to train on and to score, for the estimate of hours; 0 if unknown."""
     if not source.files:
         return _GLUE_ROWS.get(name, (0, 0))
     counts = {split: _count(Path(path)) for split, path in source.files.items()}
@@ -372,7 +371,7 @@ def _rows(name: str, source: TaskSource) -> tuple[int, int]:
 
 
 def _count(path: Path) -> int:
-    """A text file's lines, or sentences: a cell of several lines counts as several rows."""
+    """The rows of a file, by its lines or sentences: a cell of several lines counts as several."""
     if path.suffix == ".parquet":
         return int(pq.read_metadata(path).num_rows)
     with path.open("rb") as file:

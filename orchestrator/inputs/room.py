@@ -1,7 +1,7 @@
-"""Checks that the store and the disks of this machine can take what a sweep is going to write.
+"""Checks that the store and the disks of this machine have room for what a sweep writes.
 
-The sizes are rough on purpose, and low: a check that refuses what would have worked is worse than
-none. What a check makes, it removes.
+The sizes are rough and low on purpose: a check that refuses a sweep that would have worked is worse
+than none. Every file that a check creates is removed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from lp_sweep.storage.files import open_files
 from lp_sweep.storage.runs import FOLDER
 from lp_sweep.storage.store import Store
 
-MARGIN = 100 * 2**20  # bytes that a disk in use should keep free
+MARGIN = 100 * 2**20  # bytes that stay free on each disk
 _RECORD = 40_000  # bytes of a record with its curves, and of a log
 _PREDICTION = 30  # bytes of a dev example's row, compressed
-_TOKENS = 64  # mean length, as the estimate of hours has it
+_TOKENS = 64  # mean length of a row, as in the estimate of hours
 _TOKEN = 5  # bytes in the cache: an int32 and a type
-_RAY = 300 * 2**20  # bytes of logs, and of the object store where there is no /dev/shm
+_RAY = 300 * 2**20  # bytes of logs, and of the object store if there is no /dev/shm
 _WEIGHT = 4  # bytes
 _PATIENCE = 5.0  # seconds: one busy answer of an object store must not refuse a run
 
@@ -35,7 +35,7 @@ _PATIENCE = 5.0  # seconds: one busy answer of an object store must not refuse a
 
 
 class Need(NamedTuple):
-    """So many bytes are going to be written below a folder, which needn't exist yet."""
+    """Bytes to be written below a folder, which may not exist yet."""
 
     folder: Path
     bytes: int
@@ -51,7 +51,7 @@ def needs(
     *,
     on_ray: bool = True,
 ) -> list[Need]:
-    """The needs on this machine's disks; other nodes and object stores are not looked at."""
+    """The needs on this machine's disks. Other nodes and object stores are not checked."""
     from huggingface_hub import constants
 
     rows = sum(task.train_rows + task.dev_rows + task.unlabelled_rows for task in wanted.tasks)
@@ -81,7 +81,7 @@ def _store_bytes(sweep: Sweep, wanted: Needed) -> int:
 
 
 def space_problems(asked: Sequence[Need]) -> list[str]:
-    """Adds up what goes to the same disk."""
+    """Compares the needs of each disk with its free space."""
     disks: dict[int, list[Need]] = defaultdict(list)
     for need in asked:
         disks[existing(need.folder).stat().st_dev].append(need)
@@ -100,7 +100,7 @@ def space_problems(asked: Sequence[Need]) -> list[str]:
 
 
 def existing(folder: Path) -> Path:
-    """The folder, or the nearest above it that is there."""
+    """The folder, or its nearest parent that exists."""
     folder = folder.absolute()
     return next(path for path in (folder, *folder.parents) if path.exists())
 
@@ -113,7 +113,7 @@ def _mib(count: int) -> str:
 
 
 class Probe(NamedTuple):
-    """A file that this store alone has, for other machines to look for. It holds its own name."""
+    """A file that only this store has, for other machines to find. Its content is its name."""
 
     location: str
     name: str
@@ -121,8 +121,8 @@ class Probe(NamedTuple):
 
 @contextlib.contextmanager
 def probe(store: Store) -> Iterator[str]:
-    """Keeps a file of a new name in the store while inside, and gives that name. Raises StoreError
-    where it can't be written or deleted."""
+    """Keeps a file with a new name in the store while inside, and yields the name. Raises
+    StoreError."""
     name = f"probe-{uuid.uuid4().hex}.txt"
     store.put_text(FOLDER, name, name)
     try:
@@ -132,13 +132,13 @@ def probe(store: Store) -> Iterator[str]:
 
 
 def has_probe(store: Store, name: str) -> bool:
-    """Whether it is there, and whole. Raises StoreError."""
+    """Whether the store has the file, complete. Raises StoreError."""
     return store.read_text(FOLDER, name) == name
 
 
 @contextlib.contextmanager
 def probed(location: str) -> Iterator[Probe]:
-    """Keeps a probe in the store while inside, and removes a store that was made for it. Raises
+    """Keeps a probe in the store while inside; a store that was created for it is removed. Raises
     StoreError."""
     made = [] if "://" in location else _absent_folders(Path(location).expanduser().absolute())
     try:
@@ -150,7 +150,7 @@ def probed(location: str) -> Iterator[Probe]:
 
 
 def unseen(found: Probe) -> str | None:
-    """Why this machine can't work on the store of the probe; None where it can."""
+    """Why this machine can't use the store of the probe; None if it can."""
     try:
         if not open_files(found.location).exists():
             return f"there is no store at {found.location}"
@@ -187,12 +187,12 @@ def write_problems(location: str, cache_dir: Path) -> Iterator[str]:
 
 
 def _absent_folders(folder: Path) -> list[Path]:
-    """The folder and those above it that are not there, the lowest first."""
+    """The folder and its parents that don't exist, the lowest first."""
     return [path for path in (folder, *folder.parents) if not path.exists()]
 
 
 def _remove_empty(folders: list[Path]) -> None:
-    """Removes what making a store left behind; a folder that holds anything stays."""
+    """Removes the empty folders that creating a store left behind."""
     below = sorted(folders[0].rglob("*"), reverse=True) if folders else []
     with contextlib.suppress(OSError):
         for folder in (*below, *folders):

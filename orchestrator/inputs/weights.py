@@ -1,7 +1,7 @@
-"""Whether a model folder is what a trial can load: config, safetensors, tokenizer. Torch-free.
+"""Checks whether a trial can load a model folder: config, safetensors, tokenizer. Imports no torch.
 
-Reads the headers of weights, never the weights: a torn file is known by its length. What no header
-tells (a network that transformers can't build) is left to the trial.
+Reads only the headers of weights: a torn file is found by its length. Other faults, such as a
+network that transformers can't build, are found by the trial.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from lp_sweep.storage.printable import listed, short, shown
 from lp_sweep.trials.model.modelfiles import DEPTH_FIELDS, INDEX, WEIGHTS, type_problem
 
-# by these a tokenizer knows words; the others only say how it treats them
+# a tokenizer's files with words; its other files only say how to treat them
 _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 # heads that a sequence classifier does not load
 _OTHER_HEADS = re.compile(
@@ -26,7 +26,7 @@ _OTHER_HEADS = re.compile(
 )
 _LAYER = re.compile(r"^(.*?(?:\b|_)(?:layers?|h|blocks?))\.(\d+)\.")
 
-# what a config says of a tensor's shape: its names there, the tensor, which of its sizes
+# a config's fields that state a tensor's shape: the fields, the tensor, which of its sizes
 _POSITIONS = (("max_position_embeddings",), re.compile(r"\bposition_embeddings\.weight$"), 0)
 _STATED = (
     (
@@ -45,15 +45,15 @@ Tensors = Mapping[str, tuple[int, ...]]
 
 
 class Torn(Exception):
-    """A safetensors file that isn't whole. For messages."""
+    """A file is not complete. The text is for messages."""
 
 
 def folder_problems(
     folder: Path, *, depth: int, sizes: Mapping[str, int] | None = None
 ) -> list[str]:
-    """Every reason why a trial could not load the model, [] when there is none.
+    """Every reason why a trial could not load the model.
 
-    depth: layers that the plan expects. sizes: bytes of each file, where a manifest states them.
+    depth: layers that the plan expects. sizes: bytes of each file, if a manifest states them.
     """
     wrong = {name: size for name, size in (sizes or {}).items() if _size(folder / name) != size}
     problems = [
@@ -61,7 +61,7 @@ def folder_problems(
         if (folder / name).is_file()
         else f"{name} is missing"
         for name, size in wrong.items()
-    ]  # and what a file's size has told is not told again
+    ]  # such a file is not checked further
     if "config.json" not in wrong:
         problems += _config_problems(folder / "config.json", depth)
     if not any("safetensors" in name for name in wrong):
@@ -74,7 +74,7 @@ def folder_problems(
 
 
 def count_parameters(folder: Path) -> int | None:
-    """Parameters of the encoder, its embeddings and its pooler; None without readable weights."""
+    """Parameters of the encoder, its embeddings and its pooler; None if they can't be read."""
     try:
         tensors = _all_tensors(folder)
     except (Torn, OSError):
@@ -84,12 +84,11 @@ def count_parameters(folder: Path) -> int | None:
 
 
 def read_header(path: Path) -> Tensors:
-    """Name and shape of each tensor of a safetensors file, whose weights are not read. Raises Torn
-    or OSError."""
+    """The name and shape of each tensor of a safetensors file. Raises Torn or OSError."""
     from safetensors import SafetensorError, safe_open
 
     try:
-        with path.open("rb"), safe_open(path, "numpy") as file:  # errors of the first name the file
+        with path.open("rb"), safe_open(path, "numpy") as file:  # errors of `open` name the file
             names = file.keys()
             return {name: tuple(file.get_slice(name).get_shape()) for name in names}
     except SafetensorError as error:
@@ -101,7 +100,7 @@ def read_header(path: Path) -> Tensors:
 
 
 def shard_names(index: Path) -> list[str]:
-    """The files that an index of weights names. Raises Torn or OSError."""
+    """The files in an index of weights. Raises Torn or OSError."""
     names = _as_object(index.read_bytes(), index).get("weight_map")
     if not isinstance(names, dict) or not names:
         raise Torn(f"{index.name} names no files")
@@ -159,9 +158,8 @@ def _weight_problems(folder: Path, depth: int) -> list[str]:
 
 
 def shape_problems(folder: Path) -> list[str]:
-    """Where config.json and the weights are of two networks: building the one that the config
-    states could take any amount of memory, and would leave random weights in it. Raises Torn or
-    OSError where either can't be read."""
+    """Where config.json and the weights disagree. A network built from such a config could take any
+    amount of memory, and would keep random weights. Raises Torn or OSError if one can't be read."""
     config = _as_object((folder / "config.json").read_bytes(), folder / "config.json")
     tensors = {n: s for n, s in _all_tensors(folder).items() if not _OTHER_HEADS.match(n)}
     found: list[tuple[Sequence[str], set[int]]] = [
@@ -176,7 +174,7 @@ def shape_problems(folder: Path) -> list[str]:
     among = (layers or tensors).items()
     norms = {shape[0] for name, shape in among if len(shape) == 1 and _NORM.search(name)}
     found.append((_HIDDEN, norms))
-    if config.get("num_groups", 1) == 1:  # of ConvBERT, whose matrices are parts of a whole one
+    if config.get("num_groups", 1) == 1:  # else ConvBERT, whose matrices are split into groups
         found.append((_INNER, {size for shape in layers.values() for size in shape}))
     return [problem for fields, sizes in found if (problem := _unlike(config, fields, sizes))]
 
@@ -221,7 +219,7 @@ def _reason(error: Exception) -> str:
 
 
 def _size(path: Path) -> int:
-    """-1 where there is no file."""
+    """-1 if there is no file."""
     try:
         return path.stat().st_size
     except OSError:

@@ -1,4 +1,4 @@
-"""The cells a sweep file asks for: axes multiplied out, plus `include`, minus `exclude`."""
+"""The cells that a sweep file asks for: its axes multiplied, plus `include`, minus `exclude`."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from lp_sweep.storage.select import (
 from lp_sweep.trials.model.feedforward_rules import NONE, needed_layers, some_removed
 from lp_sweep.trials.train.procedures import bridge_of, bridged_blocks
 
-_MOST_CELLS = 500_000  # half a minute of planning and a gigabyte
+_MOST_CELLS = 500_000  # planning them takes half a minute and a gigabyte
 
 
 class Asked(NamedTuple):
-    """One point of what the user asked for: a threshold for contribution, else K."""
+    """The axes of one cell: a threshold for contribution, else K."""
 
     model: str
     procedure: str
@@ -44,13 +44,13 @@ class Asked(NamedTuple):
 
 
 def asked_cells(sweep: Sweep) -> list[Asked]:
-    """Every cell once, in the file's order. Raises SpecError for an impossible K, and for the
-    removal of feed-forwards that a model does not have.
+    """Every cell once, in the file's order. Raises SpecError for an impossible K, and for feed-
+    forwards that a model does not have.
 
-    Notes on cells that do not exist (a model's own K at which a strategy has no network, a K that
-    leaves no feed-forward to remove) are added to `sweep.notes`.
+    Adds notes to `sweep.notes` on cells that are left out: a model's own K at which a strategy has
+    no network, a K that leaves no feed-forward to remove.
     """
-    check_removals(sweep)
+    _check_removals(sweep)
     asked = itertools.chain(_multiplied(sweep), included_cells(sweep))
     wanted = dict.fromkeys(itertools.islice(asked, _MOST_CELLS))
     if next(asked, None) is not None:
@@ -61,7 +61,11 @@ def asked_cells(sweep: Sweep) -> list[Asked]:
     cells = [cell for cell in wanted if not any(matches(m, cell) for m in sweep.spec.exclude)]
     empty = _empty_networks(sweep, cells)
     cells = [cell for cell in cells if _network(cell) not in empty]
-    _note_idle_excludes(sweep, wanted)
+    for index, match in enumerate(sweep.spec.exclude):
+        if not any(matches(match, cell) for cell in wanted):
+            _note(
+                sweep, f"{sweep.document.where(('exclude', index))}: this exclude matches no cell"
+            )
     if not cells:
         where = sweep.document.where(("exclude",))
         raise SpecError(
@@ -71,28 +75,29 @@ def asked_cells(sweep: Sweep) -> list[Asked]:
 
 
 def _network(cell: Asked) -> Asked:
-    """The cell of any task and seed."""
+    """The cell without its task and seed."""
     return cell._replace(task="", seed=0)
 
 
 def _multiplied(sweep: Sweep) -> Iterator[Asked]:
     spec = sweep.spec
-    for position, model in enumerate(sweep.models):
-        for procedure, feed_forward in itertools.product(spec.trainings, spec.feed_forward):
-            for index, strategy in enumerate(spec.strategies):
-                for name in strategy.names:
-                    seeds = spec.seeds[: strategy.max_seeds]
-                    for k, threshold in _points(sweep, position, index, name):
-                        for task, seed in itertools.product(sweep.tasks, seeds):
-                            yield Asked(
-                                model.name, procedure, name, k, threshold, task, seed, feed_forward
-                            )
+    product = itertools.product
+    for position, procedure, removal in product(
+        range(len(sweep.models)), spec.trainings, spec.feed_forward
+    ):
+        model = sweep.models[position].name
+        for index, strategy in enumerate(spec.strategies):
+            seeds = spec.seeds[: strategy.max_seeds]
+            for name in strategy.names:
+                points = _points(sweep, position, index, name)
+                for (k, threshold), task, seed in product(points, sweep.tasks, seeds):
+                    yield Asked(model, procedure, name, k, threshold, task, seed, removal)
 
 
 def _points(
     sweep: Sweep, position: int, index: int, name: str
 ) -> Iterator[tuple[int | None, float | None]]:
-    """The (K, threshold) of one strategy for one model."""
+    """The pairs (K, threshold) of one strategy for one model; one of the two is None."""
     strategy = sweep.spec.strategies[index]
     if strategy.takes == "threshold":
         yield from ((None, threshold) for threshold in strategy.threshold or ())
@@ -106,7 +111,7 @@ def _points(
     location: Location = ("models", position, "k") if own else ("strategies", index, "k")
     of_all = strategy.k if isinstance(strategy.k, list) else []
     numbers = of_all if own is None else own
-    if strategy.until and 0 not in numbers:  # what every K is compared with
+    if strategy.until and 0 not in numbers:  # which every K is compared with
         yield 0, None
     for k in numbers:
         if k in possible:
@@ -127,7 +132,7 @@ def _impossible(sweep: Sweep, location: Location, strategy: str, k: int, model: 
 
 
 def included_cells(sweep: Sweep) -> Iterator[Asked]:
-    """Those of `include:`, also where the axes have them. Raises SpecError."""
+    """The cells of `include:`, also those that the axes have. Raises SpecError."""
     for index, entry in enumerate(sweep.spec.include):
         where = sweep.document.where(("include", index))
         try:
@@ -145,16 +150,17 @@ def _include(sweep: Sweep, entry: CellMatch) -> Iterator[Asked]:
     tasks = _own("task", entry.task, sweep.tasks)
     feed_forwards = _own("feed_forward", entry.feed_forward, sweep.spec.feed_forward)
     strategies = [canonical_strategy(name) for name in entry.strategy]
+    seeds = entry.seed or sweep.spec.seeds
     for model, procedure, strategy in itertools.product(models, procedures, strategies):
-        for k, threshold in _included_points(strategy, entry, depths[model], model):
-            for feed_forward, task, seed in itertools.product(
-                feed_forwards, tasks, entry.seed or sweep.spec.seeds
-            ):
-                yield Asked(model, procedure, strategy, k, threshold, task, seed, feed_forward)
+        points = _included_points(strategy, entry, depths[model], model)
+        for (k, threshold), removal, task, seed in itertools.product(
+            points, feed_forwards, tasks, seeds
+        ):
+            yield Asked(model, procedure, strategy, k, threshold, task, seed, removal)
 
 
 def _own(what: str, named: list[str] | None, of_sweep: Iterable[str]) -> list[str]:
-    """The named ones, each of which the sweep must have; all of the sweep's where none is named."""
+    """The named values, which the sweep must have; all of the sweep's where none is named."""
     allowed = list(of_sweep)
     return [choose(f"{what} of this sweep", name, allowed) for name in named or allowed]
 
@@ -176,7 +182,7 @@ def _included_points(
 
 
 def matches(match: CellMatch, cell: Asked) -> bool:
-    return any(True for _ in match.model_fields_set) and all(
+    return bool(match.model_fields_set) and all(
         _fits(getattr(match, name), getattr(cell, name)) for name in match.model_fields_set
     )
 
@@ -189,37 +195,29 @@ def _fits(allowed: Iterable[Any] | None, value: Any) -> bool:
     return value in allowed
 
 
-def _note_idle_excludes(sweep: Sweep, wanted: Iterable[Asked]) -> None:
-    cells = list(wanted)
-    for index, match in enumerate(sweep.spec.exclude):
-        if not any(matches(match, cell) for cell in cells):
-            where = sweep.document.where(("exclude", index))
-            _note(sweep, f"{where}: this exclude matches no cell")
-
-
 def _note(sweep: Sweep, text: str) -> None:
-    if text not in sweep.notes:
+    if text not in sweep.notes:  # of an earlier plan
         sweep.notes.append(text)
 
 
-def check_removals(sweep: Sweep) -> None:
-    """Raises SpecError where a model has too few layers, whichever of them are dropped."""
+def _check_removals(sweep: Sweep) -> None:
+    """Raises SpecError where a model has too few layers for a removal of feed-forwards."""
     for index, label in enumerate(sweep.spec.feed_forward):
         needed = needed_layers(FeedForward.parse(label).rule)
         for model in sweep.models:
             if needed > model.depth:
                 raise SpecError(
                     f"{sweep.document.where(('feed_forward', index))}: feed_forward "
-                    f"{shown(label)} can't go from the {model.depth} layers of {model.name} "
-                    f"(it needs {shown(needed)}). "
-                    f"Possible numbers: up to {model.depth}. A model of another depth belongs in a "
-                    "sweep of its own: sweeps over one store share their trials."
+                    f"{shown(label)} can't be removed from the {model.depth} layers of "
+                    f"{model.name} (it needs {shown(needed)}). Possible numbers: up to "
+                    f"{model.depth}. Put a model of another depth into its own sweep: sweeps over "
+                    "one store share their trials."
                 )
 
 
 def _empty_networks(sweep: Sweep, cells: Iterable[Asked]) -> set[Asked]:
-    """Those whose strategy drops all that their feed-forwards could go from, or the layer that a
-    bridge needs; a note names them. What a measurement chooses is known only later."""
+    """The networks whose strategy drops every layer that would lose its feed-forward, or the layer
+    that a bridge needs; a note names them. What a measurement drops is known only later."""
     depths = {model.name: model.depth for model in sweep.models}
     networks = dict.fromkeys(map(_network, cells))
     empty = [network for network in networks if _is_empty(network, depths[network.model])]
@@ -229,11 +227,8 @@ def _empty_networks(sweep: Sweep, cells: Iterable[Asked]) -> set[Asked]:
         if bridge := bridge_of(network.procedure):
             what = f"drops layer 1, and a bridge ({bridge}) needs a layer below it,"
         points[network.model, network.strategy, what][str(network.k)] = None
-    notes = [
-        f"{model}: {strategy} {what} at K={', '.join(k)} (left out)"
-        for (model, strategy, what), k in points.items()
-    ]
-    sweep.notes.extend(note for note in notes if note not in sweep.notes)  # of an earlier plan
+    for (model, strategy, what), k in points.items():
+        _note(sweep, f"{model}: {strategy} {what} at K={', '.join(k)} (left out)")
     return set(empty)
 
 

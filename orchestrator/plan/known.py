@@ -1,10 +1,11 @@
-"""Reads from a store which work is done, which has failed for good, and what was measured.
+"""Reads from a store which work is done, which has failed, and what was measured.
 
-Done is what has a record that can be read: a torn one is work to be done again.
+Work is done if its record can be read. A torn record is work to do again.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
@@ -32,9 +33,9 @@ _TIMING = (
 
 
 class Known(NamedTuple):
-    """Identifiers of finished and of failed work (with the error type), finished profiles, and
-    those of the trials asked about (`with_networks`) whose networks the store has. For searches:
-    the points of finished trials, and the trials that this run was asked for or gave up."""
+    """What a store and a run know. `trials`, `profiles`: done. `failed`: with the error type.
+    `networks`: those in the store, of the trials given to `with_networks`. For searches: the scores
+    of done trials in points, and the trials that this run was asked for or gave up."""
 
     trials: Set[str]
     failed: Mapping[str, str]
@@ -50,10 +51,10 @@ class Known(NamedTuple):
 
 
 class Ledger(NamedTuple):
-    """All that a run must read of a store before it starts."""
+    """Everything that a run reads from a store before it starts."""
 
     known: Known
-    timings: pa.Table  # of finished trials: what an estimate needs
+    timings: pa.Table  # of finished trials, for estimates
     unreadable: Sequence[Unreadable]
 
 
@@ -64,7 +65,7 @@ def read_ledger(store: Store) -> Ledger:
     done = set(trials.rows["trial_id"].to_pylist())
     measured = measurements(profiles.rows)
     taught = profiles.rows.filter(pc.equal(profiles.rows["measure"], TEACHER))["profile_id"]
-    if len(taught):  # without its logits one is taken again
+    if len(taught):  # one whose logits are lost is measured again
         for lost in set(taught.to_pylist()) - store.names("teacher_logits", finished=True):
             del measured[lost]
     attempts = store.read_all("attempts")
@@ -81,15 +82,15 @@ def read_ledger(store: Store) -> Ledger:
 
 
 def points_of(trials: pa.Table) -> dict[str, float]:
-    """Trial -> its score in points; none for a score that is no number."""
+    """Trial -> its score in points, without scores that are not numbers."""
     scored = trials.filter(pc.is_finite(trials["last"]))
     points = pc.multiply(scored["last"], 100.0).to_pylist()
     return dict(zip(scored["trial_id"].to_pylist(), points, strict=True))
 
 
 def timing_columns(trials: pa.Table | Iterable[Mapping[str, Any]] = ()) -> pa.Table:
-    """The columns of trials' records that an estimate needs, from the store's table or from rows;
-    `layers` is how many were kept."""
+    """The columns that an estimate needs, from a table or rows of trials; `layers` counts the kept
+    ones."""
     if not isinstance(trials, pa.Table):
         wanted = pa.schema([TRIALS.field(name) for name in (*_TIMING, "kept_layers")])
         trials = pa.Table.from_pylist(list(trials), wanted)
@@ -98,17 +99,15 @@ def timing_columns(trials: pa.Table | Iterable[Mapping[str, Any]] = ()) -> pa.Ta
 
 
 def with_networks(known: Known, store: Store, trials: Set[str]) -> Known:
-    """Looks for the networks of these trials. Raises StoreError."""
+    """Looks for the networks of these trials in the store. Raises StoreError."""
     ids = sorted(trials)
-    with ThreadPoolExecutor(THREADS) as pool:  # a bucket takes its time for each
-        there = pool.map(lambda id_: has_network(store, id_), ids)
-        return known._replace(
-            networks={id_ for id_, is_there in zip(ids, there, strict=True) if is_there}
-        )
+    with ThreadPoolExecutor(THREADS) as pool:  # one request to a bucket each
+        found = pool.map(lambda id_: has_network(store, id_), ids)
+        return known._replace(networks={*itertools.compress(ids, found)})
 
 
 def measurements(profiles: pa.Table) -> dict[str, Measured]:
-    """Profile -> what a strategy can select by: nothing, for most of those of trained networks."""
+    """Profile -> the values that a strategy selects by; empty for most trained networks."""
     blocks: dict[str, dict[tuple[int, int], float]] = {}
     of_blocks = pa.array([name for name, item in MEASURES.items() if item.blocks])
     ends = profiles.filter(pc.is_in(profiles["measure"], value_set=of_blocks))
@@ -127,13 +126,13 @@ def measurements(profiles: pa.Table) -> dict[str, Measured]:
 
 
 def attempted_work(attempt_id: str) -> str:
-    """`t1-0123abcd.7f3e` -> the trial (or profile) that the attempt was one try at."""
+    """`t1-0123abcd.7f3e` -> the trial or profile that the attempt tried."""
     return attempt_id.partition(".")[0]
 
 
 def failures(attempts: pa.Table, done: Set[str]) -> dict[str, str]:
-    """Work -> error type of its last failed attempt. A try that was followed by another by the
-    rules, as after a preemption, is no failure; nor is one at work that is done by now."""
+    """Work -> error type of its last failed attempt. An attempt that was retried by the rules, as
+    after a preemption, is not a failure; nor is one at work that is done by now."""
     columns = ["trial_id", "error_type", "final", "ended_at"]
     rows = sorted(attempts.select(columns).to_pylist(), key=lambda row: str(row["ended_at"]))
     return {

@@ -1,8 +1,8 @@
-"""The cells of a sweep as the store lists them, and what its tables do not show of earlier ones.
+"""The cells of a sweep as the store lists them, and notes on results that its tables do not show.
 
-A cell is replaced by one with another recipe, data or model. What it found is not lost: the run
-moves it to the table `earlier`, and a plan says how many finished trials that are. A run of a part
-of a sweep leaves the other cells listed, also those that were trained in another way.
+A cell with another recipe, data or model replaces the listed one. No result is lost: the run moves
+the old row to the table `earlier`, and a plan reports how many finished trials these are. A run of
+a part of a sweep keeps the other cells listed, even those that were trained differently.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ Row = dict[str, Any]
 
 
 class Listing(NamedTuple):
-    """`cells`: rows of the table `sweeps`. `replaced`: rows that the store lists there today and
-    that belong in `earlier`. `settings`: of the setups of both, by identifier."""
+    """`cells`: new rows of the table `sweeps`. `replaced`: its present rows that move to `earlier`.
+    `settings`: of the setups of both, by identifier."""
 
     cells: list[Row]
     replaced: list[Row]
@@ -45,7 +45,7 @@ class Listing(NamedTuple):
 
 
 def point(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The values that asked for a cell; the k of a threshold is a result."""
+    """The values that identify a cell. The k of a threshold is a result, and not among them."""
     setting = row["k"] if row["threshold"] is None else None
     axes = ("model", "procedure", "feed_forward", "strategy", "threshold", "task", "seed")
     return (setting, *(row[axis] for axis in axes))
@@ -63,8 +63,8 @@ def _settings(sweep: Sweep) -> dict[tuple[str, str], str]:
 
 
 def relisted(plan: Plan, listed: Iterable[Row], *, part: bool, overrides: str = "") -> Listing:
-    """`listed`: rows of `sweeps` as they are in the store. A run of a `part` of a sweep keeps those
-    of the other cells."""
+    """`listed`: the rows of `sweeps` in the store. A run of a `part` of a sweep keeps the rows of
+    the other cells."""
     before = {point(row): row for row in listed}
     settings = settings_in(before.values())
     texts = _settings(plan.sweep)
@@ -76,16 +76,14 @@ def relisted(plan: Plan, listed: Iterable[Row], *, part: bool, overrides: str = 
         row["setup"] = ids[row["model"], row["task"]]
     merged = (before if part else {}) | cells
     replaced = _replaced(before, merged, settings)
-    rows = [
-        {**row, "sweep": plan.sweep.name, "cell": index}
-        for index, row in enumerate(merged.values())
-    ]
+    name = plan.sweep.name
+    rows = [row | {"sweep": name, "cell": index} for index, row in enumerate(merged.values())]
     return Listing(with_settings(rows, settings), replaced, settings)
 
 
 def _asked_by(row: Mapping[str, Any], listed: Mapping[str, Any] | None, overrides: str) -> str:
-    """The overrides that ask for a cell: of a run of the whole sweep, if one did and would again,
-    else this run's."""
+    """The overrides to list for a cell: those of the last run of the whole sweep if it asked for
+    the same trial, else this run's."""
     if listed and listed["trial_id"] == row["trial_id"]:
         whole = listed["overrides"]
         if whole is not None and not is_part(shlex.split(whole)):
@@ -96,9 +94,9 @@ def _asked_by(row: Mapping[str, Any], listed: Mapping[str, Any] | None, override
 def _replaced(
     before: Mapping[Any, Row], after: Mapping[Any, Row], settings: Mapping[str, str]
 ) -> list[Row]:
-    """The rows of `before` with another setup than the same cell has in `after`. A cell that is no
-    longer asked for counts where the recipe, the data or the model has changed as well: cells of a
-    shorter list of seeds are left out and not replaced."""
+    """The rows of `before` whose cell has another setup in `after`. A cell that is no longer asked
+    for is replaced only if the recipe, the data or the model has changed: a shorter list of seeds
+    replaces nothing."""
     pairs = {(row["model"], row["task"]) for row in after.values()}
     today = {row["setup"] for row in after.values()}
     recipes = [recipe_of(settings.get(id_)) for id_ in today]
@@ -118,7 +116,7 @@ def _replaced(
 
 
 def with_earlier(earlier: Iterable[Row], listing: Listing) -> list[Row]:
-    """Rows of the table `earlier` with those that are replaced now."""
+    """The rows of the table `earlier`, with those that the listing replaces."""
     merged = {(row["setup"], *point(row)): row for row in earlier}
     settings = settings_in(merged.values())
     merged |= {(row["setup"], *point(row)): dict(row) for row in listing.replaced}
@@ -126,8 +124,8 @@ def with_earlier(earlier: Iterable[Row], listing: Listing) -> list[Row]:
 
 
 def hidden_by(store: Store, plan: Plan, *, part: bool) -> list[str]:
-    """A note for each setup of the plan's sweep whose finished trials its tables do not show, after
-    a run of the plan. Raises StoreError."""
+    """A note for each setup whose finished trials the sweep's tables do not show after a run of
+    the plan. Raises StoreError."""
     name = plan.sweep.name
     columns = ["sweep", "model", "task", "setup", "settings", "trial_id"]
     today = store.read_all("sweeps", [name], columns).rows
@@ -145,7 +143,7 @@ def hidden_by(store: Store, plan: Plan, *, part: bool) -> list[str]:
 
 
 def _changes(listed: pa.Table, plan: Plan, *, part: bool) -> bool:
-    """Whether a run may replace cells: a quick look, since a listing can be long."""
+    """Whether a run may replace cells: a quick check, since a listing can be long."""
     ids = {key: setup_id(text) for key, text in _settings(plan.sweep).items()}
     rows = listed.group_by(["model", "task", "setup"]).aggregate([]).to_pylist()
     keys = [((row["model"], row["task"]), row["setup"]) for row in rows]
@@ -153,8 +151,8 @@ def _changes(listed: pa.Table, plan: Plan, *, part: bool) -> bool:
 
 
 def leftover(store: Store, plan: Plan) -> list[dict[str, Any]]:
-    """The cells of the plan's sweep that the store lists beside its own: rows of `sweeps`, each
-    with its settings. Raises StoreError."""
+    """The listed cells of the sweep that are not in the plan: rows of `sweeps`, each with its
+    settings. Raises StoreError."""
     listed = store.find("sweeps", plan.sweep.name) or []
     own, settings = {point(cell.row()) for cell in plan.cells}, settings_in(listed)
     return [
@@ -164,7 +162,7 @@ def leftover(store: Store, plan: Plan) -> list[dict[str, Any]]:
 
 def trained_otherwise(plan: Plan, cells: Iterable[Row]) -> list[str]:
     """A note where finished trials of the leftover cells have another recipe, data or model than
-    the plan. The tables would compare the two as if they were one."""
+    the plan, since the tables compare both."""
     name = plan.sweep.name
     today = {(name, *pair): text for pair, text in _settings(plan.sweep).items()}
     ways = [[*differences(row, today)] for row in cells if row["trial_id"] in plan.known.trials]
@@ -180,8 +178,8 @@ def trained_otherwise(plan: Plan, cells: Iterable[Row]) -> list[str]:
 
 
 def unkept_note(plan: Plan, store: Store, keep: str) -> str | None:
-    """How many, and what to do; None where nothing lacks its network. Of the seeds that a `best`
-    keeps one of, one is enough. Raises StoreError."""
+    """A note on done trials without a kept network, with what to do; None if there are none. For
+    `best` one seed of each network is enough. Raises StoreError."""
     if keep == "none" or not (count := _unkept(plan, store, one_seed=keep == BEST)):
         return None
     what = "networks without a kept seed" if keep == BEST else "trials whose networks were not kept"

@@ -1,4 +1,4 @@
-"""How models, layers and work are named in a line, and a sentence on searches."""
+"""Names of models, layers and work for one line of output, and a sentence on searches."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ ASSUMED = (
 
 
 def describe(work: Work) -> str:
-    """`bert-base-cased, layers 1-8 of 12, rte, seed 42`, or a profile's model and task, or whose
-    speed it is."""
+    """`bert-base-cased, layers 1-8 of 12, rte, seed 42`; a profile's model and task; or the network
+    whose speed is measured."""
     model, task = short_model(work.model.name), printable(work.task.name)
     if work.spec.kind == "profile":
         return f"{model}, {work.spec.measure.replace('_', '-')} profile, {task}"
@@ -33,12 +33,13 @@ def describe(work: Work) -> str:
 
 
 def _manner(spec: TrialSpec) -> list[str]:
-    """How it is trained, and what else of it goes: nothing for the most usual."""
+    """How a trial differs from the plain one: its training, and what else is removed."""
     label = Procedure(
         spec.procedure, spec.freeze_dropped, spec.epochs_per_layer, bridge=spec.bridge
     ).label
     words = [] if label == DIRECT else [label]
-    words += [f"distill {distill}"] if (distill := distill_label(spec)) else []
+    if distill := distill_label(spec):
+        words.append(f"distill {distill}")
     if frozen := spec.recipe.freeze_layers:
         words.append(f"with {ranges(frozen, MOST_RANGES)} frozen")
     return words + _removed(spec)
@@ -53,7 +54,7 @@ def _removed(spec: TrialSpec | SpeedSpec) -> list[str]:
 
 
 def short_model(name: str) -> str:
-    """A hub id as it is; of a folder its last two parts."""
+    """A hub id, or the last two parts of a folder."""
     parts = printable(name).rstrip("/").split("/")
     return "/".join(parts if len(parts) <= 2 else parts[-2:])
 

@@ -1,6 +1,6 @@
-"""The plan: cells, the trials they share, what the store has, what waits for what.
+"""The plan: cells, the trials they share, what the store has, and which work depends on which.
 
-Plain data and questions about it; `planning.py` makes it.
+Plain data with queries over it; `planning.py` makes it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ State = Literal["done", "failed", "pending", "deferred", "impossible", "not_need
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One point of what was asked for, and the trial that answers it."""
+    """A cell, and the trial that answers it."""
 
     asked: Asked
     depth: int
-    kept: tuple[int, ...] | None = None  # None while deferred, () where no layer would stay
+    kept: tuple[int, ...] | None = None  # None while deferred, () if no layer is left
     dropped: tuple[int, ...] | None = None
     trial_id: str | None = None
     profile_id: str | None = None
@@ -35,7 +35,7 @@ class Cell:
     search: SearchState | None = None  # of a strategy with `until: min_layers`
 
     def row(self) -> dict[str, Any]:
-        """As `plan --json` prints it. k is the number of dropped layers once that is known."""
+        """The columns of `plan --json`. `k` is the number of dropped layers once that is known."""
         k = len(self.dropped) if self.dropped is not None else self.asked.k
         return {
             **self.asked._asdict(),
@@ -52,28 +52,28 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A trial, a profile or a speed to be done, with the inputs a worker needs."""
+    """A trial, a profile or a speed measurement, with the inputs that a worker needs."""
 
     id: str
     spec: TrialSpec | ProfileSpec | SpeedSpec
     model: ModelInput
     task: TaskInput
-    start: str | None = None  # the trial whose network it goes on from
+    start: str | None = None  # the trial whose network it continues from
     lesson: Lesson | None = None  # of a student
 
     @property
     def trial(self) -> TrialSpec:
-        """Its specification, where a trial is what it is."""
+        """The specification of a trial."""
         assert isinstance(self.spec, TrialSpec)
         return self.spec
 
     @property
     def teacher(self) -> str | None:
-        """The trial whose network has to be there while this one learns."""
+        """The trial whose network this one needs while it learns."""
         return self.lesson.watched(self.trial) if self.lesson else None
 
     def job(self) -> Job:
-        """For `lp_sweep.trials.worker.run`; `Plan.job` adds what others want of it."""
+        """For `lp_sweep.trials.worker.run`; `Plan.job` adds what other work needs from it."""
         model = self.model
         return Job(
             id=self.id,
@@ -98,7 +98,7 @@ class Plan:
     known: Known = field(default_factory=Known.nothing)
 
     def missing(self) -> list[Work]:
-        """All that is left to do; see `missing_trials` for what has a record already."""
+        """All work that is left, with the finished trials of `missing_trials`."""
         profiles = [work for id_, work in self.profiles.items() if id_ not in self.known.profiles]
         return [*profiles, *self.missing_trials(), *self.missing_speeds()]
 
@@ -110,33 +110,31 @@ class Plan:
         return self.profiles.get(id_) or self.speeds.get(id_) or self.trials[id_]
 
     def is_measurement(self, id_: str) -> bool:
-        """Whether it is work of its own of which a row of PROFILES comes."""
+        """Whether it is a profile or a speed, which become rows of PROFILES."""
         return id_ in self.profiles or id_ in self.speeds
 
     def missing_trials(self) -> list[Work]:
-        """Also those that have a record and lack a measurement, or a network that others need."""
+        """Trials without a record, without a measurement, or without a network that others need."""
         lacking = self.trials.keys() - self.known.trials
         lacking |= self._unmeasured() | (self.needed_networks() - self.known.networks)
         return [work for id_, work in self.trials.items() if id_ in lacking]
 
     def incomplete(self, id_: str) -> bool:
-        """Whether a trial has no record, or lacks a measurement."""
-        missing = self.measures and self.missing_measures(id_)  # most plans measure nothing
-        return id_ not in self.known.trials or bool(missing)
+        """Whether a trial lacks its record or a measurement."""
+        return id_ not in self.known.trials or bool(self.missing_measures(id_))
 
     def _unmeasured(self) -> set[str]:
-        """The trials that lack a measurement."""
         return {id_ for id_ in self.measures if self.missing_measures(id_)}
 
     def missing_measures(self, id_: str) -> list[Measure]:
         return [item for item in self.measures.get(id_, ()) if item.id not in self.known.profiles]
 
     def needs(self, id_: str) -> set[str]:
-        """The trials that this work needs a network, or a teacher's logits, of."""
+        """The trials whose networks, or logits as a teacher, this work needs."""
         return self._networks(id_) | self._untaught(id_)
 
     def absent(self, id_: str) -> set[str]:
-        """Those of `needs` that have to be done before it can begin."""
+        """The trials of `needs` that must be done before this work can begin."""
         return (self._networks(id_) - self.known.networks) | self._untaught(id_)
 
     def _networks(self, id_: str) -> set[str]:
@@ -149,25 +147,25 @@ class Plan:
         return needed - {""}
 
     def _untaught(self, id_: str) -> set[str]:
-        """The work that makes its teacher's logits, where the store lacks them."""
+        """The work that makes the teacher's logits, where the store lacks them."""
         lesson = self.trials[id_].lesson if id_ in self.trials else None
         if lesson is None or lesson.logits in self.known.profiles:
             return set()
         return {lesson.source} if self.incomplete(id_) and not self.has_network(id_) else set()
 
     def has_network(self, id_: str) -> bool:
-        """Whether a trial is done and its network is in the store: it can only be measured."""
+        """Whether a trial and its network are in the store, so that it can only be measured."""
         return id_ in self.known.trials and id_ in self.known.networks
 
     def trained_again(self) -> set[str]:
-        """The trials that have a record and whose networks are wanted and not there."""
+        """The trials with a record whose networks are needed and were not kept."""
         without = (self.trials.keys() & self.known.trials) - self.known.networks
         if not without:
             return set()
         return without & (self.needed_networks() | self._unmeasured())
 
     def sources(self) -> set[str]:
-        """The trials whose networks any work needs or needed, done or not."""
+        """The trials whose networks any work of the plan needs, done or not."""
         starts = {work.start or "" for work in self.trials.values()}
         starts |= {work.teacher or "" for work in self.trials.values()}
         against = {m.spec.against for items in self.measures.values() for m in items}
@@ -183,39 +181,34 @@ class Plan:
         return set().union(*map(self._networks, may_need))
 
     def needed(self) -> set[str]:
-        """The trials that incomplete work needs anything of."""
+        """The trials that incomplete work depends on."""
         students = (id_ for id_, work in self.trials.items() if work.lesson)
         return self.needed_networks().union(*map(self._untaught, students))
 
     def inputs_needed(self) -> Needed:
-        """For what is missing, and for cells that wait for a profile."""
+        """For the missing work, and for cells that wait for a profile."""
         work = self.missing()
         asked = [cell.asked for cell in self.cells if cell.state == "deferred"]
         models = {item.model.name for item in work} | {cell.model for cell in asked}
         tasks = {item.task.name for item in work} | {cell.task for cell in asked}
         kept = self.needed_networks()
-        return Needed(
-            [
-                model
-                for model in (*self.sweep.models, *self.sweep.teachers.values())
-                if model.name in models
-            ],
-            [task for task in self.sweep.tasks.values() if task.name in tasks],
-            [
-                Training(
-                    item.model,
-                    item.task,
-                    item.trial.recipe,
-                    len(item.trial.kept_layers),
-                    item.id in kept,
+        trainings = []
+        for item in work:
+            if isinstance(spec := item.spec, TrialSpec):
+                size = len(spec.kept_layers)
+                trainings.append(
+                    Training(item.model, item.task, spec.recipe, size, item.id in kept)
                 )
-                for item in work
-                if item.id in self.trials
-            ],
+        everything = (*self.sweep.models, *self.sweep.teachers.values())
+        return Needed(
+            [model for model in everything if model.name in models],
+            [task for task in self.sweep.tasks.values() if task.name in tasks],
+            trainings,
         )
 
     def failed_with(self, id_: str) -> str | None:
-        """The error type of work that failed for good: its own, or of all measurements it lacks."""
+        """The error type of failed work. A finished trial has failed if all its missing
+        measurements have."""
         failed = self.known.failed
         if id_ in self.known.trials:
             types = [failed.get(item.id) for item in self.missing_measures(id_)]
@@ -223,13 +216,12 @@ class Plan:
         return failed.get(id_)
 
     def job(self, work: Work, *, network: bool) -> Job:
-        """For a worker, with what is wanted beside the record: measurements, and with `network`
-        the trained network in the store."""
+        """A worker's job, with the measurements to take. `network`: store the trained network."""
         measures = tuple(self.missing_measures(work.id))
         return replace(work.job(), measures=measures, network=network)
 
     def totals(self) -> dict[str, int]:
-        """Counts of `cells`, `trials`, `profiles`, `measures` and `speeds`: all, and those in each
+        """Counts of `cells`, `trials`, `profiles`, `measures` and `speeds`, in all and in each
         state, such as `trials_done`."""
         measures = (item.id for items in self.measures.values() for item in items)
         kinds: dict[str, Iterable[str]] = {

@@ -1,7 +1,7 @@
-"""From a resolved sweep and what the store holds to a plan.
+"""Makes a plan from a resolved sweep and what the store holds.
 
-A pure function, so `run` after a break, with an amended file or on a finished sweep is the same
-code: it does what the plan says is missing.
+This is a pure function, so that `run` needs no special case after a break, with a changed file or
+on a finished sweep: it always does what the plan lists as missing.
 """
 
 from __future__ import annotations
@@ -19,12 +19,7 @@ from lp_sweep.orchestrator.plan.plan import Cell, Plan, State, Work, state_of
 from lp_sweep.orchestrator.plan.searching import SearchState, search_states
 from lp_sweep.orchestrator.sweepfile.axes import FeedForward
 from lp_sweep.storage.identity import profile_id, trial_id, trial_ids
-from lp_sweep.storage.select import (
-    Measured,
-    dropped_layers,
-    find_strategy,
-    kept_layers,
-)
+from lp_sweep.storage.select import Measured, dropped_layers, find_strategy, kept_layers
 from lp_sweep.storage.specs import (
     TEACHER,
     Distillation,
@@ -50,7 +45,7 @@ from lp_sweep.trials.train.procedures import (
 )
 from lp_sweep.trials.worker.job import Lesson, Measure
 
-# cells of a search that are not planned; their trials are known all the same
+# cells of a search that are not planned, though their trials are known
 _IDLE: dict[SearchState | None, State] = {"waiting": "deferred", "not_needed": "not_needed"}
 
 
@@ -79,16 +74,11 @@ def _cell(builder: _Builder, asked: Asked, search: SearchState | None) -> Cell:
         dropped, kept = builder.layers(asked, found)
         idle = _IDLE.get(search)
         trial = builder.identify(asked, kept) if idle else builder.trial(asked, kept)
-    except ValueError:  # no layer would stay, or not those that the rest needs
+    except ValueError:  # no layer is left, or not those that a feed-forward or a bridge needs
         whole = asked.feed_forward == NONE and not bridge_of(asked.procedure)
         gone = kept_layers(depth, ()) if whole else None
         return Cell(
-            asked=asked,
-            depth=depth,
-            kept=(),
-            dropped=gone,
-            profile_id=profile,
-            state="impossible",
+            asked=asked, depth=depth, kept=(), dropped=gone, profile_id=profile, state="impossible"
         )
     return Cell(
         asked=asked,
@@ -119,14 +109,14 @@ def _dropped(asked: Asked, depth: int, found: Measured | None) -> tuple[int, ...
 
 
 class _Seeded(NamedTuple):
-    """A trial of any seed, and the identifiers of all."""
+    """A trial for any seed, and its identifier for each."""
 
     spec: TrialSpec
     id_of_seed: Callable[[int], str]
 
 
 class _Builder:
-    """Fills a plan; remembers what many cells share, so that 100,000 of them take seconds."""
+    """Fills a plan. Caches what many cells share, so that 100,000 cells take seconds."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -147,7 +137,7 @@ class _Builder:
 
     def layers(self, asked: Asked, found: Measured | None) -> _Layers:
         """Raises ValueError where a threshold leaves none."""
-        own = asked.task if found else None  # what was measured may be the task's own
+        own = asked.task if found else None  # it may have been measured on the task
         key = (asked.model, asked.strategy, asked.k, asked.threshold, own)
         if key not in self._layers:
             depth = self.models[asked.model].depth
@@ -156,18 +146,18 @@ class _Builder:
         return self._layers[key]
 
     def trial(self, asked: Asked, kept: tuple[int, ...]) -> str:
-        """Adds the trial and all that it depends on to the plan; gives its identifier. Raises
-        ValueError where the kept layers are none for the feed-forwards to go from."""
+        """Adds the trial and everything that it depends on to the plan, and returns its identifier.
+        Raises ValueError where no kept layer has a feed-forward to remove."""
         spec, id_of_seed = self._seeded(asked, kept)
         return self._planned(asked, spec.with_seed(asked.seed), id_of_seed(asked.seed))
 
     def identify(self, asked: Asked, kept: tuple[int, ...]) -> str:
-        """The identifier of a trial that is not planned. Raises ValueError as `trial` does."""
+        """The identifier of a trial, which is not planned. Raises ValueError as `trial` does."""
         return self._seeded(asked, kept).id_of_seed(asked.seed)
 
     def foreseen(self, asked: Asked) -> str | None:
-        """The identifier of a cell's trial; None while its layers wait for a profile. Raises
-        ValueError for an impossible cell."""
+        """The identifier of a cell's trial; None while its layers depend on a missing profile.
+        Raises ValueError for an impossible cell."""
         profile = self.profile(asked)
         found = self.plan.known.profiles.get(profile) if profile else None
         if profile is not None and found is None and asked.k != 0:
@@ -182,7 +172,7 @@ class _Builder:
         return self._specs[key]
 
     def _spec_of_seeds(self, asked: Asked, kept: tuple[int, ...]) -> TrialSpec:
-        """Every seed's: another one changes nothing else."""
+        """The specification of a cell, whose seed is replaced later."""
         model, task = self.models[asked.model], self.plan.sweep.tasks[asked.task]
         procedure = Procedure.parse(asked.procedure)
         removal = FeedForward.parse(asked.feed_forward)
@@ -209,8 +199,8 @@ class _Builder:
     def _distillation(
         self, procedure: Procedure, model: ModelInput, task: TaskInput
     ) -> Distillation | None:
-        """How the trial learns from a teacher. An embedding learns from the pre-trained full model,
-        without labels, unless its loss is one of pairs."""
+        """How the trial learns from a teacher. An embedding learns from the pre-trained full model
+        without labels, unless its loss is for pairs."""
         distill = procedure.distill
         if kind_of(task.definition).embeds:
             alone = kind_of(task.definition).rows_together(task.loss) > 1
@@ -240,7 +230,7 @@ class _Builder:
         return id_
 
     def _lesson(self, asked: Asked, spec: TrialSpec) -> Lesson:
-        """Adds the teacher, and the measurement of it that the student reads, to the plan."""
+        """Adds the teacher and the measurement of its logits to the plan."""
         assert spec.distill is not None
         named = spec.distill.teacher or self.models[asked.model].fingerprint
         model = next(m for m in self.by_id.values() if m.fingerprint == named)
@@ -261,7 +251,7 @@ class _Builder:
         return self._lessons[key]
 
     def _measure(self, id_: str, asked: Asked, spec: TrialSpec) -> None:
-        """Adds the measurements that the sweep wants of the trial's network."""
+        """Adds the measurements of the trial's network to the plan."""
         entry = self.plan.sweep.spec.measure
         everything = full_layers(self.models[asked.model].depth)
         whole = spec.kept_layers == everything and not spec.removed_feed_forwards
@@ -278,14 +268,14 @@ class _Builder:
             self.plan.measures.setdefault(id_, []).extend(wanted)
 
     def measure_pretrained(self) -> None:
-        """Each model on each task, where the sweep asks for it."""
+        """Adds the measurements of pre-trained models, each on each task."""
         for name in self.plan.sweep.spec.measure.asked_of("pretrained"):
             for model in self.models.values():
                 for task in self.plan.sweep.tasks:
                     self._add_profile(self._profile_spec(model, task, name), model, task)
 
     def profile(self, asked: Asked) -> str | None:
-        """The measurement that chooses the cell's layers, if one does."""
+        """Adds the measurement that chooses the cell's layers, if any, and returns its id."""
         strategy = find_strategy(asked.strategy)
         if strategy is None or not strategy.measure:
             return None
@@ -322,7 +312,7 @@ class _Builder:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pauses garbage collection: a plan makes only long-lived objects, and looking for garbage
+    """Pauses garbage collection: planning allocates only long-lived objects, and the collector
     takes a fifth of the time."""
     was_on = gc.isenabled()
     gc.disable()
@@ -333,15 +323,15 @@ def collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-# 32 examples, as in the paper's Table 3. At that size a fast GPU waits for its host, and layers
-# cost less than in a batch that fills it: so a second one.
+# 32 examples, as in the paper's Table 3. At that size a fast GPU waits for its host and layers cost
+# less than in a full batch, so a GPU also has a large batch.
 BATCHES = {"cpu": (32,), "cuda": (32, 256)}
-# the task of work that has none
+# of work without a task
 NO_TASK = TaskInput("", TaskDefinition(text_columns=()), TaskSource(), "", 0, 0)
 
 
 def wanted_speeds(plan: Plan) -> dict[str, Work]:
-    """By identifier: of each network that answers a cell, on each type of device asked for."""
+    """Identifier -> the speed of each network of a cell, on each device that the sweep lists."""
     measure = plan.sweep.spec.measure
     found: dict[str, Work] = {}
     for device_type in measure.speed or ():
@@ -360,7 +350,7 @@ def wanted_speeds(plan: Plan) -> dict[str, Work]:
 
 
 def _speed(trial: TrialSpec, device_type: str, length: int, batches: tuple[int, ...]) -> SpeedSpec:
-    """That of the network that a trial ends with."""
+    """The specification for the network that a trial ends with."""
     return SpeedSpec(
         model_fingerprint=trial.model_fingerprint,
         kept_layers=trial.kept_layers,
@@ -374,9 +364,8 @@ def _speed(trial: TrialSpec, device_type: str, length: int, batches: tuple[int, 
 
 
 def missing_baselines(plan: Plan, left: Iterable[Mapping[str, Any]] = ()) -> Iterator[str]:
-    """A note for each model and procedure without a K=0 cell: K=0 is one network, but the tables
-    look for it in the rows of each procedure. `left`: what the store lists beside the plan's cells
-    (leftover.py), as rows of the table `sweeps`."""
+    """A note for each model and procedure without a K=0 cell: procedures share its network, but the
+    tables look for it in the rows of each. `left`: the rows of `listing.leftover`."""
     asked = [cell.asked for cell in plan.cells]
     full = {(cell.model, cell.procedure, cell.feed_forward) for cell in asked if cell.k == 0}
     full |= {

@@ -1,10 +1,9 @@
-"""Searches of a sweep: which cells of `until: min_layers` are asked for by now.
+"""Searches of a sweep: which cells of `until: min_layers` are asked for so far.
 
 A *curve* is a model, procedure, removal of feed-forwards, strategy and task; its cells are K x
-seed. What it asks for next follows from the scores that are there alone (`analysis.adaptive`).
-While trials that a run was asked for are still to be done, a curve asks it for no others. Which
-these were is not stored: after a break the first batch goes on as it was, and in a later round the
-scores that are there may lead to other trials than those that the broken run still had to do.
+seed. Its next cells follow from its scores alone (`analysis.adaptive`). A curve asks for no more
+trials while a run still has some of its trials to do. These are not stored: after a break the first
+batch continues, and a later round may ask for other trials than the interrupted run did.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ from lp_sweep.orchestrator.sweepfile.axes import WITHIN, StrategyEntry
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.trials.train.procedures import Procedure
 
-# a cell is run, or was; may be asked for later; was not needed for the answer
+# to be run, or done; may be asked for later; was not needed for the answer
 SearchState = Literal["asked", "waiting", "not_needed"]
-_REMEMBERED = 4096  # curves: a plan is made again whenever one of them goes on
+_REMEMBERED = 4096  # curves: whenever one of them changes, the whole plan is made again
 
 
 class _Ends(NamedTuple):
-    """How the trials of a store and a run have ended, for all curves: made once a plan."""
+    """How the trials of a store and a run have ended."""
 
-    gone: Set[str]  # done or failed: what has no score by now gets none
-    ended: Set[str]  # these, and what has a score
-    awaited: Set[str]  # asked for by the run, and not ended; or done, and its score not read yet
+    gone: Set[str]  # done or failed: one without a score will get none
+    ended: Set[str]  # gone, or with a score
+    awaited: Set[str]  # asked for by the run, and not ended or its score not read yet
 
     @classmethod
     def of(cls, known: Known) -> _Ends:
@@ -61,10 +60,10 @@ def search_states(
     trial_of: Callable[[Asked], str | None],
     known: Known,
 ) -> dict[Asked, SearchState]:
-    """The state of each possible cell of strategies with `until:`. Cells of `include:` are asked
-    for in any case, each with K=0 of its seed to compare with. `trial_of` gives None while a
-    measurement has to choose the layers, and raises ValueError where none are left. Raises
-    SpecError for a curve without K=0."""
+    """The state of each possible cell of strategies with `until:`. Cells of `include:` are always
+    asked for, each with K=0 of its seed for comparison. `trial_of` returns None until a measurement
+    has chosen the layers, and raises ValueError where none are left. Raises SpecError for a curve
+    without K=0."""
     entries = {name: entry for entry in strategies if entry.until for name in entry.names}
     curves: dict[Curve, dict[Asked, str | None]] = {}
     cells = list(cells)
@@ -91,8 +90,8 @@ def search_states(
 
 
 def _compared_with(cells: Sequence[Asked]) -> dict[Asked, Asked]:
-    """K=0 that learns from another model, and the K=0 that losses are counted from, as in the view
-    `cells`: the same without a teacher, if the sweep lists it."""
+    """K=0 with another model as its teacher -> the K=0 that its losses are counted from, as in the
+    view `cells`: the same without a teacher, if the sweep lists it."""
     distills = {name: Procedure.parse(name).distill for name in {c.procedure for c in cells}}
     taught = {name for name, distill in distills.items() if distill and distill.teacher}
     full = [asked for asked in cells if asked.k == 0 and taught]
@@ -104,7 +103,7 @@ def _compared_with(cells: Sequence[Asked]) -> dict[Asked, Asked]:
 
 
 def _named(cells: Iterable[Asked], included: Set[Asked]) -> set[Asked]:
-    """The cells of one curve that `include:` names, and K=0 of their seeds."""
+    """The cells of one curve in `include:`, and K=0 of their seeds."""
     own = {asked for asked in cells if asked in included}
     seeds = {asked.seed for asked in own}
     return own | {asked for asked in cells if asked.k == 0 and asked.seed in seeds}
@@ -117,7 +116,7 @@ def _states(
     points: Mapping[str, float],
     ends: _Ends,
 ) -> dict[Asked, SearchState]:
-    """The states of one curve; its cells `named` are asked for in any case."""
+    """The states of one curve, whose cells in `named` are always asked for."""
     trials = {asked: trial for asked, trial in cells.items() if trial is not None}
     if len(trials) < len(cells):  # the measurement that chooses the layers comes first
         return dict.fromkeys(cells, "waiting")
@@ -139,8 +138,8 @@ def _next_pairs(
     points: Mapping[str, float],
     gone: Set[str],
 ) -> frozenset[Pair]:
-    """The pairs to run next by the scores so far. A pair that the sweep does not list, or whose
-    score is no number, counts as failed: it will get no score."""
+    """The pairs to run next. A pair that the sweep does not list, or whose score is not a number,
+    counts as failed: it will get no score."""
     listed = {Pair(asked.k or 0, asked.seed): trial for asked, trial in trials.items()}
     ks = tuple(sorted({pair.k for pair in listed}))
     seeds = tuple(dict.fromkeys(pair.seed for pair in listed))

@@ -1,7 +1,6 @@
-"""Which of the missing work a run takes on, and what follows a failure by its type.
+"""Which missing work a run does, and what the driver does after a failure, by its type.
 
-Retries inside a trial (a smaller micro-batch after running out of memory) are the worker's; this is
-what the driver does when a worker reports a failure, or is lost.
+Retries inside a trial, such as a smaller micro-batch after running out of memory, are the worker's.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ _SHORT = {"oom": "out_of_memory"}
 
 
 class Selection(NamedTuple):
-    """`run` takes what was never tried, and failures that time may have fixed; `retry` takes
-    failures only: all, those of a type, or those named."""
+    """`run` takes new work, and failures that time may have fixed. `retry` takes only failures:
+    all, those of one type, or those named."""
 
     retry: bool = False
     error_type: str | None = None
@@ -32,8 +31,8 @@ class Selection(NamedTuple):
 
 
 def taken_on(plan: Plan) -> list[Work]:
-    """The work of a `run`: missing work that it wants, and trials whose networks that needs; not
-    work that continues from a network that will not come."""
+    """The work of a `run`: missing work that it selects, and trials to train again for their
+    networks. Work whose teacher or start will not exist is left out."""
     selection = Selection()
     wanted = {
         work.id: work
@@ -44,10 +43,11 @@ def taken_on(plan: Plan) -> list[Work]:
     needed = set[str]().union(*map(plan.needs, wanted)) if again else again
     taken = wanted | {id_: plan.trials[id_] for id_ in sorted(needed & again)}
     coming = plan.known.networks | taken.keys()
-    sources = plan.known.profiles.keys()  # a teacher's logits may be there without its network
+    profiles = plan.known.profiles.keys()  # logits may be stored where their network is not
 
     def can_begin(work: Work) -> bool:
-        taught = work.lesson is None or work.lesson.logits in sources or work.lesson.source in taken
+        lesson = work.lesson
+        taught = lesson is None or lesson.logits in profiles or lesson.source in taken
         starts = work.start is None or work.start in coming
         return (taught and starts) or plan.has_network(work.id)
 
@@ -55,9 +55,9 @@ def taken_on(plan: Plan) -> list[Work]:
 
 
 def retry_selection(error_type: str | None, names: list[str], plan: Plan) -> Selection:
-    """The selection of `retry`. A name may be the beginning of an identifier; a measurement of a
-    trial's network selects the trial, whose worker measures it. Raises SpecError for a trial that
-    has not failed, or an unknown type."""
+    """The selection of `retry`. A name may be the beginning of an identifier. A measurement of a
+    trial's network selects the trial, whose worker takes it. Raises SpecError for a trial that has
+    not failed, or an unknown type."""
     error_type = _SHORT.get(error_type or "", error_type)
     if error_type is not None and error_type not in POLICIES:
         raise SpecError(f"unknown type of failure {error_type!r}. Choose: {', '.join(POLICIES)}.")
@@ -66,7 +66,7 @@ def retry_selection(error_type: str | None, names: list[str], plan: Plan) -> Sel
 
 
 def _failed_work(plan: Plan) -> dict[str, str]:
-    """Failed work of the plan -> the work that retries it: itself, or a measurement's trial."""
+    """Failed work -> the work that retries it: itself, or the trial of a measurement."""
     failed = plan.known.failed
     work = {id_: id_ for id_ in failed if id_ in plan.trials or plan.is_measurement(id_)}
     for trial, measures in plan.measures.items():
@@ -77,7 +77,7 @@ def _failed_work(plan: Plan) -> dict[str, str]:
 
 
 def _failed_id(name: str, failed: Mapping[str, str], plan: Plan) -> str:
-    """The work to do again for what is named by its beginning. Raises SpecError."""
+    """The work that retries the failure whose identifier begins with `name`. Raises SpecError."""
     if name in failed:
         return failed[name]
     matches = [id_ for id_ in failed if id_.startswith(name)]
@@ -103,8 +103,8 @@ def _failed_id(name: str, failed: Mapping[str, str], plan: Plan) -> str:
 
 
 class Policy(NamedTuple):
-    """`retries` within one run; `of_the_node`: whether the machine may be to blame; `by_itself`:
-    whether a later `run` tries again without being told to (`lp-sweep retry`)."""
+    """`retries`: within one run. `of_the_node`: the machine may be to blame. `by_itself`: a later
+    `run` tries again, without `lp-sweep retry`."""
 
     retries: int
     of_the_node: bool
@@ -112,7 +112,7 @@ class Policy(NamedTuple):
 
 
 POLICIES: dict[str, Policy] = {
-    # what the same trial would do again
+    # the same trial would fail again
     "diverged": Policy(0, False, False),
     "unsupported_model": Policy(0, False, False),
     "unsupported_device": Policy(0, True, False),
@@ -120,7 +120,7 @@ POLICIES: dict[str, Policy] = {
     "bug": Policy(0, True, False),
     # the driver sees only a host's memory; a device's is halved away inside the trial
     "out_of_memory": Policy(3, True, False),
-    # what the user, or time, may have fixed by the next run
+    # the user, or time, may have fixed it by the next run
     "missing_input": Policy(0, True, True),
     "worker_lost": Policy(3, True, True),
     "device_error": Policy(3, True, True),
@@ -131,5 +131,5 @@ POLICIES: dict[str, Policy] = {
 
 
 def policy(error_type: str) -> Policy:
-    """That of a bug for a type of a later version."""
+    """The policy of an error type; that of a bug for a type of a later version."""
     return POLICIES.get(error_type, POLICIES["bug"])

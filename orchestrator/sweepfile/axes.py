@@ -1,9 +1,9 @@
-"""The axes of a sweep file beside models and tasks: strategies, procedures, bridges, distillations,
-feed-forwards; and what is measured of the networks that come of them.
+"""The other axes of a sweep file: strategies, procedures, bridges, distillations, feed-forwards;
+and the measurements of the networks.
 
-A procedure, a distillation and a removal of feed-forwards are known by a short text, their label:
-cells and tables name them so, and have the first two, and the bridge, in one. A mapping in the file
-is brought into that form here.
+A procedure, a distillation and a removal of feed-forwards each have a label, a short text that
+cells and tables show. The label of a procedure includes its bridge and its distillation. Mappings
+in the file become labels here.
 """
 
 from __future__ import annotations
@@ -54,18 +54,17 @@ from lp_sweep.trials.train.procedures import (
     Procedure,
 )
 
-WITHIN = (1.0, 2.0, 3.0)  # points, where `within:` is not given
+WITHIN = (1.0, 2.0, 3.0)  # points: the default of `within:`
 _NO_NORM = " no norm"
 _LONGEST_RULE = 1000  # characters
 _FORMS = "direct, finetune_then_drop, finetune_then_drop frozen, one_shot, iterative 3, untrained"
 
 
 def _with_layers(schema: dict[str, Any]) -> None:
-    """The key of `drop`, that becomes part of its name."""
-    number = {"type": "integer", "minimum": 1}
+    """Adds the key of `drop` that becomes part of its name."""
     schema["properties"]["layers"] = {
         "type": "array",
-        "items": number,
+        "items": {"type": "integer", "minimum": 1},
         "description": "for drop: the layers to drop",
     }
 
@@ -104,7 +103,7 @@ class StrategyEntry(Entry):
     @model_validator(mode="before")
     @classmethod
     def _explicit(cls, content: Any) -> Any:
-        """`{name: drop, layers: [3, 5]}` is `drop 3+5`, which has one K."""
+        """Turns `{name: drop, layers: [3, 5]}` into `drop 3+5`, which has one K."""
         if not isinstance(content, Mapping):
             return content
         content = dict(content)
@@ -149,18 +148,16 @@ class StrategyEntry(Entry):
         return self
 
     def _check_search(self) -> None:
-        """Raises ValueError."""
         if self.until is None:
-            for key, value in (("within", self.within), ("max_seeds", self.max_seeds)):
-                if value is not None:
+            for key in ("within", "max_seeds"):
+                if getattr(self, key) is not None:
                     raise ValueError(
                         f"`{key}:` needs `until: min_layers`: add that, or remove `{key}:`"
                     )
             return
-        found = find_strategy(self.name) or STRATEGIES.get(self.name)
-        if found is not None and found.takes != "k":
+        if self.takes != "k":
             raise ValueError(
-                f"strategy {self.name!r} has no K to choose among: remove `until:`, or take a "
+                f"strategy {self.name!r} has no K to choose among: remove `until:`, or use a "
                 "strategy with `k:`"
             )
         for loss in self.within or ():
@@ -175,26 +172,24 @@ class StrategyEntry(Entry):
 
     @property
     def takes(self) -> str:
-        """The key that says how many layers go: `k`, `threshold`, or `layers` of `drop`."""
+        """The key that says how many layers to drop: `k`, `threshold`, or `layers` of `drop`."""
         return self._found.takes
 
     @property
     def names(self) -> list[str]:
-        """As the cells have it: `random` is one strategy for each draw."""
-        return (
-            [f"{RANDOM} {draw}" for draw in self.draws or [0]]
-            if self.name == RANDOM
-            else [self.name]
-        )
+        """The names in cells: `random` is one strategy for each draw."""
+        if self.name != RANDOM:
+            return [self.name]
+        return [f"{RANDOM} {draw}" for draw in self.draws or [0]]
 
 
 def searched_losses(strategies: Iterable[StrategyEntry]) -> list[float]:
-    """The losses that the sweep's searches decide, in points, ascending; empty without a search."""
+    """The allowed losses of the sweep's searches, in points, ascending; empty without a search."""
     return sorted({loss for entry in strategies if entry.until for loss in entry.within or WITHIN})
 
 
 def canonical_strategy(name: str) -> str:
-    """The one name of a strategy: `drop 5+3` is `drop 3+5`, `random 03` is `random 3`."""
+    """The normal form of a name: `drop 3+5` for `drop 5+3`, `random 3` for `random 03`."""
     family, _, rest = name.strip().partition(" ")
     if family not in (DROP, RANDOM) or find_rule(f"{family} {rest}") is None:
         return name
@@ -204,8 +199,8 @@ def canonical_strategy(name: str) -> str:
 
 
 def procedure_label(value: Any) -> Any:
-    """`{name: finetune_then_drop, freeze_dropped: true}` is `finetune_then_drop frozen`, and
-    `{name: iterative, epochs_per_layer: 3}` is `iterative 3`."""
+    """`finetune_then_drop frozen` for `{name: finetune_then_drop, freeze_dropped: true}`,
+    `iterative 3` for `{name: iterative, epochs_per_layer: 3}`."""
     if isinstance(value, Mapping):
         settings = ProcedureEntry.model_validate(dict(value))
         return Procedure(**settings.model_dump()).label
@@ -305,10 +300,11 @@ def distill_label(value: Any) -> Any:
 
 
 def training_label(procedure: str, distill: str, bridge: str = NONE) -> str:
-    """A procedure with a bridge and a distillation, as the cells name it. Raises ValueError."""
+    """The label of a procedure with a bridge and a distillation. Raises ValueError where they do
+    not go together."""
     own, label = Procedure.parse(procedure), distill.removesuffix(_START)
     if bridge != NONE:
-        own = Procedure.parse(own._replace(bridge=bridge).label)  # which checks it
+        own = Procedure.parse(own._replace(bridge=bridge).label)  # parsed, so that it is checked
     if distill == NONE:
         return own.label
     if label != distill:
@@ -360,11 +356,11 @@ def feed_forward_label(value: Any) -> Any:
         return FeedForward(_rule(rule), "drop" if rule != text else "keep").label
     if isinstance(value, list):
         return _rule(value)
-    raise ValueError(f"a removal is such as `top 3` or {{remove: every 2nd}}, got {shown(value)}")
+    raise ValueError(f"write a removal as `top 3` or {{remove: every 2nd}}, got {shown(value)}")
 
 
 def _rule(rule: str | list[Any]) -> str:
-    """Raises ValueError with a text of bounded length."""
+    """The normal form of a rule. Raises ValueError with a message of limited length."""
     if len(rule) > _LONGEST_RULE:
         raise ValueError(f"feed-forwards: {shown(rule)} is not a rule. {ALLOWED}.")
     try:
@@ -374,7 +370,7 @@ def _rule(rule: str | list[Any]) -> str:
 
 
 def feed_forward_list(value: Any) -> Any:
-    """A single removal needs no list around it; a list of numbers is also one removal."""
+    """A list of removals. A list of numbers is one removal."""
     numbers = isinstance(value, list) and bool(value) and all(type(item) is int for item in value)
     return [value] if numbers else listed(value)
 
@@ -407,7 +403,7 @@ Devices = Annotated[list[Literal["cpu", "cuda"]], Field(min_length=1), BeforeVal
 
 
 def _networks(item: Measurement) -> Any:
-    """A key of `measure:`: for which networks the measurement is taken."""
+    """A key of `measure:`, which lists the networks to measure."""
     choice: Any = Literal.__getitem__(item.networks)
     several: Any = list.__class_getitem__(choice)
     chosen: Any = Annotated[several, Field(min_length=1), BeforeValidator(listed)]
@@ -448,9 +444,9 @@ class MeasureEntry(_ByLayer):
     )
 
     def length(self, longest_row: int | None) -> int:
-        """Tokens in each timed row of a model that takes no longer rows."""
+        """Tokens in each timed row, for a model with this limit."""
         return self.speed_length or min(128, longest_row or 128)
 
     def asked_of(self, network: str) -> list[str]:
-        """The measurements of MEASURES that are asked for, for a network of this sort."""
+        """The names of the measurements to take of `pretrained`, `full` or `pruned` networks."""
         return [name for name in MEASURES if network in (getattr(self, name, None) or ())]

@@ -1,6 +1,6 @@
 """The parts of a sweep file: a model, a task, a recipe, and their short forms.
 
-Short forms are widened before the check (a model's id stands for `{id: ...}`), so that each key has
+Short forms are expanded before the check (a model's id becomes `{id: ...}`), so that each key has
 one type and each message one meaning.
 """
 
@@ -30,7 +30,7 @@ from lp_sweep.trials.kinds import KINDS
 
 _OF_VECTORS = ("pooling", "similarity", "prompts", "loss")
 SEARCHED = (CORPUS, QUERIES, QRELS)
-DEEPEST = 1000  # layers: a larger number is a mistake, and planning would never end
+DEEPEST = 1000  # layers; with a larger number, which must be a mistake, planning would never end
 _RANGE = re.compile(r"^\s*(\d{1,18})\s*(?:-|\.\.)\s*(\d{1,18})\s*$")
 _MOST_NUMBERS = 10_000
 _DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*$")
@@ -44,7 +44,7 @@ class Entry(BaseModel):
 
 
 def _as_text(value: Any) -> Any:
-    """A class as the data has it: YAML reads `1` and `yes` as something else."""
+    """A class as the data names it, where YAML reads a number or a truth value."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int) else value
@@ -67,7 +67,7 @@ def named(key: str) -> Callable[[Any], Any]:
 
 
 def duration(value: Any) -> Any:
-    """Seconds of `90`, `90s`, `5m` or `1h`; None of `off` (which YAML reads as false)."""
+    """Seconds of `90`, `90s`, `5m` or `1h`; None for `off`, which YAML reads as false."""
     if value is None or value is False or value == "off":
         return None
     match = _DURATION.match(str(value)) if type(value) in (int, float, str) else None
@@ -77,12 +77,12 @@ def duration(value: Any) -> Any:
 
 
 def seed_list(value: Any) -> Any:
-    """`42`, `[42, 43]`, `42-46` (both ends in), `{from: 42, to: 46}` or `{from: 42, count: 5}`."""
+    """`42`, `[42, 43]`, `42-46` (with 46), `{from: 42, to: 46}` or `{from: 42, count: 5}`."""
     return _numbers(value, "seeds")
 
 
 def k_list(value: Any) -> Any:
-    """The same of K; `all` stays, and so does what is neither."""
+    """The same forms for K. Any other text, such as `all`, stays as it is."""
     if value is None or (isinstance(value, str) and not _RANGE.match(value)):
         return value
     return _numbers(value, "K")
@@ -122,7 +122,7 @@ def _from_to(first: int, last: int, what: str) -> list[int]:
 Ints = Annotated[list[int], Field(min_length=1), BeforeValidator(listed)]
 Floats = Annotated[list[float], Field(min_length=1), BeforeValidator(listed)]
 Texts = Annotated[list[str], Field(min_length=1), BeforeValidator(listed)]
-# told apart by the type, so that a mistake is reported once
+# chosen by the type, so that a mistake is reported once
 AllOrInts = Annotated[
     Annotated[Literal["all"], Tag("word")] | Annotated[Ints, Tag("numbers")],
     Discriminator(lambda value: "word" if isinstance(value, str) else "numbers"),
@@ -140,6 +140,12 @@ class ModelEntry(Entry):
     layers: int | None = Field(
         None, gt=0, le=DEEPEST, description="number of layers, if it can't be looked up"
     )
+
+
+_Loss = Literal[
+    "imitate", "imitate_mse", "imitate_similarities", "cosent", "in_batch_negatives", "bce",
+    "listwise",
+]  # fmt: skip
 
 
 class PromptsEntry(Entry):
@@ -215,13 +221,11 @@ class TaskEntry(Entry):
         min_length=1,
         description="the class that f1 scores; needed with f1, unless the classes are 0 and 1",
     )
-
     pooling: Literal["mean", "cls", "last"] | None = Field(
         None,
         description="for embedding: how a text's tokens become one vector; default: as the model's "
         "folder says (Sentence Transformers), else mean",
     )
-
     similarity: Literal["cosine", "dot"] | None = Field(
         None,
         description="for embedding: how two vectors are compared; default: as the model's folder "
@@ -230,18 +234,7 @@ class TaskEntry(Entry):
     prompts: PromptsEntry | None = Field(
         None, description="for embedding; default: as the model's folder says, else none"
     )
-    loss: (
-        Literal[
-            "imitate",
-            "imitate_mse",
-            "imitate_similarities",
-            "cosent",
-            "in_batch_negatives",
-            "bce",
-            "listwise",
-        ]
-        | None
-    ) = Field(
+    loss: _Loss | None = Field(
         None,
         description="for embedding, how pruned networks learn: imitate the full model's vectors "
         "(the default; by the cosine, or imitate_mse by the squared difference; "
@@ -264,7 +257,7 @@ class TaskEntry(Entry):
     @model_validator(mode="before")
     @classmethod
     def _searched(cls, content: Any) -> Any:
-        """An embedding with a corpus is scored by search."""
+        """Makes an embedding task with a corpus a retrieval task."""
         embeds = isinstance(content, Mapping) and content.get("kind") == "embedding"
         if embeds and any(content.get(part) is not None for part in SEARCHED):
             return {**content, "kind": "retrieval"}
@@ -272,11 +265,12 @@ class TaskEntry(Entry):
 
     @model_validator(mode="after")
     def _complete(self) -> TaskEntry:
-        if KINDS[self.kind].searches or any(getattr(self, part) for part in SEARCHED):
-            self._searchable()
+        kind = KINDS[self.kind]
+        if kind.searches or any(getattr(self, part) for part in SEARCHED):
+            self._check_search()
         elif self.is_glue:
             choose("task", self.name, TASKS, given=canonical_name(self.name) or self.name)
-            self._only_named()
+            self._check_glue()
         elif (self.train is None or self.dev is None) and self.dataset is None:
             raise ValueError(
                 f"task {shown(self.name)} needs `train:` and `dev:` files, or "
@@ -288,8 +282,8 @@ class TaskEntry(Entry):
             )
         if self.metric is not None:
             self._check_metric(self.metric)
-        self._of_vectors()
-        if self.unlabelled and KINDS[self.kind].embeds:
+        self._check_vectors()
+        if self.unlabelled and kind.embeds:
             raise ValueError(
                 f"task {shown(self.name)} (kind {self.kind}) needs no labels to learn from: add "
                 "the texts of `unlabelled:` to its `train:` file"
@@ -305,16 +299,16 @@ class TaskEntry(Entry):
             )
         choose(f"{self.kind} metric", metric, KINDS[self.kind].metrics)
 
-    def _of_vectors(self) -> None:
-        losses = KINDS[self.kind].losses
-        if self.loss is not None and losses and self.loss not in losses:
+    def _check_vectors(self) -> None:
+        kind = KINDS[self.kind]
+        if self.loss is not None and kind.losses and self.loss not in kind.losses:
             raise ValueError(
-                f"`loss: {self.loss}` is none of kind {self.kind}: use {', '.join(losses)}"
+                f"`loss: {self.loss}` is not for kind {self.kind}: use {', '.join(kind.losses)}"
             )
         own = [key for key in _OF_VECTORS if getattr(self, key) is not None]
-        if own and not KINDS[self.kind].embeds and (own[0] != "loss" or not losses):
+        if own and not kind.embeds and (own[0] != "loss" or not kind.losses):
             raise ValueError(f"`{own[0]}:` is for kind embedding: remove it from {self.name!r}")
-        pairs = KINDS[self.kind].rows_together(self.loss or "") > 1
+        pairs = kind.rows_together(self.loss or "") > 1
         if pairs and not (self.train or self.dataset):
             raise ValueError(
                 f"`loss: {self.loss}` of {self.name!r} needs `train:`, a file of pairs"
@@ -324,14 +318,14 @@ class TaskEntry(Entry):
                 f"`loss: {self.loss}` of {self.name!r} learns from pairs: `text:` names two columns"
             )
 
-    def _searchable(self) -> None:
+    def _check_search(self) -> None:
         if not KINDS[self.kind].searches:
             raise ValueError(
                 f"task {shown(self.name)} has a corpus to search: write `kind: embedding`"
             )
         if missing := [part for part in SEARCHED if getattr(self, part) is None]:
             raise ValueError(
-                f"task {shown(self.name)} is scored by search, and needs `corpus:`, `queries:` and "
+                f"task {shown(self.name)} is scored by search and needs `corpus:`, `queries:` and "
                 f"`qrels:` files. Add `{missing[0]}:`."
             )
         given = ["label"] if "label" in self.model_fields_set and not self.train else []
@@ -346,12 +340,12 @@ class TaskEntry(Entry):
                 "have. Remove one, or add the other."
             )
 
-    def _only_named(self) -> None:
+    def _check_glue(self) -> None:
         fixed = sorted(self.model_fields_set - {"name", "unlabelled"})
         if fixed:
             raise ValueError(
                 f"task {shown(self.name)} is GLUE's, its {', '.join(fixed)} can't be set. Remove "
-                "the key, or describe a task of your own under another name."
+                "the key, or describe your own task under another name."
             )
 
     @property
@@ -369,45 +363,45 @@ class FreezeEntry(Entry):
     )
 
 
+_PAPER = Recipe()
+
+
 class RecipeEntry(Entry):
     """How each network is fine-tuned. The defaults are the paper's."""
 
     learning_rate: float = Field(
-        Recipe().learning_rate,
+        _PAPER.learning_rate,
         gt=0,
         validation_alias=AliasChoices("learning_rate", "lr"),
         description="the highest learning rate; `lr` is the same key",
     )
     batch_size: int = Field(
-        Recipe().batch_size, gt=0, lt=2**31, description="rows per optimiser step"
+        _PAPER.batch_size, gt=0, lt=2**31, description="rows per optimiser step"
     )
-    epochs: int = Field(Recipe().epochs, gt=0, lt=2**31, description="passes over the train set")
+    epochs: int = Field(_PAPER.epochs, gt=0, lt=2**31, description="passes over the train set")
     max_length: int = Field(
-        Recipe().max_length,
-        ge=4,
-        le=8192,
-        description="tokens per row; longer rows are cut",
+        _PAPER.max_length, ge=4, le=8192, description="tokens per row; longer rows are cut"
     )
     weight_decay: float = Field(
-        Recipe().weight_decay, ge=0, description="for AdamW; not used for biases and norms"
+        _PAPER.weight_decay, ge=0, description="for AdamW; not used for biases and norms"
     )
-    adam_beta1: float = Field(Recipe().adam_beta1, ge=0, lt=1, description="for AdamW")
-    adam_beta2: float = Field(Recipe().adam_beta2, ge=0, lt=1, description="for AdamW")
-    adam_epsilon: float = Field(Recipe().adam_epsilon, gt=0, description="for AdamW")
+    adam_beta1: float = Field(_PAPER.adam_beta1, ge=0, lt=1, description="for AdamW")
+    adam_beta2: float = Field(_PAPER.adam_beta2, ge=0, lt=1, description="for AdamW")
+    adam_epsilon: float = Field(_PAPER.adam_epsilon, gt=0, description="for AdamW")
     max_grad_norm: float = Field(
-        Recipe().max_grad_norm, gt=0, description="gradients are clipped to this norm"
+        _PAPER.max_grad_norm, gt=0, description="gradients are clipped to this norm"
     )
     warmup_ratio: float = Field(
-        Recipe().warmup_ratio,
+        _PAPER.warmup_ratio,
         ge=0,
         le=1,
         description="share of the steps in which the learning rate rises from 0",
     )
     schedule: Schedule = Field(
-        Recipe().schedule, description="the learning rate after the warm-up: falls to 0, or stays"
+        _PAPER.schedule, description="the learning rate after the warm-up: falls to 0, or stays"
     )
     precision: Precision = Field(
-        Recipe().precision,
+        _PAPER.precision,
         description="number format of training; auto: bf16 if the GPU supports it",
     )
     compute: Compute = Field(
@@ -416,7 +410,7 @@ class RecipeEntry(Entry):
         "or reference: the library's own forward pass, padded",
     )
     group_by_length: bool = Field(
-        Recipe().group_by_length,
+        _PAPER.group_by_length,
         description="batches of rows of similar length; changes the results",
     )
     limit_train: PositiveInt | None = Field(
@@ -435,9 +429,8 @@ class RecipeEntry(Entry):
         return content
 
     def to_recipe(self) -> Recipe:
-        plain = self.model_dump(exclude={"freeze"})
         return Recipe(
-            **plain,
+            **self.model_dump(exclude={"freeze"}),
             freeze_embeddings=self.freeze.embeddings,
             freeze_layers=tuple(self.freeze.layers),
         )

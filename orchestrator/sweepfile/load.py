@@ -1,16 +1,15 @@
-"""From a path and overrides to a checked SweepSpec, or to one error that lists every mistake.
+"""Reads a sweep file with its overrides into a checked SweepSpec. One error lists every mistake.
 
-An override is `task=rte,mrpc`, `seed=42,43` or `recipe.lr=3e-5`. An axis takes a list (`model`,
-`task`, `strategy`, `procedure`, `distill`, `seed`, and `k` or `threshold` for every strategy that
-has one). Any other key of the file is named with dots. A task or strategy that the file describes
-keeps its description.
+Overrides look like `task=rte,mrpc`, `seed=42,43` or `recipe.lr=3e-5`. An axis takes a list:
+`model`, `task`, `strategy`, `procedure`, `distill`, `bridge`, `feed_forward` and `seed`; `k` and
+`threshold` are set in every strategy that has them. Any other key is written with dots. A task or
+strategy that the file describes keeps its description.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from types import UnionType
 from typing import Any, NamedTuple, get_args, get_origin
@@ -34,7 +33,7 @@ from lp_sweep.storage.select import STRATEGIES
 from lp_sweep.trials.data.tasks import TASKS, canonical_name
 
 _MOST_MISTAKES = 20
-# sections that become a text, so that no annotation names them
+# sections that become a label, so that no annotation names them
 _WIDENED: dict[str, type[BaseModel]] = {
     "procedures": ProcedureEntry,
     "distill": DistillEntry,
@@ -48,35 +47,33 @@ class SweepFile(NamedTuple):
     spec: SweepSpec
     folder: Path
     document: Document
-    notes: Sequence[str] = ()  # of what may not be meant
-    models: Sequence[str] = ()  # as the file names them, without its overrides
+    notes: Sequence[str] = ()  # what the user may not have meant
+    models: Sequence[str] = ()  # the names in the file, without overrides
 
 
 def load_sweep(path: Path, overrides: Sequence[str] = ()) -> SweepFile:
     """Read, override and check a sweep file. Raises SpecError with `file:line` for each mistake."""
-    written = read_yaml(path)
-    document = apply_overrides(written, overrides)
+    written = document = read_yaml(path)
+    for override in sorted(overrides, key=_is_for_strategies):  # after the strategies themselves
+        document = _apply(document, override)
     spec = check(document)
-    notes = [*unlisted(written, overrides), *_unread(spec, document)]
-    models = own_names(written, "models")
-    return SweepFile(spec, path.absolute().parent, document, notes, models)
+    notes = [*_unlisted(written, overrides), *_unread(spec, document)]
+    return SweepFile(spec, path.absolute().parent, document, notes, _own_names(written, "models"))
 
 
 def check(document: Document) -> SweepSpec:
+    """Raises SpecError with a line for each mistake."""
     try:
         return SweepSpec.model_validate(document.content)
     except ValidationError as error:
-        messages = islice(_messages(error, document), _MOST_MISTAKES)
-        lines = [*dict.fromkeys(messages)]  # unions repeat themselves
+        lines = []
+        for item in error.errors(include_url=False)[:_MOST_MISTAKES]:
+            location = _in_file(item["loc"], document)
+            lines.append(f"{document.where(location)}: {_message(item, location)}")
+        lines = [*dict.fromkeys(lines)]  # unions repeat themselves
         if (more := error.error_count() - _MOST_MISTAKES) > 0:
             lines.append(f"{document.where(())}: and {more} more. Fix these first.")
         raise SpecError("\n".join(lines)) from None
-
-
-def _messages(error: ValidationError, document: Document) -> Iterator[str]:
-    for item in error.errors(include_url=False):
-        location = _in_file(item["loc"], document)
-        yield f"{document.where(location)}: {_message(item, location)}"
 
 
 def _in_file(loc: tuple[str | int, ...], document: Document) -> Location:
@@ -95,20 +92,21 @@ def _in_file(loc: tuple[str | int, ...], document: Document) -> Location:
 
 
 def _message(item: Any, location: Location) -> str:
-    key = ".".join(str(part) for part in location)
-    kind, message = item["type"], item["msg"]
+    key = ".".join(map(str, location))
+    within = f" in {'.'.join(map(str, location[:-1]))}" if location[:-1] else ""
+    kind = item["type"]
     if kind == "extra_forbidden":
         allowed = _allowed_keys(location[:-1])
         return (
-            f"unknown key {shown(location[-1])}{_inside(location[:-1])}. "
+            f"unknown key {shown(location[-1])}{within}. "
             f"Allowed: {', '.join(allowed)}.{did_you_mean(str(location[-1]), allowed)}"
         )
     if kind == "missing" and location == ("schema_version",):
         return "the key 'schema_version' is missing: write `schema_version: 1`"
     if kind == "missing":
-        return f"the key {location[-1]!r} is missing{_inside(location[:-1])}"
+        return f"the key {location[-1]!r} is missing{within}"
     if kind == "value_error":
-        return str(message).removeprefix("Value error, ")
+        return str(item["msg"]).removeprefix("Value error, ")
     if location == ("schema_version",):
         return f"schema_version is {shown(item['input'])}; this lp-sweep reads 1"
     if location == ("name",):
@@ -137,13 +135,9 @@ def _must(item: Any, location: Location) -> str:
 
 
 def _near(item: Any) -> str:
-    """The nearest of the words that are allowed."""
+    """A hint at the nearest allowed word."""
     words = re.findall("'([^']*)'", item.get("ctx", {}).get("expected", ""))
     return f".{near}" if (near := did_you_mean(str(item["input"]), words)) else ""
-
-
-def _inside(location: Location) -> str:
-    return f" in {'.'.join(map(str, location))}" if location else ""
 
 
 def _allowed_keys(location: Location) -> list[str]:
@@ -181,42 +175,38 @@ _DEEPEST = 5  # dots in a key
 _AXES |= {key: (key, entry) for key, entry in _AXES.values()}
 
 
-def apply_overrides(document: Document, overrides: Sequence[str]) -> Document:
-    """The document with each `key=value` applied in order, `k` and `threshold` after the axes that
-    they are for. Raises SpecError for an unknown key."""
-    for override in sorted(overrides, key=lambda one: _key(one) in ("k", "threshold")):
-        document = _apply(document, override)
-    return document
-
-
 def _key(override: str) -> str:
     return override.partition("=")[0].strip()
 
 
+def _is_for_strategies(override: str) -> bool:
+    return _key(override) in ("k", "threshold")
+
+
 def is_part(overrides: Sequence[str]) -> bool:
-    """Whether the overrides only select along the axes; the rest is still asked for."""
+    """Whether the overrides only select a part of the sweep, so that the rest stays listed."""
     keys = set(map(_key, overrides))
     return bool(keys) and keys <= {*_AXES, "k", "threshold"}
 
 
-def unlisted(document: Document, overrides: Sequence[str]) -> Iterator[str]:
-    """Notes for overrides that name a model, task or strategy that is not in the file: it may be
-    a typing error."""
+def _unlisted(document: Document, overrides: Sequence[str]) -> Iterator[str]:
+    """Notes on overrides that name a model, task or strategy that is not in the file: it may be
+    misspelt."""
     for override in overrides:
         axis, entry_key = _AXES.get(_key(override), ("", None))
         if entry_key is None:
             continue
-        own = own_names(document, axis)
+        own = _own_names(document, axis)
         known = {_one_name(axis, name) for name in own}
         named = _values(override.partition("=")[2], f"override {shown(override)}")
         named = [name for name in named if isinstance(name, str)]  # else it is described in full
         others = [name for name in named if _one_name(axis, name) not in known]
         if own and others:
-            yield _replaced_by(_SINGULAR[axis], others, own, all(map(others.__contains__, named)))
+            yield _replaced_by(_SINGULAR[axis], others, own, only_others=others == named)
 
 
 def _unread(spec: SweepSpec, document: Document) -> Iterator[str]:
-    """Notes for texts that nobody learns from."""
+    """Notes on texts without labels that no network learns from."""
     for index, task in enumerate(spec.tasks):
         if task.unlabelled and not spec.has_students:
             where = document.where(("tasks", index, "unlabelled"))
@@ -226,18 +216,18 @@ def _unread(spec: SweepSpec, document: Document) -> Iterator[str]:
             )
 
 
-def own_names(document: Document, axis: str) -> list[str]:
-    """The document's names on an axis whose entries have names."""
+def _own_names(document: Document, axis: str) -> list[str]:
+    """The document's names on an axis whose entries have names. An entry may still be wrong."""
     key, listed = _AXES[axis][1], _listed(document.content.get(axis))
     names = (one.get(key) if isinstance(one, Mapping) else one for one in listed)
-    return [name for name in names if isinstance(name, str)]  # what is replaced nobody checks
+    return [name for name in names if isinstance(name, str)]
 
 
 def _one_name(axis: str, name: str) -> str:
     return (canonical_name(name) or name) if axis == "tasks" else name
 
 
-def _replaced_by(what: str, others: list[str], own: list[str], only_others: bool) -> str:
+def _replaced_by(what: str, others: list[str], own: list[str], *, only_others: bool) -> str:
     """`task 'rte' is not in the file (a, b): GLUE's rte is planned instead`"""
     names, verb = listed_names(map(shown, others)), "are" if len(others) > 1 else "is"
     planned = f"GLUE's {listed_names(others)} {verb} " if what == "task" else ""
@@ -254,11 +244,13 @@ def _apply(document: Document, override: str) -> Document:
         raise SpecError(f"{origin}: an override is key=value, such as task=rte,mrpc")
     if key in _AXES:
         name, entry_key = _AXES[key]
-        for item in _values(text, origin) if name == "tasks" else ():
-            _check_task(document, item, origin)
-        value = [_entry(document, name, entry_key, item) for item in _values(text, origin)]
-        return with_override(document, (name,), value, origin)
-    if key in ("k", "threshold"):
+        values = _values(text, origin)
+        if name == "tasks":
+            for item in values:
+                _check_task(document, item, origin)
+        entries = [_entry(document, name, entry_key, item) for item in values]
+        return with_override(document, (name,), entries, origin)
+    if _is_for_strategies(override):
         return _for_each_strategy(document, key, text, origin)
     location = tuple(key.split(".", _DEEPEST))
     if location[0] not in SweepSpec.model_fields:
@@ -267,7 +259,7 @@ def _apply(document: Document, override: str) -> Document:
             f"{origin}: unknown key {shown(key)}. Allowed: "
             f"{', '.join(dict.fromkeys(allowed))}.{_meant(key, allowed)}"
         )
-    if location in (("recipe", "lr"), ("recipe", "learning_rate")):  # the one that the file has
+    if location in (("recipe", "lr"), ("recipe", "learning_rate")):  # whichever the file has
         recipe = document.content.get("recipe")
         by_lr = isinstance(recipe, Mapping) and "lr" in recipe
         location = ("recipe", "lr" if by_lr else "learning_rate")
@@ -285,8 +277,8 @@ def _meant(key: str, allowed: Iterable[str]) -> str:
 
 
 def _check_task(document: Document, name: Any, origin: str) -> None:
-    """Raises SpecError for a task that is neither of the file nor GLUE's: it has no rows."""
-    names = own_names(document, "tasks")
+    """Raises SpecError for a task that is neither in the file nor of GLUE: it has no rows."""
+    names = _own_names(document, "tasks")
     if not isinstance(name, str) or name in names or canonical_name(name):
         return
     known = dict.fromkeys([*names, *TASKS])
@@ -297,9 +289,8 @@ def _check_task(document: Document, name: Any, origin: str) -> None:
 
 
 def _values(text: str, origin: str) -> list[Any]:
-    stripped = text.strip()
-    value = parse_value(stripped if stripped.startswith(("[", "{")) else f"[{stripped}]", origin)
-    return list(value) if isinstance(value, list) else [value]
+    text = text.strip()
+    return _listed(parse_value(text if text.startswith(("[", "{")) else f"[{text}]", origin))
 
 
 def _entry(document: Document, name: str, entry_key: str | None, item: Any) -> Any:
@@ -311,26 +302,28 @@ def _entry(document: Document, name: str, entry_key: str | None, item: Any) -> A
 
 
 def _for_each_strategy(document: Document, key: str, text: str, origin: str) -> Document:
-    """`k=0,2` for every strategy with K; it also replaces a model's own list of K."""
-    value = text.strip() if text.strip() == "all" else _values(text, origin)
+    """Sets `k=0,2` in every strategy with K, and removes the models' own lists of K."""
+    value = "all" if text.strip() == "all" else _values(text, origin)
     taken = False
     for index, entry in enumerate(_listed(document.content.get("strategies"))):
         name = entry.get("name") if isinstance(entry, Mapping) else entry
-        if _takes(name) == "layers":  # `drop 3+5` has one K, its own
+        takes = _takes(name)
+        if takes == "layers":  # `drop 3+5` has one K, its own
             continue
-        if (_takes(name) == "threshold") == (key == "threshold"):
+        if (takes == "threshold") == (key == "threshold"):
             document = _with_key(document, ("strategies", index), entry, key, value, origin)
             taken = True
     if not taken:
         raise SpecError(f"{origin}: no strategy of {document.name} takes `{key}:`")
-    for index, entry in enumerate(_listed(document.content.get("models")) if key == "k" else []):
-        if isinstance(entry, Mapping) and "k" in entry:  # without it, the strategies' counts
-            document = _with_key(document, ("models", index), entry, "k", None, origin)
+    if key == "k":
+        for index, entry in enumerate(_listed(document.content.get("models"))):
+            if isinstance(entry, Mapping) and "k" in entry:
+                document = _with_key(document, ("models", index), entry, "k", None, origin)
     return document
 
 
 def _takes(name: Any) -> str | None:
-    """The key of a strategy that says how many layers go; None for an unknown one."""
+    """As `StrategyEntry.takes`; None for an unknown strategy."""
     found = STRATEGIES.get(name.strip().partition(" ")[0]) if isinstance(name, str) else None
     return found.takes if found else None
 
@@ -338,11 +331,10 @@ def _takes(name: Any) -> str | None:
 def _with_key(
     document: Document, location: Location, entry: Any, key: str, value: Any, origin: str
 ) -> Document:
-    """One key of a list's entry replaced. A single entry may lack its list, and be only a
-    name."""
-    axis = location[0]
-    if not isinstance(document.content[str(axis)], list):
-        location = (axis,)
+    """Replaces one key of a list's entry. The entry may be only a name, and a single one may lack
+    its list."""
+    if not isinstance(document.content[str(location[0])], list):
+        location = location[:1]
     if not isinstance(entry, Mapping):
         return with_override(document, location, {"name": entry, key: value}, origin)
     return with_override(document, (*location, key), value, origin)

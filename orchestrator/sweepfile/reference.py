@@ -1,4 +1,4 @@
-"""Every key of a sweep file as a page of Markdown, made from the schema: docs/sweep-file.md."""
+"""Writes docs/sweep-file.md from the schema: every key of a sweep file, as Markdown."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ your own rows. `lp-sweep schema` prints a JSON Schema, with which editors comple
   file. A name that is not in the file is added, with a note.
 - Unknown keys are errors; the message suggests the nearest key."""
 
-# the name of a part in the schema -> its place in a sweep file
+# a part's name in the schema -> its place in a sweep file
 _PARTS = {
     "ModelEntry": "models",
     "TaskEntry": "tasks",
@@ -60,7 +60,7 @@ _TYPES = {
     "number": "number",
     "boolean": "true or false",
 }
-_LARGE = 10**9  # a bound that nobody meets
+_LARGE = 10**9  # bounds from here on are not shown
 
 
 def reference() -> str:
@@ -111,16 +111,15 @@ def _bounds(field: Field) -> str:
         "maximum": ("to", 0),
         "exclusiveMaximum": ("to", -step) if step else ("below", 0),
     }
-    told = [
-        f"{word} {field[name] + more:g}"
+    return "".join(
+        f" {word} {field[name] + more:g}"
         for name, (word, more) in words.items()
         if name in field and field[name] < _LARGE
-    ]
-    return f" {' '.join(told)}" if told else ""
+    )
 
 
 def _default(field: Field) -> str:
-    """Nothing for a part whose keys have defaults of their own."""
+    """Empty for a section, whose keys have their own defaults."""
     value = field.get("default")
     if value is None or isinstance(value, dict) or value == []:
         return ""

@@ -1,7 +1,7 @@
-"""The sweep file: what a user may write, checked once, here, with file and line.
+"""The sweep file as a whole: its keys, and which of them go together.
 
-What is checked here needs no model and no data; what does (depths, impossible K, missing files) is
-`resolve.py`'s.
+These checks need no model and no data. `inputs/resolve.py` and `plan/cells.py` make those that do:
+depths, impossible K, missing files.
 """
 
 from __future__ import annotations
@@ -10,12 +10,7 @@ import itertools
 from collections import Counter
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from lp_sweep.orchestrator.sweepfile.axes import (
     Bridges,
@@ -83,7 +78,7 @@ class SweepSpec(Entry):
     tasks: Annotated[
         list[Annotated[TaskEntry, BeforeValidator(named("name"))]], BeforeValidator(listed)
     ] = Field(min_length=1, description="GLUE by name, or your own data")
-    strategies: Annotated[  # after the tasks, that `measured_on` names
+    strategies: Annotated[  # after the tasks, which `measured_on` names
         list[Annotated[StrategyEntry, BeforeValidator(named("name"))]], BeforeValidator(listed)
     ] = Field(min_length=1, description="which layers to drop")
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], BeforeValidator(seed_list)] = (
@@ -124,7 +119,7 @@ class SweepSpec(Entry):
 
     @property
     def trainings(self) -> list[str]:
-        """Each procedure with each distillation and bridge, as the cells name them."""
+        """The labels of each procedure with each distillation and bridge."""
         choices = itertools.product(self.procedures, self.distill, self.bridge)
         return [*dict.fromkeys(training_label(*choice) for choice in choices)]
 
@@ -135,14 +130,14 @@ class SweepSpec(Entry):
 
     @property
     def teachers(self) -> list[str]:
-        """The folders of teachers that are no model of the sweep."""
+        """The folders of teachers that are not models of the sweep."""
         found = (Procedure.parse(label).distill for label in self.trainings)
         named = dict.fromkeys(distill.teacher for distill in found if distill)
         return [name for name in named if name and name not in {model.id for model in self.models}]
 
     @field_validator("distill")
     @classmethod
-    def _possible(cls, distills: list[str], info: ValidationInfo) -> list[str]:
+    def _known_teachers(cls, distills: list[str], info: ValidationInfo) -> list[str]:
         models = [model.id for model in info.data.get("models", ())]
         for procedure, distill in itertools.product(info.data.get("procedures", ()), distills):
             found = Procedure.parse(training_label(procedure, distill)).distill
@@ -152,14 +147,14 @@ class SweepSpec(Entry):
 
     @field_validator("bridge")
     @classmethod
-    def _bridged(cls, bridges: list[str], info: ValidationInfo) -> list[str]:
+    def _allowed_bridges(cls, bridges: list[str], info: ValidationInfo) -> list[str]:
         for procedure, bridge in itertools.product(info.data.get("procedures", ()), bridges):
             training_label(procedure, NONE, bridge)
         return bridges
 
     @field_validator("feed_forward")
     @classmethod
-    def _whole(cls, labels: list[str], info: ValidationInfo) -> list[str]:
+    def _without_bridges(cls, labels: list[str], info: ValidationInfo) -> list[str]:
         reduced = [label for label in labels if label != NONE]
         if reduced and info.data.get("bridge", [NONE]) != [NONE]:
             raise ValueError(
@@ -193,7 +188,7 @@ class SweepSpec(Entry):
 
     @field_validator("seeds")
     @classmethod
-    def _enough(cls, seeds: list[int], info: ValidationInfo) -> list[int]:
+    def _enough_seeds(cls, seeds: list[int], info: ValidationInfo) -> list[int]:
         for entry in info.data.get("strategies", ()):
             if (entry.max_seeds or 0) > len(seeds):
                 raise ValueError(
@@ -205,7 +200,8 @@ class SweepSpec(Entry):
     @field_validator("tasks")
     @classmethod
     def _trainable(cls, tasks: list[TaskEntry], info: ValidationInfo) -> list[TaskEntry]:
-        """An embedding is there before any training, and has one way to be trained."""
+        """Checks that each task has the procedures and distillations of the sweep. An embedding
+        exists before any training, and imitates the full model without `distill:`."""
         procedures, distills = (info.data.get(name, ()) for name in ("procedures", "distill"))
         for task in tasks:
             embeds = KINDS[task.kind].embeds
@@ -226,8 +222,8 @@ class SweepSpec(Entry):
 
     @field_validator("strategies")
     @classmethod
-    def _answered(cls, entries: list[StrategyEntry], info: ValidationInfo) -> list[StrategyEntry]:
-        """No table shows the fewest layers of networks without some of their feed-forwards."""
+    def _searchable(cls, entries: list[StrategyEntry], info: ValidationInfo) -> list[StrategyEntry]:
+        """Refuses a search among networks without feed-forwards: no table shows its answer."""
         reduced = [label for label in info.data.get("feed_forward", ()) if label != NONE]
         for entry in entries:
             if entry.until and reduced:
@@ -241,7 +237,7 @@ class SweepSpec(Entry):
     @field_validator("strategies")
     @classmethod
     def _labelled(cls, entries: list[StrategyEntry], info: ValidationInfo) -> list[StrategyEntry]:
-        """A greedy selection fine-tunes with labels, which embeddings have not."""
+        """Refuses a greedy selection for embeddings: it fine-tunes with labels."""
         tasks = [task for task in info.data.get("tasks", ()) if KINDS[task.kind].embeds]
         for entry in entries:
             found = find_strategy(entry.name)
@@ -249,7 +245,7 @@ class SweepSpec(Entry):
             if tasks and here and found and found.measure == "greedy":
                 raise ValueError(
                     f"strategy {entry.name!r} trains with labels, and task {tasks[0].name!r} (kind "
-                    f"{tasks[0].kind}) learns without. Use `drop` with `layers:`, contribution, or "
+                    f"{tasks[0].kind}) has none. Use `drop` with `layers:`, contribution, or "
                     "another rule."
                 )
         return entries
@@ -267,7 +263,7 @@ class SweepSpec(Entry):
 
 
 def _name(entry: Any) -> Any:
-    """The name that the cells have for an entry of an axis."""
+    """The name of an entry in cells."""
     if isinstance(entry, TaskEntry):
         return canonical_name(entry.name) or entry.name
     return entry.id if isinstance(entry, ModelEntry) else getattr(entry, "name", entry)

@@ -1,9 +1,8 @@
-"""A sweep file as plain data that knows where each value is: its line, or an override.
+"""Reads YAML into plain data that knows the origin of each value: its line, or an override.
 
-Numbers follow YAML 1.2 (`2e-5` is a number, which PyYAML alone reads as text; `042` is not 34, and
-`1:30` not 90), and a key that is listed twice is a mistake, not a silent overwrite. Whatever the
-text, the answer comes soon and takes little memory: depth and number of values are bounded, aliases
-included.
+Numbers follow YAML 1.2: `2e-5` is a number, which PyYAML alone reads as text; `042` is not 34 and
+`1:30` not 90. A key that is listed twice is a mistake. Any text is read in little time and memory:
+its length, its depth and the number of its values, with aliases written out, are limited.
 """
 
 from __future__ import annotations
@@ -20,19 +19,31 @@ import yaml
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import short, shown
 
+Location = tuple[str | int, ...]
+
 _LARGEST = 256 * 1024  # bytes: two seconds of parsing; a long sweep file has ten thousand
+_DEEPEST = 20  # a sweep file has five levels
+_MOST_VALUES = 20_000  # ten aliases of ten aliases of ten... make a few lines explode
+_LARGEST_INTEGER = 2**63  # what a column of the store can hold
+_COLLECTIONS = {"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
+_FLOAT = re.compile(
+    r"^[-+]?(?:(?:[0-9][0-9_]*)?\.[0-9_]+(?:[eE][-+]?[0-9]+)?|[0-9][0-9_]*\.?[eE][-+]?[0-9]+"
+    r"|[0-9][0-9_]*\.|\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+)
+# `042` and `1:30`, which YAML 1.1 reads as other numbers, stay texts and are refused as numbers
+_INT = re.compile(r"^[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """Plain data and the origin of its values: `sweep.yaml:12`, or the override that set it."""
+    """Plain data, and the origins of its values, such as `sweep.yaml:12` or `override 'seed=1'`."""
 
     name: str
     content: dict[str, Any]
     origins: dict[Location, str] = field(default_factory=dict)
 
     def where(self, location: Location) -> str:
-        """The origin of the value at `location`, or of the nearest thing that encloses it."""
+        """The origin of the value at `location`, or of the nearest value that encloses it."""
         for length in range(len(location), -1, -1):
             if location[:length] in self.origins:
                 return self.origins[location[:length]]
@@ -40,8 +51,8 @@ class Document:
 
 
 def parse_value(text: str, origin: str) -> Any:
-    """One value as it would stand in the file: `3e-5` is a number, `true` a truth value. Raises
-    SpecError that starts with the origin."""
+    """Parses one value as in a file: `3e-5` is a number, `true` a truth value. Raises SpecError,
+    whose message starts with the origin."""
     try:
         if len(text) > _LARGEST:
             raise YamlMistake(1, "it is too long")
@@ -51,9 +62,9 @@ def parse_value(text: str, origin: str) -> Any:
 
 
 def read_yaml(path: Path) -> Document:
-    """Parse a sweep file. Raises SpecError naming file and line."""
+    """Parses a sweep file. Raises SpecError naming file and line."""
     try:
-        with path.open("rb") as stream:  # not all of it: a wrong name may be a model's weights
+        with path.open("rb") as stream:  # not all of it: a wrong path may be a model's weights
             content = stream.read(_LARGEST + 1)
     except FileNotFoundError:
         if "=" in path.name:
@@ -89,8 +100,8 @@ def parse_yaml(text: str, name: str) -> Document:
 
 
 def with_override(document: Document, location: Location, value: Any, origin: str) -> Document:
-    """The document with one value replaced; mappings on the way are made where missing. A list's
-    entry is named by its number, from 0. Raises SpecError for a number that it does not have."""
+    """Replaces one value; missing mappings on the way are created. A list's entry is named by its
+    number, from 0. Raises SpecError for a number that the list does not have."""
     location = _numbered(document.content, location, origin)
     origins = {
         at: where for at, where in document.origins.items() if at[: len(location)] != location
@@ -129,22 +140,6 @@ def _replaced(content: Any, location: Location, value: Any) -> Any:
     return {**mapping, str(key): _replaced(mapping.get(str(key)), rest, value)}
 
 
-Location = tuple[str | int, ...]
-
-_DEEPEST = 20  # a sweep file has five levels
-_MOST_VALUES = 20_000  # ten aliases of ten aliases of ten... are a bomb of a few lines
-_LARGEST_INTEGER = 2**63  # what a column of the store can hold
-_COLLECTIONS = {"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
-
-_FLOAT = re.compile(
-    r"^[-+]?(?:(?:[0-9][0-9_]*)?\.[0-9_]+(?:[eE][-+]?[0-9]+)?|[0-9][0-9_]*\.?[eE][-+]?[0-9]+"
-    r"|[0-9][0-9_]*\.|\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
-)
-# without those of YAML 1.1 that are another number than they look: `042` and `1:30` are texts here,
-# and refused where a number has to stand
-_INT = re.compile(r"^[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)$")
-
-
 class YamlMistake(Exception):
     """A mistake, and its line (from 1)."""
 
@@ -154,15 +149,15 @@ class YamlMistake(Exception):
 
 
 class Content(NamedTuple):
-    """Plain data, and the line (from 1) where each value stands."""
+    """Plain data, and the line (from 1) of each value."""
 
     value: Any
     lines: dict[Location, int]
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader with YAML 1.2 numbers, without dates (a date is text here), and not endlessly
-    deep or long: PyYAML goes down by recursion, and takes its time."""
+    """SafeLoader with YAML 1.2 numbers and without dates, which stay text. Limits depth and
+    length: PyYAML is recursive and slow."""
 
     _depth = 0
     _values = 0
@@ -196,7 +191,7 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:int", _INT, list("-+0123456789"
 
 
 def read_text(text: str) -> Content:
-    """Parse one document, None where it is empty. Raises YamlMistake."""
+    """Parses one document; the value of an empty one is None. Raises YamlMistake."""
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
@@ -217,7 +212,7 @@ def read_text(text: str) -> Content:
     except ValueError as error:  # an escape that is no character, a version of 5000 digits
         raise YamlMistake(1, f"not valid YAML: {error}. Write plain text.") from error
     lines: dict[Location, int] = {}
-    return Content(None if node is None else _value(loader, node, (), lines), lines)
+    return Content(_value(loader, node, (), lines) if node else None, lines)
 
 
 def _line(node: Any) -> int:
@@ -265,7 +260,7 @@ def _scalar(loader: _Loader, node: yaml.ScalarNode) -> Any:
             raise OverflowError("too large: at most 18 digits")
     except yaml.MarkedYAMLError:  # a tag, `<<`
         raise _unknown_tag(node) from None
-    except Exception as error:  # `!!int x`, `!!bool x`: PyYAML raises whatever comes up inside
+    except Exception as error:  # `!!int x`, `!!bool x`: PyYAML raises errors of many types
         kind = node.tag.rpartition(":")[2]
         raise YamlMistake(
             _line(node), f"{shown(node.value)} is no {kind} ({shown(str(error))}). Fix the value."
