@@ -1,4 +1,4 @@
-"""`lp-sweep attach` and `stop`: the runs that `--detach` has made jobs of a cluster."""
+"""`lp-sweep attach` and `stop`, for the runs that `--detach` has submitted to a cluster."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def attach(run: RunArgument = None, address: JobAddressOption = None) -> None:
     job = _named(jobs.all(), run) if run else _last(jobs.all())
     try:
         if not jobs.follow(job.id, lambda text: emit(printable(text, keep="\n\t"), end="")):
-            return  # `| head`: the run goes on, and there is nobody to tell
-        ended = jobs.ended(job.id, seconds=10)  # the log is over a moment before the job is
+            return  # `| head`: the run continues
+        ended = jobs.ended(job.id, seconds=10)  # the log ends a moment before the job
     except KeyboardInterrupt:
         say(f"the run continues. Look again: {again('attach', job.id, jobs)}")
         say(f"End it: {again('stop', job.id, jobs)}")
@@ -53,7 +53,7 @@ def attach(run: RunArgument = None, address: JobAddressOption = None) -> None:
             f"the log of {job.id} has ended, and the run has not: the connection was lost. Look "
             f"again: {again('attach', job.id, jobs)}"
         )
-    if ended.status == "FAILED" and ended.driver_code is None:  # else the run has said why
+    if ended.status == "FAILED" and ended.driver_code is None:  # otherwise the run has printed why
         say(f"Ray has lost the run: {ended.message}")
     raise typer.Exit(ended.exit_code)
 
@@ -84,7 +84,7 @@ def stop(run: RunArgument = None, address: JobAddressOption = None) -> None:
 
 
 def again(verb: str, id_: str, jobs: Jobs) -> str:
-    """The command for a run, with the address that it needs."""
+    """The command `verb` for a run, with the address that it needs."""
     return shlex.join(
         ["lp-sweep", verb, id_, *(("--address", jobs.address) if jobs.address else ())]
     )
@@ -98,7 +98,7 @@ def _named(jobs: list[Job], id_: str) -> Job:
 
 
 def _last(jobs: list[Job]) -> Job:
-    """One that is at work comes before any that has ended."""
+    """The newest run that is still running, else the newest."""
     for job in (*(job for job in jobs if not job.over), *jobs):
         return job
     raise PreflightError(f"no run to follow. {_there_are(jobs)}")

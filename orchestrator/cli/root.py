@@ -1,5 +1,5 @@
-"""Prints `lp-sweep --help` and `lp-sweep help more`, and gives all commands variables of the
-environment, a help with examples that can be copied, and errors that suggest the nearest word."""
+"""`lp-sweep` itself: its help with examples to copy, an environment variable for each option, and
+errors that suggest the nearest word."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SECTIONS = {
     "A cluster": ("cluster", "attach", "stop"),
     "Help": ("help",),
 }
-# what few need: `help more` names it, `help COMMAND` has the rest
+# rarely needed: `help more` lists the names, `help COMMAND` describes them
 RARE = ("resume", "schema", "paper", "show", "cka", "prune", "cluster watch-spot")
 EXIT_CODES = {
     "0": "complete",
@@ -46,7 +46,7 @@ ENVIRONMENT = {
     "RAY_ADDRESS": "the cluster to join",
     "CUDA_VISIBLE_DEVICES": "the GPUs to use",
 }
-# what other programs call our commands
+# names that other programs give our commands
 SYNONYMS = {
     "run": ("train", "start", "fit", "sweep", "finetune", "fine-tune"),
     "plan": ("check", "dry-run", "validate", "estimate"),
@@ -81,7 +81,7 @@ _OVERRIDES = {
 
 
 class Root(TyperGroup):
-    """`lp-sweep` itself. Lists the commands that everyone needs, or all by what they are for."""
+    """Lists the commands that everyone needs, or all commands by purpose."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -89,7 +89,7 @@ class Root(TyperGroup):
             if option.parameter.envvar is None and option.wanted:
                 option.parameter.envvar = variable_of(option.flag)
         for command in _all_commands(self):
-            # a form that is not wrapped: what is copied has to be one line
+            # \b keeps the example on one line, so it can be copied
             command.help = _EXAMPLE.sub("\b\nExample:\n  ", command.help or "")
             if not hasattr(command, "commands"):
                 command.format_options = partial(_format_options, command)
@@ -101,7 +101,7 @@ class Root(TyperGroup):
         _write(formatter, listed)
 
     def everything(self, ctx: Any) -> str:
-        """The help with all commands, also those that `--help` leaves out."""
+        """The help with all commands, including those that `--help` omits."""
         formatter = ctx.make_formatter()
         self.format_usage(ctx, formatter)
         self.format_help_text(ctx, formatter)
@@ -116,7 +116,7 @@ class Root(TyperGroup):
         return str(formatter.getvalue())
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """An unknown command that has a synonym here names it; the others' nearest typer finds."""
+        """Suggests the command for a synonym; typer suggests the nearest name for others."""
         meant = [name for name, others in SYNONYMS.items() if args and args[0].lower() in others]
         if meant and args[0] not in self.commands:
             ctx.fail(f"No such command {args[0]!r}. Did you mean {meant[0]!r}?")
@@ -129,7 +129,7 @@ class Root(TyperGroup):
             said = error.message.removeprefix(_PYDANTICS)
             error.message = said + _meant(said)
             raise
-        except Exception as problem:  # of an unknown option; typer keeps its class for itself
+        except Exception as problem:  # an unknown option; typer does not export its class
             unknown: Any = problem
             key = str(getattr(unknown, "option_name", "")).lstrip("-")
             if key in _OVERRIDES:
@@ -139,7 +139,7 @@ class Root(TyperGroup):
 
 
 def _format_options(command: Any, ctx: Any, formatter: Any) -> None:
-    """Arguments, options, and those that few need."""
+    """Arguments, options, and advanced options."""
     panels: dict[str, list[Any]] = {"Arguments": [], "Options": []}
     for parameter in command.get_params(ctx):
         kind = f"{parameter.param_type_name.title()}s"
@@ -148,7 +148,7 @@ def _format_options(command: Any, ctx: Any, formatter: Any) -> None:
 
 
 def _records(parameters: Iterable[Any], ctx: Any) -> list[tuple[str, str]]:
-    """Without the variables, which an error names and docs/environment.md explains."""
+    """Help without the variables: errors name them, and docs/environment.md explains them."""
     quiet = [copy(parameter) for parameter in parameters]
     for parameter in quiet:
         parameter.show_envvar = False
@@ -169,7 +169,7 @@ def _all_commands(command: Any) -> Iterator[Any]:
 
 
 def _rows(name: str, command: Any) -> list[tuple[str, str]]:
-    """A line of the list; of a group a line for each of its commands."""
+    """A line for a command, or one for each command of a group."""
     if command is None or command.hidden or name in RARE:
         return []
     below = getattr(command, "commands", {})
@@ -190,8 +190,8 @@ _EXPORTED = "it chooses the network of one `export`"
 _PRUNED = "it chooses the layers of one `prune`"
 _WRITTEN = "it describes one sweep file"
 
-# Options without a variable, since it would surprise later calls: of all commands, or of the one
-# named before the option, and why.
+# Options without a variable, since it would surprise later calls, and why: of every command, or of
+# the one named before the option.
 WITHOUT = {
     "--version": "it prints a message and exits",
     "--force": "it overwrites a file",
@@ -239,7 +239,7 @@ class Option(NamedTuple):
 
     @property
     def wanted(self) -> bool:
-        """Whether it is to have a variable."""
+        """Whether the option should have a variable."""
         return self.flag not in WITHOUT and f"{self.command} {self.flag}" not in WITHOUT
 
 

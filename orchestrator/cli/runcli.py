@@ -1,5 +1,4 @@
-"""The commands that read a sweep file and do it, or say what it takes: run, resume, retry, plan,
-prefetch, quickstart."""
+"""The commands that work on a sweep file: run, resume, retry, plan, prefetch, quickstart."""
 
 from __future__ import annotations
 
@@ -64,7 +63,7 @@ def run(
     _start(flags, printing, file=file, overrides=overrides or ())
 
 
-# the name that some look for
+# a name that users of other tools expect
 app.command(
     "resume",
     help="Continue an interrupted sweep: another name of `run`, which always trains only what is "
@@ -108,7 +107,8 @@ def retry(
 
 
 def _start(flags: RunFlags, printing: Printing, **asked: Any) -> NoReturn:
-    """Run it, say how it ended, and exit. `asked`: of `RunOptions`, beside what the flags say."""
+    """Runs the sweep, prints how it ended, and exits. `asked`: the fields of `RunOptions` that are
+    not flags."""
     if printing.as_json and printing.events and not flags.detach:  # else --events is the job's
         raise SpecError(
             "--events is JSON already, and its last line has what --json prints. Keep one of them."
@@ -179,7 +179,6 @@ def _plan(
 
 
 def _audit(location: str | None, sweep: str, form: Format) -> None:
-    """Estimated against actual hours of a sweep's finished trials."""
     from lp_sweep.analysis.render import render
     from lp_sweep.orchestrator.estimate.audit import audit
 
