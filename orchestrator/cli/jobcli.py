@@ -12,7 +12,7 @@ from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.printable import printable
 
 if TYPE_CHECKING:
-    from lp_sweep.orchestrator.cluster.jobs import Job, Jobs
+    from lp_sweep.orchestrator.cluster.jobs import Job
 
 app = typer.Typer()
 
@@ -45,13 +45,13 @@ def attach(run: RunArgument = None, address: JobAddressOption = None) -> None:
             return  # `| head`: the run continues
         ended = jobs.ended(job.id, seconds=10)  # the log ends a moment before the job
     except KeyboardInterrupt:
-        say(f"the run continues. Look again: {again('attach', job.id, jobs)}")
-        say(f"End it: {again('stop', job.id, jobs)}")
+        say(f"the run continues. Look again: {again('attach', job.id, jobs.address)}")
+        say(f"End it: {again('stop', job.id, jobs.address)}")
         raise typer.Exit(130) from None
     if ended is None:
         raise PreflightError(
             f"the log of {job.id} has ended, and the run has not: the connection was lost. Look "
-            f"again: {again('attach', job.id, jobs)}"
+            f"again: {again('attach', job.id, jobs.address)}"
         )
     if ended.status == "FAILED" and ended.driver_code is None:  # otherwise the run has printed why
         say(f"Ray has lost the run: {ended.message}")
@@ -76,18 +76,16 @@ def stop(run: RunArgument = None, address: JobAddressOption = None) -> None:
     if ended is None:
         raise PreflightError(
             f"{job.id} has not ended, {STOP_SECONDS} s after the request. Its last output: "
-            f"{again('attach', job.id, jobs)}"
+            f"{again('attach', job.id, jobs.address)}"
         )
     last = [line for line in jobs.log(job.id).splitlines() if line.startswith("stopped ")]
     say(last[-1] if last else "it was ended before it could say how far it is.")
     say(f"{job.id} has ended. Continue it with the same `lp-sweep run`, or `resume`.")
 
 
-def again(verb: str, id_: str, jobs: Jobs) -> str:
+def again(verb: str, id_: str, address: str | None) -> str:
     """The command `verb` for a run, with the address that it needs."""
-    return shlex.join(
-        ["lp-sweep", verb, id_, *(("--address", jobs.address) if jobs.address else ())]
-    )
+    return shlex.join(["lp-sweep", verb, id_, *(("--address", address) if address else ())])
 
 
 def _named(jobs: list[Job], id_: str) -> Job:

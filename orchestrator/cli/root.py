@@ -186,47 +186,28 @@ def _meant(message: str) -> str:
 
 
 PREFIX = "LP_SWEEP_"
-_EXPORTED = "it chooses the network of one `export`"
-_PRUNED = "it chooses the layers of one `prune`"
-_WRITTEN = "it describes one sweep file"
-
-# Options without a variable, since it would surprise later calls, and why: of every command, or of
-# the one named before the option.
+# Options without a variable, since it would surprise later calls: of every command, or of the one
+# named before the option.
 WITHOUT = {
-    "--version": "it prints a message and exits",
-    "--force": "it overwrites a file",
-    "--fix": "it moves files of a store",
-    "--dry-run": "every run would do nothing",
-    "--detach": "the run that is the job would be a job again",
-    "--failed": "it chooses what one `retry` tries again",
-    "--type": "it chooses what one `retry` tries again",
-    "--audit": "it makes another command of `plan`",
-    "plan --format": "it is only for --audit",
-    "--watch": "a script that asks for the status would never end",
-    "--out": "two commands would write to one place",
-    "--push-to-hub": "it publishes",
-    "publish --to": "it publishes",
-    "--accept-retrained": "it lets a network pass that somebody has looked at",
-    "--best": _EXPORTED,
-    "--task": _EXPORTED,
-    "export --within": _EXPORTED,
-    "export --model": _EXPORTED,
-    "export --strategy": _EXPORTED,
-    "export --seed": _EXPORTED,
-    "prune --strategy": _PRUNED,
-    "--k": _PRUNED,
-    "--layers": _PRUNED,
-    "--revision": _PRUNED,
-    "--data": _WRITTEN,
-    "--text": _WRITTEN,
-    "--label": _WRITTEN,
-    "--group": _WRITTEN,
-    "--dev": _WRITTEN,
-    "--corpus": _WRITTEN,
-    "--queries": _WRITTEN,
-    "--qrels": _WRITTEN,
-    "--full": _WRITTEN,
-    "init --model": _WRITTEN,
+    "--version",  # prints a message and exits
+    "--force",  # overwrites a file
+    "--fix",  # moves files of a store
+    "--dry-run",  # every run would do nothing
+    "--detach",  # the run in the job would submit a job again
+    *("--failed", "--type"),  # choose what one `retry` retries
+    *("--audit", "plan --format"),  # make another command of `plan`
+    "--watch",  # a script that asks for the status would never end
+    "--out",  # two commands would write to one place
+    *("--push-to-hub", "publish --to"),  # publish
+    "--accept-retrained",  # accepts a network that somebody has looked at
+    # choose the network of one `export`
+    *("--best", "--task", "export --within", "export --model", "export --strategy"),
+    "export --seed",
+    # choose the layers of one `prune`
+    *("prune --strategy", "--k", "--layers", "--revision"),
+    # describe one sweep file
+    *("--data", "--text", "--label", "--group", "--dev", "--corpus", "--queries", "--qrels"),
+    *("--full", "init --model"),
 }
 
 

@@ -8,7 +8,6 @@ the head's settings.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shlex
@@ -20,9 +19,8 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
-from lp_sweep.orchestrator.cli.jobcli import again
-from lp_sweep.orchestrator.cli.output import emit, say
 from lp_sweep.orchestrator.cluster.jobs import SERVER, Jobs
 from lp_sweep.orchestrator.engine.connection import is_job_server
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
@@ -56,9 +54,16 @@ _ELSEWHERE = (
 )
 
 
-def submit(options: RunOptions, *, as_json: bool) -> int:
-    """Returns the exit code. Raises SpecError and PreflightError for everything that can be checked
-    before there is a job."""
+class Submitted(NamedTuple):
+    """The name of a run, and the address of the job server that has it."""
+
+    run: str
+    address: str | None
+
+
+def submit(options: RunOptions, typed: Sequence[str]) -> Submitted:
+    """`typed`: the command line after `lp-sweep`. Checks everything before there is a job. Raises
+    SpecError and PreflightError."""
     if options.inline:
         raise SpecError("--inline runs trials in this process, --detach on a cluster. Keep one.")
     file = options.sweep_file()
@@ -66,17 +71,13 @@ def submit(options: RunOptions, *, as_json: bool) -> int:
         parse_url(location)  # refuses a credential, which the job server would keep
     jobs = Jobs(options.address or os.environ.get(SERVER))
     id_ = f"lp-sweep-{uuid.uuid4().hex[:8]}"
-    words = job_words(sys.argv[1:])
+    words = job_words(typed)
     if is_job_server(jobs.address):
         _submit_from_afar(jobs, id_, words, options, options.cluster)
     else:
         options.resolved(file)
         _submit_here(jobs, id_, words, file, options.node_folder)
-    emit(json.dumps({"run": id_, "address": jobs.address}) if as_json else id_)
-    say("the run is a job of the cluster, and needs this terminal no longer. Next:")
-    say(f"  {again('attach', id_, jobs)}   # what it prints")
-    say(f"  {again('stop', id_, jobs)}   # ends it as Ctrl-C would")
-    return 0
+    return Submitted(id_, jobs.address)
 
 
 def job_words(typed: Sequence[str]) -> list[str]:
