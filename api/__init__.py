@@ -1,4 +1,4 @@
-"""lp-sweep from Python: what `import lp_sweep` gives.
+"""lp-sweep for Python programs and notebooks.
 
     from lp_sweep import Sweep, open_store
 
@@ -8,7 +8,7 @@
     sweep.results().table("min-layers")
     open_store("lp-sweep-store").sql("SELECT * FROM cells").df()
 
-The rooms beside this file are how it is made; what this file names is what stays.
+The names in this file are the public API; everything else may change.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Each at its first use: a worker that imports `lp_sweep.trials` needs no face."""
+    """Imports a name at its first use: a worker that imports `lp_sweep.trials` needs none."""
     from importlib import import_module
 
     if name not in _WHERE:

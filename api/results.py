@@ -1,4 +1,4 @@
-"""A store's answers: rows of SQL, the tables, what is known of a trial, and how far a sweep is."""
+"""`open_store`: SQL, tables, reports, and the records of a store."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def open_store(
     setup: int | None = None,
     within: Sequence[float] = (1, 2, 3),
 ) -> Results:
-    """The records of a folder or `s3://bucket/prefix`; by default LP_SWEEP_STORE, else
-    `lp-sweep-store` in this folder. `sweep`: only that sweep's; `setup`: an earlier recipe, data or
-    model, as `table("setups")` numbers them; `within`: the losses that `min_layers` answers for.
+    """Opens a folder or `s3://bucket/prefix`, by default LP_SWEEP_STORE or else `lp-sweep-store` in
+    this folder. `sweep`: only this sweep; `setup`: an earlier recipe, data or model, by its number
+    in `table("setups")`; `within`: the losses that `min_layers` answers for.
 
-    Raises StoreError where there is no store, SpecError for a sweep or setup that it does not have.
+    Raises StoreError if there is no store, SpecError for an unknown sweep or setup.
     """
     named = os.fspath(store) if store is not None else os.environ.get("LP_SWEEP_STORE")
     return Results(named or DEFAULT_STORE, sweep, setup, within)
 
 
 class Results:
-    """A store as it was when this was made: `refresh()` reads what came since. Read-only, but for
+    """A store as it was when it was opened; `refresh()` reads newer records. Read-only, except
     `compact` and `doctor(fix=True)`."""
 
     def __init__(
@@ -64,11 +64,11 @@ class Results:
 
     @property
     def unreadable(self) -> list[str]:
-        """Files that are left out, each with the reason: `doctor(fix=True)` sets them aside."""
+        """Files that are left out, each with the reason. `doctor(fix=True)` sets them aside."""
         return [f"{item.location}: {item.reason}" for item in self._catalog.unreadable]
 
     def refresh(self) -> Self:
-        """Read the store again."""
+        """Reads the store again."""
         newer = self._open()
         self._catalog.close()
         self._catalog = newer
@@ -88,17 +88,17 @@ class Results:
         strategies: Sequence[str] = (),
     ) -> TableRows:
         """A table of `lp-sweep table`; models and strategies are names or patterns. Raises
-        SpecError for a name that is unknown."""
+        SpecError for an unknown name."""
         asked = TableAsked(name, unit, models, strategies)
         return TableRows(make_table(self._catalog, asked))
 
     def paper(self, number: int, names: Mapping[str, str] | None = None) -> TableRows:
-        """Table 1 to 6 of Poor Man's BERT beside ours; `names` maps our models to the paper's.
-        Raises SpecError for another."""
+        """Table 1 to 6 of Poor Man's BERT next to ours; `names` maps our models to the paper's.
+        Raises SpecError for another number."""
         return TableRows(paper_table(self._catalog, number, names=names or {}))
 
     def figures(self, folder: str | os.PathLike[str]) -> list[Path]:
-        """Figures 2 to 5 and those beside them, as SVG and PNG. Raises StoreError."""
+        """Writes the paper's figures 2 to 5 and our own, as SVG and PNG. Raises StoreError."""
         drawn = draw(self._catalog, Path(folder))
         for note in drawn.absent:
             say(note)
@@ -107,8 +107,8 @@ class Results:
     def report(
         self, out: str | os.PathLike[str], *, figures: str | os.PathLike[str] | None = None
     ) -> Path:
-        """Write a page with the answer, all tables and figures, what is missing and where it is
-        from; `figures`: a folder for the figures. Raises StoreError."""
+        """Writes a page with the answer, all tables and figures, missing cells and provenance.
+        `figures`: a folder for the figures. Raises StoreError."""
         from lp_sweep.analysis.report.writing import write_report
 
         return write_report(
@@ -134,10 +134,10 @@ class Results:
         offline: bool = False,
         force: bool = False,
     ) -> Path:
-        """The network of `trial`, or the smallest one that loses at most `within` points on `task`,
-        as a folder that plain transformers loads. `file`: the sweep file, and `data_dir`: GLUE,
-        where model or data are one's own. Raises SpecError where the smallest is not known yet,
-        ExportError where the folder does not answer as the record says."""
+        """Writes the network of `trial`, or the smallest one that loses at most `within` points on
+        `task`, as a folder that plain transformers loads. Name the sweep `file` and `data_dir`
+        (GLUE) if model or data are local. Raises SpecError if the smallest is not known yet,
+        ExportError if the folder does not answer as recorded."""
         from lp_sweep.orchestrator.export.choice import Asked
         from lp_sweep.orchestrator.export.trialfolder import ExportOptions
         from lp_sweep.orchestrator.service.export import export_trial
@@ -158,32 +158,32 @@ class Results:
     def publish(
         self, to: str | os.PathLike[str], *, private: bool = False, force: bool = False
     ) -> str:
-        """The results as a data set: `hf://datasets/USER/NAME`, a folder, or `delta:FOLDER`. Gives
-        where they are. Raises SpecError, PreflightError for what the hub refuses."""
+        """Publishes the results as a data set: `hf://datasets/USER/NAME`, a folder, or
+        `delta:FOLDER`. Returns its place. Raises SpecError, PreflightError if the hub refuses."""
         from lp_sweep.orchestrator.export.publish import publish
 
         done = publish(self._store, os.fspath(to), sweep=self._sweep, private=private, force=force)
         return done.to
 
     def status(self) -> list[dict[str, Any]]:
-        """How far each sweep is by now, and the runs at work on it."""
+        """The current progress of each sweep, and its active runs."""
         return sweep_states(self._store, self._sweep).plain()
 
     def show(self, trial: str) -> dict[str, Any]:
-        """All that is stored of a trial or a profile, by its identifier or the beginning of one:
-        its record and its failed attempts. Raises StoreError."""
+        """The record and failed attempts of a trial or profile, by its identifier or the beginning
+        of one. Raises StoreError."""
         return history(self._store, trial).plain()
 
     def logs(self, trial: str) -> str:
-        """How a trial went: each failed attempt with its traceback, then its epochs."""
+        """Each failed attempt of a trial with its traceback, then its epochs."""
         return logs_text(history(self._store, trial))
 
     def compact(self) -> dict[str, int]:
-        """Merge small records into large files. Safe while a sweep runs."""
+        """Merges small records into large files. Safe while a sweep runs."""
         return packs.compact(self._store)._asdict()
 
     def doctor(self, *, fix: bool = False) -> list[dict[str, Any]]:
-        """Files that are torn, foreign or litter; `fix` sets them aside."""
+        """Damaged, foreign and leftover files; `fix` sets them aside."""
         findings = doctor.examine(self._store)
         if fix:
             doctor.fix(self._store, findings)
@@ -214,8 +214,8 @@ class Results:
 
 
 class Rows:
-    """Rows with raw values: `.df()`, `.pl()`, `.arrow()`, or a loop over dictionaries. Printed it
-    is a table, also in a notebook."""
+    """Rows with raw values: `.df()`, `.pl()`, `.arrow()`, or a loop over dictionaries. Prints as a
+    table, also in a notebook."""
 
     def __init__(self, rows: pa.Table) -> None:
         self._rows = rows
@@ -228,7 +228,7 @@ class Rows:
         return self._rows.to_pandas()
 
     def pl(self) -> pl.DataFrame:
-        """For polars, which lp-sweep does not install. Raises SpecError where it is not there."""
+        """For polars, which lp-sweep does not install. Raises SpecError without it."""
         try:
             import polars
         except ImportError:
@@ -256,7 +256,7 @@ class Rows:
 
 
 class TableRows(Rows):
-    """One of the tables: the raw numbers of its rows, and printed as `lp-sweep table` prints it."""
+    """A table: raw numbers, printed as `lp-sweep table` prints it."""
 
     def __init__(self, table: Table) -> None:
         super().__init__(table.long)
@@ -281,7 +281,7 @@ class TableRows(Rows):
 
 
 def html_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """For a notebook. All of it may be anyone's text."""
+    """For a notebook. Escapes everything, since names may come from anywhere."""
     return (
         f"<table><caption>{html.escape(title)}</caption><thead>{_line('th', columns)}</thead>"
         f"<tbody>{''.join(_line('td', row) for row in rows)}</tbody></table>"

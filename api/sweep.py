@@ -1,4 +1,4 @@
-"""A sweep file from Python: planned, run, and its answers opened."""
+"""`Sweep`: plans and runs a sweep file, and opens its results."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _YES, _NO = ("1", "true", "t", "yes", "y", "on"), ("0", "false", "f", "no", "n",
 
 class Run(NamedTuple):
     """How a run ended. `failed`: identifier -> error type. `stopped_by`: a signal, `failures`,
-    `store`, `ray`, `device`, `max-hours`, `max-cost`, or None where nothing was left to do.
-    `exit_code`: that of `lp-sweep run`, 0 where the sweep is complete."""
+    `store`, `ray`, `device`, `max-hours`, `max-cost`, or None if nothing was left to do.
+    `exit_code`: as of `lp-sweep run`, 0 if the sweep is complete."""
 
     done: int
     failed: dict[str, str]
@@ -42,7 +42,7 @@ class Run(NamedTuple):
 
 
 class Sweep:
-    """A sweep file that was read and checked. Only `run` and `retry` write to its store."""
+    """A sweep file, read and checked. Only `run` and `retry` write to its store."""
 
     def __init__(self, request: Request) -> None:
         file = request.sweep_file()
@@ -78,11 +78,11 @@ class Sweep:
 
     @property
     def store(self) -> str:
-        """Where its records are, or will be."""
+        """The place of its records, which may not exist yet."""
         return str(self._request.store)
 
     def plan(self) -> SweepPlan:
-        """The work that the file asks for, and what of it the store lacks. Writes nothing. Raises
+        """The work that the file asks for, and what the store lacks. Writes nothing. Raises
         SpecError, StoreError, and PreflightError for a model or data that can't be read."""
         return SweepPlan(plan(self._request))
 
@@ -98,11 +98,11 @@ class Sweep:
         max_cost: float | None = None,
         cluster: Place | None = None,
     ) -> Run:
-        """Do what is missing, on the Ray at `address` or one of this machine's own; with `inline`
-        one trial after another in this process, without Ray. Progress goes to stderr, in a
-        notebook to one line of the cell. Call it again to go on: what is stored is not done twice.
-        In a program's main thread. A trial that fails is in what is returned. Raises SpecError,
-        PreflightError and StoreError before the first trial."""
+        """Runs the missing work on the Ray at `address`, or on a local one; with `inline` one trial
+        after another in this process, without Ray. Progress goes to stderr, or to one line of a
+        notebook's cell. Call it again to continue: stored trials are not repeated. Call it in the
+        main thread. A failed trial is part of the result. Raises SpecError, PreflightError and
+        StoreError before the first trial."""
         return self._run(
             inline=inline,
             address=address,
@@ -123,8 +123,8 @@ class Sweep:
         address: str | None = None,
         cache_dir: Place | None = None,
     ) -> Run:
-        """Try again what has failed: all of it, what failed with one type, or the trials named.
-        Raises SpecError where nothing has failed."""
+        """Retries failed work: all of it, failures of one type, or the named trials. Raises
+        SpecError if nothing has failed."""
         return self._run(
             retry=True,
             trials=trials,
@@ -135,11 +135,11 @@ class Sweep:
         )
 
     def prefetch(self) -> dict[str, Any]:
-        """Download its models and data sets at pinned revisions, for `offline=True`."""
+        """Downloads models and data sets at pinned revisions, for `offline=True`."""
         return prefetch(self._request).plain()
 
     def results(self, *, within: Sequence[float] = (1, 2, 3)) -> Results:
-        """The store, as far as it is this sweep's. Raises StoreError before the first run."""
+        """The results of this sweep. Raises StoreError before the first run."""
         return open_store(self.store, sweep=self.name, within=within)
 
     def _run(self, *, cache_dir: Place | None, **asked: Any) -> Run:
@@ -167,7 +167,7 @@ def _text(place: Place | None) -> str | None:
 
 
 def _is_set(variable: str) -> bool:
-    """As the command line takes it: `0` is no. Raises SpecError."""
+    """Reads a variable as the command line does: `0` means no. Raises SpecError."""
     text = os.environ.get(variable, "").strip().lower()
     if text not in (*_YES, *_NO, ""):
         raise SpecError(f"{variable} is {text!r}: give 1 or 0.")
@@ -179,7 +179,7 @@ def _path(place: Place | None) -> Path | None:
 
 
 class SweepPlan:
-    """A plan over what the store has by now. Printed it is the page of `lp-sweep plan`."""
+    """A plan that knows what the store has. Prints as `lp-sweep plan` does."""
 
     def __init__(self, answer: PlanAnswer) -> None:
         self._answer = answer
@@ -189,16 +189,15 @@ class SweepPlan:
 
     @property
     def totals(self) -> dict[str, int]:
-        """Cells and trials by state, and what else there is to measure."""
+        """Cells, trials and measurements by state."""
         return self._plan.totals()
 
     def cells(self) -> Rows:
-        """A row for each point that was asked for: model, strategy, K, task, seed, its trial and
-        its state."""
+        """A row for each cell: model, strategy, K, task, seed, its trial and its state."""
         return Rows(pa.Table.from_pylist([cell.row() for cell in self._plan.cells]))
 
     def to_dict(self) -> dict[str, Any]:
-        """As `lp-sweep plan --json`."""
+        """The object that `lp-sweep plan --json` prints."""
         return self._answer.plain()
 
     def __repr__(self) -> str:

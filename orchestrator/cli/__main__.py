@@ -31,7 +31,7 @@ from lp_sweep.orchestrator.cli.root import Root
 from lp_sweep.storage.errors import LpSweepError
 from lp_sweep.storage.specs import TaskKind
 
-_ALIASES = {"md": "markdown", "tex": "latex"}  # of words that options take
+_ALIASES = {"md": "markdown", "tex": "latex"}  # short forms of values
 
 app = typer.Typer(
     name="lp-sweep",
@@ -57,14 +57,14 @@ def main() -> None:
     except LpSweepError as error:
         complain(str(error))
         _leave(error.exit_code)
-    except KeyboardInterrupt:  # before there is a command that could tell it
+    except KeyboardInterrupt:  # before any command runs
         _leave(INTERRUPTED)
     except SystemExit as end:
         _leave(end.code)
 
 
 def _leave(code: Any) -> None:
-    """Exit, at once where a lost Ray would keep the process."""
+    """Exits; at once if a lost Ray would keep the process alive."""
     if lifeline := sys.modules.get("lp_sweep.orchestrator.engine.lifeline"):
         lifeline.leave_process(code if isinstance(code, int) else int(code is not None))
     sys.exit(code)
@@ -72,7 +72,7 @@ def _leave(code: Any) -> None:
 
 @cache
 def _command() -> Any:
-    """All commands are made for each, which takes longer than most of them."""
+    """Cached, since building all commands takes longer than most of them run."""
     return typer.main.get_command(app)
 
 

@@ -154,7 +154,7 @@ def _steps(provider: str, wheel_command: str, file: Path) -> list[str]:
         f"lp-sweep cluster validate {file}",
         f"ray up {file}",
     ]
-    if provider == "kuberay":  # has a token of its own
+    if provider == "kuberay":  # KubeRay makes its own token
         steps = [steps[0], steps[2], f"kubectl apply -f {file}"]
     return steps
 
@@ -220,7 +220,7 @@ def _text(checked: Checked) -> str:
     rows += [{"node": name, "state": "problem"} for name in absent]
     table = pa.table({name: [row.get(name, "-") for row in rows] for name in _COLUMNS})
     lines = [finding.line() for finding in checked.findings]
-    # a line for each node, also on a terminal
+    # terminal=False: one line for each node at any width
     return "\n".join([render_rows(table, "table", terminal=False).rstrip("\n"), *lines])
 
 
@@ -229,7 +229,7 @@ def _state(stopped: bool) -> dict[str, str]:
 
 
 def _row(node: Node, checked: Checked) -> dict[str, str]:
-    """A row of the answer, without unknown values."""
+    """A row of the table, without unknown values."""
     look, row = node.look, {"node": node.name}
     if look is None:
         return row
@@ -256,11 +256,11 @@ def _plain(look: Any) -> dict[str, Any]:
     return told
 
 
-_LATE_SECONDS = 300.0  # that a cloud may be later than it said
+_LATE_SECONDS = 300.0  # a cloud may take the machine so much later than announced
 
 
 class CloudName(StrEnum):
-    """Clouds whose notices are known."""
+    """The clouds whose preemption notices are read."""
 
     aws = "aws"
     gcp = "gcp"
@@ -300,7 +300,7 @@ def watch_spot(
 def _watch(
     cloud: str, address: str, folder: Path, node_ip: str | None, url: str | None, every: float
 ) -> bool:
-    """Whether Ray has taken the notice; also where another watcher is at work."""
+    """Whether Ray has accepted the notice; True if another watcher is already running."""
     from filelock import FileLock, Timeout
 
     from lp_sweep.orchestrator.cluster.spotwatch import CLOUDS, drain, wait_for_notice
@@ -324,7 +324,7 @@ def _watch(
 
 
 def _announce(folder: Path, seconds: float) -> None:
-    """To the trials on this machine. Imported by now: a watcher stays small while it waits."""
+    """Tells the trials on this machine. Imports late, so a waiting watcher stays small."""
     from lp_sweep.trials.worker.job import announce
 
     try:

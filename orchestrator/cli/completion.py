@@ -1,7 +1,7 @@
-"""Completes names of a store, and strategies, for a shell's TAB.
+"""Completes names of a store, and strategies, when a user presses TAB in a shell.
 
-A listing of a local store, and silent whatever goes wrong: a TAB must neither wait for a network
-nor print a traceback into a prompt. typer leaves out what does not begin as the word does.
+Lists local stores only and ignores every error: TAB must neither wait for a network nor print a
+traceback into a prompt. typer drops the names that do not match the typed beginning.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def trials(ctx: typer.Context) -> list[str]:
 
 
 def failures(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Work that has failed, once its first letter is typed: else the shell offers sweep files."""
+    """Failed work, once its first letter is typed; before that the shell offers sweep files."""
     from lp_sweep.orchestrator.plan.known import attempted_work
 
     if not incomplete.startswith(("t", "p")):
@@ -40,7 +40,7 @@ def failures(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def strategies() -> list[tuple[str, str]]:
-    """Each with its line of help, which most shells show."""
+    """Each strategy with its line of help, which most shells show."""
     from lp_sweep.storage.select import STRATEGIES
 
     return [(name, strategy.help) for name, strategy in STRATEGIES.items()]
@@ -61,7 +61,7 @@ def _names(ctx: typer.Context, listing: Callable[[Store], Collection[str]]) -> l
     location = ctx.params.get("store") or DEFAULT_STORE
     if "://" in location:
         return []
-    with suppress(Exception):  # whatever it is, the command itself will say it
+    with suppress(Exception):  # the command itself will report it
         from lp_sweep.storage.store import Store
 
         return sorted(filter(str.isprintable, listing(Store(location))))

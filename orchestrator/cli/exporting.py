@@ -190,7 +190,7 @@ def publish(
 
 
 def _end_in_order() -> None:
-    """A SIGTERM would leave the folder that is being made, and the process that tries it."""
+    """Lets SIGTERM and SIGHUP end the command with its clean-up of unfinished folders."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # not with `nohup`
             signal.signal(number, lambda received, _: sys.exit(128 + received))
@@ -206,7 +206,7 @@ def _check_push(repo_id: str | None, offline: bool, private: bool) -> None:
 
 
 def _finish(told: dict[str, Any], repo_id: str | None, private: bool, as_json: bool) -> None:
-    """Push the folder if asked to; then print the folder, or everything known about it."""
+    """Pushes the folder if asked to, then prints the folder, or all facts as JSON."""
     if repo_id is not None:
         from lp_sweep.orchestrator.export.folder import push
 

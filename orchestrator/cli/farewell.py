@@ -23,7 +23,7 @@ _FAILURES_SHOWN = 10
 
 
 def farewell(result: RunResult, options: RunOptions, *, as_json: bool) -> int:
-    """Prints the end of the run on stderr, and JSON on stdout if asked; returns the exit code."""
+    """Prints the result on stderr, and JSON on stdout if asked. Returns the exit code."""
     for line in _lines(result, options):
         say(line)
     if as_json:
@@ -55,7 +55,7 @@ def _lines(result: RunResult, options: RunOptions) -> Iterator[str]:
 
 
 def _answer(outcome: Outcome, store: Store) -> Iterator[str]:
-    """Layers needed for each task, and what to do with them; nothing where they can't be read."""
+    """Layers needed for each task, and what to do with them; a note if they can't be read."""
     from lp_sweep.analysis.report.gather import answer_lines
     from lp_sweep.orchestrator.service.run import said_if_slow
 
@@ -74,13 +74,13 @@ def _again(verb: str, store: Store, options: RunOptions) -> str:
     given: dict[str, object] = {
         "--address": options.address,
         "--cache-dir": options.cache_dir,
-        # a pasted command must not spend without a limit where this one had one
+        # a pasted command must keep the limits of this one
         "--cluster": options.cluster,
         "--max-hours": options.max_hours,
         "--max-cost": options.max_cost,
         "--mirror": [kind.value for kind in options.mirrors],
     }
-    if options.inline:  # what a variable says of a cluster gave way
+    if options.inline:  # it overrules variables about a cluster
         given = {key: given[key] for key in ("--cache-dir", "--max-hours", "--mirror")}
     words = options.again(verb, store, given)
     return f"{words} --inline" if options.inline else words

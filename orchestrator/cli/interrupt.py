@@ -1,5 +1,5 @@
-"""Ctrl-C: while a run looks its inputs up it is told as one during the run is, by `farewell`; a
-verb that only reads ends within a second."""
+"""Ctrl-C: before the first trial, a run prints the command that continues it; a command that only
+reads ends within a second."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from lp_sweep.orchestrator.cli.output import say
 from lp_sweep.storage.redact import redact_command
 
 INTERRUPTED = 130
-_SECONDS = 1.0  # for an orderly end
+_SECONDS = 1.0  # after which the process is ended
 
 
 @contextmanager
 def ends_promptly() -> Iterator[None]:
-    """For verbs that only read: there is nothing to clean up, so what still computes a second after
-    Ctrl-C (one huge value, many files on a slow disk) ends with the process."""
+    """For commands that only read: there is nothing to clean up, so the process ends if it still
+    computes a second after Ctrl-C (one huge value, many files on a slow disk)."""
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.default_int_handler:  # ignored, or another program's
         yield
@@ -48,7 +48,7 @@ def ends_promptly() -> Iterator[None]:
 
 @contextmanager
 def told_if_interrupted() -> Iterator[None]:
-    """The command that was typed is the one that goes on: nothing was begun."""
+    """Nothing was trained yet, so the typed command is the one that continues."""
     try:
         yield
     except KeyboardInterrupt:

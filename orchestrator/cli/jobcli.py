@@ -1,4 +1,4 @@
-"""`lp-sweep attach` and `stop`: the runs that `--detach` has made jobs of a cluster."""
+"""`lp-sweep attach` and `stop`, for the runs that `--detach` has submitted to a cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.printable import printable
 
 if TYPE_CHECKING:
-    from lp_sweep.orchestrator.cluster.jobs import Job, Jobs
+    from lp_sweep.orchestrator.cluster.jobs import Job
 
 app = typer.Typer()
 
@@ -42,18 +42,18 @@ def attach(run: RunArgument = None, address: JobAddressOption = None) -> None:
     job = _named(jobs.all(), run) if run else _last(jobs.all())
     try:
         if not jobs.follow(job.id, lambda text: emit(printable(text, keep="\n\t"), end="")):
-            return  # `| head`: the run goes on, and there is nobody to tell
-        ended = jobs.ended(job.id, seconds=10)  # the log is over a moment before the job is
+            return  # `| head`: the run continues
+        ended = jobs.ended(job.id, seconds=10)  # the log ends a moment before the job
     except KeyboardInterrupt:
-        say(f"the run continues. Look again: {again('attach', job.id, jobs)}")
-        say(f"End it: {again('stop', job.id, jobs)}")
+        say(f"the run continues. Look again: {again('attach', job.id, jobs.address)}")
+        say(f"End it: {again('stop', job.id, jobs.address)}")
         raise typer.Exit(130) from None
     if ended is None:
         raise PreflightError(
             f"the log of {job.id} has ended, and the run has not: the connection was lost. Look "
-            f"again: {again('attach', job.id, jobs)}"
+            f"again: {again('attach', job.id, jobs.address)}"
         )
-    if ended.status == "FAILED" and ended.driver_code is None:  # else the run has said why
+    if ended.status == "FAILED" and ended.driver_code is None:  # otherwise the run has printed why
         say(f"Ray has lost the run: {ended.message}")
     raise typer.Exit(ended.exit_code)
 
@@ -76,18 +76,16 @@ def stop(run: RunArgument = None, address: JobAddressOption = None) -> None:
     if ended is None:
         raise PreflightError(
             f"{job.id} has not ended, {STOP_SECONDS} s after the request. Its last output: "
-            f"{again('attach', job.id, jobs)}"
+            f"{again('attach', job.id, jobs.address)}"
         )
     last = [line for line in jobs.log(job.id).splitlines() if line.startswith("stopped ")]
     say(last[-1] if last else "it was ended before it could say how far it is.")
     say(f"{job.id} has ended. Continue it with the same `lp-sweep run`, or `resume`.")
 
 
-def again(verb: str, id_: str, jobs: Jobs) -> str:
-    """The command for a run, with the address that it needs."""
-    return shlex.join(
-        ["lp-sweep", verb, id_, *(("--address", jobs.address) if jobs.address else ())]
-    )
+def again(verb: str, id_: str, address: str | None) -> str:
+    """The command `verb` for a run, with the address that it needs."""
+    return shlex.join(["lp-sweep", verb, id_, *(("--address", address) if address else ())])
 
 
 def _named(jobs: list[Job], id_: str) -> Job:
@@ -98,7 +96,7 @@ def _named(jobs: list[Job], id_: str) -> Job:
 
 
 def _last(jobs: list[Job]) -> Job:
-    """One that is at work comes before any that has ended."""
+    """The newest run that is still running, else the newest."""
     for job in (*(job for job in jobs if not job.over), *jobs):
         return job
     raise PreflightError(f"no run to follow. {_there_are(jobs)}")

@@ -1,5 +1,5 @@
-"""Arguments and options that several commands share, and the words that they take. `root` gives
-each option its variable of the environment."""
+"""Arguments and options that several commands share. `root` gives each option its environment
+variable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lp_sweep.storage.places import BUILT_IN
 
 
 def advanced(flag: str, help: str, **settings: Any) -> Any:
-    """An option that few need: the help of a command lists these last."""
+    """A rarely needed option, which the help of a command lists last."""
     return typer.Option(flag, help=help, rich_help_panel="Advanced", **settings)
 
 
@@ -46,7 +46,7 @@ class Unit(StrEnum):
 
 
 def _not_empty(value: str | None) -> str | None:
-    """A variable of a script that was never set must not come to mean this folder."""
+    """Rejects "": an unset variable of a script must not mean the current folder."""
     if value is not None and not value.strip():
         raise typer.BadParameter("it is empty. Name a folder or s3://bucket/prefix.")
     return value
@@ -122,7 +122,7 @@ TrialArgument = Annotated[
 
 
 def losses(within: str) -> tuple[float, ...]:
-    """The losses of `--within`. Raises SpecError."""
+    """Parses `--within`. Raises SpecError."""
     try:
         return tuple(float(part) for part in within.split(","))
     except ValueError:
@@ -143,7 +143,7 @@ class InputFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFlags(InputFlags):
-    """The options of `run`, `resume` and `retry` that say how it is done."""
+    """The options of `run`, `resume` and `retry`."""
 
     inline: InlineOption = False
     address: AddressOption = None
@@ -201,8 +201,7 @@ class Printing:
 
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:
-    """For typer: each parameter whose type is a dataclass becomes an option for each of its
-    fields, in its place."""
+    """Replaces each parameter whose type is a dataclass by one option for each field, for typer."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
     parameters = []

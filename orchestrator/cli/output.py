@@ -1,8 +1,8 @@
-"""How the command line prints: data to stdout, all else to stderr.
+"""Prints data to stdout and everything else to stderr.
 
-Whatever is printed passes here, and foreign text may be in it: a name, a path, a message, a stored
-value. No control character of it reaches the terminal, whichever verb prints. A verb of many lines
-also has to say where its lines end: `printable.page`.
+All output passes through here. It may quote foreign text (a name, a path, a message, a stored
+value), so control characters never reach the terminal. Text of several lines is made with
+`printable.page`, which keeps only its own line ends.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _STYLES = re.compile(r"(\x1b\[[0-9;]*m)")  # bold, colours, and their end
 
 
 def stored(location: str | None) -> Store:
-    """The store that a command reads, by default that of this folder. The command has this process
-    to itself: see `without_pandas`."""
+    """The store that a command reads, by default the one in this folder. Only for a process that
+    runs one command, because of `without_pandas`."""
     from lp_sweep.orchestrator.service.store import existing, without_pandas
 
     without_pandas()
@@ -38,12 +38,11 @@ def stored(location: str | None) -> Store:
 
 
 def emit(text: str, end: str = "\n", form: str = "", to: TextIO | None = None) -> bool:
-    """Data, to stdout. A reader that has gone (`lp-sweep query ... | head`) is no error: False.
+    """Prints data to stdout. Returns False if the reader has gone (`lp-sweep query ... | head`).
 
-    to: the stdout of the command, where `sys.stdout` is something else.
-
-    form: of a table that `analysis.render` made. CSV and JSON for a file or a pipe stay as they
-    are, values are the user's own; a table on a terminal keeps its styles.
+    to: another stream than `sys.stdout`.
+    form: the form of a table from `analysis.render`. CSV and JSON in a file or a pipe are printed
+    unchanged; a table on a terminal keeps its styles.
     """
     out = to or sys.stdout
     try:
@@ -73,7 +72,7 @@ def _encodable(text: str) -> str:
 
 
 def guard() -> None:
-    """Python's own last words quote foreign text as well: warnings, and the traceback of a bug."""
+    """Also cleans warnings and the traceback of a bug, since they may quote foreign text."""
 
     def warned(
         message: Warning | str,
@@ -98,7 +97,7 @@ def _to_stderr(text: str) -> None:
 
 
 def complain(message: str) -> None:
-    """An error, or several: each line that is not indented begins one."""
+    """Prints errors: each line that is not indented begins one."""
     for line in printable(message, keep="\n").splitlines():
         if line.strip():
             told = f"{'      ' if line.startswith(' ') else 'error:'} {line}"
@@ -107,8 +106,7 @@ def complain(message: str) -> None:
 
 @contextmanager
 def doing(what: str) -> Iterator[Callable[[str], None]]:
-    """A line on the terminal that says how far a long command is, and is gone after it; nothing
-    where stderr is no terminal."""
+    """Shows the progress of a long command in one line, if stderr is a terminal."""
     from rich.console import Console
 
     from lp_sweep.orchestrator.watch.painter import has_screen
@@ -117,7 +115,7 @@ def doing(what: str) -> Iterator[Callable[[str], None]]:
     if not has_screen(console):
         yield lambda step: None
         return
-    # else the cursor that the line hides would stay away
+    # the line hides the cursor: an orderly exit shows it again
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with console.status(what) as status:
         yield lambda step: status.update(printable(f"{what}: {step}"))

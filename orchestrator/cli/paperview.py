@@ -1,4 +1,4 @@
-"""`lp-sweep paper`: a store beside Poor Man's BERT, table by table, figure by figure."""
+"""`lp-sweep paper`: a store next to Poor Man's BERT, table by table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Asked(NamedTuple):
-    """Which tables (none named: all), in what form; `names` maps our models to the paper's."""
+    """The tables (empty: all) and their form; `names` maps our models to the paper's."""
 
     tables: Sequence[int]
     form: str
@@ -27,7 +27,7 @@ class Asked(NamedTuple):
 
 
 def model_names(pairs: Sequence[str]) -> dict[str, str]:
-    """`./my-bert=bert-base-cased` each. Raises SpecError."""
+    """Parses pairs such as `./my-bert=bert-base-cased`. Raises SpecError."""
     names = {}
     for pair in pairs:
         ours, equals, papers = pair.rpartition("=")
@@ -40,8 +40,8 @@ def model_names(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def tables_text(catalog: Catalog, asked: Asked) -> str:
-    """The tables one after another; CSV and JSON in one piece. Of a store without any of the
-    paper's models people get the tables that they name; the others would say `missing` throughout.
+    """The tables one after another, or all in one CSV or JSON. For a store without any of the
+    paper's models only tables asked for by number, since every number would be `missing`.
     """
     import pyarrow as pa
 
@@ -58,7 +58,7 @@ def tables_text(catalog: Catalog, asked: Asked) -> str:
 
 
 def _stranger(catalog: Catalog, names: Mapping[str, str]) -> str:
-    """A note for a store with none of the paper's models, with the next step; "" for others."""
+    """A note with the next step if the store has none of the paper's models, else ""."""
     found = models(catalog)
     stand = stands(found.items(), names)
     if stand.of:
@@ -79,7 +79,7 @@ def _stranger(catalog: Catalog, names: Mapping[str, str]) -> str:
 
 
 def checked(catalog: Catalog, asked: Asked) -> bool:
-    """Whether some numbers agree with the paper's and none differs. Says which, and counts."""
+    """Whether some numbers agree with the paper's and none differs. Prints the differences."""
     compared = [
         item for number in _numbers(asked) for item in compare(catalog, number, names=asked.names)
     ]

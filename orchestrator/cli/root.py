@@ -1,5 +1,5 @@
-"""Prints `lp-sweep --help` and `lp-sweep help more`, and gives all commands variables of the
-environment, a help with examples that can be copied, and errors that suggest the nearest word."""
+"""`lp-sweep` itself: its help with examples to copy, an environment variable for each option, and
+errors that suggest the nearest word."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SECTIONS = {
     "A cluster": ("cluster", "attach", "stop"),
     "Help": ("help",),
 }
-# what few need: `help more` names it, `help COMMAND` has the rest
+# rarely needed: `help more` lists the names, `help COMMAND` describes them
 RARE = ("resume", "schema", "paper", "show", "cka", "prune", "cluster watch-spot")
 EXIT_CODES = {
     "0": "complete",
@@ -46,7 +46,7 @@ ENVIRONMENT = {
     "RAY_ADDRESS": "the cluster to join",
     "CUDA_VISIBLE_DEVICES": "the GPUs to use",
 }
-# what other programs call our commands
+# names that other programs give our commands
 SYNONYMS = {
     "run": ("train", "start", "fit", "sweep", "finetune", "fine-tune"),
     "plan": ("check", "dry-run", "validate", "estimate"),
@@ -81,7 +81,7 @@ _OVERRIDES = {
 
 
 class Root(TyperGroup):
-    """`lp-sweep` itself. Lists the commands that everyone needs, or all by what they are for."""
+    """Lists the commands that everyone needs, or all commands by purpose."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -89,7 +89,7 @@ class Root(TyperGroup):
             if option.parameter.envvar is None and option.wanted:
                 option.parameter.envvar = variable_of(option.flag)
         for command in _all_commands(self):
-            # a form that is not wrapped: what is copied has to be one line
+            # \b keeps the example on one line, so it can be copied
             command.help = _EXAMPLE.sub("\b\nExample:\n  ", command.help or "")
             if not hasattr(command, "commands"):
                 command.format_options = partial(_format_options, command)
@@ -101,7 +101,7 @@ class Root(TyperGroup):
         _write(formatter, listed)
 
     def everything(self, ctx: Any) -> str:
-        """The help with all commands, also those that `--help` leaves out."""
+        """The help with all commands, including those that `--help` omits."""
         formatter = ctx.make_formatter()
         self.format_usage(ctx, formatter)
         self.format_help_text(ctx, formatter)
@@ -116,7 +116,7 @@ class Root(TyperGroup):
         return str(formatter.getvalue())
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """An unknown command that has a synonym here names it; the others' nearest typer finds."""
+        """Suggests the command for a synonym; typer suggests the nearest name for others."""
         meant = [name for name, others in SYNONYMS.items() if args and args[0].lower() in others]
         if meant and args[0] not in self.commands:
             ctx.fail(f"No such command {args[0]!r}. Did you mean {meant[0]!r}?")
@@ -129,7 +129,7 @@ class Root(TyperGroup):
             said = error.message.removeprefix(_PYDANTICS)
             error.message = said + _meant(said)
             raise
-        except Exception as problem:  # of an unknown option; typer keeps its class for itself
+        except Exception as problem:  # an unknown option; typer does not export its class
             unknown: Any = problem
             key = str(getattr(unknown, "option_name", "")).lstrip("-")
             if key in _OVERRIDES:
@@ -139,7 +139,7 @@ class Root(TyperGroup):
 
 
 def _format_options(command: Any, ctx: Any, formatter: Any) -> None:
-    """Arguments, options, and those that few need."""
+    """Arguments, options, and advanced options."""
     panels: dict[str, list[Any]] = {"Arguments": [], "Options": []}
     for parameter in command.get_params(ctx):
         kind = f"{parameter.param_type_name.title()}s"
@@ -148,7 +148,7 @@ def _format_options(command: Any, ctx: Any, formatter: Any) -> None:
 
 
 def _records(parameters: Iterable[Any], ctx: Any) -> list[tuple[str, str]]:
-    """Without the variables, which an error names and docs/environment.md explains."""
+    """Help without the variables: errors name them, and docs/environment.md explains them."""
     quiet = [copy(parameter) for parameter in parameters]
     for parameter in quiet:
         parameter.show_envvar = False
@@ -169,7 +169,7 @@ def _all_commands(command: Any) -> Iterator[Any]:
 
 
 def _rows(name: str, command: Any) -> list[tuple[str, str]]:
-    """A line of the list; of a group a line for each of its commands."""
+    """A line for a command, or one for each command of a group."""
     if command is None or command.hidden or name in RARE:
         return []
     below = getattr(command, "commands", {})
@@ -186,47 +186,28 @@ def _meant(message: str) -> str:
 
 
 PREFIX = "LP_SWEEP_"
-_EXPORTED = "it chooses the network of one `export`"
-_PRUNED = "it chooses the layers of one `prune`"
-_WRITTEN = "it describes one sweep file"
-
-# Options without a variable, since it would surprise later calls: of all commands, or of the one
-# named before the option, and why.
+# Options without a variable, since it would surprise later calls: of every command, or of the one
+# named before the option.
 WITHOUT = {
-    "--version": "it prints a message and exits",
-    "--force": "it overwrites a file",
-    "--fix": "it moves files of a store",
-    "--dry-run": "every run would do nothing",
-    "--detach": "the run that is the job would be a job again",
-    "--failed": "it chooses what one `retry` tries again",
-    "--type": "it chooses what one `retry` tries again",
-    "--audit": "it makes another command of `plan`",
-    "plan --format": "it is only for --audit",
-    "--watch": "a script that asks for the status would never end",
-    "--out": "two commands would write to one place",
-    "--push-to-hub": "it publishes",
-    "publish --to": "it publishes",
-    "--accept-retrained": "it lets a network pass that somebody has looked at",
-    "--best": _EXPORTED,
-    "--task": _EXPORTED,
-    "export --within": _EXPORTED,
-    "export --model": _EXPORTED,
-    "export --strategy": _EXPORTED,
-    "export --seed": _EXPORTED,
-    "prune --strategy": _PRUNED,
-    "--k": _PRUNED,
-    "--layers": _PRUNED,
-    "--revision": _PRUNED,
-    "--data": _WRITTEN,
-    "--text": _WRITTEN,
-    "--label": _WRITTEN,
-    "--group": _WRITTEN,
-    "--dev": _WRITTEN,
-    "--corpus": _WRITTEN,
-    "--queries": _WRITTEN,
-    "--qrels": _WRITTEN,
-    "--full": _WRITTEN,
-    "init --model": _WRITTEN,
+    "--version",  # prints a message and exits
+    "--force",  # overwrites a file
+    "--fix",  # moves files of a store
+    "--dry-run",  # every run would do nothing
+    "--detach",  # the run in the job would submit a job again
+    *("--failed", "--type"),  # choose what one `retry` retries
+    *("--audit", "plan --format"),  # make another command of `plan`
+    "--watch",  # a script that asks for the status would never end
+    "--out",  # two commands would write to one place
+    *("--push-to-hub", "publish --to"),  # publish
+    "--accept-retrained",  # accepts a network that somebody has looked at
+    # choose the network of one `export`
+    *("--best", "--task", "export --within", "export --model", "export --strategy"),
+    "export --seed",
+    # choose the layers of one `prune`
+    *("prune --strategy", "--k", "--layers", "--revision"),
+    # describe one sweep file
+    *("--data", "--text", "--label", "--group", "--dev", "--corpus", "--queries", "--qrels"),
+    *("--full", "init --model"),
 }
 
 
@@ -239,7 +220,7 @@ class Option(NamedTuple):
 
     @property
     def wanted(self) -> bool:
-        """Whether it is to have a variable."""
+        """Whether the option should have a variable."""
         return self.flag not in WITHOUT and f"{self.command} {self.flag}" not in WITHOUT
 
 

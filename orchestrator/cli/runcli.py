@@ -1,5 +1,4 @@
-"""The commands that read a sweep file and do it, or say what it takes: run, resume, retry, plan,
-prefetch, quickstart."""
+"""The commands that work on a sweep file: run, resume, retry, plan, prefetch, quickstart."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from dataclasses import fields
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -36,6 +35,9 @@ from lp_sweep.orchestrator.cli.output import emit, say, stored, warn_unreadable
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import DEFAULT_STORE
 from lp_sweep.storage.printable import on_terminal
+
+if TYPE_CHECKING:
+    from lp_sweep.orchestrator.engine.runoptions import RunOptions
 
 _IDENTIFIER = re.compile(r"^[tp]\d+-[0-9a-f]*$")
 
@@ -64,7 +66,7 @@ def run(
     _start(flags, printing, file=file, overrides=overrides or ())
 
 
-# the name that some look for
+# a name that users of other tools expect
 app.command(
     "resume",
     help="Continue an interrupted sweep: another name of `run`, which always trains only what is "
@@ -108,7 +110,8 @@ def retry(
 
 
 def _start(flags: RunFlags, printing: Printing, **asked: Any) -> NoReturn:
-    """Run it, say how it ended, and exit. `asked`: of `RunOptions`, beside what the flags say."""
+    """Runs the sweep, prints how it ended, and exits. `asked`: the fields of `RunOptions` that are
+    not flags."""
     if printing.as_json and printing.events and not flags.detach:  # else --events is the job's
         raise SpecError(
             "--events is JSON already, and its last line has what --json prints. Keep one of them."
@@ -123,15 +126,26 @@ def _start(flags: RunFlags, printing: Printing, **asked: Any) -> NoReturn:
         command = ("lp-sweep", *sys.argv[1:])
         options = RunOptions(**given, **asked, mirrors=mirrors, command=command)
         if detach:
-            from lp_sweep.orchestrator.cli.detach import submit
-
-            raise typer.Exit(submit(options, as_json=printing.as_json))
+            _detach(options, printing)
+            raise typer.Exit
         from lp_sweep.orchestrator.cli.farewell import farewell
         from lp_sweep.orchestrator.service.run import prepare
 
         prepared = prepare(options, say)
     result = prepared.run(partial(emit, to=sys.stdout) if printing.events else None)
     raise typer.Exit(farewell(result, options, as_json=printing.as_json))
+
+
+def _detach(options: RunOptions, printing: Printing) -> None:
+    """Submits the typed command as a job, and prints how to follow it."""
+    from lp_sweep.orchestrator.cli.jobcli import again
+    from lp_sweep.orchestrator.service.detach import submit
+
+    sent = submit(options, sys.argv[1:])
+    emit(json.dumps(sent._asdict()) if printing.as_json else sent.run)
+    say("the run is a job of the cluster, and needs this terminal no longer. Next:")
+    say(f"  {again('attach', sent.run, sent.address)}   # what it prints")
+    say(f"  {again('stop', sent.run, sent.address)}   # ends it as Ctrl-C would")
 
 
 @app.command()
@@ -179,7 +193,6 @@ def _plan(
 
 
 def _audit(location: str | None, sweep: str, form: Format) -> None:
-    """Estimated against actual hours of a sweep's finished trials."""
     from lp_sweep.analysis.render import render
     from lp_sweep.orchestrator.estimate.audit import audit
 

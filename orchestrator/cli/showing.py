@@ -1,4 +1,4 @@
-"""`show`, and the numbers of a measurement as small tables for a person."""
+"""The text of `show`, and the numbers of a measurement as small tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lp_sweep.orchestrator.service.store import History, attempt_line, moment, t
 from lp_sweep.storage.printable import page, printable, ranges
 from lp_sweep.trials.measures.registry import MEASURES
 
-# what `show` puts together; the rest follows by name
+# fields that `show` groups; the others follow
 _GROUPS = {
     "what": """trial_id profile_id identity_version model model_fingerprint model_revision depth
         kept_layers dropped_layers k procedure bridge distill teacher measure task data_fingerprint
@@ -21,9 +21,9 @@ _GROUPS = {
         micro_batch out_of_memory_retries resumed_from_step""",
     "where": """host device_type device_name threads started_at ended_at command versions""",
 }
-# in the JSON; epochs and speeds have views of their own, a profile's numbers a table of their own
+# only in the JSON; epochs and speeds have views, and a profile's numbers a table
 _NOT_SHOWN = ("spec", "epoch_metrics", "layers", "values", "timings")
-_GREEDY_STEP = "step"  # at which the layer went
+_GREEDY_STEP = "step"  # the step that removed the layer
 _SPEED_COLUMNS = ("batch", "full ms", "ms", "speed-up", "quartiles", "pairs")
 _Grid = Mapping[Any, Mapping[Any, float | None]]  # row -> column -> value
 
@@ -69,8 +69,8 @@ def _value(value: Any) -> str:
 
 
 def layers_text(profile: Mapping[str, Any]) -> list[str]:
-    """A measurement: its network, its rows, and a table with a line for each layer. Where a layer
-    has a number with each of several others it is a matrix, with the others as columns."""
+    """A measurement: its network, its rows, and a table with a line for each layer. Numbers that
+    compare a layer with several others are a matrix, with the others as columns."""
     by_layer: dict[Any, dict[Any, float | None]] = defaultdict(dict)
     measure = printable(str(profile["measure"])).replace("_", "-")
     known = MEASURES.get(profile["measure"])
@@ -121,7 +121,7 @@ def _table(grid: _Grid, digits: int) -> list[str]:
 
 
 def _number(column: Any, cells: Mapping[Any, float | None], digits: int) -> str:
-    """Blank where there is none, – where it is no number."""
+    """Empty if there is no value, – if the value is not a number."""
     if column not in cells:
         return ""
     value = cells[column]
@@ -131,7 +131,7 @@ def _number(column: Any, cells: Mapping[Any, float | None], digits: int) -> str:
 
 
 def _timings_text(speed: Mapping[str, Any]) -> list[str]:
-    """A speed measurement: its network, its device, and a line for each quantity and batch."""
+    """A speed measurement: its network and device, and a line for each quantity and batch."""
     kept = ranges(speed["kept_layers"])
     gone = speed["removed_feed_forwards"]
     without = f" without feed-forwards {ranges(gone)}" if gone else ""

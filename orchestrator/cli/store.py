@@ -1,5 +1,4 @@
-"""The commands over a store that need no sweep file: how far it is, what it has on a trial, and how
-it is kept in order."""
+"""The commands on a store that need no sweep file: its progress, a trial's record, maintenance."""
 
 from __future__ import annotations
 
@@ -86,7 +85,7 @@ def states_text(states: States) -> str:
 
 
 def _ending(run: Announcement, now: dt.datetime) -> str:
-    """` on 4 slots, ends about 2026-11-21 14:32 UTC (in 1:05:03)`, as far as it is known."""
+    """` on 4 slots, ends about 2026-11-21 14:32 UTC (in 1:05:03)`, without unknown parts."""
     from lp_sweep.storage.printable import clock
 
     slots = f" on {run.slots} slot{'s' if run.slots > 1 else ''}" if run.slots > 0 else ""
@@ -222,7 +221,7 @@ def mirror(
         for kind in kinds:
             done = copy_trials(opened, name, open_mirror(kind, name))
             told.append({"to": kind.value, "sweep": name, **done._asdict()})
-            if not as_json:  # at once: the next may be refused
+            if not as_json:  # before the next, which may fail
                 emit(page([_MIRRORED.format_map(told[-1])]))
     if as_json:
         emit(json.dumps(told))

@@ -1,4 +1,4 @@
-"""The commands that ask a store: SQL, tables, the paper's numbers, a report, two networks."""
+"""The commands that answer from a store: query, table, paper, report, cka."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ def query(
         catalog = open_views(stored(store), sweep=sweep, setup=setup, once=True)
         with catalog.bounded_memory():
             rows = catalog.query(text)
-            warn_unreadable(catalog.unreadable)  # predictions are only read when they are named
+            warn_unreadable(
+                catalog.unreadable
+            )  # after the query: it reads predictions only if it names them
             emit(render_rows(rows, form), end="", form=form)
 
 
@@ -117,7 +119,7 @@ def table(
         warn_unreadable(catalog.unreadable)
         made = tables.make_table(catalog, asked)
     form = Format.json if as_json else form
-    if form in (Format.csv, Format.json):  # which have no notes
+    if form in (Format.csv, Format.json):  # forms without notes
         for note in tables.first_notes(catalog, asked):
             say(f"warning: {note}")
     emit(render(made, form), end="", form=form)

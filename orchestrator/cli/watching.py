@@ -1,8 +1,9 @@
-"""The live view of a store, on the terminal (`status --watch`) and as a page of this machine
-(`dashboard`): both follow it until Ctrl-C, which is how a watch ends, with exit code 0.
+"""The live view of a store: on the terminal (`status --watch`) and as a local page (`dashboard`).
 
-`status --watch` is a screen on a terminal, else a line (or with --json an object) for each change.
-An unreachable store is reported and retried."""
+Both run until Ctrl-C, and then exit with code 0. `status --watch` is a screen on a terminal, and
+elsewhere a line (with --json an object) for each change. An unreachable store is reported and
+retried.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ from lp_sweep.storage.redact import redact_text
 from lp_sweep.storage.store import is_store
 from lp_sweep.storage.underway import Underway
 
-_SHARE = 10  # a look that takes long is taken more rarely: it costs a tenth of the time at most
+_SHARE = 10  # looking takes at most a tenth of the time
 _NOTHING = "no sweep in this store yet"
 
 
@@ -42,14 +43,14 @@ class Face(Protocol):
     """How a watch shows what it sees."""
 
     def show(self, picture: Picture | None) -> bool:
-        """False: nobody looks any more."""
+        """Returns False if nobody reads any more."""
 
     def trouble(self, message: str) -> None: ...
 
 
 def watch(location: str | None, sweep: str | None, every: str, as_json: bool) -> None:
-    """Waits for a store where there is none yet. Raises SpecError for `every`, and for a sweep that
-    the store does not have."""
+    """Waits for the store if there is none yet. Raises SpecError for a wrong `every`, and for a
+    sweep that the store does not have."""
     seconds, place = _seconds(every), location or str(DEFAULT_STORE)
     with suppress(KeyboardInterrupt), _face(as_json) as face:
         while not is_store(place):
@@ -92,7 +93,7 @@ def _follow(follower: Follower, sweep: str | None, seconds: float, face: Face) -
 
 
 def _waited(seconds: float) -> bool:
-    """False: whoever read our lines (`| head`) has gone."""
+    """Waits. Returns False if the reader of our lines (`| head`) has gone."""
     poller = select.poll()
     poller.register(sys.stdout.fileno(), 0)  # errors alone
     return not poller.poll(1000 * seconds)
@@ -106,7 +107,7 @@ def _face(as_json: bool) -> Iterator[Face]:
     elif not has_screen(console):
         yield _Changes(_text_line)
     else:
-        # else the cursor that the display hides would stay away
+        # the display hides the cursor: an orderly exit shows it again
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         with closing(_Display(console)) as face:
             yield face
@@ -141,7 +142,7 @@ class _Display:
 
 
 class _Changes:
-    """A line for each change; what is the same is told once."""
+    """Prints a line for each change."""
 
     def __init__(self, line: Callable[[Picture | None], str]) -> None:
         self._line = line
@@ -168,7 +169,7 @@ def _json_line(picture: Picture | None) -> str:
 
 
 def _essence(picture: Picture | None) -> Any:
-    """Without what changes by the clock alone."""
+    """What a new line is printed for: everything but the clock."""
     if picture is None:
         return None
     works = sorted((slot.work, _tenths(slot.underway)) for slot in picture.running)
@@ -197,12 +198,12 @@ def _text_line(picture: Picture | None) -> str:
     return printable(f"{picture.at:%Y-%m-%d %H:%M:%S} UTC  {picture.sweep}: {', '.join(parts)}")
 
 
-_HOST = "127.0.0.1"  # who is on another machine comes through ssh: docs/watching.md
+_HOST = "127.0.0.1"  # other machines connect through ssh: docs/watching.md
 
 
 def serve(location: str | None, sweep: str | None, port: int) -> None:
-    """Raises PreflightError without the server's library, or for a port that can't be had;
-    StoreError for what is no store, SpecError for an unknown sweep."""
+    """Raises PreflightError if the server's library or the port is not available, StoreError if
+    there is no store, SpecError for an unknown sweep."""
     uvicorn = _library()
     from lp_sweep.orchestrator.watch.web import Looks, page_app
 
@@ -226,7 +227,7 @@ def serve(location: str | None, sweep: str | None, port: int) -> None:
             timeout_graceful_shutdown=1,
             ws="none",
         )
-        with suppress(KeyboardInterrupt):  # uvicorn ends, and then says once more what ended it
+        with suppress(KeyboardInterrupt):  # uvicorn raises it again after it has ended
             uvicorn.Server(config).run(sockets=[listening])
 
 
@@ -245,7 +246,9 @@ def _library() -> Any:
 
 def _listening(port: int) -> socket.socket:
     made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after a page that has just ended
+    made.setsockopt(
+        socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+    )  # reuse the port of a page that has just ended
     try:
         made.bind((_HOST, port))
         made.listen()

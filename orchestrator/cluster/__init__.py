@@ -1,1 +1,1 @@
-"""Cluster files of Ray's launcher: read, written, priced. Knows no sweep."""
+"""Reads, writes and checks cluster files of Ray's launcher. Knows no sweep."""

@@ -1,9 +1,9 @@
-"""A cluster file of `ray up`, as far as lp-sweep reads it: how many machines of which kind there
-may be, what each has, and what an hour of it costs.
+"""Reads a cluster file of `ray up`: how many machines of which kind may start, and the CPUs, GPUs
+and price per hour of each. Ray checks the rest itself.
 
-Ray checks the rest itself. Its launcher puts the file, completed, on the head node as
-`~/ray_bootstrap_config.yaml`: there a run reads how far its cluster can grow.
-`ray up` returns when the head is up; the machines that the file promises join one after the other.
+Ray's launcher copies the completed file to the head node as `~/ray_bootstrap_config.yaml`, where a
+run reads how far its cluster can grow. `ray up` returns when the head is up; the other machines
+join one after another.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ import yaml
 from lp_sweep.storage.errors import SpecError
 
 ON_HEAD = Path("~/ray_bootstrap_config.yaml")
-ACCELERATOR = "accelerator_type:"  # before the kind of GPU, in the resources of a node
-HEAD = "node:__internal_head__"  # a resource that the head node has
+ACCELERATOR = "accelerator_type:"  # prefix of the kind of GPU, in the resources of a node
+HEAD = "node:__internal_head__"  # a resource of the head node alone
 _FOR_ONE, _FOR_ALL = 600.0, 60.0  # seconds to wait for a first worker, and then for the others
 _LOOK_SECONDS = 2.0
 PRICES = "price_per_hour"  # under `metadata`, which Ray leaves alone: kind -> money
 
 
 class Kind(NamedTuple):
-    """One of `available_node_types`. `cpus` and `gpus` of a machine are None where the file leaves
-    them to be found; `accelerator` is Ray's name of its GPUs, if known; `most` machines of
-    it at a time; `price` of an hour, None where not said."""
+    """One of `available_node_types`. `cpus` and `gpus` of a machine are None if Ray has to detect
+    them; `accelerator` is Ray's name of its GPUs, if known; `least` and `most` count machines at a
+    time; `price` is per hour, None if not stated."""
 
     name: str
     head: bool
@@ -42,7 +42,7 @@ class Kind(NamedTuple):
 
 
 class ClusterFile(NamedTuple):
-    """`content` is as written, or completed by Ray."""
+    """`content` is as the user wrote it, or as Ray completed it."""
 
     path: Path
     content: dict[str, Any]
@@ -58,7 +58,7 @@ class ClusterFile(NamedTuple):
 
     @property
     def promised(self) -> int:
-        """Workers that come by themselves, whether there is work for them or not."""
+        """How many workers start even without work."""
         provider = self.content["provider"]
         if provider.get("type") == "local" and "worker_ips" in provider:
             own = len(provider["worker_ips"])
@@ -67,12 +67,12 @@ class ClusterFile(NamedTuple):
 
     @property
     def idle_minutes(self) -> float:
-        """That a worker without work stays."""
+        """How long a worker without work stays."""
         return float(self.content.get("idle_timeout_minutes", 5.0))  # Ray's default
 
     def largest(self, accelerator: str | None = None) -> list[Kind]:
-        """Each worker that the autoscaler may start, where the file says what it has; machines of
-        one's own are none of them: those just come. `accelerator`: only those with such GPUs."""
+        """Each worker that the autoscaler may start, if the file states its resources. A cluster of
+        your own machines has none. `accelerator`: only workers with such GPUs."""
         most = int(self.content.get("max_workers", 2))  # Ray's default
         machines = [
             kind
@@ -88,14 +88,14 @@ class ClusterFile(NamedTuple):
 
 
 def read_cluster_file(path: Path) -> ClusterFile:
-    """Raises SpecError for a file that can't be read, or is no cluster file."""
+    """Raises SpecError if the file can't be read or is not a cluster file."""
     path = path.expanduser()
     content = cluster_content(path)
     return ClusterFile(path, content, tuple(_kinds(content, path)))
 
 
 def cluster_content(path: Path) -> dict[str, Any]:
-    """A cluster file as written: that its keys are there, and no more. Raises SpecError."""
+    """The content as written. Checks only that the main keys are there. Raises SpecError."""
     content = yaml_content(path)
     if not isinstance(content, dict) or not {"cluster_name", "provider"} <= content.keys():
         raise SpecError(
@@ -106,7 +106,7 @@ def cluster_content(path: Path) -> dict[str, Any]:
 
 
 def yaml_content(path: Path) -> object:
-    """Raises SpecError for what is no file, or no YAML."""
+    """Raises SpecError if the file is missing or not YAML."""
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -144,14 +144,13 @@ def _kinds(content: Mapping[str, Any], path: Path) -> list[Kind]:
 
 
 def accelerator_of(resources: Mapping[str, Any]) -> str | None:
-    """Ray's name of a machine's GPUs: a key of its resources."""
+    """Ray's name of a machine's GPUs, from the keys of its resources."""
     found = [name for name in resources if name.startswith(ACCELERATOR)]
     return found[0].removeprefix(ACCELERATOR) if found else None
 
 
 def _amount(resources: Mapping[str, Any], name: str) -> float | None:
-    """Where a file states CPUs and no GPUs there are none; what it leaves out altogether Ray looks
-    up when the machine starts."""
+    """An amount that is left out is 0; without any resources Ray detects them at the start."""
     if not resources:
         return None
     return float(resources.get(name, 0))
@@ -170,14 +169,14 @@ def _prices(content: Mapping[str, Any], path: Path) -> dict[str, float]:
 
 
 def workers(nodes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Those that are alive, without the head."""
+    """The nodes that are alive, without the head."""
     return [node for node in nodes if node["Alive"] and HEAD not in node["Resources"]]
 
 
 def await_workers(
     file: ClusterFile, nodes: Callable[[], Sequence[Mapping[str, Any]]], tell: Callable[[str], None]
 ) -> None:
-    """Until all that come by themselves are there; what is late is taken in when it comes."""
+    """Waits until the promised workers have joined, but not forever: late ones can still join."""
     promised, begun = file.promised, time.monotonic()
     joined = len(workers(nodes()))
     if joined >= promised:
@@ -193,7 +192,7 @@ def await_workers(
 
 
 def knock(address: str) -> None:
-    """Raises OSError where nothing listens: Ray itself would try for minutes."""
+    """Raises OSError at once if nothing listens; Ray itself would try for minutes."""
     host, _, port = address.rpartition("://")[2].partition(":")
     if port.isdigit():
         socket.create_connection((host, int(port)), timeout=10).close()

@@ -1,8 +1,8 @@
-"""The text of a cluster file, from what a user wants and the versions that are installed here.
+"""Writes a cluster file from a template, the user's options and the versions installed here.
 
-The files that it fills lie in `templates/`, whole and with their comments; `%{name}` is a place to
-fill. A line that only some want begins with a place that is `# ` for the others, so that every
-file shows what else there is.
+The templates in `templates/` are complete and commented; `%{name}` is a place to fill. An optional
+line begins with a place that becomes `# ` if the line is not wanted, so every file shows the other
+options.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ import yaml
 
 from lp_sweep.orchestrator.cluster.wanted import CHANGE, DEFAULT_GPU, MACHINES, REGIONS, Wanted
 
-PYTHON = "3.11"  # what lp-sweep is tested with: constraints.txt
-UV = "0.13.9"  # also decides which 3.11 a machine gets that has none
+PYTHON = "3.11"  # the version of constraints.txt
+UV = "0.13.9"  # also chooses the 3.11 that a machine without one gets
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _APT = """\
   # CHANGE on another system than Ubuntu: what makes Python's venv
@@ -36,7 +36,9 @@ _KEYS_OF_S3 = """\
   # The store is S3's, at AWS or elsewhere, and a machine of Google's needs keys for it. CHANGE:
   # ~/.aws/credentials: ~/.aws/credentials
 """
-_GCP_CLIENT = {"google-api-python-client": "2.202.0"}  # with it Ray rents; Ray itself has none
+_GCP_CLIENT = {
+    "google-api-python-client": "2.202.0"
+}  # Ray needs it to start machines, but does not install it
 
 
 class _Template(string.Template):
@@ -44,9 +46,9 @@ class _Template(string.Template):
 
 
 def compose(wanted: Wanted, pins: Mapping[str, str]) -> str:
-    """The text of a cluster file. `pins`: versions by package, see `pins`.
+    """The text of a cluster file. `pins`: versions by package, as the function `pins` returns them.
 
-    Raises SpecError where `wanted` can't be had.
+    Raises SpecError if no machines fit `wanted`.
     """
     places = _places(wanted, pins) | (_rented(wanted) if wanted.provider in MACHINES else {})
     places["setup"] = _filled("cluster-setup.yaml", _setup(wanted, pins))
@@ -54,7 +56,7 @@ def compose(wanted: Wanted, pins: Mapping[str, str]) -> str:
 
 
 def _places(wanted: Wanted, pins: Mapping[str, str]) -> dict[str, str]:
-    """Where the user has not said what it is, an example in a comment, or the word CHANGE."""
+    """What the user has not stated becomes an example in a comment, or the word CHANGE."""
     own = wanted.provider == "onprem"
     key = wanted.ssh_key or ("~/.ssh/id_ed25519" if own else "~/.ssh/lp-sweep.pem")
     prices = wanted.prices or {"head": 0.2, "gpu": 0.6}
@@ -95,14 +97,14 @@ def _rented(wanted: Wanted) -> dict[str, str]:
 
 
 def _setup(wanted: Wanted, pins: Mapping[str, str]) -> dict[str, str]:
-    """The files and commands of each machine, the same for every provider."""
+    """The files and commands of each machine, for every provider."""
     environment = {"LP_SWEEP_STORE": _store(wanted)}
-    if wanted.provider == "aws":  # the bucket is where the machines are
+    if wanted.provider == "aws":  # the bucket is in the region of the machines
         environment["AWS_REGION"] = wanted.region or REGIONS["aws"]
     exports = (f"    export {name}={shlex.quote(text)}\n" for name, text in environment.items())
     pinned = {name: version for name, version in pins.items() if name != "lp-sweep"}
     pinned |= _GCP_CLIENT if wanted.provider == "gcp" else {}
-    extras = {"ray": "ray[default]"}  # the dashboard has the job API
+    extras = {"ray": "ray[default]"}  # includes the job API
     packages = " ".join(shlex.quote(f"{extras.get(name, name)}=={pinned[name]}") for name in pinned)
     return {
         "more_mounts": _KEYS_OF_S3 if wanted.provider == "gcp" else "",
@@ -136,9 +138,9 @@ def _scalar(text: str) -> str:
 
 
 def pins() -> dict[str, str]:
-    """The dependencies of lp-sweep and their versions here; `lp-sweep` itself first.
+    """The installed versions of lp-sweep, which is first, and of its dependencies.
 
-    Theirs without a local suffix: which build of torch fits (`+cpu`, `+cu130`) differs by machine.
+    Without a local suffix, since the right build of torch (`+cpu`, `+cu130`) differs by machine.
     """
     asked = [text for text in metadata.requires("lp-sweep") or [] if "extra ==" not in text]
     found = [_NAME.match(text) for text in asked]
@@ -148,14 +150,14 @@ def pins() -> dict[str, str]:
 
 
 def wheel_command() -> str:
-    """The command that puts the wheel of the installed lp-sweep into `./dist`."""
+    """The command that writes a wheel of the installed lp-sweep to `./dist`."""
     told = metadata.distribution("lp-sweep").read_text("direct_url.json")
     return wheel_command_of(json.loads(told) if told else None, metadata.version("lp-sweep"))
 
 
 def wheel_command_of(origin: Mapping[str, Any] | None, version: str) -> str:
-    """`origin` is a direct_url.json (PEP 610), which pip writes for all that it has from elsewhere
-    than from a registry: a folder, a wheel, a repository."""
+    """`origin`: the direct_url.json (PEP 610) that pip writes for a package from a folder, a wheel
+    or a repository; None for one from a registry."""
     if origin is None:
         return f"python -m pip download lp-sweep=={version} --no-deps -d dist"
     url = str(origin["url"])

@@ -1,8 +1,7 @@
-"""A cluster's jobs that are runs of ours: a command becomes one, and outlives whoever asked for it.
+"""Runs as jobs of a cluster, through Ray's job server (HTTP, on the head).
 
-Through Ray's job server (HTTP, on the head). What it keeps of a job is for all to read who may use
-the cluster, and stays until the cluster goes: no secret belongs into a job's command, metadata or
-environment.
+Every user of the cluster can read a job's command, metadata and environment until the cluster ends:
+never put a secret there.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from lp_sweep.orchestrator.cluster.clusterfile import knock
 from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.printable import short
 
-STOP_SECONDS = 120  # from SIGTERM to SIGKILL; after Ray's own 3 s a run may not have ended in order
+STOP_SECONDS = 120  # from SIGTERM to SIGKILL; Ray's default of 3 s is too short for a run
 SERVER = "RAY_APISERVER_ADDRESS"
 _OURS = "lp_sweep"  # in a job's metadata: the version of the lp-sweep that made it
 _CHATTY = (
@@ -35,8 +34,8 @@ _OVER = ("SUCCEEDED", "FAILED", "STOPPED")
 
 
 class Job(NamedTuple):
-    """A run as the job server has it; `status` is one of Ray's words, `driver_code` the run's own
-    exit code, None while it has none."""
+    """A run, from the job server. `status` is one of Ray's words; `driver_code` is the run's own
+    exit code, None if it has none."""
 
     id: str
     status: str
@@ -51,7 +50,7 @@ class Job(NamedTuple):
 
     @property
     def exit_code(self) -> int:
-        """The run's own, as a shell has it; 3 where it was stopped; 4 where Ray has lost it."""
+        """The run's own as in a shell, 3 if it was stopped, 4 if Ray has lost it."""
         if self.status == "STOPPED":
             return 3
         if self.driver_code is None:
@@ -63,8 +62,8 @@ class Job(NamedTuple):
 
 
 class Jobs:
-    """The runs among a cluster's jobs. Every method raises PreflightError where the server is away
-    or refuses."""
+    """The runs among a cluster's jobs. Every method raises PreflightError if the server is
+    unreachable or refuses."""
 
     def __init__(self, address: str | None) -> None:
         if find_spec("aiohttp") is None:
@@ -76,7 +75,7 @@ class Jobs:
         with self._answered():
             if address:
                 knock(address)
-                os.environ[SERVER] = address  # by this and RAY_ADDRESS Ray overrules its argument
+                os.environ[SERVER] = address  # this and RAY_ADDRESS overrule the argument
             from ray.job_submission import JobSubmissionClient
 
             for name in _CHATTY:
@@ -84,7 +83,7 @@ class Jobs:
             self._client: Any = JobSubmissionClient(address)
 
     def submit(self, id_: str, command: str, *, sweep: str, folder: Path | None = None) -> None:
-        """`command`: for the head's shell. `folder`: goes along, and the job begins in it."""
+        """`command` is for the head's shell. `folder` is sent, and the job starts in it."""
         environment: dict[str, Any] = {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)}}
         if folder:
             environment["working_dir"] = str(folder)
@@ -101,8 +100,8 @@ class Jobs:
         return [_job(job) for job in sorted(found, key=lambda job: -(job.start_time or 0))]
 
     def follow(self, id_: str, write: Callable[[str], bool]) -> bool:
-        """Everything that the job prints, from its beginning to its end; False: `write` gave
-        False, nobody reads any more."""
+        """Writes all output of the job, from its beginning to its end. Returns False as soon as
+        `write` does: nobody reads any more."""
 
         async def lines() -> bool:
             async for text in self._client.tail_job_logs(id_):
@@ -118,13 +117,13 @@ class Jobs:
             return str(self._client.get_job_logs(id_))
 
     def stop(self, id_: str) -> Job | None:
-        """SIGTERM, and after STOP_SECONDS SIGKILL: the job as it is once it is over."""
+        """Sends SIGTERM, and after STOP_SECONDS SIGKILL. Returns the ended job."""
         with self._answered():
             self._client.stop_job(id_)
         return self.ended(id_, STOP_SECONDS + 30)
 
     def ended(self, id_: str, seconds: float) -> Job | None:
-        """The job, over; None where it isn't after so many seconds."""
+        """Waits for the job to end. Returns None if it has not ended after so many seconds."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             job = next((job for job in self.all() if job.id == id_), None)
@@ -135,7 +134,7 @@ class Jobs:
 
     @contextlib.contextmanager
     def _answered(self) -> Iterator[None]:
-        """The many errors of Ray and its HTTP clients as one sentence."""
+        """Turns the many errors of Ray and its HTTP clients into a PreflightError."""
         from aiohttp import ClientError
         from ray.exceptions import RayError
 

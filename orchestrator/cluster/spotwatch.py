@@ -1,8 +1,8 @@
-"""Watches one machine for its cloud's notice that it will be taken, and has Ray drain its node.
+"""Waits for a cloud's preemption notice on one machine, then asks Ray to drain the node.
 
-Ray does not look for such notices. A node that is drained gets no new work, and what dies with it
-counts as preempted. `lp-sweep cluster watch-spot` is this, on each spot machine beside Ray. It
-needs nothing of a run, and outlives a metadata service and a cluster that are away for a while.
+Ray does not read such notices. A drained node gets no new work, and its lost trials count as
+preempted. `lp-sweep cluster watch-spot` runs this on each spot machine, next to Ray and independent
+of any run. It survives a metadata service or a cluster that is unreachable for a while.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from typing import NamedTuple
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
 
-_AWS_SECONDS, _GCP_SECONDS = 120.0, 30.0  # from a notice to its machine's end, as the clouds say
+_AWS_SECONDS, _GCP_SECONDS = 120.0, 30.0  # from the notice to the end of the machine
 
 
 class Notice(NamedTuple):
-    """The machine will be taken in so many `seconds`."""
+    """The cloud will take the machine in so many `seconds`."""
 
     text: str
     seconds: float
 
 
 class Cloud(NamedTuple):
-    """`look(url, every)`: the notice, or None while there is none; it takes at most some `every`
-    seconds. Raises OSError, HTTPException or ValueError where the service gives no answer."""
+    """`look(url, every)` returns the notice, or None while there is none. It takes about `every`
+    seconds at most, and raises OSError, HTTPException or ValueError if there is no answer."""
 
     url: str
     look: Callable[[str, float], Notice | None]
 
 
 def aws_notice(url: str, every: float) -> Notice | None:
-    """EC2 User Guide, "Spot Instance interruption notices" and "Use IMDSv2": 404 without one."""
+    """EC2 User Guide, "Spot Instance interruption notices" and "Use IMDSv2"; 404: no notice."""
     wait = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
     token = _ask(Request(f"{url}/latest/api/token", method="PUT", headers=wait), every)
     headers = {"X-aws-ec2-metadata-token": token}
@@ -59,8 +59,8 @@ def _seconds_until(text: str) -> float:
 
 
 def gcp_notice(url: str, every: float) -> Notice | None:
-    """Compute Engine documentation, "Preemptible VM instances" and "Query VM metadata": the answer
-    comes when the value changes, or after timeout_sec."""
+    """Compute Engine documentation, "Preemptible VM instances" and "Query VM metadata": it answers
+    when the value changes, or after timeout_sec."""
     path = "/computeMetadata/v1/instance/preempted"
     wait = f"?wait_for_change=true&timeout_sec={int(every)}" if every >= 1 else ""
     headers = {"Metadata-Flavor": "Google"}
@@ -77,7 +77,9 @@ CLOUDS = {
 
 
 def _ask(request: Request, every: float) -> str:
-    direct = build_opener(ProxyHandler({}))  # of this very machine: no proxy has its metadata
+    direct = build_opener(
+        ProxyHandler({})
+    )  # never through a proxy: the metadata are this machine's own
     with direct.open(request, timeout=2 * every) as answer:
         return str(answer.read(10_000).decode("utf-8", "replace"))
 
@@ -88,7 +90,7 @@ def wait_for_notice(
     say: Callable[[str], None],
     sleep: Callable[[float], None] = time.sleep,
 ) -> Notice:
-    """Looks every so many seconds until there is one. An unreachable service is reported once."""
+    """Looks every so many seconds until there is a notice. Reports an unreachable service once."""
     away = False
     while True:
         began = time.monotonic()
@@ -114,7 +116,8 @@ def drain(
     say: Callable[[str], None],
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """Whether Ray took the notice: `ask_ray(text, seconds left)`, tried until the machine's end."""
+    """Calls `ask_ray(text, seconds left)` until it succeeds or the machine ends. Returns whether it
+    did."""
     end = time.monotonic() + notice.seconds
     while True:
         left = max(0.0, end - time.monotonic())

@@ -1,7 +1,7 @@
-"""Whether a cluster file can be used, found before `ray up` spends money.
+"""Finds the mistakes of a cluster file before `ray up` costs money.
 
-Ray's own validator checks what is Ray's, and boto3's what goes to AWS. This file adds what neither
-knows: prices, files to send, the versions of this installation, and lines still to change.
+Ray's own validator checks Ray's part, and boto3's what is sent to AWS. This module adds what
+neither knows: prices, files to send, the versions installed here, and lines still to change.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _VERSIONS = {
 
 
 class Mistake(NamedTuple):
-    """`keys` lead to the place in the file; `line` counts from 1."""
+    """`keys` are the path to the place in the file; `line` counts from 1."""
 
     what: str
     keys: tuple[str | int, ...] = ()
@@ -48,11 +48,10 @@ class Mistake(NamedTuple):
 
 
 def mistakes_of(path: Path) -> list[Mistake]:
-    """Everything found wrong with a file of `ray up` or of KubeRay, each with its line where it has
-    one.
+    """All mistakes of a file for `ray up` or KubeRay, with their lines if known.
 
-    Raises SpecError for a file that can't be read, or is no cluster file at all, and
-    PreflightError where Ray's launcher is not installed.
+    Raises SpecError if the file can't be read or is not a cluster file, and PreflightError if
+    Ray's launcher is not installed.
     """
     path = path.expanduser()
     content = yaml_content(path)
@@ -73,7 +72,7 @@ def mistakes_of(path: Path) -> list[Mistake]:
 
 
 def _refused_by_ray(content: dict[str, Any]) -> Iterator[Mistake]:
-    """Does with the file what `ray up` does before it asks the cloud anything."""
+    """Does what `ray up` does with the file before it contacts the cloud."""
     try:
         import click
         import jsonschema
@@ -86,7 +85,7 @@ def _refused_by_ray(content: dict[str, Any]) -> Iterator[Mistake]:
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             validate_config(prepare_config(copy.deepcopy(content)))
     except click.ClickException:
-        pass  # it has printed why
+        pass  # Ray has printed why
     except jsonschema.ValidationError as error:
         yield _of_schema(error)
     except Exception as error:  # of any type: a missing key is a KeyError, of no message
@@ -107,7 +106,7 @@ def _of_schema(error: Any) -> Mistake:
 
 
 def _refused_by_autoscaler(content: dict[str, Any]) -> Iterator[Mistake]:
-    """A RayCluster: Ray's autoscaler reads its sizes. The rest only Kubernetes checks."""
+    """Reads a RayCluster as Ray's autoscaler does. Only Kubernetes can check the rest."""
     try:
         from ray.autoscaler._private.kuberay import autoscaling_config
     except ImportError as error:
@@ -121,8 +120,8 @@ def _refused_by_autoscaler(content: dict[str, Any]) -> Iterator[Mistake]:
 
 
 def _refused_by_aws(content: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Ray hands `node_config` to EC2 as it is: a slip in it is found when the machine starts, or a
-    spot machine is an on-demand one."""
+    """Ray passes `node_config` to EC2 unchecked: a typo would fail at the start of a machine, or
+    make a spot machine an on-demand one."""
     if content["provider"]["type"] != "aws":
         return
     for name, kind in content.get("available_node_types", {}).items():
@@ -166,7 +165,7 @@ def _wrong_prices(path: Path) -> Iterator[Mistake]:
 
 
 def _missing_files(file: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Ray looks for them where it is started, and not beside the file."""
+    """Ray looks for them in the current folder, not next to the file."""
     places: dict[tuple[str, str], Any] = {
         ("file_mounts", to): here for to, here in file.get("file_mounts", {}).items()
     }
@@ -192,7 +191,7 @@ def _lines_to_change(text: str) -> Iterator[Mistake]:
 
 
 def _line(node: Any, keys: Iterable[str | int]) -> int | None:
-    """The line of the innermost of the keys that the file has; None without keys."""
+    """The line of the innermost key that is in the file; None without keys."""
     line = None
     for key in keys:
         entries = {}

@@ -1,8 +1,8 @@
-"""The options of `lp-sweep cluster init`, checked.
+"""The checked options of `lp-sweep cluster init`.
 
-Everything here ends up in YAML and in shell commands on other machines: names are narrow, and what
-may be anything (a store, the path of a key) is one printable line, which is quoted. Prices change
-by the hour and the region: nothing is looked up, the user states them.
+All of them end up in YAML and in shell commands on other machines. So names allow few characters,
+and free text (a store, the path of a key) is one printable line, which is quoted. Prices differ by
+hour and region, so the user states them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lp_sweep.storage.printable import choose, listed, shown
 
 
 class Machine(NamedTuple):
-    """One instance type. `accelerator` is what GCP attaches where the type itself has no GPU."""
+    """One instance type. `accelerator` is what GCP attaches to a type without a GPU."""
 
     instance: str
     cpus: int
@@ -25,8 +25,8 @@ class Machine(NamedTuple):
     accelerator: str | None = None
 
 
-# https://aws.amazon.com/ec2/instance-types/ (accelerated computing): the smallest machine of each
-# GPU, since a trial needs one. A100 is let by eight only.
+# https://aws.amazon.com/ec2/instance-types/ (accelerated computing): the smallest machine with each
+# GPU, since a trial needs one GPU. A100 comes only by eight.
 AWS = {
     "a10g": Machine("g5.xlarge", cpus=4, gpus=1, memory_gib=16),
     "a100": Machine("p4d.24xlarge", cpus=96, gpus=8, memory_gib=1152),
@@ -47,7 +47,7 @@ GCP = {
 
 MACHINES = {"aws": AWS, "gcp": GCP}
 
-# What would cost money and fail: said by name, since many clouds still let them.
+# GPUs that clouds still offer, but that would cost money and fail.
 REFUSED = {
     "v100": "torch's wheels are built with CUDA 13, which has no code for Volta",
     "p100": "torch's wheels are built with CUDA 13, which has no code for Pascal",
@@ -58,7 +58,7 @@ PROVIDERS = ("aws", "gcp", "onprem", "kuberay")
 KINDS = ("head", "gpu")
 DEFAULT_GPU = {"aws": "a10g", "gcp": "l4"}
 REGIONS = {"aws": "us-west-2", "gcp": "us-central1"}
-CHANGE = "CHANGE-"  # begins what only the user knows
+CHANGE = "CHANGE-"  # prefix of values that only the user knows
 
 _EVERY = {"name", "store"}
 _CLOUD = _EVERY | {"gpus", "gpu_type", "on_demand", "region", "prices", "ssh_user", "ssh_key"}
@@ -68,7 +68,7 @@ TAKES = {
     "onprem": _EVERY | {"head_ip", "worker_ips", "ssh_user", "ssh_key"},
     "kuberay": _EVERY | {"gpus", "image"},
 }
-# As RFC 1123 and the labels of GCP want names; users as useradd does.
+# Names follow RFC 1123 and GCP's labels, users follow useradd.
 _FORMS = {
     "name": (re.compile(r"[a-z][a-z0-9-]{0,38}[a-z0-9]"), "small letters, digits and -, as lab-2"),
     "region": (re.compile(r"[a-z]{2,20}(-[a-z0-9]{1,20}){1,3}"), "a region such as us-west-2"),
@@ -84,8 +84,8 @@ _FORMS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """`gpus` in all, at most; money is per hour of a machine; `prices` are by kind of machine.
-    None: the provider's default."""
+    """`gpus` is the maximum in total; money is per hour of a machine; `prices` are by kind of
+    machine. None means the provider's default. Raises SpecError."""
 
     provider: str
     name: str = "lp-sweep"
@@ -115,8 +115,7 @@ class Wanted:
 
     @property
     def machine(self) -> Machine:
-        """The rented machine; only where the provider lets any. Raises SpecError where the GPUs do
-        not fill machines of it."""
+        """The instance type of a cloud. Raises SpecError if `gpus` does not fill whole machines."""
         machine = MACHINES[self.provider][self.gpu_type or DEFAULT_GPU[self.provider]]
         if self.most_gpus % machine.gpus:
             up = -(-self.most_gpus // machine.gpus) * machine.gpus
@@ -163,12 +162,12 @@ class Wanted:
         asked = {"--max-price": self.max_price}
         asked |= {f"--price {kind}": price for kind, price in self.prices.items()}
         for name, price in asked.items():
-            if price is not None and not 0.001 <= price < 1e5:  # NaN, too
+            if price is not None and not 0.001 <= price < 1e5:  # also refuses NaN
                 raise SpecError(f"{name} is {price}: give money per hour, such as 0.6.")
         for kind in self.prices.keys() - set(KINDS):
             raise SpecError(f"--price {shown(kind)}: the kinds are {listed(KINDS)}, as gpu=0.6.")
 
 
 def option(name: str) -> str:
-    """The option of the command line that a field is."""
+    """The command-line option of a field."""
     return "--price" if name == "prices" else f"--{name.replace('_', '-')}"

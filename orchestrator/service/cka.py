@@ -1,4 +1,4 @@
-"""Linear CKA between two networks that a store kept, without Ray."""
+"""`cka`: linear CKA between two networks that a store kept, without Ray."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ PRETRAINED = "pretrained"
 
 
 def compare(request: Request, names: tuple[str, str], cache_dir: Path) -> dict[str, Any]:
-    """Measures and stores it, unless the store has it. Gives a row of PROFILES.
+    """Returns the row of PROFILES, after measuring and storing it if the store lacks it.
 
-    names: two trials of the sweep, or the second `pretrained`. Raises SpecError, StoreError.
+    names: two trials of the sweep; the second may be `pretrained`. Raises SpecError, StoreError.
     """
     made = planned(request)
     store = existing(made.location)
@@ -44,7 +44,7 @@ def compare(request: Request, names: tuple[str, str], cache_dir: Path) -> dict[s
 
 
 def _work(plan: Plan, name: str) -> Work:
-    """The trial of the sweep whose identifier begins so."""
+    """The only trial of the sweep whose identifier begins with `name`."""
     found = [work for id_, work in plan.trials.items() if id_.startswith(name)]
     if len(found) == 1:
         return found[0]

@@ -1,7 +1,7 @@
-"""Asks every node of a cluster that is up whether it can do a sweep, before the sweep spends money.
+"""`cluster check`: whether every node of a running cluster can run a sweep, before it costs money.
 
-Joins the cluster as a run does, waits for the same machines, and hands out no work. What is wrong
-is told, not raised.
+Joins the cluster and waits for machines as a run does, but starts no trial. Problems are returned,
+not raised.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.storage.errors import PreflightError, StoreError
 
-DRIVER = "driver"  # what concerns no node, but the machine that asks
+DRIVER = "driver"  # named in findings about the machine that asks
 _ITS_LOG = "the launcher's log is /tmp/ray/session_latest/logs/monitor.out"
 
 
 class Question(NamedTuple):
-    """The work that a cluster is checked for. `location`: of the store, if one is named; `sweep`
-    None: any."""
+    """What a cluster is checked for: `location` of the store, None for none; `sweep`, None for
+    machines and store alone."""
 
     location: str | None
     sweep: Sweep | None
@@ -49,12 +49,12 @@ class Question(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """The nodes by name, and the problems that were found."""
+    """The nodes in order of their names, and the problems."""
 
     nodes: list[Node]
     findings: list[Finding]
-    store_seen: bool  # by the driver: nodes were asked whether they see it as well
-    shipped: int  # models and data that nodes get through the store
+    store_seen: bool  # by the driver, so nodes were asked whether they see it as well
+    shipped: int  # models and data sets that nodes get through the store
 
     @property
     def can_run(self) -> bool:
@@ -62,7 +62,7 @@ class Checked(NamedTuple):
 
 
 def check_cluster(address: str, question: Question, tell: Callable[[str], None]) -> Checked:
-    """Raises PreflightError where no cluster is up at the address."""
+    """Raises PreflightError if no cluster is running at the address."""
     with connection(address):
         import ray
 
@@ -85,13 +85,13 @@ def check_cluster(address: str, question: Question, tell: Callable[[str], None])
 def _ask(
     question: Question, probe: Probe | None, of_ray: Sequence[Mapping[str, Any]]
 ) -> list[Node]:
-    """Versions first: a node with another lp-sweep may not understand the rest."""
+    """Asks for versions first: a node with another lp-sweep may not understand the rest."""
     hub = of_hub(question.sweep) if question.sweep else OfHub()
     versions = ask_each_node(node_versions)
     asked = Asked(probe, hub, question.cache_dir, question.offline)
     looks = ask_each_node(look, asked)
     before = time.time()
-    clocks = on_each_node(time.time)  # of processes that are there by now: within moments
+    clocks = on_each_node(time.time)  # quick, since the processes have started by now
     after = time.time()
     nodes = []
     for node in of_ray:
@@ -110,12 +110,13 @@ def _ask(
 
 
 def clock_off(before: float, there: float, after: float) -> float:
-    """Seconds by which a clock is off at least, that was read between two looks at our own."""
+    """The smallest error, in seconds, of a clock that showed `there` between our `before` and
+    `after`."""
     return min(0.0, there - before) or max(0.0, there - after)
 
 
 def missing_machines(file: ClusterFile, of_ray: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    """Machines that come by themselves, and have not; by their address where the file has it."""
+    """Machines that start without being asked for but have not joined, by address if known."""
     joined = workers(of_ray)
     if (late := file.promised - len(joined)) <= 0:
         return
@@ -128,7 +129,7 @@ def missing_machines(file: ClusterFile, of_ray: Sequence[Mapping[str, Any]]) -> 
 
 
 def _own_inputs(question: Question) -> list[Finding]:
-    """Models and data that the nodes get from here through the store; what can't be pinned."""
+    """Problems of models and data that the driver ships, and of those that can't be pinned."""
     sweep = question.sweep
     if sweep is None:
         return []
@@ -152,7 +153,7 @@ def _shipped(sweep: Sweep | None) -> int:
 
 @contextmanager
 def _store(location: str | None, findings: list[Finding]) -> Iterator[Probe | None]:
-    """Its probe; None where there is none to look for, with why among the findings."""
+    """A probe in the store. None without a store, or with one that fails: then adds a finding."""
     with ExitStack() as stack:
         probe = None
         try:
@@ -171,7 +172,7 @@ def _slots(
     file: ClusterFile | None,
     of_ray: Callable[[], Sequence[Mapping[str, Any]]],
 ) -> Iterator[Finding]:
-    """Whether a trial fits anywhere: into the resources, and into the memory of a GPU."""
+    """Findings if a trial fits nowhere: into the resources, or the memory of a GPU."""
     if question.sweep is None:
         return
     try:

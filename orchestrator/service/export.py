@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 def export_trial(asked: ExportOptions, tell: Callable[[str], None] = say) -> Exported:
-    """The network in the folder `out`, which is there at the end or not at all. `tell` takes a line
-    of progress. Raises LpSweepError."""
+    """Writes the network to the folder `out`, which appears complete or not at all. `tell` gets
+    lines of progress. Raises LpSweepError."""
     if (asked.trial is None) == (asked.best is None):
         raise SpecError("name either a trial, or a task for its best network.")
     from lp_sweep.orchestrator.export.folder import check_free
@@ -69,8 +69,8 @@ def prune_model(
     force: bool = False,
     tell: Callable[[str], None] = say,
 ) -> Pruned:
-    """A folder or a model of the hub, without the layers that `strategy` drops (or of `layers`
-    alone, 1-based), not fine-tuned, in the folder `out`. Raises LpSweepError."""
+    """Writes a model, from a folder or the hub, to the folder `out`: without the layers that
+    `strategy` drops, or with `layers` (1-based) alone, and not fine-tuned. Raises LpSweepError."""
     from lp_sweep.orchestrator.export.folder import check_free
     from lp_sweep.orchestrator.export.prunedfolder import chosen_layers, prune
     from lp_sweep.orchestrator.inputs.models import find_model
@@ -99,7 +99,7 @@ def _check_onnx_packages() -> None:
 def _chosen(
     store: Store, asked: ExportOptions, tell: Callable[[str], None]
 ) -> tuple[Mapping[str, Any], Chosen]:
-    """A record, and why it is that one."""
+    """The record, and why it was chosen."""
     from lp_sweep.analysis.views import open_views
     from lp_sweep.orchestrator.export import choice
 
@@ -126,8 +126,8 @@ def _chosen(
 
 
 def _caution(store: Store, record: Mapping[str, Any], best: Best | None) -> str:
-    """Where the network, or the one with all layers, is no better than guessing. Of the latter the
-    choice of the best has spoken already."""
+    """A warning if the network, or the full model, is no better than guessing. The choice of the
+    best network has already warned about the full model."""
     from lp_sweep.analysis.notes import untaught_network
     from lp_sweep.orchestrator.export.card import full_record
     from lp_sweep.orchestrator.export.places import spec_of
@@ -137,8 +137,8 @@ def _caution(store: Store, record: Mapping[str, Any], best: Best | None) -> str:
 
 
 def _sweep(asked: ExportOptions, tell: Callable[[str], None]) -> Sweep | None:
-    """The sweep of the file. A default file that can't be used is skipped: the hub may be all that
-    is needed."""
+    """The sweep file's sweep. An unusable default file is skipped with a note, since model and data
+    may all be on the hub."""
     request = Request(
         asked.file or "sweep.yaml",
         data_dir=asked.data_dir,
@@ -157,7 +157,7 @@ def _sweep(asked: ExportOptions, tell: Callable[[str], None]) -> Sweep | None:
 
 
 def _files_of(model: ModelInput, revision: str | None, offline: bool) -> Path:
-    """The folder of its files, fetched where they are the hub's. Raises PreflightError."""
+    """The folder of the model's files, downloaded if needed. Raises PreflightError."""
     if not model.of_hub:
         return Path(model.path)
     from lp_sweep.orchestrator.inputs import hub

@@ -1,4 +1,4 @@
-"""`plan`: what a sweep file asks for, what the store has of it, and what the rest takes."""
+"""`plan`: what a sweep file asks for, what the store lacks, and an estimate for the rest."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ _SHARED_SHOWN = 8
 
 
 class PlanAnswer(NamedTuple):
-    """A plan with its estimate, as people (`text`) and programs (`plain`) read it."""
+    """A plan with its estimate, for people (`text`) and programs (`plain`)."""
 
     made: Planned
     estimate: Estimate
     rates: Rates
-    slots: int  # of the runs at work on the sweep, 0 where there is none
+    slots: int  # of the active runs of the sweep
     cost: Cost | None  # on the cluster of the cluster file
-    data: Sequence[TaskData]  # of the tasks whose rows were read
+    data: Sequence[TaskData]  # for tasks whose rows were read
 
     def plain(self) -> dict[str, Any]:
-        """One object. An estimate `at_most`, while a search may ask for more, has no band."""
+        """One JSON object. An estimate has no band while it is `at_most`, because of a search."""
         plan, estimate = self.made.plan, self.estimate
         return {
             "sweep": plan.sweep.name,
@@ -98,19 +98,19 @@ class PlanAnswer(NamedTuple):
 
 
 def plan(request: Request, cluster_file: Path | None = None) -> PlanAnswer:
-    """`cluster_file`: the cluster whose wall time and price are estimated. Writes nothing. Raises
-    LpSweepError."""
+    """`cluster_file`: the cluster for which wall time and price are estimated. Writes nothing.
+    Raises LpSweepError."""
     from lp_sweep.orchestrator.cluster.clusterfile import read_cluster_file
     from lp_sweep.orchestrator.engine.capacity import PerTrial, at_its_largest
     from lp_sweep.orchestrator.inputs.checks import check_small_files
 
     file = read_cluster_file(cluster_file) if cluster_file else None
-    with collector_paused():  # objects of every cell, and none of them garbage
+    with collector_paused():  # planning allocates only long-lived objects
         made = planned(request)
         notes, data = check_small_files(made.sweep, made.plan.inputs_needed())
         made.sweep.notes.extend(notes)
         largest = at_its_largest(file, PerTrial.of(made.sweep.spec)) if file else None
-        gpu = bool(largest.slots.gpus) if largest else None  # what the rule of thumb is to be of
+        gpu = bool(largest.slots.gpus) if largest else None  # the device of the rule of thumb
         tokens = {task.task: task.tokens for task in data if task.tokens}
         rates = Rates(made.ledger.timings, made.sweep.recipe, gpu=gpu, tokens=tokens)
         hours = estimate(made.plan, rates)
@@ -134,7 +134,7 @@ def _slots_at_work(made: Planned) -> int:
 
 
 def prefetch(request: Request) -> Prefetched:
-    """Download models and data sets at pinned revisions, for `offline`. Raises LpSweepError."""
+    """Downloads models and data sets at pinned revisions. Raises LpSweepError."""
     from lp_sweep.orchestrator.inputs.prefetch import prefetch as fetch
 
     if request.is_built_in:
@@ -148,7 +148,7 @@ def prefetch(request: Request) -> Prefetched:
 
 
 def _cost_json(cost: Cost) -> dict[str, Any]:
-    """`price` and `price_per_hour` are null where the file lacks a price."""
+    """`price` and `price_per_hour` are null if the file lacks a price."""
     return {
         "file": str(cost.file.path),
         "slots": cost.slots,
@@ -203,7 +203,7 @@ def _counts(plan: Plan) -> list[str]:
 
 
 def _of_measures(plan: Plan) -> dict[str, int]:
-    """Measurements by state: `layers`, and of them apart `teachers`, the logits of train rows."""
+    """Measurements by state: `layers`, and separately `teachers`, the logits of train rows."""
     items = [(m.id, m.spec.measure) for found in plan.measures.values() for m in found]
     specs = {id_: work.spec for id_, work in plan.profiles.items()}
     items += [(id_, TEACHER) for id_, s in specs.items() if getattr(s, "measure", "") == TEACHER]
@@ -213,7 +213,7 @@ def _of_measures(plan: Plan) -> dict[str, int]:
 
 
 def _hours(estimate: Estimate, slots: int) -> list[str]:
-    """The whole, and where there are several tasks each of them."""
+    """The estimate, and one for each task if there are several."""
     if not estimate.hours:
         return [f"  estimate   {estimate.basis}"]
     unit = "of GPU time, one trial per GPU" if estimate.on_gpu else "on one slot"
@@ -227,12 +227,12 @@ def _hours(estimate: Estimate, slots: int) -> list[str]:
 
 
 def _about(hours: Span) -> str:
-    """`about 3 min (1 to 13)`; without a band it is the most that it can be."""
+    """`about 3 min (1 to 13)`, or `at most 3 min` without a band."""
     return f"{'at most' if hours.low is None else 'about'} {duration(hours)}"
 
 
 def _cost_lines(cost: Cost) -> list[str]:
-    """The wall time, and the price or how to state one."""
+    """The wall time, and the price or how to state it."""
     machines = ", ".join(f"{count} {kind}" for kind, count in cost.machines.items())
     wall = f"{_about(cost.hours)} with all of them at work"
     lines = [f"  cluster    {cost.slots:>9,}   slots on {machines}: {wall}", _price(cost)]
@@ -279,7 +279,7 @@ def _states(totals: Mapping[str, int], name: str) -> str:
 
 
 def _kinds(plan: Plan) -> str:
-    """`to fine-tune`, or how many of them are to fine-tune and how many are scored as they are."""
+    """`to fine-tune`, or how many networks to fine-tune and how many to score untrained."""
     untrained = _untrained(plan, plan.trials)
     if not untrained:
         return "to fine-tune"
@@ -287,14 +287,14 @@ def _kinds(plan: Plan) -> str:
 
 
 def _untrained(plan: Plan, ids: Iterable[str]) -> int:
-    """How many of these trials train nothing of their own."""
+    """How many of these trials do not train."""
     specs = (plan.trials[id_].spec for id_ in ids if id_ in plan.trials)
     return sum(getattr(spec, "procedure", "") in UNTAUGHT for spec in specs)
 
 
 def _to_do(plan: Plan, work: Iterable[Work]) -> str:
-    """The kinds of work, unless all of it is to fine-tune new networks. Failures of lost workers
-    and missing inputs are retried."""
+    """The kinds of work, if it is more than fine-tuning new networks; and how many failed before
+    and are retried, since a worker was lost or an input was missing."""
     ids = {item.id for item in work}
     again = ids & plan.trained_again()
     measured = (ids & plan.known.trials) - again
@@ -317,7 +317,7 @@ def _to_do(plan: Plan, work: Iterable[Work]) -> str:
 
 
 def _matrix(plan: Plan) -> list[str]:
-    """Cells by model and strategy, with their K or thresholds."""
+    """For each model and strategy its K or thresholds; then procedures, tasks and seeds."""
     points: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
     for cell in plan.cells:
         point = cell.asked.k if cell.asked.threshold is None else cell.asked.threshold
@@ -346,14 +346,14 @@ def _matrix(plan: Plan) -> list[str]:
 
 
 def _task(task: TaskInput) -> str:
-    """`claims (F1 of 'fraud')`: the metric where it is of one named class."""
+    """`claims (F1 of 'fraud')`: with the metric if it is about one class."""
     definition = task.definition
     metric = metric_name(definition.metric, definition.positive)
     return f"{task.name} ({heading('', metric).strip()})" if definition.positive else task.name
 
 
 def _shared(plan: Plan) -> list[str]:
-    """Which cells are one network, over all tasks and seeds."""
+    """Names that mean the same network, over all tasks and seeds."""
     by_trial: dict[tuple[str, tuple[int, ...], str], dict[str, None]] = defaultdict(dict)
     for cell in plan.cells:
         if cell.kept and cell.trial_id:

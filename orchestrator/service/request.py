@@ -23,7 +23,7 @@ from lp_sweep.storage.store import Store, is_store
 
 
 class Planned(NamedTuple):
-    """A plan over what the store has, and where that is. The store may not exist yet."""
+    """A plan that knows what the store has. The store at `location` may not exist yet."""
 
     file: SweepFile
     sweep: Sweep
@@ -33,8 +33,8 @@ class Planned(NamedTuple):
 
 
 def planned(request: Request, *, patience: float = 0.0, cache_dir: Path | None = None) -> Planned:
-    """Reads the file, its inputs and its store. Writes nothing but, with `cache_dir`, what an
-    earlier run on this machine could not bring to the store."""
+    """Reads the file, its inputs and its store. With `cache_dir`, also sends records to the store
+    that an earlier run on this machine could not send; otherwise writes nothing."""
     file = request.sweep_file()
     sweep = request.resolved(file)
     location = request.location(file)

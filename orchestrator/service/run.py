@@ -1,7 +1,4 @@
-"""`run`, `resume` and `retry`: plan, check what must be there, run.
-
-What a user should know on the way goes to `tell`, a line at a time.
-"""
+"""`run`, `resume` and `retry`: plan, check the inputs, run. `tell` gets notes for the user."""
 
 from __future__ import annotations
 
@@ -31,14 +28,14 @@ from lp_sweep.storage.printable import say
 from lp_sweep.storage.redact import redact_text
 from lp_sweep.storage.store import Store, is_store
 
-_SLOW_SECONDS = 0.7  # what is done by then needs no word
-_STORE_PATIENCE = 600.0  # seconds over which a store that refuses is asked again
+_SLOW_SECONDS = 0.7  # a step that takes longer is announced
+_STORE_PATIENCE = 600.0  # seconds for which an unreachable store is retried
 _OF_A_CLUSTER = "is about a cluster. Keep one of them."
 _OF_MACHINES = "counts a cluster's machines. Use --max-hours."
 
 
 class RunResult(NamedTuple):
-    """A run that came to its end, in whatever way."""
+    """How a run ended: complete, with failures, or stopped."""
 
     outcome: Outcome
     store: Store
@@ -46,17 +43,17 @@ class RunResult(NamedTuple):
 
     @property
     def exit_code(self) -> int:
-        """That of the command: 0 where the sweep is complete."""
+        """The exit code of `lp-sweep run`: 0 if the sweep is complete."""
         outcome = self.outcome
         if outcome.stopped_by:
             return {"failures": 1, "SIGINT": 130}.get(outcome.stopped_by, 3)
         if self.left_failed:
             return 1
-        return 3 if outcome.plan.missing() else 0  # after a retry, which leaves what is not tried
+        return 3 if outcome.plan.missing() else 0  # a retry may leave work undone
 
     @property
     def left_failed(self) -> int:
-        """Trials and measurements of the sweep that have failed, in this run or before."""
+        """How many trials and measurements of the sweep have failed, in this run or before."""
         plan = self.outcome.plan
         measures = (item.id for items in plan.measures.values() for item in items)
         others = {*plan.profiles, *plan.speeds, *measures} & plan.known.failed.keys()
@@ -64,7 +61,7 @@ class RunResult(NamedTuple):
         return failed + len(others - plan.known.profiles.keys())
 
     def summary(self) -> dict[str, Any]:
-        """As `run --json` prints it."""
+        """The object that `run --json` prints."""
         outcome = self.outcome
         return {
             "totals": outcome.plan.totals(),
@@ -81,14 +78,14 @@ def run(
     tell: Callable[[str], None] = say,
     events: Callable[[str], object] | None = None,
 ) -> RunResult:
-    """Do what is missing, or try again what has failed. In a program's main thread. `events` gets
-    what happens as it does, a JSON object a line. A trial that fails is in the result. Raises
-    SpecError, PreflightError and StoreError before the first trial."""
+    """Runs the missing work, or retries failures. Call it in the main thread. `events` gets each
+    event as a line of JSON. A failed trial is part of the result. Raises SpecError, PreflightError
+    and StoreError before the first trial."""
     return prepare(options, tell).run(events)
 
 
 class Prepared(NamedTuple):
-    """A run that can begin: all is there, and nothing was trained yet."""
+    """A run that is ready: everything was checked, and nothing was trained yet."""
 
     options: RunOptions
     planned: Planned
@@ -97,7 +94,6 @@ class Prepared(NamedTuple):
     budget: Budget
 
     def run(self, events: Callable[[str], object] | None = None) -> RunResult:
-        """See `run`."""
         from lp_sweep.orchestrator.watch.mirroring import mirrored
         from lp_sweep.orchestrator.watch.reporters import make_display
 
@@ -125,11 +121,11 @@ class Prepared(NamedTuple):
 
 
 def prepare(options: RunOptions, tell: Callable[[str], None] = say) -> Prepared:
-    """Read the sweep file, its inputs and its store, and check what a run needs."""
+    """Reads the sweep file, its inputs and its store, and checks what a run needs."""
     from lp_sweep.orchestrator.inputs import checks
 
     _check(options)
-    budget = _budget(options)  # its clock runs from here
+    budget = _budget(options)  # its clock starts here
     if options.retry:
         _check_failures(options)
     check_installed(options.mirrors)
@@ -160,7 +156,7 @@ def prepare(options: RunOptions, tell: Callable[[str], None] = say) -> Prepared:
 
 @contextmanager
 def said_if_slow(tell: Callable[[str], None], what: str) -> Iterator[None]:
-    """For who looks at a terminal and would see nothing; a log has the lines that matter."""
+    """Announces a slow step, on a terminal only: a log needs no such line."""
     if not sys.stderr.isatty():
         yield
         return
@@ -174,8 +170,8 @@ def said_if_slow(tell: Callable[[str], None], what: str) -> Iterator[None]:
 
 
 def _check(options: RunOptions) -> None:
-    """Raises SpecError for options that exclude each other. What a variable of the environment says
-    for all runs gives way to --inline."""
+    """Raises SpecError for options that exclude --inline, which overrules their environment
+    variables."""
     if not options.inline:
         return
     given: dict[str, tuple[str | Path | float | None, Sequence[str], str]] = {
@@ -192,21 +188,21 @@ def _check(options: RunOptions) -> None:
 
 
 def _budget(options: RunOptions) -> Budget:
-    if options.inline:  # no machine of a cluster is paid for
+    if options.inline:  # uses no paid machine of a cluster
         return Budget(options.max_hours)
     file = read_cluster_file(options.cluster) if options.cluster else file_on_head()
     return Budget(options.max_hours, options.max_cost, file)
 
 
 def _check_failures(request: Request) -> None:
-    """Before anything is looked up: a retry needs a store with failures in it."""
+    """Raises SpecError if the store has no failures, before any input is looked up."""
     location = request.location(request.sweep_file())
     if not is_store(location) or not Store(location).names("attempts"):
         raise SpecError(f"nothing has failed in {location}: there is nothing to try again.")
 
 
 def _keep_file(first: Planned, request: Request, store: Store) -> None:
-    """The sweep file goes to the store, as it was run."""
+    """Copies the sweep file to the store, as it was run."""
     import yaml
 
     content = first.file.document.content
@@ -218,7 +214,7 @@ def _keep_file(first: Planned, request: Request, store: Store) -> None:
 
 @contextmanager
 def _end_told(stream: EventReporter | None) -> Iterator[None]:
-    """A stream of events has an end also where there is no result."""
+    """Sends the `ended` event also if the run fails."""
     try:
         yield
     except LpSweepError as error:

@@ -1,4 +1,4 @@
-"""A store that is read: how far its sweeps are, and everything it has on one trial."""
+"""`status`, `show` and `logs`: the progress of a store's sweeps, and everything on one trial."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lp_sweep.storage.underway import Looks, Underway
 
 
 def existing(location: str) -> Store:
-    """The store to read. Raises StoreError for a folder that is none: a wrong --store, mostly."""
+    """The store at the location. Raises StoreError if there is none: mostly a wrong --store."""
     store = Store(location)
     if not is_store(location):
         raise StoreError(f"no store at {store.location}: the folder has no records of lp-sweep.")
@@ -27,7 +27,7 @@ def existing(location: str) -> Store:
 
 
 class _NoPandas:
-    """A finder by which pandas is not installed."""
+    """An import hook that hides pandas."""
 
     @staticmethod
     def find_spec(name: str, *_: Any) -> None:
@@ -36,15 +36,14 @@ class _NoPandas:
 
 
 def without_pandas() -> None:
-    """Make pyarrow's first look for pandas fail, for commands whose start is most of their time.
+    """Keeps pyarrow from importing pandas at its first array, which takes a third of a second.
 
-    pyarrow imports pandas at its first array, which takes a third of a second. It looks again when
-    pandas is needed (`to_pandas`), and that works."""
+    pyarrow still imports it when it is needed (`to_pandas`)."""
     import pyarrow as pa
 
     sys.meta_path.insert(0, _NoPandas)
     try:
-        pa.array([])  # here it looks
+        pa.array([])  # looks for pandas
     finally:
         sys.meta_path.remove(_NoPandas)
 
@@ -53,18 +52,18 @@ def without_pandas() -> None:
 
 
 class States(NamedTuple):
-    """How far each sweep is, and the runs at work on the store. Only readable records count."""
+    """The progress of each sweep, and the active runs. Only readable records count."""
 
     sweeps: list[dict[str, Any]]  # cells and trials by state
     runs: list[Announcement]
     unreadable: list[Unreadable]
-    earlier: list[Setup]  # of these sweeps: finished trials that no table shows
+    earlier: list[Setup]  # setups of these sweeps whose finished trials no table shows
     location: str  # of the store
-    underway: dict[str, tuple[str, Underway]]  # identifier -> in words, and how far it is
+    underway: dict[str, tuple[str, Underway]]  # identifier -> in words, and its progress
 
     def plain(self) -> list[dict[str, Any]]:
-        """A list of sweeps; `running` are the runs at work on it, with when each `ends_at`;
-        `earlier` its finished trials of another recipe, data or model, which no other count has."""
+        """One object for each sweep. `running` has its active runs, and when each `ends_at`;
+        `earlier` has finished trials of another recipe, data or model, which no count includes."""
         return [
             {
                 **sweep,
@@ -119,7 +118,7 @@ def sweep_states(store: Store, only: str | None = None) -> States:
 def _described(
     store: Store, sweep: str, how_far: Mapping[str, Underway]
 ) -> Iterator[tuple[str, tuple[str, Underway]]]:
-    """Those of this sweep, each with its words."""
+    """The running trials of this sweep, each in words."""
     from lp_sweep.orchestrator.watch import follower
 
     sheet = follower.Sheet(store.read_all("sweeps", [sweep], follower.COLUMNS).rows)
@@ -131,14 +130,14 @@ def _described(
 
 
 class History(NamedTuple):
-    """A record (None: not done), and the failed attempts, oldest first."""
+    """A trial's or profile's record (None: not done), and its failed attempts, oldest first."""
 
     id: str
     record: Mapping[str, Any] | None
     attempts: list[Mapping[str, Any]]
 
     def plain(self) -> dict[str, Any]:
-        """Values as JSON has them; a number that is not finite is None."""
+        """Plain values for JSON; a number that is not finite is None."""
         from lp_sweep.analysis.raw import finite
 
         text = json.dumps(finite(self._asdict()), default=_plain)
@@ -151,7 +150,7 @@ def _plain(value: Any) -> str:
 
 
 def history(store: Store, name: str) -> History:
-    """A trial or profile, by its identifier or the beginning of one. Raises StoreError."""
+    """Finds a trial or profile by its identifier or the beginning of one. Raises StoreError."""
     id_ = _find(store, name)
     table = "profiles" if id_.startswith("p") else "trials"
     rows = store.find(table, id_)
@@ -183,7 +182,7 @@ def _find(store: Store, name: str) -> str:
 
 
 def logs_text(found: History) -> str:
-    """Each failed attempt with its traceback and the end of what it printed; then the end."""
+    """Each failed attempt with its traceback and the end of its output; then the epochs."""
     lines: list[str] = []
     for attempt in found.attempts:
         lines += [attempt_line(attempt), *_printed(attempt["traceback"])]
@@ -200,7 +199,7 @@ def logs_text(found: History) -> str:
 
 
 def _printed(text: str | None) -> list[str]:
-    """The lines that a program printed; a tab is as wide as four spaces."""
+    """Lines of a program's output, with a tab as four spaces."""
     return (text or "").rstrip().expandtabs(4).split("\n")
 
 

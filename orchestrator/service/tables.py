@@ -1,4 +1,4 @@
-"""The tables over a store, of the models and strategies asked for, and the paper's figures."""
+"""`table` and the paper's figures: tables of a store, for some models and strategies or all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class TableAsked(NamedTuple):
-    """Which table; models and strategies are names or patterns (none: all)."""
+    """The table; models and strategies are names or patterns (empty: all)."""
 
     name: str
     unit: Unit = "points"
@@ -28,8 +28,8 @@ class TableAsked(NamedTuple):
 
 
 def make_table(catalog: Catalog, asked: TableAsked) -> Table:
-    """The table. Raises SpecError for an unknown table, or for a model or a strategy that the store
-    does not have."""
+    """Raises SpecError for an unknown table, and for a model or strategy that is not in the
+    store."""
     try:
         choose("table", asked.name, TABLES)
     except ValueError as error:
@@ -47,19 +47,19 @@ def make_table(catalog: Catalog, asked: TableAsked) -> Table:
 
 
 def first_notes(catalog: Catalog, asked: TableAsked) -> tuple[str, ...]:
-    """The first notes of a table. Who reads CSV or JSON, which have no notes, gets them on stderr.
-    Mostly there are none."""
+    """Warnings about mixed recipes and hidden setups, mostly none. Tables begin their notes with
+    them; next to CSV and JSON, which have no notes, they are printed on stderr."""
     takes = TABLES[asked.name].takes
     if not takes:
         return ()
     hidden = [f"{note}." for note in setup_notes(catalog)]
-    if "strategy" not in takes:  # of networks, however they were trained
+    if "strategy" not in takes:  # the table is about networks, however they were trained
         return tuple(hidden)
     return (*mixed_notes(catalog, _named(catalog, "model", asked.models)), *hidden)
 
 
 def _named(catalog: Catalog, column: str, patterns: Sequence[str]) -> list[str]:
-    """The store's names that are meant: each itself, or all that match, such as `random*`."""
+    """The store's names that the patterns match, such as `random*`."""
     if not patterns:
         return []
     names = catalog.query(f"SELECT DISTINCT {column} FROM cells ORDER BY ALL")[column].to_pylist()
@@ -67,7 +67,7 @@ def _named(catalog: Catalog, column: str, patterns: Sequence[str]) -> list[str]:
 
 
 def _meant(column: str, pattern: str, names: Sequence[str]) -> list[str]:
-    if pattern in names:  # a name may have a bracket
+    if pattern in names:  # a name may contain a bracket
         return [pattern]
     matching = [name for name in names if fnmatch.fnmatchcase(name, pattern)]
     try:
@@ -77,14 +77,14 @@ def _meant(column: str, pattern: str, names: Sequence[str]) -> list[str]:
 
 
 class Drawn(NamedTuple):
-    """The files of figures 2 to 5, and a note for each figure that the store has no numbers for."""
+    """The files that were written, and a note for each figure without numbers in the store."""
 
     files: list[Path]
     absent: list[str]
 
 
 def draw(catalog: Catalog, folder: Path) -> Drawn:
-    """Figures 2 to 5 and those beside them, as SVG and PNG. Raises StoreError."""
+    """Writes the paper's figures 2 to 5 and our own, as SVG and PNG. Raises StoreError."""
     from lp_sweep.analysis.figures.drawings import FIGURES, why_absent
 
     drawn = Drawn([], [])

@@ -17,15 +17,14 @@ import pytest
 import typer
 import yaml
 
-from lp_sweep.orchestrator.cli import detach as detaching
 from lp_sweep.orchestrator.cli import jobcli
 from lp_sweep.orchestrator.cli.__main__ import app
-from lp_sweep.orchestrator.cli.detach import drop_forgotten, job_words, write_settings
-from lp_sweep.orchestrator.cli.detach import submit as detach
 from lp_sweep.orchestrator.cli.root import options_of
 from lp_sweep.orchestrator.cluster.jobs import Job
 from lp_sweep.orchestrator.engine.driver import StopSignals
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
+from lp_sweep.orchestrator.service import detach as detaching
+from lp_sweep.orchestrator.service.detach import drop_forgotten, job_words, write_settings
 from lp_sweep.orchestrator.service.request import Request, planned
 from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError
 from tests.support.program import sweep as lp_sweep
@@ -34,8 +33,8 @@ from tests.support.toyworld import save_world, sweep_content
 SERVER, TOKEN = "http://127.0.0.1:8265", "hf_aSecretOfMine1234"
 
 
-class Submitted:
-    """In place of a job server: what it was sent, and where that is unpacked."""
+class FakeServer:
+    """Keeps what it is sent."""
 
     def __init__(self, kept: Path) -> None:
         self.address: str | None = None
@@ -54,7 +53,8 @@ class Laptop:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.here, self.patch = folder / "the 'laptop'", monkeypatch
         self.sweep, self.cache = self.here / "my sweep", folder / "cache"
-        self.server = Submitted(folder / "unpacked")
+        self.server = FakeServer(folder / "unpacked")
+        self.patch.setattr(detaching, "Jobs", lambda given: self.server)
         self.sweep.mkdir(parents=True)
         save_world(self.sweep)
 
@@ -62,16 +62,15 @@ class Laptop:
         text = yaml.safe_dump(sweep_content(**entries))
         (self.sweep / "sweep.yaml").write_text(text, encoding="utf-8")
 
-    def submit(self, *words: str, address: str | None = SERVER, **places: Any) -> Submitted:
+    def submit(self, *words: str, address: str | None = SERVER, **places: Any) -> FakeServer:
         """`lp-sweep run 'my sweep/sweep.yaml' WORDS --detach`"""
         self.server.address = address
-        self.patch.setattr(detaching, "Jobs", lambda given: self.server)
         typed = ["run", "my sweep/sweep.yaml", *words, "--detach"]
-        self.patch.setattr(sys, "argv", ["lp-sweep", *typed])
         known = {"offline": True, "address": address, "cache_dir": self.cache} | places
         overrides = [word for word in words if "=" in word]
         options = RunOptions(file="my sweep/sweep.yaml", overrides=overrides, **known)
-        assert detach(options, as_json=False) == 0
+        sent = detaching.submit(options, typed)
+        assert sent == (self.server.id, address)
         return self.server
 
 
@@ -145,13 +144,25 @@ def test_a_job_on_the_head_is_the_command_in_its_folder(laptop: Laptop) -> None:
     assert server.sweep == "toy"
 
 
+def test_the_command_prints_the_run_and_how_to_follow_it(laptop: Laptop) -> None:
+    words = ["run", "my sweep/sweep.yaml", "--detach", "--cache-dir", str(laptop.cache)]
+    laptop.server.address = "10.0.0.1:6379"
+    done = lp_sweep(*words, cwd=laptop.here)
+    run = laptop.server.id
+    assert (done.returncode, done.stdout) == (0, f"{run}\n")
+    for verb in ("attach", "stop"):
+        assert f"lp-sweep {verb} {run} --address 10.0.0.1:6379" in done.stderr
+    as_json = lp_sweep(*words, "--json", cwd=laptop.here).stdout
+    assert json.loads(as_json) == {"run": laptop.server.id, "address": "10.0.0.1:6379"}
+
+
 def test_no_settings_stay_where_no_job_was_made(
     laptop: Laptop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise PreflightError("no job server")
 
-    monkeypatch.setattr(Submitted, "submit", refuse)
+    monkeypatch.setattr(FakeServer, "submit", refuse)
     with pytest.raises(PreflightError, match="no job server"):
         laptop.submit(address="auto")
     assert not [*(laptop.cache / "jobs").iterdir()]

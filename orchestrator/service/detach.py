@@ -1,13 +1,13 @@
-"""`run --detach`: the same command as a job of the cluster, with its driver on the head.
+"""`run --detach`: submits the same command as a job of the cluster, with its driver on the head.
 
-Started on the head the job has the shell's folder, and its settings by a file that only this user
-can read. Started elsewhere it has a folder of its own with what was sent, and the head's settings.
+A job from the head runs in the shell's folder and reads its settings from a file that only this
+user can read. A job from another machine runs in its own folder, with the files that were sent and
+the head's settings.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shlex
@@ -19,9 +19,8 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
-from lp_sweep.orchestrator.cli.jobcli import again
-from lp_sweep.orchestrator.cli.output import emit, say
 from lp_sweep.orchestrator.cluster.jobs import SERVER, Jobs
 from lp_sweep.orchestrator.engine.connection import is_job_server
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
@@ -34,19 +33,19 @@ from lp_sweep.storage.files import is_url
 from lp_sweep.storage.printable import listed
 from lp_sweep.trials.model.modelfiles import needed_files
 
-# of the head's shell, for the driver alone: workers have what their nodes have. --json is of the
-# command that sends the run
+# variables of the head's shell that the driver gets; workers have those of their nodes. --json
+# concerns only the command that submits
 _CARRIED = re.compile(
     r"(?!LP_SWEEP_JSON$)(LP_SWEEP|HF|AWS|MLFLOW|WANDB|TENSORBOARD)_[A-Za-z0-9_]+|XDG_CACHE_HOME"
 )
 _FORGOTTEN = 24 * 3600.0  # seconds
-# of another machine's: what to run, and not where this machine keeps what
+# variables of another machine that the driver gets: what to run, no places of that machine
 _SAID = (
     *("STORE", "STORE_PATIENCE", "DATA_DIR", "OFFLINE", "MANIFEST", "CLUSTER", "MAX_HOURS"),
     *("MAX_COST", "MAX_FAILURES", "FAIL_FAST", "MIRROR", "EVENTS"),
     "STOP_IF_NOTHING_LEARNED",
 )
-# what Ray's job server takes (its DASHBOARD_CLIENT_MAX_SIZE), without 1 MiB for the archive's own
+# Ray's job server accepts 100 MiB (DASHBOARD_CLIENT_MAX_SIZE); 1 MiB is for the archive itself
 MOST_BYTES = 99 * 2**20
 _MIB = 2**20
 _ELSEWHERE = (
@@ -55,31 +54,34 @@ _ELSEWHERE = (
 )
 
 
-def submit(options: RunOptions, *, as_json: bool) -> int:
-    """Gives the exit code. Raises SpecError and PreflightError: what can be known now is told here
-    and not in a log."""
+class Submitted(NamedTuple):
+    """The name of a run, and the address of the job server that has it."""
+
+    run: str
+    address: str | None
+
+
+def submit(options: RunOptions, typed: Sequence[str]) -> Submitted:
+    """`typed`: the command line after `lp-sweep`. Checks everything before there is a job. Raises
+    SpecError and PreflightError."""
     if options.inline:
         raise SpecError("--inline runs trials in this process, --detach on a cluster. Keep one.")
     file = options.sweep_file()
     if is_url(location := options.location(file)):
-        parse_url(location)  # refuses one with a credential, which the job server would keep
+        parse_url(location)  # refuses a credential, which the job server would keep
     jobs = Jobs(options.address or os.environ.get(SERVER))
     id_ = f"lp-sweep-{uuid.uuid4().hex[:8]}"
-    words = job_words(sys.argv[1:])
+    words = job_words(typed)
     if is_job_server(jobs.address):
         _submit_from_afar(jobs, id_, words, options, options.cluster)
     else:
         options.resolved(file)
         _submit_here(jobs, id_, words, file, options.node_folder)
-    emit(json.dumps({"run": id_, "address": jobs.address}) if as_json else id_)
-    say("the run is a job of the cluster, and needs this terminal no longer. Next:")
-    say(f"  {again('attach', id_, jobs)}   # what it prints")
-    say(f"  {again('stop', id_, jobs)}   # ends it as Ctrl-C would")
-    return 0
+    return Submitted(id_, jobs.address)
 
 
 def job_words(typed: Sequence[str]) -> list[str]:
-    """The typed command for a driver on the head, without options for this terminal."""
+    """The typed command as the driver on the head gets it, without options for this terminal."""
     verb, *rest = typed
     kept = [word for word in rest if word not in ("--detach", "--json")]
     while "--address" in kept:
@@ -106,7 +108,7 @@ def _submit_here(
 
 
 def drop_forgotten(folder: Path) -> None:
-    """Delete settings that no job has taken for a day: one that starts does so within seconds."""
+    """Deletes settings that no job has read for a day; a job reads them within seconds."""
     with contextlib.suppress(OSError):
         for path in folder.glob("*.sh"):
             if time.time() - path.stat().st_mtime > _FORGOTTEN:
@@ -114,7 +116,8 @@ def drop_forgotten(folder: Path) -> None:
 
 
 def write_settings(path: Path, environment: Mapping[str, str]) -> None:
-    """A shell's file that sets what is carried and then deletes itself. Raises PreflightError."""
+    """Writes a shell script that sets the variables and then deletes itself. Raises
+    PreflightError."""
     lines = [
         f"export {name}={shlex.quote(value)}\n"
         for name, value in sorted(environment.items())
@@ -152,7 +155,7 @@ def _submit_from_afar(
 
 
 def _refuse_places_of_here(request: Request, file: SweepFile, cluster: Path | None) -> None:
-    """Raises SpecError for what would mean another place on the head, or one of the job alone."""
+    """Raises SpecError for a place that would be another one on the head."""
     store = request.store or file.spec.store
     if not store or not (is_url(store) or Path(store).is_absolute()):
         raise SpecError(
@@ -171,7 +174,7 @@ def _refuse_places_of_here(request: Request, file: SweepFile, cluster: Path | No
 
 
 def _pack(request: Request, file: SweepFile, cluster: Path | None, folder: Path) -> None:
-    """All that the head needs of this folder. Raises PreflightError for what can't be sent."""
+    """Copies what the head needs to `folder`. Raises PreflightError for what can't be sent."""
     sweep = request.resolved(file)
     beside = [path for path in (sweep.manifest_file, cluster) if path]
     named = [path for path in (Path(request.file), *beside) if path.is_file()]
@@ -189,8 +192,8 @@ def _pack(request: Request, file: SweepFile, cluster: Path | None, folder: Path)
 
 
 def pack(files: Iterable[Path], here: Path, target: Path) -> None:
-    """Copy the files, which are below `here`, to the same places below `target`. Raises
-    PreflightError for what is elsewhere, and for more than the job server takes."""
+    """Copies files from below `here` to the same places below `target`. Raises PreflightError for
+    files elsewhere, and for more bytes than the job server accepts."""
     found = [Path(os.path.normpath(here / path)) for path in files]
     outside = sorted({os.path.relpath(p, here) for p in found if not p.is_relative_to(here)})
     if outside:
@@ -213,7 +216,7 @@ def pack(files: Iterable[Path], here: Path, target: Path) -> None:
 
 
 def own_files(sweep: Sweep) -> Iterator[Path]:
-    """The files of the models and the data that are no hub's."""
+    """The files of models and data that do not come from the hub."""
     for model in sweep.models:
         if not model.of_hub:
             yield from needed_files(Path(model.path))
@@ -222,8 +225,8 @@ def own_files(sweep: Sweep) -> Iterator[Path]:
 
 
 def check_packed(sweep: Sweep, target: Path) -> None:
-    """`sweep`: as it is found in `target`. Raises PreflightError where it names absolute paths,
-    which on another machine lead nowhere."""
+    """Raises PreflightError if the sweep, as read in `target`, still names absolute paths: another
+    machine does not have them."""
     absolute = [str(path) for path in own_files(sweep) if not path.is_relative_to(target)]
     if absolute:
         raise PreflightError(
