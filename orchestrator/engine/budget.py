@@ -1,8 +1,8 @@
 """Counts the hours and the money that a run has used, and stops it at its limits.
 
-Hours are those of the clock. Money is counted from looks at the connected machines, a few seconds
-apart, at the prices that the cluster file states: all machines of the cluster, whoever uses them,
-from the moment they join. A machine that boots is not seen, and costs all the same.
+Hours are wall-clock hours. Money is counted every few seconds from the connected machines, at the
+prices in the cluster file: all machines of the cluster, whoever uses them, once they have joined. A
+machine that is booting is not counted, although it costs money.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from lp_sweep.trials.worker.job import announce
 
 _GRACE_SECONDS = 30.0  # for trials to end, or to write their checkpoints
 _LOOK_SECONDS = 5.0  # between two looks at the machines
-_GROUP = "ray.io/node-group"  # a label: the kind, where whoever started the machine told Ray
+_GROUP = "ray.io/node-group"  # a label with the kind, if whoever started the machine set it
 
 Nodes = Callable[[], Sequence[Mapping[str, Any]]]
 
 
 class Used(NamedTuple):
-    """`cost` in the currency of the prices; None, as `machine_hours` are empty, without any."""
+    """`cost` in the currency of the prices. Without prices it is None, and `machine_hours` empty."""
 
     hours: float
     machine_hours: Mapping[str, float]
@@ -42,8 +42,8 @@ class Used(NamedTuple):
 
 
 class Budget:
-    """`max_hours` and `max_cost`, None: as much as it takes; the clock runs from here on. `file`:
-    of the cluster. Raises SpecError for a limit of cost without the prices to count it by."""
+    """`max_hours`, `max_cost`: None is no limit; the clock starts here. `file`: the cluster's.
+    Raises SpecError for a limit of cost without prices."""
 
     def __init__(
         self,
@@ -64,13 +64,13 @@ class Budget:
         self._there: Counter[str] = Counter()  # machines at the last look
 
     def watch(self, nodes: Nodes) -> None:
-        """From now on these machines are paid for. `nodes`: as `ray.nodes` gives them."""
+        """Starts to count these machines. `nodes` returns rows like those of `ray.nodes`."""
         if self._kinds:
             self._nodes = nodes
             self._look()
 
     def reached(self) -> str | None:
-        """The limit that has been reached: `max-hours`, `max-cost` or None. Asked often."""
+        """Which limit has been reached: `max-hours`, `max-cost` or None. Called often."""
         if self.max_hours is not None and self._hours() >= self.max_hours:
             return "max-hours"
         if self.max_cost is not None:
@@ -92,7 +92,7 @@ class Budget:
         return sum(seconds / 3600 * prices[kind] for kind, seconds in self._machine_seconds.items())
 
     def _look(self) -> None:
-        """Counts the machines of the last look until now."""
+        """Counts the time since the last look for the machines that were there then."""
         now = self._now()
         for kind, count in self._there.items():
             self._machine_seconds[kind] += count * (now - self._looked)
@@ -102,9 +102,9 @@ class Budget:
 
 
 class BudgetStop:
-    """Ends a run that has used what it may: nothing more is handed out, and trials have half a
-    minute. `everywhere(function, ...)` runs it on each node; trials look for the announcement in
-    its `cache_dir`."""
+    """Ends a run at its budget: nothing more is handed out, and live trials have half a minute.
+    `everywhere(function, ...)` calls a function on each node; trials look for the announcement in
+    the node's `cache_dir`."""
 
     def __init__(
         self,
@@ -117,23 +117,23 @@ class BudgetStop:
     ) -> None:
         self._queue, self._budget, self._cache_dir = queue, budget, cache_dir
         self._everywhere, self._now = everywhere, now
-        self._end: float | None = None  # of the grace
+        self._end: float | None = None  # of the grace period
 
     def reached(self) -> bool:
-        """Asked often, while the run goes on: whether what is still live must end."""
+        """Called often during a run: whether live trials must end."""
         if self._end is None:
             if not (limit := self._budget.reached()):
                 return False
             self._queue.stopped = self._queue.stopped or limit
             if self._queue.live:
                 self._everywhere(announce, self._cache_dir, _GRACE_SECONDS)
-            self._end = self._now() + _GRACE_SECONDS  # from when they know
+            self._end = self._now() + _GRACE_SECONDS
         return not self._queue.live or self._now() >= self._end
 
 
 def kind_of(node: Mapping[str, Any], kinds: Sequence[Kind]) -> Kind:
-    """The kind of a node of `ray.nodes`: its label, or the head, or the kind with its CPUs and
-    GPUs. Where several are possible, the dearest."""
+    """The kind of a node of `ray.nodes`: by its label, as the head, or by its CPUs and GPUs. If
+    several match, the most expensive."""
     resources = node["Resources"]
     label = (node.get("Labels") or {}).get(_GROUP)
     size = (resources.get("CPU", 0.0), resources.get("GPU", 0.0))

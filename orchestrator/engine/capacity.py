@@ -1,8 +1,8 @@
-"""How many trials a cluster takes at a time: a slot is one GPU, a share of one, or some cores.
+"""Cuts a cluster into slots, one per trial: a slot is one GPU, a share of one, or some cores.
 
-A cluster may grow and shrink while a sweep runs. What its autoscaler may still start counts as if
-it were there: work has to be asked for before a machine comes for it, and all of it at once, or the
-cluster would grow one machine at a time.
+A cluster may grow and shrink during a sweep. Machines that its autoscaler may still start count as
+if they were there: an autoscaler starts machines for work that is requested, so all of it has to be
+requested at once, or the cluster would grow one machine at a time.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _LOOK_SECONDS = 5.0  # between two looks at the nodes
 
 
 class PerTrial(NamedTuple):
-    """The resources of a trial on its node; None: as the nodes are."""
+    """The resources that a trial asks for; None: derived from the nodes."""
 
     cpus: float | None = None
     gpus: float | None = None
-    trials_per_gpu: int = 1  # where `gpus` is not given
-    accelerator_type: str | None = None  # Ray's name of a kind of GPU
+    trials_per_gpu: int = 1  # without `gpus`
+    accelerator_type: str | None = None  # Ray's name for a kind of GPU
 
     @classmethod
     def of(cls, spec: SweepSpec) -> PerTrial:
@@ -60,13 +60,13 @@ class Slots(NamedTuple):
     accelerator_type: str | None = None
 
     def bundle(self) -> dict[str, float]:
-        """The request to Ray. A little of a node's kind of GPU is how Ray keeps to that kind."""
+        """The request to Ray. A tiny amount of a kind of GPU keeps the trial on that kind."""
         kind = {f"{ACCELERATOR}{self.accelerator_type}": 0.001} if self.accelerator_type else {}
         return {"CPU": self.cpus, "GPU": self.gpus, **kind}
 
 
 class Capacity:
-    """`slots` at the start; `now` as the cluster is by now, a slot being what it was."""
+    """`slots`: the cluster at the start; `now`: how many slots of that size it has now."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Capacity:
         self._number, self._looked = self.slots.number, time.monotonic()
 
     def now(self) -> int:
-        """At least 1: what is lost may come back."""
+        """At least 1, since lost machines may come back."""
         if time.monotonic() - self._looked > _LOOK_SECONDS:
             self._looked = time.monotonic()
             self._number = max(1, fitting(self._sizes(), self.slots.cpus, self.slots.gpus))
@@ -107,11 +107,11 @@ def sizes(nodes: Sequence[Mapping[str, Any]], accelerator: str | None = None) ->
 
 
 def _check_kind(asked: str | None, kinds: Sequence[str], file: ClusterFile | None) -> None:
-    """Raises PreflightError where no node has such GPUs, and none may come that has."""
+    """Raises PreflightError where no node has such GPUs, now or later."""
     if asked is None or asked in kinds:
         return
     name = f'"{ACCELERATOR}{asked}": 1'
-    hint = f" A kind of machine of {file.path} says so in its resources: {name}." if file else ""
+    hint = f" In {file.path}, a machine declares its kind in its resources: {name}." if file else ""
     raise PreflightError(
         f"no GPU of kind {asked!r}, which resources_per_trial.accelerator_type names: the nodes "
         f"have {', '.join(kinds) or 'no GPU that Ray can name'}."
@@ -125,14 +125,14 @@ def mixed_note(slots: Slots, accelerators: Sequence[str]) -> str | None:
     if not slots.gpus or slots.accelerator_type or len(accelerators) < 2:
         return None
     return (
-        f"trials run on GPUs of several kinds ({', '.join(accelerators)}): the seconds of a record "
-        "are those of its own, and neither an estimate nor a speed mixes kinds. For one kind: "
+        f"trials run on GPUs of several kinds ({', '.join(accelerators)}): the seconds in a record "
+        "depend on its kind; estimates and speeds never mix kinds. To use one kind: "
         f"resources_per_trial: {{accelerator_type: {accelerators[0]}}}"
     )
 
 
 def crowded_note(slots: Slots, other: Announcement) -> str:
-    """Warns of another run on this machine: each started its own Ray and counts all devices."""
+    """Warns about another run on this machine: each has its own Ray, which counts all devices."""
     theirs = f"{other.slots} slot{'' if other.slots == 1 else 's'}" if other.slots else "its slots"
     together = f": together {other.slots + slots.number}" if other.slots else ""
     device = "GPUs" if slots.gpus else f"{os.cpu_count()} cores"
@@ -144,7 +144,7 @@ def crowded_note(slots: Slots, other: Announcement) -> str:
 
 
 def file_on_head() -> ClusterFile | None:
-    """The cluster file of this machine's own cluster, if `ray up` made it."""
+    """The cluster file that `ray up` left on this machine, if it is the head of a cluster."""
     if not ON_HEAD.expanduser().exists():
         return None
     try:
@@ -154,8 +154,8 @@ def file_on_head() -> ClusterFile | None:
 
 
 class Largest(NamedTuple):
-    """A cluster before it starts: its slots, including the head's, and the kind of each worker
-    that has one."""
+    """A cluster at its full size: its slots, including the head's, and the kinds of the workers
+    that take trials, one for each worker."""
 
     file: ClusterFile
     slots: Slots
@@ -163,8 +163,7 @@ class Largest(NamedTuple):
 
 
 def at_its_largest(file: ClusterFile, per_trial: PerTrial) -> Largest:
-    """Raises PreflightError where no trial fits, SpecError where the file does not say what a
-    worker has."""
+    """Raises PreflightError if no trial fits, SpecError if the file declares no resources."""
     if not file.largest():
         raise SpecError(
             f"{file.path} declares no worker resources, so its slots are unknown. Give a worker in "
@@ -183,7 +182,7 @@ def at_its_largest(file: ClusterFile, per_trial: PerTrial) -> Largest:
 
 
 def fitting(nodes: Sequence[Size], cpus: float, gpus: float) -> int:
-    """Trials of this size that fit at a time. A trial fits into one node."""
+    """How many trials of this size fit at a time, each on one node."""
     return sum(
         min(int(cores / cpus), int(devices / gpus) if gpus else int(cores / cpus))
         for cores, devices in nodes
@@ -191,8 +190,8 @@ def fitting(nodes: Sequence[Size], cpus: float, gpus: float) -> int:
 
 
 def cut(nodes: Sequence[Size], per_trial: PerTrial) -> Slots:
-    """One trial per GPU, or as many as `trials_per_gpu` says; on a CPU cluster one per core group.
-    Raises PreflightError where no trial fits."""
+    """One slot per GPU, or `trials_per_gpu` of them; without GPUs one per group of cores. Raises
+    PreflightError if no trial fits."""
     gpus = per_trial.gpus
     if gpus is None:
         share = int(_SHARES / per_trial.trials_per_gpu) / _SHARES

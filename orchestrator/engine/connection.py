@@ -1,4 +1,4 @@
-"""Ray as the engine of a run: the cluster that is named, or one of this machine's own."""
+"""Ray as the engine of a run: a cluster that is joined, or a local Ray that the run starts."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ from lp_sweep.orchestrator.engine.raycompat import (
 from lp_sweep.orchestrator.engine.recorder import Loss
 from lp_sweep.storage.errors import PreflightError
 
-# What we measured of Tune, and what follows: no snapshots, no loggers, no new console output, and
-# Ctrl-C is ours. Set before Ray is imported.
+# Set before Ray is imported: no snapshots, no loggers, no console output, and Ctrl-C is ours
 _TUNE_ENVIRONMENT = {
     "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
@@ -37,11 +36,11 @@ _TUNE_ENVIRONMENT = {
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    # else Tune itself tries a preempted trial again, without end, and nobody hears of it
+    # otherwise Tune itself retries a preempted trial without end, and reports nothing
     "RAY_TRAIN_COUNT_PREEMPTION_AS_FAILURE": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS": "0",
-    "RAY_gcs_server_request_timeout_seconds": "15",  # of a call, which is deaf to Ctrl-C
+    "RAY_gcs_server_request_timeout_seconds": "15",  # a call does not react to Ctrl-C
     "TUNE_STATE_REFRESH_PERIOD": "1000000000",  # its call would wait for a lost head without end
     "RAY_USAGE_STATS_ENABLED": "0",
     "TOKENIZERS_PARALLELISM": "false",
@@ -52,16 +51,15 @@ _JOIN_ANOTHER = (
     "own."
 )
 _LOOK = (
-    "It was tried twice. Look for full memory or a full /tmp, and into Ray's own logs "
+    "It was tried twice. Check the free memory, the space in /tmp and Ray's own logs "
     "(/tmp/ray/session_latest/logs), then run the same command again."
 )
-_RAYS_IN_VAIN = 3  # lost one after the other without any work finished between: the run stops
-_OF_A_SERVER = ("http://", "https://")  # the job server's address, not Ray's own
+_RAYS_IN_VAIN = 3  # local Rays lost in a row with no work finished in between: the run stops
 
 
 class OnRay:
-    """The engine of a run on Ray: `address` names a cluster; None: a Ray of this run's own, which
-    is replaced when it is lost, as long as there is progress."""
+    """Runs work on the cluster at `address`; None: on a local Ray, which is replaced when it is
+    lost, as long as there is progress."""
 
     def __init__(self, address: str | None, budget: Budget) -> None:
         self._address, self._budget = address, budget
@@ -94,11 +92,10 @@ class OnRay:
                 course.lost_all(loss)
 
     def _on_ray(self, course: Course, signals: StopSignals) -> None:
-        """On the cluster that is named, or a local Ray of our own. Raises RayLost, PreflightError,
-        StoreError."""
+        """Raises RayLost, PreflightError, StoreError."""
         address, tell = self._address, course.reporter.note
-        to = f"joining the Ray at {address}" if address else "starting Ray on this machine"
-        course.reporter.phase(to)
+        step = f"joining the Ray at {address}" if address else "starting Ray on this machine"
+        course.reporter.phase(step)
         with connection(address) as own, Lifeline(own).watched():
             nodes = NodeTable()
             if address:
@@ -108,9 +105,9 @@ class OnRay:
             if file:
                 await_workers(file, nodes, tell)
             capacity = Capacity(PerTrial.of(course.queue.plan.sweep.spec), nodes, file)
-            there = (capacity.slots, self.everywhere, capacity.accelerators)
-            open_run(course, *there, joined=bool(address))
-            # not before Ray is set up: Tune reads some of its settings as it is imported
+            seen = (capacity.slots, self.everywhere, capacity.accelerators)
+            open_run(course, *seen, joined=bool(address))
+            # Tune reads some of its settings when it is imported, so Ray must be set up first
             from lp_sweep.orchestrator.engine.ray_tune import fit
 
             signals.arm()
@@ -118,17 +115,18 @@ class OnRay:
 
 
 def is_job_server(address: str | None) -> bool:
-    """Whether an address is that of a cluster's job server, which may be on another machine."""
-    return address is not None and address.startswith(_OF_A_SERVER)
+    """Whether an address is that of a cluster's job server, and not of Ray itself."""
+    return address is not None and address.startswith(("http://", "https://"))
 
 
 @contextmanager
 def connection(address: str | None) -> Iterator[OwnRay | None]:
-    """A driver of the cluster at this address, or of a Ray of our own. Raises PreflightError."""
+    """Connects this process to the cluster at `address`, or to a local Ray of our own, which it
+    gives. Raises PreflightError."""
     if is_job_server(address):
         raise PreflightError(
-            f"{address} is a cluster's job server, and no driver can join there. Make the run a "
-            "job of the cluster (`lp-sweep run ... --detach`), or start it on the head: ray exec "
+            f"{address} is a cluster's job server, and no driver can join there. Submit the run as "
+            "a job of the cluster (`lp-sweep run ... --detach`), or start it on the head: ray exec "
             "cluster.yaml 'lp-sweep ... --address auto'."
         )
     check_ray()
@@ -138,7 +136,9 @@ def connection(address: str | None) -> Iterator[OwnRay | None]:
             "run in another process."
         )
     with _settings(), keep_stdout(), nullcontext() if address else private_ray():
-        own = _join(address) if address else _start()
+        own = None if address else _start()
+        if address:
+            _join(address)
         bound_calls()
         try:
             yield own
@@ -157,12 +157,12 @@ def check_ray() -> None:
 
 @contextmanager
 def _settings() -> Iterator[None]:
-    """Ray and Tune are set up for a sweep while inside."""
+    """Sets up Ray and Tune for a sweep while inside."""
     loggers = [logging.getLogger(name) for name in ("ray.tune", "ray.air", "ray.train")]
     levels = [logger.level for logger in loggers]
     added = _TUNE_ENVIRONMENT.keys() - os.environ.keys()
     os.environ.update({name: _TUNE_ENVIRONMENT[name] for name in added})
-    for logger in loggers:  # failures are told by our own reporter
+    for logger in loggers:  # our own reporter shows failures
         logger.setLevel(logging.CRITICAL)
     try:
         yield
@@ -173,27 +173,23 @@ def _settings() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _join(address: str) -> OwnRay | None:
-    """None: it is not ours. Raises PreflightError."""
+def _join(address: str) -> None:
+    """Raises PreflightError."""
     import ray
 
     try:
         knock(address)
-    except Exception as error:  # of many types, also for a name that is no host's
-        raise _no_ray(f"at {address}", error, _JOIN_ANOTHER) from error
-    try:
         ray.init(address=address, **_QUIET)
-    except BaseException as error:  # of many types, and of none in particular
+    except BaseException as error:  # of many types
         leave_ray(None)
         if not isinstance(error, Exception):
             raise
         raise _no_ray(f"at {address}", error, _JOIN_ANOTHER) from error
-    return None
 
 
 def _start() -> OwnRay:
-    """A Ray of our own; a second one where the first does not come up, since a busy machine may
-    only have been slow. Raises PreflightError."""
+    """Starts a local Ray, with a second try, since a busy machine may only have been slow. Raises
+    PreflightError."""
     import ray
 
     for last in (False, True):
@@ -207,7 +203,7 @@ def _start() -> OwnRay:
                     **_QUIET,
                 )
             return own
-        except BaseException as error:  # of many types, and of none in particular
+        except BaseException as error:  # of many types
             own.kill()
             leave_ray(own)
             if not isinstance(error, Exception):
@@ -223,7 +219,7 @@ def _no_ray(where: str, error: Exception, following: str) -> PreflightError:
 
 
 def joined(address: str) -> str:
-    """Which cluster the connection is to, and how it was found: it may be another's."""
+    """Names the cluster, and how it was found, since it may not be the one that you meant."""
     import ray
 
     at = ray.get_runtime_context().gcs_address
@@ -231,7 +227,7 @@ def joined(address: str) -> str:
 
 
 def found_by(address: str, environment: Mapping[str, str]) -> str:
-    """By what an address came, of which `auto` is none: Ray then looks for one."""
+    """Names the option or variable that an address came from. With `auto` Ray looks for one."""
     if address == "auto" and environment.get("RAY_ADDRESS", "auto") in ("", "auto"):
         return "it is at work on this machine; --address names another"
     variables = ("RAY_ADDRESS",) if address == "auto" else ("LP_SWEEP_ADDRESS", "RAY_ADDRESS")

@@ -1,7 +1,7 @@
-"""Notices that the Ray of a run is lost, and gets the run out of it within a stated time.
+"""Notices that the Ray of a run is lost, and gets the run out of it within a bounded time.
 
-Ray itself leaves a driver waiting: without end where its raylet is gone or its head is stopped. The
-bounds that follow from the constants below are listed in docs/reliability.md.
+Ray itself leaves a driver waiting without end if its raylet is gone or its head is stopped.
+docs/reliability.md lists the bounds that follow from the constants below.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ _LEAVE_SECONDS = 25.0  # for the main thread to leave its call into Ray
 _SHUTDOWN_SECONDS = 8.0  # 5 with a dead head, 1 with a live one
 _STOPPED_EXIT = 3
 
-_keeps_process = False  # a head that is stopped
+_keeps_process = False  # whether a stopped head would keep this process from ending
 
 _MARK = "LP_SWEEP_RAY"  # in the environment of all processes of a Ray that we started
 _DAEMONS = ("gcs_server", "raylet")
-# Their bookkeeping must not be cut in two: the next Ray goes on with the same queue
+# their bookkeeping is never interrupted, since the next Ray continues with the same queue
 _BOOKS = tuple(f"lp_sweep.orchestrator.engine.{name}" for name in ("course", "workqueue"))
 
 
 class RayLost(KeyboardInterrupt):
-    """Ends the fit as Ctrl-C does; Tune would swallow an ordinary exception."""
+    """Ends the fit like Ctrl-C; Tune would swallow an ordinary exception."""
 
 
 class OwnRay:
     """The processes of a Ray that this process starts. They are found by a mark in their
-    environment, since what a dead raylet leaves behind is no longer a child of ours."""
+    environment, since the children of a dead raylet are no longer ours."""
 
     def __init__(self) -> None:
         self.mark = uuid.uuid4().hex
 
     @contextmanager
     def starting(self) -> Iterator[None]:
-        """Every process that is started inside belongs to this Ray."""
+        """All processes that start inside belong to this Ray."""
         os.environ[_MARK] = self.mark
         try:
             yield
@@ -58,14 +58,14 @@ class OwnRay:
             del os.environ[_MARK]
 
     def daemons(self) -> list[Any]:
-        """The live processes without which it is dead."""
+        """The live processes that it can't do without."""
         import psutil
 
         children = self._alive(psutil.Process().children())
         return [child for child in children if child.name() in _DAEMONS]
 
     def kill(self) -> None:
-        """All of it: nothing goes on training once this returns."""
+        """Kills all of it: nothing trains any more once this returns."""
         import psutil
 
         for _ in range(50):  # a raylet may start a worker between the look and its death
@@ -77,7 +77,6 @@ class OwnRay:
             time.sleep(0.1)
 
     def _alive(self, processes: Iterable[Any]) -> list[Any]:
-        """Those of them that belong to this Ray."""
         import psutil
 
         found = []
@@ -90,15 +89,15 @@ class OwnRay:
 
 
 class Spell:
-    """Measures how long something lasts, by looking at it again and again. Time without a look does
-    not count: this process may have been suspended."""
+    """Measures how long a state lasts, by repeated looks. Long gaps between looks do not count,
+    since this process may have been suspended."""
 
     def __init__(self) -> None:
         self._seconds = 0.0
         self._looked = time.monotonic()
 
     def look(self, lasts: bool) -> float:
-        """Seconds up to now; 0 where it does not last."""
+        """Seconds that it has lasted until now; 0 if it does not."""
         now, before = time.monotonic(), self._looked
         passed = min(now - before, _ANSWER_SECONDS + _LOOK_SECONDS)
         self._seconds = self._seconds + passed if lasts else 0.0
@@ -107,8 +106,8 @@ class Spell:
 
 
 class Lifeline:
-    """Watches the Ray that this process is connected to, in a thread. `own`: None where it is a
-    cluster that was joined."""
+    """Watches the Ray that this process is connected to, in a thread. `own`: None for a cluster
+    that was joined."""
 
     def __init__(self, own: OwnRay | None) -> None:
         import ray
@@ -120,11 +119,11 @@ class Lifeline:
         self._head: Any = GcsClient(address=context.gcs_address)
         self._node = ray.NodeID.from_hex(context.get_node_id())
         self._silence = Spell()
-        self._end = 0.0  # when the main thread must be out
+        self._end = 0.0  # when the main thread must have left Ray
         self._lost = threading.Event()
         self._over = threading.Event()
         self._why = ""
-        self._sent = False  # the signal, and the main thread took it
+        self._sent = False  # whether the main thread took our signal
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -143,15 +142,15 @@ class Lifeline:
         finally:
             try:
                 self._over.set()
-            finally:  # where our own signal came before that
+            finally:  # if our own signal came first
                 self._over.set()
                 thread.join(2 * _ANSWER_SECONDS)
                 signal.signal(signal.SIGURG, before)
 
     def _loss(self, error: BaseException) -> str:
-        """Why Ray is lost, where this error comes from that. Ray's errors are of many types, and
-        often come before its loss is seen here. Out of a call into it our signal comes as a plain
-        KeyboardInterrupt."""
+        """Why Ray is lost, if this error comes from that; else "". Ray's errors have many types,
+        and often come before its loss is noticed here. A call into Ray turns our signal into a
+        plain KeyboardInterrupt."""
         from ray.exceptions import RayError, RayTaskError
 
         if isinstance(error, KeyboardInterrupt):
@@ -179,7 +178,7 @@ class Lifeline:
             signal.pthread_kill(main, signal.SIGURG)
 
     def _dead(self) -> str:
-        """Which process of our own Ray is gone; "" where all live."""
+        """Which process of our own Ray is gone; "" if all live."""
         import psutil
 
         for process, stop in self._daemons:
@@ -191,26 +190,26 @@ class Lifeline:
         return ""
 
     def _silent(self) -> str:
-        """Why the head counts as lost; "" where it answers, or did a moment ago."""
+        """Why the head counts as lost; "" if it answers, or did a moment ago."""
         try:
-            # in a thread: with a head that is stopped, a second call outlasts its own timeout
+            # in a thread: if the head is stopped, a second call outlasts its own timeout
             [alive] = in_thread(
                 lambda: self._head.check_alive([self._node], timeout=_ANSWER_SECONDS),
                 _ANSWER_SECONDS,
             )
-        except Exception:  # whatever a head on its way down can do
+        except Exception:  # of any type, while a head goes down
             silent = self._silence.look(True)
             return f"its head has not answered for {silent:.0f} s" * (silent > SILENT_SECONDS)
         self._silence.look(False)
         return "" if alive else "the raylet of this machine has died"
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        """In the main thread. Sent again and again until it is out."""
+        """In the main thread. The signal is repeated until this thread has left Ray."""
         del number
-        if self._over.is_set() or not self._lost.is_set():  # it was sent for an earlier Ray
+        if self._over.is_set() or not self._lost.is_set():  # sent for an earlier Ray
             return
         while frame is not None:
-            if frame.f_globals.get("__name__") in _BOOKS:  # as long as a busy store keeps it
+            if frame.f_globals.get("__name__") in _BOOKS:  # wait, however slow the store is
                 self._end = time.monotonic() + _LEAVE_SECONDS
                 return
             frame = frame.f_back
@@ -228,16 +227,14 @@ def _state(process: Any) -> str:
 
 
 def _give_up(why: str) -> None:
-    """The main thread does not come out of its call into Ray."""
-    again = "What was finished is in the store. Go on: the same command again."
-    print(
-        f"\nstopped: Ray was lost ({why}), and does not end. {again}", file=sys.stderr, flush=True
-    )
+    """Ends the process, since the main thread does not return from its call into Ray."""
+    again = "Finished trials are in the store. Go on: the same command again."
+    print(f"\nstopped: Ray was lost ({why}) and hangs. {again}", file=sys.stderr, flush=True)
     os._exit(_STOPPED_EXIT)
 
 
 def leave_ray(own: OwnRay | None) -> None:
-    """`ray.shutdown()`, which does not return while a head that is stopped keeps its connection."""
+    """`ray.shutdown()`, which does not return while a stopped head keeps its connection."""
     import ray
 
     global _keeps_process
@@ -250,13 +247,13 @@ def leave_ray(own: OwnRay | None) -> None:
             own.kill()
             thread.join(_SHUTDOWN_SECONDS)
         _keeps_process = thread.is_alive()
-        if _keeps_process:  # a program of the user's own ends by itself
+        if _keeps_process:  # so that a user's own program can end
             atexit.unregister(ray.shutdown)
 
 
 def leave_process(code: int) -> None:
-    """End the process where a stopped head would keep it: Ray and Tune ask the head once more when
-    Python ends, a minute each. Elsewhere it does nothing."""
+    """Ends the process at once if a stopped head would keep it: when Python ends, Ray and Tune each
+    ask the head once more, for a minute. Otherwise it does nothing."""
     if _keeps_process:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,5 +1,5 @@
-"""Before the first trial: room on the GPUs, that all nodes see one store, and what they lack of the
-sweep's own files, which are on no other disk, goes there. What comes of a hub each node fetches.
+"""Checks before the first trial: room on the GPUs, and that all nodes see one store. Also sends the
+store the sweep's own files for nodes that lack them; each node fetches the hub's files itself.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lp_sweep.orchestrator.engine.capacity import Slots, crowded_note, mixed_note
 from lp_sweep.orchestrator.engine.course import Course
@@ -23,16 +23,7 @@ from lp_sweep.storage.store import Store
 from lp_sweep.trials.data.tasks import UNLABELLED
 from lp_sweep.trials.worker.job import data_files, model_files
 
-Everywhere = Callable[..., Mapping[str, Any]]  # node -> what a plain function gave there
-
-
-class _Seen(NamedTuple):
-    """A node's view of the store: whether it is the driver's, and how many records that waited on
-    the node were sent to it."""
-
-    host: str
-    same: bool
-    sent: int
+Everywhere = Callable[..., Mapping[str, Any]]  # node -> the result of a plain function there
 
 
 def open_run(
@@ -43,7 +34,7 @@ def open_run(
     *,
     joined: bool = False,
 ) -> None:
-    """`joined`: a cluster whose nodes may see another store, and that no run has to itself. Raises
+    """`joined`: on a cluster, whose nodes may see another store and which others may use. Raises
     PreflightError, StoreError."""
     plan, store, reporter = course.queue.plan, course.recorder.store, course.reporter
     for note in _notes_on_gpus(plan, slots, accelerators, everywhere):
@@ -80,27 +71,26 @@ def look_at_store(
     plan: Plan, store: Store, cache_dir: Path, everywhere: Everywhere
 ) -> Iterator[str]:
     """Checks that all nodes see the store, and sends it their waiting records and the files that
-    nodes lack. Gives notes. Raises PreflightError where a node has another store or none,
+    nodes lack. Yields notes. Raises PreflightError for a node with another store or none, and
     StoreError."""
     with probe(store) as name:
-        told = everywhere(see, store.location, str(cache_dir), name)
-    seen = [_Seen(*fields) for fields in told.values()]
-    blind = sorted(node.host for node in seen if not node.same)
+        seen = everywhere(see, store.location, str(cache_dir), name).values()
+    blind = sorted(host for host, same, _ in seen if not same)
     if blind:
         raise PreflightError(
             f"{len(blind)} of {len(seen)} nodes don't see the store {store.location}, such as "
             f"{blind[0]}: their records would be lost to it. Name a folder that all nodes share, "
             "or a bucket: --store s3://bucket/prefix."
         )
-    if sent := sum(node.sent for node in seen):
+    if sent := sum(sent for _, _, sent in seen):
         yield f"{sent} finished trials that waited on nodes are stored now"
     if len(seen) > 1 and (shipped := ship_inputs(plan, store)):
         yield f"{shipped} models and data sets went to the store, for nodes without them"
 
 
 def see(location: str, cache_dir: str, name: str) -> tuple[str, bool, int]:
-    """On a node: the fields of `_Seen`; `name` is that of the driver's probe. A worker then finds
-    its record in the store."""
+    """A node's view of the store: its host, whether it sees the driver's probe of this `name`, and
+    how many waiting records it has sent to the store."""
     from lp_sweep.storage.spool import flush
 
     host = socket.gethostname()
@@ -114,8 +104,7 @@ def see(location: str, cache_dir: str, name: str) -> tuple[str, bool, int]:
 
 
 def ship_inputs(plan: Plan, store: Store) -> int:
-    """How many models and data sets were sent; what the store has already is not. Raises
-    StoreError."""
+    """Sends the models and data sets that the store lacks; returns how many. Raises StoreError."""
     models: dict[str, Path] = {}  # fingerprint -> folder
     data: dict[str, Mapping[str, str]] = {}  # fingerprint -> split -> file
     for work in plan.missing():
@@ -130,21 +119,20 @@ def ship_inputs(plan: Plan, store: Store) -> int:
     return sum(sent)
 
 
-# -- NVIDIA's MPS: with it several processes run on one GPU at the same time, without it by turns
+# -- NVIDIA's MPS: with it several processes use a GPU at the same time, without it they take turns
 
 _CONTROL = "nvidia-cuda-mps-control"
-_SECONDS = 120  # a first process on a GPU imports torch
+_SECONDS = 120  # the first process on a GPU imports torch
 FOUND, STARTED = "found", "started"
 _TRY = "import torch; torch.zeros(1, device='cuda').item()"
 
 
 def share_gpus() -> tuple[str, str]:
-    """This node's name, and FOUND, STARTED, or why trials on it take turns."""
+    """Starts MPS on this node. Returns its name, and FOUND, STARTED, or why trials take turns."""
     return socket.gethostname(), _share()
 
 
 def _share() -> str:
-    """A daemon that no process can use is stopped again."""
     if shutil.which(_CONTROL) is None:
         return f"{_CONTROL} is not installed"
     try:
@@ -156,7 +144,7 @@ def _share() -> str:
             return said.splitlines()[-1] if said else f"{_CONTROL} ended with {done.returncode}"
         if _run([sys.executable, "-c", _TRY]).returncode == 0:
             return STARTED
-        _run([_CONTROL], "quit\n")
+        _run([_CONTROL], "quit\n")  # no process can use it
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     return "no process could use the GPU with MPS, so it was stopped again"
@@ -176,7 +164,7 @@ def _run(command: list[str], text: str | None = None) -> subprocess.CompletedPro
 
 
 def shared_note(told: Iterable[tuple[str, str]]) -> str:
-    """A sentence on MPS, from the answers of all nodes."""
+    """Sums up the answers of all nodes in one sentence."""
     of: dict[str, list[str]] = {FOUND: [], STARTED: []}
     for node, said in sorted(told):
         of.setdefault(said, []).append(node)

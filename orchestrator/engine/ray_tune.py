@@ -1,7 +1,6 @@
-"""Trials on Ray Tune, in the processes of this machine or of a cluster. Tune is the dispatcher; the
-store is the truth, and nothing that Tune remembers is read back.
+"""Runs trials on Ray Tune, which only dispatches them: nothing that Tune saves is ever read back.
 
-Workers import this file: what only the driver needs is imported where it is used.
+Workers import this file, so modules that only the driver needs are imported where they are used.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ if TYPE_CHECKING:
     from lp_sweep.orchestrator.engine.recorder import Loss
     from lp_sweep.orchestrator.plan.plan import Work
 
-# Tune keeps 50 kB of each piece for ever, and goes through all of them at each event: after so many
-# a new one goes on. Then all slots wait for the longest trial, so there are more where slots are.
+# Tune keeps 50 kB of each trial for ever, and goes through all of them at each event, so that a new
+# Tuner takes over after so many. Then all slots wait for the longest trial: more slots, more trials
 _LEAST_A_TUNER, _A_TUNER_AND_SLOT = 2000, 20
-_MOST_AT_A_TIME = 100_000  # Tune without it keeps one trial pending; `room` decides
+_MOST_AT_A_TIME = 100_000  # without it Tune keeps one trial pending; `room` is the real limit
 _LOOK_SECONDS = 5.0  # between two looks at the nodes
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _ACTOR = re.compile(r"actor_id[=:]\s*([0-9a-f]{32})")
 _SUMMARIES = {
-    "preempted": "the node was taken away, as it had announced",
+    "preempted": "the node was preempted, as announced",
     "node_lost": "the node was lost",
     "worker_lost": "the worker process died: it was killed, or crashed",
     "out_of_memory": "the node ran out of memory, and Ray ended the worker",
@@ -42,12 +41,12 @@ _SUMMARIES = {
 
 
 class EndOfFit(KeyboardInterrupt):
-    """Ends the fit as Ctrl-C does; Tune would swallow an ordinary exception."""
+    """Ends the fit like Ctrl-C; Tune would swallow an ordinary exception."""
 
 
 def fit(course: Course, capacity: Capacity) -> None:
-    """Tuner.fit() until nothing is left: each takes some thousand pieces, since Tune forgets
-    none; and one that dies with its live trials is followed by another."""
+    """Runs one Tuner after another until nothing is left: each takes some thousand trials, and one
+    that dies is followed by the next."""
     from lp_sweep.orchestrator.engine.course import Nodes
     from lp_sweep.orchestrator.engine.everynode import alive_nodes
     from lp_sweep.orchestrator.engine.raycompat import keep_credentials, keep_fit_alive
@@ -96,18 +95,18 @@ def _tuner(course: Course, capacity: Capacity, scratch: Path) -> tune.Tuner:
 
 
 class PlanSearcher(Searcher):  # type: ignore[misc]
-    """`suggest` gives the longest missing piece, None while there is no room for another or
-    something that runs (here, or in another run) may bring more, and FINISHED when nothing is
-    left. `room`: how many pieces the cluster takes at a time, which may change."""
+    """Gives Tune the queue's work. `suggest` returns a trial, None while there is no room or live
+    work (here or in another run) may bring more, and FINISHED when nothing is left. `room`: how
+    many trials the cluster takes at a time, which may change."""
 
     def __init__(self, course: Course, slots: Slots, room: Callable[[], int]) -> None:
         super().__init__()
         self.course, self.room = course, room
-        device = "auto" if slots.gpus else "cpu"  # without a GPU it must not share one
+        device = "auto" if slots.gpus else "cpu"  # a slot without a GPU must not use one
         self._place = course.place(
             device=device, threads=int(slots.cpus) if not slots.gpus else None
         )
-        self.works: dict[str, Work] = {}  # Tune's trial -> ours; kept for the events that follow
+        self.works: dict[str, Work] = {}  # Tune's trial -> our work
 
     def suggest(self, trial_id: str) -> Any:  # Tune keeps the argument's name
         if self.course.check():
@@ -129,10 +128,10 @@ class PlanSearcher(Searcher):  # type: ignore[misc]
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Nothing: `WorkCallback` hears the same with more detail."""
+        """Does nothing: `WorkCallback` gets the same event with more detail."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {}  # Tune pickles what it could restore; a plan of 100,000 cells is not for that
+        return {}  # Tune pickles its searcher, and a plan of 100,000 cells is too large
 
     def save(self, checkpoint_path: str) -> None:
         del checkpoint_path  # nothing of Tune's is ever restored
@@ -142,7 +141,7 @@ class PlanSearcher(Searcher):  # type: ignore[misc]
 
 
 def resources(slots: Slots, config: Mapping[str, Any]) -> Any:
-    """The request of Tune to Ray: one slot, on a node that is not set aside."""
+    """What Tune requests from Ray: one slot, on a node that is not set aside."""
     bundle = slots.bundle()
     avoid = config.get("avoid")
     if not avoid:
@@ -152,8 +151,7 @@ def resources(slots: Slots, config: Mapping[str, Any]) -> Any:
 
 
 class WorkCallback(tune.Callback):  # type: ignore[misc]
-    """Tells the course of a run what Tune's events mean for its work. Called in the driver's main
-    thread."""
+    """Passes Tune's events on to the course of the run, in the driver's main thread."""
 
     def __init__(self, searcher: PlanSearcher) -> None:
         self.course, self.works = searcher.course, searcher.works
@@ -181,8 +179,8 @@ class WorkCallback(tune.Callback):  # type: ignore[misc]
             self._leave()
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """With the last good node gone, trials that keep away from the others would wait for ever:
-        this ends the fit, and the next one takes the nodes that were set aside."""
+        """If the last good node is gone, trials that avoid the others would wait for ever: this
+        ends the fit, and the next one uses the nodes that were set aside."""
         self._leave()
         if time.monotonic() - self._looked < _LOOK_SECONDS:
             return
@@ -197,9 +195,9 @@ class WorkCallback(tune.Callback):  # type: ignore[misc]
 
 
 class TrialActor(tune.Trainable):  # type: ignore[misc]
-    """A worker, which stays: torch is imported once per slot. One `step` is one whole job. Ordinary
-    failures are stored by `execute` and end the step normally; what is raised means that the
-    process itself is spent."""
+    """A worker, which is reused, so that each slot imports torch once. One `step` is one job.
+    `execute` stores ordinary failures and returns; an exception means that the process is no longer
+    usable."""
 
     def setup(self, config: dict[str, Any]) -> None:
         self._job = config["job"]
@@ -218,7 +216,7 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
         node = ray.get_runtime_context().get_node_id()
         try:
             told = execute(job, job["store"])
-        except StoreError as error:  # neither the store nor this node's disk took the record
+        except StoreError as error:  # neither the store nor the spool took the record
             told = {"id": job["id"], "status": "not stored", "message": str(error)}
         return {**told, "node_id": node, "done": True}
 
@@ -229,11 +227,11 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
         del checkpoint
 
 
-# -- how a worker was lost: from what Ray tells to the type of a failure
+# -- how a worker was lost: from Ray's words to our error type
 
 
 def loss_of(trial: Any) -> Loss:
-    """Finds why a Tune trial ended whose worker could not report it."""
+    """Why a Tune trial ended whose worker could not report it."""
     from lp_sweep.orchestrator.engine.everynode import answers
     from lp_sweep.orchestrator.engine.raycompat import fate_of
     from lp_sweep.orchestrator.engine.recorder import Loss
@@ -243,19 +241,19 @@ def loss_of(trial: Any) -> Loss:
     fate = fate_of(_actor_id(error, text))
     error_type = _type(error, text, fate)
     if error_type == "worker_lost" and "is unavailable" in text and not answers(fate.node):
-        error_type = "node_lost"  # only the connection broke: Ray itself needs a minute to be sure
+        error_type = "node_lost"  # Ray itself needs a minute to be sure
     last_line = (text.splitlines() or ["no message"])[-1]
     return Loss(error_type, _SUMMARIES.get(error_type, last_line), text, fate.node)
 
 
 def _error(trial: Any) -> Any:
-    """The exception that Tune kept in its scratch folder: written by this very process."""
+    """The exception that Tune, in this process, kept in its scratch folder."""
     from ray import cloudpickle
 
     try:
         with Path(trial.pickled_error_file).open("rb") as stream:
             return cloudpickle.load(stream)
-    except Exception:  # not there, or not to be unpickled: the text remains
+    except Exception:  # not there, or can't be unpickled; its text is left
         return None
 
 
@@ -267,7 +265,7 @@ def _error_text(trial: Any) -> str:
 
 
 def _actor_id(error: Any, text: str) -> str | None:
-    """An error of our own code names its worker in the text only."""
+    """From the error, or from its text: an error of our own code names its worker only there."""
     actor = getattr(error, "actor_id", None)
     if isinstance(actor, bytes):
         return actor.hex()
@@ -281,12 +279,12 @@ def _type(error: Any, text: str, fate: Fate) -> str:
     if "OutOfMemoryError" in text or "low on memory" in text:
         return "out_of_memory"
     if fate.announced and not _is_task_error(error):
-        return "preempted"  # a machine that is cut off says nothing more; it was said before
+        return "preempted"  # a machine that is cut off says nothing; the announcement counts
     if "NODE_DIED" in fate.cause or "node has died" in text or "NodeDiedError" in text:
         return "node_lost"
     if "AcceleratorError" in text or "CUDA error" in text:
         return "device_error"
-    # a RayTaskError that is none of a device's: our own code raised it
+    # our own code raised a RayTaskError that is not about a device
     return "bug" if _is_task_error(error) else "worker_lost"
 
 

@@ -1,6 +1,6 @@
-"""Places where Ray 2.60 does less, or more, than a sweep needs.
+"""Changes to places where Ray 2.60 does less, or more, than a sweep needs.
 
-Each is a small change that does nothing if a later Ray no longer has the place.
+Each is small, and does nothing if a later Ray no longer has the place.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 
 _RPC_SECONDS = 10.0
 _TABLE_SECONDS = 5.0
-_TUNE_SECONDS = 45.0  # no sooner than a silent head counts as lost: it may come back
+_TUNE_SECONDS = 45.0  # longer than until a silent head counts as lost: it may come back
 _AUTH_MODE, _AUTH_TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 
 
 def keep_fit_alive() -> None:
-    """A worker that Ray's memory monitor kills, and some ways of losing a node, raise errors that
-    are no RayActorError: Tune then aborts the whole fit, with every healthy trial in it. Here they
-    become one, so that only that trial ends."""
+    """Turns the other errors of a lost worker into a RayActorError, so that only its trial ends.
+    Without this Tune aborts the whole fit, with every healthy trial, when Ray's memory monitor
+    kills a worker, and in some cases of a lost node."""
     from ray.air.execution._internal.actor_manager import RayActorManager
     from ray.exceptions import RayActorError, RayError, RayTaskError
 
@@ -44,7 +44,7 @@ def keep_fit_alive() -> None:
 
 
 def keep_sigterm() -> None:
-    """`ray.init` sets a SIGTERM handler that exits at once, with the number of the signal."""
+    """Keeps `ray.init` from setting a SIGTERM handler that exits at once."""
     import ray._private.utils as utils
 
     if hasattr(utils, "set_sigterm_handler"):
@@ -53,9 +53,9 @@ def keep_sigterm() -> None:
 
 @contextmanager
 def private_ray() -> Iterator[None]:
-    """A Ray that is started inside listens to this machine alone, and obeys only those who know its
-    own token. Ray has no option for the first on Linux; of the second it keeps one for all that a
-    user starts, in a file that others may be able to read. RAY_AUTH_MODE=disabled is respected."""
+    """A Ray that starts inside listens on this machine only, and obeys only those who know its own
+    token. On Linux Ray has no option for the first; for the second it has one token for all Rays of
+    a user, in a file that others may be able to read. RAY_AUTH_MODE=disabled is respected."""
     from ray._private import ray_constants
     from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
@@ -79,7 +79,7 @@ def private_ray() -> Iterator[None]:
 
 @contextmanager
 def _replaced(module: Any, name: str, value: Any) -> Iterator[None]:
-    """While inside, if there is one."""
+    """Replaces an attribute while inside, if the module has it."""
     if not hasattr(module, name):
         yield
         return
@@ -93,8 +93,8 @@ def _replaced(module: Any, name: str, value: Any) -> Iterator[None]:
 
 @contextmanager
 def keep_credentials() -> Iterator[None]:
-    """Tune hands AWS keys to its trials as part of their runtime environment, which Ray writes into
-    log files that every user of a node can read. Where a trial runs, they are set already."""
+    """Keeps AWS keys out of the trials' runtime environment, where Tune puts them: Ray writes it
+    into log files that every user of a node can read. The workers have the keys already."""
     from ray.tune.execution import class_cache
 
     names: Iterable[str] = getattr(class_cache, "ENV_VARS_TO_PROPAGATE", frozenset())
@@ -105,8 +105,8 @@ def keep_credentials() -> Iterator[None]:
 
 @contextmanager
 def keep_stdout() -> Iterator[None]:
-    """Ray prints what its daemons have to say on our stdout, with the end of their logs, and waits
-    for a head that is stopped before it lets a driver go."""
+    """Keeps Ray from printing the messages and logs of its daemons on our stdout, and from waiting
+    for a stopped head when a driver leaves."""
     import ray._private.worker as worker
 
     with _replaced(worker, "listen_error_messages", lambda worker, threads_stopped: None):
@@ -114,16 +114,16 @@ def keep_stdout() -> Iterator[None]:
 
 
 def in_thread(call: Callable[[], Any], seconds: float | None = None) -> Any:
-    """Its result. Raises TimeoutError after so many seconds.
+    """Runs `call` in a thread and returns its result. Raises TimeoutError after `seconds`.
 
-    Ctrl-C ends the wait at once: a signal reaches a main thread that waits in
-    Python, and none that waits for the head inside Ray."""
+    Ctrl-C ends the wait at once, since the main thread waits in Python; inside Ray it would not
+    notice the signal."""
     done: Future[Any] = Future()
 
     def run() -> None:
         try:
             done.set_result(call())
-        except BaseException as error:  # the caller's to raise
+        except BaseException as error:  # raised in the caller
             done.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
@@ -131,7 +131,7 @@ def in_thread(call: Callable[[], Any], seconds: float | None = None) -> Any:
 
 
 class _Bounded:
-    """A client of the head whose reads and writes of its table end."""
+    """A client of the head whose reads and writes of its key-value table have a time limit."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -145,7 +145,7 @@ class _Bounded:
 
 
 def bound_calls() -> None:
-    """Tune asks the head about its registry before each trial, and would wait without end."""
+    """Bounds the calls with which Tune asks the head about its registry before each trial."""
     from ray.experimental import internal_kv
 
     if getattr(internal_kv, "global_gcs_client", None) is not None:
@@ -153,8 +153,8 @@ def bound_calls() -> None:
 
 
 class NodeTable:
-    """`ray.nodes()`, of which it has the keys that we read. That one waits for a head that is gone,
-    without end and deaf to any signal: this gives what was known last."""
+    """Calls return the keys of `ray.nodes()` that we read. That function waits for a lost head
+    without end and without reacting to signals; this class returns the last known table."""
 
     def __init__(self) -> None:
         self._last: list[dict[str, Any]] = []
@@ -184,8 +184,8 @@ class NodeTable:
 
 
 class Fate(NamedTuple):
-    """An actor's end: the node it ran on, Ray's word for the cause, and whether the node's
-    preemption had been announced. What Ray does not know is None, empty or False."""
+    """How an actor ended: its node, Ray's word for the cause, and whether the node's preemption was
+    announced. What Ray does not know is None, empty or False."""
 
     node: str | None = None
     cause: str = ""
@@ -193,8 +193,8 @@ class Fate(NamedTuple):
 
 
 def fate_of(actor_id: str | None) -> Fate:
-    """`announced` is in Ray's own table alone: what it makes public is told once a node is known to
-    be dead, and depends on how it died."""
+    """`announced` comes from Ray's internal table: the public one has it only once a node is known
+    to be dead, and not for every way of dying."""
     import ray
     from ray._private import state
     from ray.core.generated import gcs_pb2
@@ -203,14 +203,14 @@ def fate_of(actor_id: str | None) -> Fate:
         accessor = state.state._connect_and_get_accessor()
         found = accessor.get_actor_info(ray.ActorID(bytes.fromhex(actor_id or "")))
         actor = gcs_pb2.ActorTableData.FromString(found)
-    except Exception:  # a private interface: knowing less is no reason to stop
+    except Exception:  # a private interface; without it we only know less
         return Fate()
     return Fate(actor.address.node_id.hex() or None, str(actor.death_cause), actor.preempted)
 
 
 def drain_nodes(address: str, ip: str, message: str, seconds: float) -> None:
-    """As `ray drain-node` does: the nodes at this IP will be gone in so many seconds. Ray has no
-    public call for it. Raises ConnectionError where Ray has no such node, or refuses."""
+    """Announces that the nodes at this IP will be gone in so many seconds, like `ray drain-node`;
+    Ray has no public call for it. Raises ConnectionError if Ray has no such node, or refuses."""
     from ray._raylet import GcsClient  # type: ignore[attr-defined]
     from ray.core.generated import autoscaler_pb2, gcs_pb2
 
