@@ -26,6 +26,7 @@ from tests.support.cutoff import STEPS, assert_same, cut_off, other_network
 from tests.support.plain_jobs import load_inputs, run_trial
 from tests.support.staging import made, spec_of, staged, weights
 
+QUICK = {"limit_train": 64}
 FEED_FORWARD = 32 * 64 + 64 + 64 * 32 + 32  # parameters of one of the toy BERT's
 
 
@@ -67,7 +68,7 @@ def changed(job: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, b
 def test_what_is_frozen_stays_bit_by_bit_and_all_else_learns(
     world: Path, monkeypatch: pytest.MonkeyPatch, recipe: dict[str, Any], places: tuple[str, ...]
 ) -> None:
-    learned = changed(made(world, kept_layers=(2, 4), recipe=recipe), monkeypatch)
+    learned = changed(made(world, kept_layers=(2, 4), recipe=QUICK | recipe), monkeypatch)
     still = {name for name, moved in learned.items() if not moved}
     assert still == {name for name in learned if name.startswith(places)}
 
@@ -76,7 +77,7 @@ def test_what_is_frozen_stays_bit_by_bit_and_all_else_learns(
 
 
 def test_it_is_fine_tuning_dropping_and_fine_tuning(world: Path, store: Store) -> None:
-    first, second = staged(world)
+    first, second = staged(world, recipe=QUICK)
     for job in (first, second):
         assert execute(job, store.location)["status"] == "done"
     full, small = (store.read("trials", job["id"])[0] for job in (first, second))
@@ -114,7 +115,7 @@ def test_one_shot_is_fine_tuning_and_dropping(
     world: Path, store: Store, tmp_path: Path, bridge: str
 ) -> None:
     """The kept layers are those of the fine-tuned network, except where a map was merged."""
-    first, second = staged(world, procedure="one_shot", bridge=bridge)
+    first, second = staged(world, recipe=QUICK, procedure="one_shot", bridge=bridge)
     left: dict[str, torch.Tensor] = {}
 
     def look(inputs: Any, record: Any, device: Any) -> None:
@@ -163,9 +164,9 @@ def test_it_never_starts_from_the_pre_trained_network(world: Path) -> None:
 # -- iterative
 
 
-def iterative(world: Path, **changes: Any) -> dict[str, Any]:
-    """An epoch each with 4 and 3 layers, then two with 2: 16 steps each."""
-    recipe = {"limit_train": 4 * STEPS, "batch_size": 4, "epochs": 2, "warmup_ratio": 0.1}
+def iterative(world: Path, steps: int = STEPS, **changes: Any) -> dict[str, Any]:
+    """An epoch each with 4 and 3 layers, then two with 2."""
+    recipe = {"limit_train": 4 * steps, "batch_size": 4, "epochs": 2, "warmup_ratio": 0.1}
     return made(world, recipe=recipe, procedure="iterative", epochs_per_layer=1, **changes)
 
 
@@ -216,14 +217,14 @@ def test_its_record_is_of_the_last_network(
     undisturbed: dict[str, Any], world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = undisturbed["record"]
-    direct = run_trial(made(world))["record"]
+    direct = run_trial(made(world, recipe=QUICK))["record"]
     assert record["params_total"] == direct["params_total"]
     assert record["train_examples_per_second"] is record["dev_examples_per_second"] is None
     assert direct["train_examples_per_second"] > 0
     assert [item["epoch"] for item in record["epoch_metrics"]] == [1, 2, 3, 4]
     scores = iter([0.9, 0.8, 0.7, 0.6])
     monkeypatch.setattr(finetuning, "score", lambda *_, **__: {"accuracy": next(scores)})
-    record = run_trial(iterative(world))["record"]
+    record = run_trial(iterative(world, steps=1))["record"]
     assert (record["best"], record["best_epoch"], record["last"]) == (0.7, 3, 0.6)
 
 
@@ -253,9 +254,8 @@ def test_a_checkpoint_that_does_not_fit_starts_it_anew_with_all_layers(
 
 
 def test_feed_forwards_go_before_the_training(world: Path) -> None:
-    quick = {"limit_train": 16}
-    whole = run_trial(made(world, recipe=quick))["record"]
-    less = run_trial(made(world, recipe=quick, removed_feed_forwards=(2,)))["record"]
+    whole = run_trial(made(world, recipe=QUICK))["record"]
+    less = run_trial(made(world, recipe=QUICK, removed_feed_forwards=(2,)))["record"]
     assert less["removed_feed_forwards"] == [2]
     for name in ("params_total", "params_encoder"):
         assert whole[name] - less[name] == FEED_FORWARD
