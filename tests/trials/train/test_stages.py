@@ -19,7 +19,6 @@ from lp_sweep.trials.train import finetune as finetuning
 from lp_sweep.trials.train.finetune import Saver, finetune
 from lp_sweep.trials.train.procedures import Phase
 from lp_sweep.trials.train.steps import Setting
-from lp_sweep.trials.worker import trial as trialling
 from lp_sweep.trials.worker.run import execute
 from lp_sweep.trials.worker.trial import Try
 from tests.support.cutoff import STEPS, assert_same, cut_off, other_network
@@ -30,27 +29,13 @@ QUICK = {"limit_train": 64}
 FEED_FORWARD = 32 * 64 + 64 + 64 * 32 + 32  # parameters of one of the toy BERT's
 
 
-# -- frozen
-
-
-def changed(job: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
-    """Parameter -> whether the training changed any bit of it."""
-    before: dict[str, torch.Tensor] = {}
-    after: dict[str, torch.Tensor] = {}
-    real = trialling.load_inputs
-
-    def load(*args: Any) -> Any:
-        inputs = real(*args)
-        before.update(weights(inputs.model))
-        return inputs
+def noting(found: dict[str, torch.Tensor], **how: Any) -> Try:
+    """A try that leaves the trained weights in `found`."""
 
     def look(inputs: Any, record: Any, device: Any) -> None:
-        after.update(weights(inputs.model))
+        found.update(weights(inputs.model))
 
-    monkeypatch.setattr(trialling, "load_inputs", load)
-    run_trial(job, Try(afterwards=cast(Any, look)))
-    assert set(before) == set(after)
-    return {name: not torch.equal(value, after[name]) for name, value in before.items()}
+    return Try(afterwards=cast(Any, look), **how)
 
 
 @pytest.mark.parametrize(
@@ -66,11 +51,15 @@ def changed(job: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, b
     ids=["a layer", "all but the head"],
 )
 def test_what_is_frozen_stays_bit_by_bit_and_all_else_learns(
-    world: Path, monkeypatch: pytest.MonkeyPatch, recipe: dict[str, Any], places: tuple[str, ...]
+    world: Path, recipe: dict[str, Any], places: tuple[str, ...]
 ) -> None:
-    learned = changed(made(world, kept_layers=(2, 4), recipe=QUICK | recipe), monkeypatch)
-    still = {name for name, moved in learned.items() if not moved}
-    assert still == {name for name in learned if name.startswith(places)}
+    job = made(world, kept_layers=(2, 4), recipe=QUICK | recipe)
+    spec, after = spec_of(job), dict[str, torch.Tensor]()
+    before = weights(load_inputs(job, spec, spec.kept_layers, spec.seed).model)
+    run_trial(job, noting(after))
+    assert before.keys() == after.keys()
+    still = {name for name, value in before.items() if torch.equal(value, after[name])}
+    assert still == {name for name in before if name.startswith(places)}
 
 
 # -- finetune_then_drop
@@ -117,14 +106,10 @@ def test_one_shot_is_fine_tuning_and_dropping(
     """The kept layers are those of the fine-tuned network, except where a map was merged."""
     first, second = staged(world, recipe=QUICK, procedure="one_shot", bridge=bridge)
     left: dict[str, torch.Tensor] = {}
-
-    def look(inputs: Any, record: Any, device: Any) -> None:
-        left.update(weights(inputs.model))
-
     assert execute(first, store.location)["status"] == "done"
     assert networks.fetch_network(store, first["id"], tmp_path)
     full = load_inputs(first, spec_of(first), None, 0, tmp_path).model
-    found = run_trial(second, Try(start=tmp_path, afterwards=cast(Any, look)))
+    found = run_trial(second, noting(left, start=tmp_path))
     record, own = found["record"], weights(full)
     assert (record["steps"], record["best_epoch"], record["kept_layers"]) == (0, 0, [1, 2])
     moved = {name for name, value in left.items() if not torch.equal(value, own[name])}
