@@ -22,12 +22,16 @@ from lp_sweep.trials.train.bridge import RIDGE, Batches, bridge, calibration
 from lp_sweep.trials.train.procedures import BRIDGE_ROWS, bridged_blocks
 from lp_sweep.trials.worker.run import execute
 from tests.support.cutoff import assert_same, cut_off
-from tests.support.families import NAMES
+from tests.support.families import daily
 from tests.support.fastnets import CPU, PAD, network, split_of
 from tests.support.staging import made, spec_of, staged
 
 LENGTHS = [*range(3, 20), *range(3, 20)]  # 374 tokens, of rows that are not all of one length
-WIDTH = 16
+BRIDGED: dict[str, Any] = {
+    "recipe": {"limit_train": 64},
+    "bridge": "linear",
+    "kept_layers": (1, 4),
+}
 
 
 class Ends(NamedTuple):
@@ -132,7 +136,7 @@ def test_the_merged_network_is_the_one_with_the_map(
     assert fit.left == pytest.approx(left / change_of_block)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", daily("bert", "modernbert"))
 def test_it_comes_nearer_on_other_texts(name: str, tmp_path: Path) -> None:
     whole, kept = made_of(name, tmp_path), (1, 3)
     model, dropped = copy.deepcopy(whole), copy.deepcopy(whole)
@@ -187,8 +191,8 @@ def done(store: Store, *jobs: Any) -> dict[str, Any]:
 
 
 def test_a_trial_with_a_bridge(world: Path, store: Store) -> None:
-    job = made(world, bridge="linear", kept_layers=(1, 4))
-    record, plain = done(store, job), done(store, made(world, kept_layers=(1, 4)))
+    record = done(store, made(world, **BRIDGED))
+    plain = done(store, made(world, **BRIDGED | {"bridge": ""}))
     assert (record["bridge"], plain["bridge"]) == ("linear", None)
     [left] = record["bridge_left"]
     assert left["layer"] == 1
@@ -199,7 +203,7 @@ def test_a_trial_with_a_bridge(world: Path, store: Store) -> None:
     assert record["params_total"] == plain["params_total"]
     assert record["train_losses"] != plain["train_losses"]
     # with a stage one it is fitted to that network
-    first, second = staged(world, bridge="linear", kept_layers=(1, 4))
+    first, second = staged(world, **BRIDGED)
     assert spec_of(first).bridge == ""
     assert done(store, first, second)["bridge_left"] != record["bridge_left"]
 
@@ -207,7 +211,7 @@ def test_a_trial_with_a_bridge(world: Path, store: Store) -> None:
 def test_the_seed_fixes_it_also_where_it_is_cut_off(
     world: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = made(world, bridge="linear", kept_layers=(1, 4))
+    job = made(world, **BRIDGED)
     record = done(store, job)
     expected = {"record": record, "predictions": store.read("predictions", job["id"])}
     other = Store(tmp_path / "other", create=True)

@@ -53,6 +53,8 @@ from tests.support.staging import DEPTH, Job, made, measurement, spec_of, with_s
 CLASSES = TaskDefinition(text_columns=("text",))
 NUMBERS = replace(CLASSES, kind="regression", metric="pearson")
 LENGTHS = [3, 9, 1, 5]
+FINE_TUNED = Distillation(teacher="sha256:00", fine_tuned=True)
+QUICK = {"limit_train": 64}
 
 
 @pytest.mark.parametrize(("alpha", "temperature"), [(0.3, 4.0), (1.0, 1.0)])
@@ -183,7 +185,7 @@ def test_every_compute_teaches_alike(
 
 def taught(world: Path, **distill: Any) -> tuple[Job, Job]:
     """The trial of the teacher, with the measurement that a student reads, and the student."""
-    job = made(world, distill=Distillation(**distill))
+    job = made(world, recipe=QUICK, distill=Distillation(**distill))
     teacher = with_spec(job, teacher_of(spec_of(job), DEPTH), network=True)
     measure = measurement(
         teacher,
@@ -217,7 +219,7 @@ def test_a_student_learns_from_the_stored_logits(world: Path, store: Store) -> N
     assert (full["distill"], full["teacher"], full["seconds_teacher"]) == (None, None, None)
     logits = store.read("teacher_logits", student["lesson"]["logits"])
     assert [row["example"] for row in logits] == list(range(full["train_examples"]))
-    assert record["train_losses"] != done(store, made(world))["train_losses"]
+    assert record["train_losses"] != done(store, made(world, recipe=QUICK))["train_losses"]
 
 
 def test_a_student_that_is_cut_off_goes_on_as_if_nothing_had_been(
@@ -269,7 +271,7 @@ def test_a_student_learns_from_more_texts_than_its_teacher(
 ) -> None:
     texts = tmp_path / "more.csv"
     texts.write_text("note,text\na,good w1 w2\nb,w3 poor\nc,w4 fine w5 w6\nd,bad\ne,w7 w8\n")
-    plain = with_more(made(world), texts)
+    plain = with_more(made(world, recipe=QUICK), texts)
     source, task = TaskSource(**plain["task"]["source"]), spec_of(plain).task
     pair = taught(world, unlabelled=unlabelled_fingerprint(source, task))
     teacher, student = (with_more(job, texts) for job in pair)
@@ -328,7 +330,7 @@ def graduate(world: Path, store: Store, student: Job, labels: tuple[str, ...]) -
 def test_a_folder_teaches_by_the_names_of_its_classes(
     world: Path, store: Store, turned: bool
 ) -> None:
-    student = made(world, distill=Distillation(teacher="sha256:00", fine_tuned=True))
+    student = made(world, recipe=QUICK, distill=FINE_TUNED)
     names = ("neg", "pos")
     job = graduate(world, store, student, names[::-1] if turned else names)
     assert execute(job, store.location)["status"] == "done"
@@ -347,7 +349,7 @@ def test_a_folder_teaches_by_the_names_of_its_classes(
 def test_a_folder_without_a_classifier_for_these_classes_is_a_missing_input(
     world: Path, store: Store
 ) -> None:
-    student = made(world, distill=Distillation(teacher="sha256:00", fine_tuned=True))
+    student = made(world, recipe=QUICK, distill=FINE_TUNED)
     job = graduate(world, store, student, ("no", "yes"))
     assert_missing_input(store, job, "no, yes.*neg, pos")
     assert_missing_input(store, job | {"model": student["model"]}, "no classifier for 2 classes")

@@ -19,37 +19,23 @@ from lp_sweep.trials.train import finetune as finetuning
 from lp_sweep.trials.train.finetune import Saver, finetune
 from lp_sweep.trials.train.procedures import Phase
 from lp_sweep.trials.train.steps import Setting
-from lp_sweep.trials.worker import trial as trialling
 from lp_sweep.trials.worker.run import execute
 from lp_sweep.trials.worker.trial import Try
 from tests.support.cutoff import STEPS, assert_same, cut_off, other_network
 from tests.support.plain_jobs import load_inputs, run_trial
 from tests.support.staging import made, spec_of, staged, weights
 
+QUICK = {"limit_train": 64}
 FEED_FORWARD = 32 * 64 + 64 + 64 * 32 + 32  # parameters of one of the toy BERT's
 
 
-# -- frozen
-
-
-def changed(job: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
-    """Parameter -> whether the training changed any bit of it."""
-    before: dict[str, torch.Tensor] = {}
-    after: dict[str, torch.Tensor] = {}
-    real = trialling.load_inputs
-
-    def load(*args: Any) -> Any:
-        inputs = real(*args)
-        before.update(weights(inputs.model))
-        return inputs
+def noting(found: dict[str, torch.Tensor], **how: Any) -> Try:
+    """A try that leaves the trained weights in `found`."""
 
     def look(inputs: Any, record: Any, device: Any) -> None:
-        after.update(weights(inputs.model))
+        found.update(weights(inputs.model))
 
-    monkeypatch.setattr(trialling, "load_inputs", load)
-    run_trial(job, Try(afterwards=cast(Any, look)))
-    assert set(before) == set(after)
-    return {name: not torch.equal(value, after[name]) for name, value in before.items()}
+    return Try(afterwards=cast(Any, look), **how)
 
 
 @pytest.mark.parametrize(
@@ -65,18 +51,22 @@ def changed(job: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, b
     ids=["a layer", "all but the head"],
 )
 def test_what_is_frozen_stays_bit_by_bit_and_all_else_learns(
-    world: Path, monkeypatch: pytest.MonkeyPatch, recipe: dict[str, Any], places: tuple[str, ...]
+    world: Path, recipe: dict[str, Any], places: tuple[str, ...]
 ) -> None:
-    learned = changed(made(world, kept_layers=(2, 4), recipe=recipe), monkeypatch)
-    still = {name for name, moved in learned.items() if not moved}
-    assert still == {name for name in learned if name.startswith(places)}
+    job = made(world, kept_layers=(2, 4), recipe=QUICK | recipe)
+    spec, after = spec_of(job), dict[str, torch.Tensor]()
+    before = weights(load_inputs(job, spec, spec.kept_layers, spec.seed).model)
+    run_trial(job, noting(after))
+    assert before.keys() == after.keys()
+    still = {name for name, value in before.items() if torch.equal(value, after[name])}
+    assert still == {name for name in before if name.startswith(places)}
 
 
 # -- finetune_then_drop
 
 
 def test_it_is_fine_tuning_dropping_and_fine_tuning(world: Path, store: Store) -> None:
-    first, second = staged(world)
+    first, second = staged(world, recipe=QUICK)
     for job in (first, second):
         assert execute(job, store.location)["status"] == "done"
     full, small = (store.read("trials", job["id"])[0] for job in (first, second))
@@ -114,16 +104,12 @@ def test_one_shot_is_fine_tuning_and_dropping(
     world: Path, store: Store, tmp_path: Path, bridge: str
 ) -> None:
     """The kept layers are those of the fine-tuned network, except where a map was merged."""
-    first, second = staged(world, procedure="one_shot", bridge=bridge)
+    first, second = staged(world, recipe=QUICK, procedure="one_shot", bridge=bridge)
     left: dict[str, torch.Tensor] = {}
-
-    def look(inputs: Any, record: Any, device: Any) -> None:
-        left.update(weights(inputs.model))
-
     assert execute(first, store.location)["status"] == "done"
     assert networks.fetch_network(store, first["id"], tmp_path)
     full = load_inputs(first, spec_of(first), None, 0, tmp_path).model
-    found = run_trial(second, Try(start=tmp_path, afterwards=cast(Any, look)))
+    found = run_trial(second, noting(left, start=tmp_path))
     record, own = found["record"], weights(full)
     assert (record["steps"], record["best_epoch"], record["kept_layers"]) == (0, 0, [1, 2])
     moved = {name for name, value in left.items() if not torch.equal(value, own[name])}
@@ -163,9 +149,9 @@ def test_it_never_starts_from_the_pre_trained_network(world: Path) -> None:
 # -- iterative
 
 
-def iterative(world: Path, **changes: Any) -> dict[str, Any]:
-    """An epoch each with 4 and 3 layers, then two with 2: 16 steps each."""
-    recipe = {"limit_train": 4 * STEPS, "batch_size": 4, "epochs": 2, "warmup_ratio": 0.1}
+def iterative(world: Path, steps: int = STEPS, **changes: Any) -> dict[str, Any]:
+    """An epoch each with 4 and 3 layers, then two with 2."""
+    recipe = {"limit_train": 4 * steps, "batch_size": 4, "epochs": 2, "warmup_ratio": 0.1}
     return made(world, recipe=recipe, procedure="iterative", epochs_per_layer=1, **changes)
 
 
@@ -216,14 +202,14 @@ def test_its_record_is_of_the_last_network(
     undisturbed: dict[str, Any], world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = undisturbed["record"]
-    direct = run_trial(made(world))["record"]
+    direct = run_trial(made(world, recipe=QUICK))["record"]
     assert record["params_total"] == direct["params_total"]
     assert record["train_examples_per_second"] is record["dev_examples_per_second"] is None
     assert direct["train_examples_per_second"] > 0
     assert [item["epoch"] for item in record["epoch_metrics"]] == [1, 2, 3, 4]
     scores = iter([0.9, 0.8, 0.7, 0.6])
     monkeypatch.setattr(finetuning, "score", lambda *_, **__: {"accuracy": next(scores)})
-    record = run_trial(iterative(world))["record"]
+    record = run_trial(iterative(world, steps=1))["record"]
     assert (record["best"], record["best_epoch"], record["last"]) == (0.7, 3, 0.6)
 
 
@@ -253,9 +239,8 @@ def test_a_checkpoint_that_does_not_fit_starts_it_anew_with_all_layers(
 
 
 def test_feed_forwards_go_before_the_training(world: Path) -> None:
-    quick = {"limit_train": 16}
-    whole = run_trial(made(world, recipe=quick))["record"]
-    less = run_trial(made(world, recipe=quick, removed_feed_forwards=(2,)))["record"]
+    whole = run_trial(made(world, recipe=QUICK))["record"]
+    less = run_trial(made(world, recipe=QUICK, removed_feed_forwards=(2,)))["record"]
     assert less["removed_feed_forwards"] == [2]
     for name in ("params_total", "params_encoder"):
         assert whole[name] - less[name] == FEED_FORWARD
