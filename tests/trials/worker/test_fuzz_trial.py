@@ -182,22 +182,16 @@ test_correlations = fuzz(
 
 # -- names
 
-HOSTILE = [
-    "../../up",
-    'it\'s "quoted" \\ 100%s {x} $HOME `id` $(id);b&&c|d*?[a]',
-    "line\nbreak\t\x1b[31mred\x1b[0m\u202e 日本語 🙂",
-]
-
 
 def snapshot(folder: Path) -> set[Path]:
     return {path for path in folder.rglob("*")}
 
 
-@pytest.mark.parametrize("name", HOSTILE, ids=ascii)
-def test_no_name_leads_out_of_the_store(tmp_path: Path, model: Path, name: str) -> None:
+def test_no_name_leads_out_of_the_store(tmp_path: Path, model: Path) -> None:
     """The name of a task, of a model's folder and of a data folder."""
+    name = '../../up it\'s "quoted" \\ 100%s {x} $(id);b&&c|*?[a] line\nbreak\x1b[31m\u202e 🙂'
     place = tmp_path / "a" / "b" / "place"
-    as_folder = name.replace("/", "_").replace("~", "_")
+    as_folder = name.replace("/", "_")
     inside = place / as_folder
     inside.mkdir(parents=True)
     world = inside / "sweep.yaml"

@@ -250,6 +250,20 @@ def test_a_failure_is_an_outcome(
     assert row["host"]
 
 
+def test_out_of_memory_is_tried_at_every_smaller_batch(
+    world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any, **how: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr(passes, "forward", full)
+    answer = execute(jobs(world, "k=0", *QUICK)[0], store.location)
+    assert answer["error_type"] == "out_of_memory"
+    assert "a batch of 2 does not fit" in answer["message"]
+    tried = store.read_all("attempts").rows.to_pylist()
+    assert sorted(row["micro_batch"] for row in tried) == [2, 4, 8, 16]
+
+
 def test_an_epochs_loss_is_the_mean_over_its_rows(
     world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
