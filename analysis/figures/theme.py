@@ -143,6 +143,13 @@ def panels(figure: Figure, rows: int, columns: int = 1, **more: Any) -> list[Axe
     return list(figure.subplots(rows, columns, squeeze=False, **more).flat)
 
 
+def label(
+    axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **look: Any
+) -> None:
+    """A small text beside a mark; `offset` in points."""
+    axes.annotate(text, at, offset, textcoords="offset points", fontsize=SMALL, **look)
+
+
 def points_axis(axes: Axes, values: Iterable[float]) -> None:
     """Round ticks, and no place below 0 or above 100 where no score is."""
     known = [*values]
