@@ -75,7 +75,7 @@ def lines(rows: Sequence[Row], keys: Sequence[str], most: int) -> int:
 def _grid(
     figure: Figure, found: Sequence[Sequence[Row]], most: int, paint: Paint, value: str
 ) -> None:
-    """So many panels a line at most; the value's name stands beside the first of each."""
+    """At most so many panels in a row; the first of each row names the value."""
     lines, columns = grid(len(found), most)
     drawn = theme.panels(figure, lines, columns)
     for axes, panel in itertools.zip_longest(drawn, found):

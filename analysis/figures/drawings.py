@@ -90,7 +90,7 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureDef:
-    """A figure: what it shows, how it is painted and said, and why it may be absent."""
+    """A figure: what it shows, its painter and its caption, and why it may be absent."""
 
     name: str
     title: str

@@ -24,7 +24,7 @@ ORDER BY model, task, profile_id, threshold DESC, layer
 
 
 def contribution(catalog: Catalog) -> pa.Table:
-    """A row per profile, layer and threshold of the cells that hang on it (null: none do)."""
+    """A row per profile, layer and threshold of the cells that depend on it (null: none do)."""
     return catalog.query(_CONTRIBUTION)
 
 

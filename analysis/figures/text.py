@@ -12,7 +12,7 @@ from lp_sweep.analysis.figures.panels import groups
 from lp_sweep.analysis.rows import Row
 from lp_sweep.storage.printable import listed
 
-_MOST = 6  # panels that are said
+_MOST = 6  # panels that a caption describes
 _DIRECT = "The networks are pruned first, then fine-tuned (procedure direct)."
 
 

@@ -114,7 +114,7 @@ def write(
 
 
 def caption(figure: Figure, text: str) -> None:
-    """A small line above all panels: of which networks the figure is. A page says it in words."""
+    """A small line above all panels that names their networks. A page has its own text."""
     if not is_narrow(figure):
         figure.suptitle(text, x=0.01, ha="left", fontsize=SMALL, color=GREY)
 
