@@ -30,7 +30,7 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...]
     long: pa.Table
-    lead: tuple[str, ...] = ()  # sentences that stand first on a screen
+    lead: tuple[str, ...] = ()  # sentences at the top of a screen
 
 
 class Wanted(NamedTuple):
@@ -55,7 +55,7 @@ class TableDef:
     columns: Mapping[str, Text]  # heading -> text, after those of `context`
     by_task: Text | None = None  # a column per task, with this text, in the order of the plan
     prepare: Callable[[list[Row]], list[Row]] = list  # rows as they are laid out
-    notes: tuple[Note | Notes, ...] = ()  # of which a table has those that a cell needs
+    notes: tuple[Note | Notes, ...] = ()  # shown where a cell needs them
     takes: tuple[str, ...] = ("model", "strategy")  # columns that an option selects by
     fetch: Fetch | None = None  # None: the view's rows
     reads: tuple[str, ...] = ()  # further views that `fetch` and `notes` name
@@ -144,7 +144,7 @@ def _completeness(row: Row) -> tuple[int, int]:
 
 
 def listing(title: str, long: pa.Table, columns: Mapping[str, Text]) -> Table:
-    """A table beside those of TABLES: a line per row and a column per key."""
+    """A table that is not in TABLES: a line per row and a column per key."""
     rows = long.to_pylist()
     lines = tuple(tuple(show(row) for show in columns.values()) for row in rows)
     return Table(title=title, columns=tuple(columns), rows=lines, notes=(), long=long)

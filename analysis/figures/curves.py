@@ -1,4 +1,4 @@
-"""Painters of the other figures: scores by K and by speed, contributions, CKA, feed-forwards."""
+"""Painters of scores: by K, by speed or size, and by strategy and K as a heat map."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lp_sweep.analysis import phrases
 from lp_sweep.analysis.figures import theme
 from lp_sweep.analysis.figures.numbers import FULL, PANEL
-from lp_sweep.analysis.figures.panels import OF_DIRECT, PRUNED_OF_DIRECT, groups, heading
+from lp_sweep.analysis.figures.panels import OF_DIRECT, groups, heading
 from lp_sweep.analysis.rows import Row, grouped
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ SCORE_COLUMNS, PARETO_COLUMNS = 3, 2
 _DRAWN = "random"  # one strategy of several draws: no line goes through them
 _LINES = ("-", "--", ":")
 TASK = ("sweep", "model", "task")
-NETWORK = ("model", "kept_layers", "with_pretrained")
 
 Paint = Callable[["Axes", Sequence[Row]], None]
 
@@ -76,7 +75,7 @@ def lines(rows: Sequence[Row], keys: Sequence[str], most: int) -> int:
 def _grid(
     figure: Figure, found: Sequence[Sequence[Row]], most: int, paint: Paint, value: str
 ) -> None:
-    """So many panels a line at most; the value's name stands beside the first of each."""
+    """At most so many panels in a row; the first of each row names the value."""
     lines, columns = grid(len(found), most)
     drawn = theme.panels(figure, lines, columns)
     for axes, panel in itertools.zip_longest(drawn, found):
@@ -181,14 +180,8 @@ def _networks(axes: Axes, panel: Sequence[Row], entries: dict[str, Any], narrow:
     middle = sum(axes.get_xlim()) / 2  # a label points to it, and stays in the panel
     for row in _labelled(front, *((0.6, 0.09) if narrow else (0.15, 0.06))):
         side = "right" if _cheapness(row) > middle else "left"
-        axes.annotate(
-            network_label(row),
-            (_cheapness(row), row["mean"]),
-            (4 if side == "left" else -4, 4),
-            textcoords="offset points",
-            ha=side,
-            fontsize=theme.SMALL,
-        )
+        at, offset = (_cheapness(row), row["mean"]), (4 if side == "left" else -4, 4)
+        theme.label(axes, network_label(row), at, offset, ha=side)
     axes.margins(x=0.12, y=0.12)
 
 
@@ -250,14 +243,8 @@ def embeddings(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -
         middle = sum(axes.get_xlim()) / 2  # a label points to it, and stays in the panel
         for row in best_of_depths(panel):
             (at,), (height,) = _rates([row])
-            axes.annotate(
-                phrases.layers(row["kept_layers"]),
-                (at, height),
-                (6 if at < middle else -6, 2),
-                textcoords="offset points",
-                ha="left" if at < middle else "right",
-                fontsize=theme.SMALL,
-            )
+            side, offset = ("left", (6, 2)) if at < middle else ("right", (-6, 2))
+            theme.label(axes, phrases.layers(row["kept_layers"]), (at, height), offset, ha=side)
         axes.margins(x=0.15, y=0.12)
         theme.points_axis(axes, [row["mean"] for row in panel])
 
@@ -328,164 +315,3 @@ def _heat_cells(axes: Axes, panel: Sequence[Row]) -> None:
     axes.set_ylim(-0.5, len(names) - 0.5)
     axes.set_xticks(range(len(ks)), [f"{k:.3g}" for k in ks])
     axes.set_yticks(range(len(names)), [theme.name(name) for name in names])
-
-
-CONTRIBUTION_COLUMNS = 3
-_PARTS = {"layer": "layer outputs", "attention": "attention outputs"}
-
-
-def contribution(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
-    """A panel per profile, bars by layer; below them what each threshold keeps."""
-    found = groups(rows, "profile_id")
-    low = _floor(among or rows)
-    columns = min(CONTRIBUTION_COLUMNS, len(found))
-    drawn = theme.panels(figure, math.ceil(len(found) / columns), columns)
-    entries: dict[str, Any] = {}
-    for axes in drawn[::columns]:
-        axes.set_ylabel("mean cosine", fontsize=theme.SMALL)
-    for axes, profile in itertools.zip_longest(drawn, found):
-        if profile is None:
-            axes.set_axis_off()
-        else:
-            _profile(axes, profile, low, entries)
-    theme.legend(figure, entries)
-
-
-def _floor(rows: Sequence[Row]) -> float:
-    """Where the bars start."""
-    values = [row["value"] for row in rows if row["value"] is not None]
-    return float(math.floor(10 * min([*values, 0.9]) - 1e-9)) / 10
-
-
-def _profile(axes: Axes, profile: Sequence[Row], low: float, entries: dict[str, Any]) -> None:
-    title = f"{theme.name(profile[0]['model'])}\n{theme.name(profile[0]['task'])}"
-    axes.set_title(title, loc="left", fontsize=theme.SMALL)
-    axes.grid(visible=False)
-    for layer, value in {row["layer"]: row["value"] for row in profile}.items():
-        if value is None:
-            look: dict[str, Any] = {**theme.MISSING_MARK, "zorder": 4}
-            (entries["not a number"],) = axes.plot([layer], [low], **look)
-        else:
-            axes.bar(layer, value - low, 0.8, low, color=theme.COLOURS[5])
-    axes.axhline(low, color=theme.GREY, linewidth=0.8)
-    step = 0.17 * (1 - low)  # of a line of squares
-    middle = round((1 + low) / 2 - 1e-9, 1)
-    ticks = {low: f"{low:g}", middle: f"{middle:g}", 1.0: "1"}
-    chosen_by = groups([row for row in profile if row["threshold"] is not None], "threshold")
-    for line, chosen in enumerate(chosen_by, start=1):
-        threshold = chosen[0]["threshold"]
-        entries["threshold"] = axes.axhline(threshold, color="black", linewidth=0.8, linestyle="--")
-        ticks[low - line * step] = f"t={threshold:g}"
-        _kept_set(axes, chosen, low - line * step, entries)
-    axes.set_ylim(low - (len(chosen_by) + 0.6) * step, 1)
-    axes.set_yticks(list(ticks), list(ticks.values()))
-    axes.set_xlabel("layer")
-    axes.locator_params(axis="x", integer=True, min_n_ticks=1)  # one K so far
-
-
-def _kept_set(axes: Axes, chosen: Sequence[Row], height: float, entries: dict[str, Any]) -> None:
-    """A square per layer, under its bar."""
-    for word, kept, face in (("kept", True, theme.COLOURS[0]), ("dropped", False, "white")):
-        at = [row["layer"] for row in chosen if row["kept"] is kept]
-        look: dict[str, Any] = {
-            "marker": "s",
-            "linestyle": "none",
-            "color": theme.COLOURS[0],
-            "markersize": 5,
-        }
-        (mark,) = axes.plot(at, [height] * len(at), markerfacecolor=face, **look)
-        entries[word] = mark
-
-
-def cka(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
-    """A line of two heat maps per network: layer outputs and attention outputs."""
-    found = groups(rows, *NETWORK)
-    drawn: list[Axes] = theme.panels(figure, len(found), 2)
-    image = None
-    for line, network in enumerate(found):
-        for axes, (part, title) in zip(drawn[2 * line :], _PARTS.items(), strict=False):
-            cells = [row for row in network if row["part"] == part]
-            axes.set_title(f"{theme.name(network[0]['model'])}\n{title}", loc="left")
-            axes.grid(visible=False)
-            axes.patch.set(hatch="////", edgecolor=theme.GREY)
-            if cells:
-                image = _heat(axes, cells)
-    if any(len(row["kept_layers"]) < row["depth"] for row in rows):
-        theme.caption(figure, PRUNED_OF_DIRECT)
-    if image is not None:
-        figure.colorbar(image, ax=drawn, label="linear CKA (hatched: not a number)", shrink=0.7)
-
-
-def _heat(axes: Axes, cells: Sequence[Row]) -> Any:
-    import numpy as np
-
-    here, there = (sorted({row[name] for row in cells}) for name in ("layer", "other"))
-    matrix = np.full((len(here), len(there)), np.nan)
-    for row in cells:
-        if row["value"] is not None:
-            matrix[here.index(row["layer"]), there.index(row["other"])] = row["value"]
-    image = axes.imshow(
-        np.ma.masked_invalid(matrix), origin="lower", vmin=0, vmax=1, cmap=theme.MAP
-    )
-    every = max(1, math.ceil(max(len(here), len(there)) / 13))
-    axes.set_xticks(range(0, len(there), every), [str(layer) for layer in there[::every]])
-    axes.set_yticks(range(0, len(here), every), [str(layer) for layer in here[::every]])
-    other = "pre-trained" if cells[0]["with_pretrained"] else "full model's"
-    axes.set_xlabel(f"{other} layer")
-    axes.set_ylabel(f"{network_name(cells[0])} layer")
-    return image
-
-
-def network_name(row: Row) -> str:
-    """`fine-tuned`, `6 of 12 kept: its`: whose layers go up the side."""
-    n = len(row["kept_layers"])
-    return "fine-tuned" if n == row["depth"] else f"pruned ({n} of {row['depth']})"
-
-
-def feed_forward(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
-    """A line per model: mean score and parameters of each setting, side by side."""
-    found = groups(rows, "sweep", "model")
-    heights = [len(group) for group in found]
-    drawn = theme.panels(figure, len(found), 2, sharey="row", height_ratios=heights)
-    entries: dict[str, Any] = {}
-    for line, settings in enumerate(found):
-        left, right = drawn[2 * line : 2 * line + 2]
-        depth = "" if settings[0]["k"] == 0 else f", {settings[0]['strategy']} K={settings[0]['k']}"
-        left.set_title(heading(settings, among or rows) + depth, loc="left")
-        left.set_yticks(range(len(settings)), [theme.name(row["feed_forward"]) for row in settings])
-        left.invert_yaxis()
-        _side(left, settings, "mean", 1, entries)
-        _side(right, settings, "parameters", 1e6, entries)
-        left.set_xlabel("mean over tasks (points)")
-        right.set_xlabel("parameters (million)")
-    figure.supylabel("feed-forwards removed", fontsize=9)
-    theme.caption(figure, OF_DIRECT)
-    theme.legend(figure, entries)
-
-
-def _side(
-    axes: Axes, rows: Sequence[Row], column: str, unit: float, entries: dict[str, Any]
-) -> None:
-    axes.grid(visible=False, axis="y")
-    axes.tick_params(axis="y", length=0)
-    fill = theme.COLOURS[0] if column == "mean" else theme.COLOURS[4]
-    largest = max((row[column] or 0 for row in rows), default=0) / unit
-    axes.set_xlim(0, 1.22 * largest or 1)
-    for place, row in enumerate(rows):
-        if row[column] is None:
-            (entries["not complete"],) = axes.plot(
-                [0], [place], clip_on=False, **theme.MISSING_MARK
-            )
-            continue
-        spread = row["sd"] if column == "mean" else None
-        value = row[column] / unit
-        axes.barh(place, value, 0.7, color=fill, xerr=spread, error_kw={"elinewidth": 0.8})
-        axes.annotate(
-            f"{value:.2f}" if value < 100 and column == "mean" else f"{value:.3g}",
-            (value + (spread or 0), place),
-            (3, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=theme.SMALL,
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
-        )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from lp_sweep.analysis.figures import curves, numbers, panels, text, theme
+from lp_sweep.analysis.figures import curves, layernumbers, layers, numbers, panels, text, theme
 from lp_sweep.analysis.figures.panels import groups
 from lp_sweep.analysis.rows import Row
 from lp_sweep.storage.catalog import Catalog
@@ -90,7 +90,7 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureDef:
-    """A figure: what it shows, how it is painted and said, and why it may be absent."""
+    """A figure: what it shows, its painter and its caption, and why it may be absent."""
 
     name: str
     title: str
@@ -171,9 +171,9 @@ _ALL = (
     FigureDef(
         name="4",
         title="Score of a linear classifier on each layer",
-        numbers=numbers.probes,
+        numbers=layernumbers.probes,
         needs=_has("mean"),
-        paint=panels.probes,
+        paint=layers.probes,
         by=(),
         say=text.probes,
         height=lambda rows: (
@@ -187,9 +187,9 @@ _ALL = (
     FigureDef(
         name="5",
         title="Similarity of pre-trained and fine-tuned layers",
-        numbers=numbers.similarity,
+        numbers=layernumbers.similarity,
         needs=_has("mean"),
-        paint=panels.similarity,
+        paint=layers.similarity,
         by=(),
         say=text.similarity,
         height=lambda rows: 3.4,
@@ -255,13 +255,13 @@ _ALL = (
     FigureDef(
         name="contribution",
         title="Mean cosine before and after each layer, and what a threshold keeps",
-        numbers=numbers.contribution,
+        numbers=layernumbers.contribution,
         needs=lambda row: True,
-        paint=curves.contribution,
+        paint=layers.contribution,
         by=("profile_id",),
         say=text.contribution,
         height=lambda rows: (
-            0.5 + 2.2 * math.ceil(len(groups(rows, "profile_id")) / curves.CONTRIBUTION_COLUMNS)
+            0.5 + 2.2 * math.ceil(len(groups(rows, "profile_id")) / layers.CONTRIBUTION_COLUMNS)
         ),
         asked="FROM cells WHERE strategy = 'contribution'",
         not_asked="no strategy contribution in this store: add `{name: contribution, threshold: "
@@ -271,12 +271,12 @@ _ALL = (
     FigureDef(
         name="cka",
         title="Linear CKA between layers",
-        numbers=numbers.cka,
+        numbers=layernumbers.cka,
         needs=_has("value"),
-        paint=curves.cka,
-        by=curves.NETWORK,
+        paint=layers.cka,
+        by=layers.NETWORK,
         say=text.cka,
-        height=lambda rows: 0.3 + 3.1 * len(groups(rows, *curves.NETWORK)),
+        height=lambda rows: 0.3 + 3.1 * len(groups(rows, *layers.NETWORK)),
         asked="FROM layers WHERE measure = 'cka'",
         not_asked=f"no cka in this store: {_setting('cka')}",
         in_the_way=f"no cka of networks that it shows in this store, only of others {_OTHERS}, or "
@@ -287,7 +287,7 @@ _ALL = (
         title="Score and parameters by feed-forwards removed",
         numbers=numbers.feed_forwards,
         needs=_has("mean"),
-        paint=curves.feed_forward,
+        paint=panels.feed_forward,
         by=("sweep", "model"),
         say=text.feed_forward,
         height=lambda rows: 0.5 + 0.8 * len(groups(rows, "sweep", "model")) + 0.28 * len(rows),
@@ -300,12 +300,12 @@ _ALL = (
     FigureDef(
         name="feed-forward-layers",
         title="Layers of networks with and without feed-forwards",
-        numbers=numbers.feed_forward_layers,
+        numbers=layernumbers.feed_forward_layers,
         needs=_has("mean"),
-        paint=panels.feed_forward_layers,
+        paint=layers.feed_forward_layers,
         by=("model", "kept_layers"),
         say=text.feed_forward_layers,
-        height=lambda rows: 0.7 + 2.4 * len(panels.networks(rows)),
+        height=lambda rows: 0.7 + 2.4 * len(layers.networks(rows)),
         asked="FROM layers JOIN cells USING (trial_id) "
         "WHERE feed_forward <> 'none' AND measure IN ('probes', 'cka')",
         not_asked="no probes or CKA of a network without feed-forwards in this store: add "

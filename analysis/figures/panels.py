@@ -1,4 +1,4 @@
-"""Painters of the paper's figures, and of networks with and without feed-forwards layer by layer.
+"""Painters of bars: strategies side by side, and networks without some feed-forwards.
 
 Each puts rows of `numbers` onto a matplotlib figure. A missing number stays missing.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from lp_sweep.analysis.figures import theme
 from lp_sweep.analysis.rows import Row
@@ -16,11 +16,8 @@ from lp_sweep.analysis.rows import Row
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-
-FAR = 0.7  # a cosine below it is a layer that changed substantially (Figure 5 of the paper)
 OF_DIRECT = "Procedure direct: pruned first, then fine-tuned."
-PRUNED_OF_DIRECT = "Networks with fewer layers: of the procedure direct."
+_ON_WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
 _FEWEST = 14.0  # bars' widths of an axis, at least
 
 
@@ -152,169 +149,48 @@ def _bar(
 
 def _label(axes: Axes, text: str, place: float, height: float) -> None:
     """Above a bar, readable over the lines across."""
-    axes.annotate(
-        text,
-        (place, height),
-        (0, 3),
-        textcoords="offset points",
-        rotation=90,
-        ha="center",
-        va="bottom",
-        fontsize=theme.SMALL,
-        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
-        zorder=5,
-    )
+    look: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "bottom", "zorder": 5}
+    theme.label(axes, text, (place, height), (0, 3), bbox=_ON_WHITE, **look)
 
 
-# -- figures 4 and 5
-
-
-def probes(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
-    """Score by layer: whole networks with the span of their seeds, the others without."""
-    (axes,) = theme.panels(figure, 1)
-    axes.set_ylabel("classifier on the layer,\nmean over tasks (points)")
-    if any(row["network"] == "pruned" for row in rows):
-        theme.caption(figure, PRUNED_OF_DIRECT)
-    theme.legend(figure, _curves(axes, rows))
-    theme.points_axis(axes, [row["mean"] for row in rows if row["mean"] is not None])
-
-
-def similarity(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
-    """Cosine by layer, of the sentence token and the per-text token mean; below FAR is shaded."""
+def feed_forward(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
+    """A line per model: mean score and parameters of each setting, side by side."""
+    found = groups(rows, "sweep", "model")
+    heights = [len(group) for group in found]
+    drawn = theme.panels(figure, len(found), 2, sharey="row", height_ratios=heights)
     entries: dict[str, Any] = {}
-    titles = {"sentence": "sentence token", "tokens": "per-text token mean"}
-    pair = theme.panels(figure, 1, 2, sharey=True)
-    for axes, (part, title) in zip(pair, titles.items(), strict=True):
-        axes.set_title(title, loc="left")
-        entries |= _curves(axes, [row for row in rows if row["part"] == part], among=rows)
-    pair[0].set_ylabel("cosine, pre-trained and fine-tuned,\nmean over tasks")
-    lows = [row[column] for row in rows for column in ("mean", "low")]
-    low = min((value for value in lows if value is not None), default=0)
-    pair[0].set_ylim(min(0.6, math.floor(10 * low) / 10), 1.01)
-    for axes in pair:
-        shade = axes.axhspan(-1, FAR, color=theme.YELLOW, alpha=0.35, linewidth=0, zorder=0)
-        entries[f"below {FAR}"] = shade
-    theme.legend(figure, entries)
-
-
-def _curves(axes: Axes, rows: Sequence[Row], among: Sequence[Row] | None = None) -> dict[str, Any]:
-    models = sorted({row["model"] for row in among or rows})
-    entries: dict[str, Any] = {}
-    for curve in groups(rows, "model", "network", "kept_layers"):
-        first, place = curve[0], models.index(curve[0]["model"])
-        whole, pruned = first["network"] == "full", first["network"] == "pruned"
-        layers = [0, *(first["kept_layers"] if pruned else range(1, first["depth"] + 1))]
-        at = {row["layer"]: row for row in curve}
-        means = _values(at, layers, "mean")
-        if all(math.isnan(value) for value in means):
-            continue
-        (line,) = axes.plot(
-            layers,
-            means,
-            color=theme.colour(place, len(models)),
-            marker=theme.MARKERS[place % len(theme.MARKERS)],
-            markersize=4 if whole else 2.5,
-            linestyle="--" if first["network"] == "pretrained" else "-",
-            linewidth=1.6 if whole else 1.1 if not pruned else 0.6,
-            alpha=0.55 if pruned else 1,
-        )
-        entries.setdefault(curve_label(first), line)
-        if whole:
-            low, high = _values(at, layers, "low"), _values(at, layers, "high")
-            shade = {"color": line.get_color(), "alpha": 0.2, "linewidth": 0}
-            axes.fill_between(layers, low, high, **shade)
-    depth = max((row["depth"] for row in among or rows), default=1)
-    pruned = "; pruned networks: the full one's numbers"
-    only_some = any(row["network"] == "pruned" for row in rows)
-    axes.set_xlabel(f"layer (0: embeddings{pruned if only_some else ''})")
-    axes.set_xticks(range(0, depth + 1, max(1, math.ceil(depth / 12))))
-    return entries
-
-
-def _values(at: Mapping[int, Row], layers: Sequence[int], column: str) -> list[float]:
-    """NaN where there is none: a line has a gap there."""
-    found = (at[layer][column] if layer in at else None for layer in layers)
-    return [math.nan if value is None else value for value in found]
-
-
-def curve_label(row: Row) -> str:
-    kind = {"full": "", "pretrained": ", pre-trained", "pruned": ", pruned"}[row["network"]]
-    return f"{theme.name(row['model'])}{kind}{measured_tasks(row)}"
-
-
-def measured_tasks(row: Row) -> str:
-    """` (1 of 2 tasks)` where not all that the cells ask for are measured."""
-    few = row["n_tasks_asked"] is not None and row["n_tasks"] < row["n_tasks_asked"]
-    return f" ({row['n_tasks']} of {row['n_tasks_asked']} tasks)" if few else ""
-
-
-class _Panel(NamedTuple):
-    """The title of a panel and the labels of its axes."""
-
-    title: str
-    value: str
-    layer: str
-
-
-_PARTS = {
-    "probes": _Panel("classifier on the layer", "points, mean over tasks", "layer (0: embeddings)"),
-    "attention": _Panel("attention outputs", "linear CKA with the full\nnetwork's layer", "layer"),
-}
-
-
-def networks(rows: Sequence[Row]) -> list[list[Row]]:
-    """Those of the same layers together: a line of panels."""
-    return groups(rows, "model", "kept_layers")
-
-
-def feed_forward_layers(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
-    """A line of two panels per set of kept layers, a curve per setting of the feed-forwards."""
-    settings = list(dict.fromkeys(row["network"] for row in among or rows))
-    colours = {name: theme.colour(i, len(settings)) for i, name in enumerate(settings)}
-    found = networks(rows)
-    drawn = theme.panels(figure, len(found), 2)
-    entries: dict[str, Any] = {}
-    for line, same_layers in enumerate(found):
-        name = network_name(same_layers[0])
-        for axes, (part, panel) in zip(drawn[2 * line :], _PARTS.items(), strict=False):
-            axes.set_title(f"{name}\n{panel.title}", loc="left")
-            axes.set_ylabel(panel.value)
-            axes.set_xlabel(panel.layer)
-            axes.locator_params(axis="x", integer=True)
-            _setting_curves(
-                axes, [row for row in same_layers if row["part"] == part], colours, entries
-            )
-        drawn[2 * line + 1].set_ylim(0, 1.03)
+    for line, settings in enumerate(found):
+        left, right = drawn[2 * line : 2 * line + 2]
+        depth = "" if settings[0]["k"] == 0 else f", {settings[0]['strategy']} K={settings[0]['k']}"
+        left.set_title(heading(settings, among or rows) + depth, loc="left")
+        left.set_yticks(range(len(settings)), [theme.name(row["feed_forward"]) for row in settings])
+        left.invert_yaxis()
+        _side(left, settings, "mean", 1, entries)
+        _side(right, settings, "parameters", 1e6, entries)
+        left.set_xlabel("mean over tasks (points)")
+        right.set_xlabel("parameters (million)")
+    figure.supylabel("feed-forwards removed", fontsize=9)
     theme.caption(figure, OF_DIRECT)
     theme.legend(figure, entries)
 
 
-def network_name(row: Row) -> str:
-    return f"{theme.name(row['model'])} ({len(row['kept_layers'])} of {row['depth']} layers)"
-
-
-def setting_name(row: Row) -> str:
-    """`none removed`, `top 3 removed (1 of 2 tasks)`."""
-    return f"{theme.name(row['network'])} removed{measured_tasks(row)}"
-
-
-def _setting_curves(
-    axes: Axes, rows: Sequence[Row], colours: dict[str, Any], entries: dict[str, Any]
+def _side(
+    axes: Axes, rows: Sequence[Row], column: str, unit: float, entries: dict[str, Any]
 ) -> None:
-    if not any(row["mean"] is not None for row in rows):
-        axes.set_xticks([])
-        axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color=theme.GREY)
-    for curve in groups(rows, "network"):
-        whole = curve[0]["network"] == "none"
-        place = list(colours).index(curve[0]["network"])
-        values = [float("nan") if row["mean"] is None else row["mean"] for row in curve]
-        (line,) = axes.plot(
-            [row["layer"] for row in curve],
-            values,
-            color=colours[curve[0]["network"]],
-            marker=theme.MARKERS[place % len(theme.MARKERS)],
-            markersize=3.5,
-            linewidth=1.8 if whole else 1.1,
-            linestyle="--" if whole else "-",
-        )
-        entries.setdefault(setting_name(curve[0]), line)
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)
+    fill = theme.COLOURS[0] if column == "mean" else theme.COLOURS[4]
+    largest = max((row[column] or 0 for row in rows), default=0) / unit
+    axes.set_xlim(0, 1.22 * largest or 1)
+    for place, row in enumerate(rows):
+        if row[column] is None:
+            (entries["not complete"],) = axes.plot(
+                [0], [place], clip_on=False, **theme.MISSING_MARK
+            )
+            continue
+        spread = row["sd"] if column == "mean" else None
+        value = row[column] / unit
+        axes.barh(place, value, 0.7, color=fill, xerr=spread, error_kw={"elinewidth": 0.8})
+        said = f"{value:.2f}" if value < 100 and column == "mean" else f"{value:.3g}"
+        end = (value + (spread or 0), place)
+        theme.label(axes, said, end, (3, 0), va="center", bbox=_ON_WHITE)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lp_sweep.analysis import phrases
-from lp_sweep.analysis.figures import curves, panels, theme
-from lp_sweep.analysis.figures.curves import network_name
+from lp_sweep.analysis.figures import curves, layers, theme
+from lp_sweep.analysis.figures.layers import FAR, curve_label, network_name
 from lp_sweep.analysis.figures.numbers import FULL, PANEL
-from lp_sweep.analysis.figures.panels import FAR, curve_label, groups
+from lp_sweep.analysis.figures.panels import groups
 from lp_sweep.analysis.rows import Row
 from lp_sweep.storage.printable import listed
 
-_MOST = 6  # panels that are said
+_MOST = 6  # panels that a caption describes
 _DIRECT = "The networks are pruned first, then fine-tuned (procedure direct)."
 
 
@@ -113,7 +113,7 @@ def contribution(rows: Sequence[Row]) -> str:
 
 def cka(rows: Sequence[Row]) -> str:
     parts = []
-    for network in groups(rows, *curves.NETWORK, "part"):
+    for network in groups(rows, *layers.NETWORK, "part"):
         same = [r for r in network if r["layer"] == r["other"] and r["value"] is not None]
         if same:
             first, last = same[0], same[-1]
@@ -141,7 +141,7 @@ def feed_forward(rows: Sequence[Row]) -> str:
 
 def feed_forward_layers(rows: Sequence[Row]) -> str:
     parts = []
-    for same_layers in panels.networks(rows):
+    for same_layers in layers.networks(rows):
         said = []
         for curve in groups(same_layers, "network", "part"):
             known = [row for row in curve if row["mean"] is not None]
@@ -149,10 +149,10 @@ def feed_forward_layers(rows: Sequence[Row]) -> str:
                 what = {"probes": "the classifier", "attention": "CKA"}[known[0]["part"]]
                 last = known[-1]
                 said.append(
-                    f"with {panels.setting_name(last)} {what} is {last['mean']:.4g} at layer "
+                    f"with {layers.setting_name(last)} {what} is {last['mean']:.4g} at layer "
                     f"{last['layer']}"
                 )
-        parts.append(f"In {panels.network_name(same_layers[0])}, {', '.join(said)}.")
+        parts.append(f"In {layers.shown_layers(same_layers[0])}, {', '.join(said)}.")
     start = "A classifier on each layer, in points, and the CKA of attention outputs with the full "
     return _said(f"{start}model's.", _DIRECT, parts=parts)
 

@@ -114,7 +114,7 @@ def write(
 
 
 def caption(figure: Figure, text: str) -> None:
-    """A small line above all panels: of which networks the figure is. A page says it in words."""
+    """A small line above all panels that names their networks. A page has its own text."""
     if not is_narrow(figure):
         figure.suptitle(text, x=0.01, ha="left", fontsize=SMALL, color=GREY)
 
@@ -141,6 +141,13 @@ def panels(figure: Figure, rows: int, columns: int = 1, **more: Any) -> list[Axe
             more["height_ratios"] *= columns
         rows, columns, more = rows * columns, 1, more | {"sharey": bool(more.get("sharey"))}
     return list(figure.subplots(rows, columns, squeeze=False, **more).flat)
+
+
+def label(
+    axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **look: Any
+) -> None:
+    """A small text beside a mark; `offset` in points."""
+    axes.annotate(text, at, offset, textcoords="offset points", fontsize=SMALL, **look)
 
 
 def points_axis(axes: Axes, values: Iterable[float]) -> None:

@@ -133,7 +133,7 @@ def _compared(ours: Ours, table: int) -> list[Compared]:
 
 def _variants(number: Number, ours: Ours) -> list[Number]:
     """The caption of Table 5 freezes the layers to drop while fine-tuning, its text does not: ours
-    of either kind stands beside the printed number."""
+    of either kind is compared with the printed number."""
     if number.procedure != "finetune_then_drop":
         return [number]
     frozen = replace(number, procedure=FROZEN, row=(f"{number.row[0]} frozen",))

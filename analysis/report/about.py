@@ -107,7 +107,7 @@ def _parts(row: Row) -> Iterable[tuple[str, Any, str, str]]:
     )
 
 
-# (label, rows, how a row is said, what stands between)
+# (label, rows, a row in words, the separator)
 _LINES = (
     ("strategies", _STRATEGIES, _strategy, "; "),
     ("recipe", _RECIPES, _recipe, " / "),

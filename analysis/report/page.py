@@ -87,7 +87,7 @@ class Gaps(NamedTuple):
 
     sentences: Sequence[str]
     sheets: Sequence[Sheet]
-    commands: Sequence[str]  # that mend it
+    commands: Sequence[str]  # that fix it
 
 
 class Origin(NamedTuple):
@@ -109,6 +109,6 @@ class Page:
     figures: Shown
     tables: Sequence[Sheet]
     paper: Sequence[Sheet]
-    beside_paper: str  # what is said of the comparison; "" without one
+    beside_paper: str  # a sentence on the comparison; "" without one
     gaps: Gaps
     origin: Origin

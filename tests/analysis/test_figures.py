@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 
-from lp_sweep.analysis.figures import curves, numbers, panels
+from lp_sweep.analysis.figures import curves, layernumbers, layers, numbers
 from lp_sweep.analysis.figures.drawings import FIGURES, Drawing, why_absent
 from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.catalog import Catalog
@@ -86,7 +86,7 @@ def test_bars_over_tasks_and_seeds(catalog: Catalog) -> None:
 
 
 def test_probes_are_of_the_main_metric_over_tasks(catalog: Catalog) -> None:
-    row = only(numbers.probes(catalog), network="full", model=DEEP, layer=4)
+    row = only(layernumbers.probes(catalog), network="full", model=DEEP, layer=4)
     assert row["mean"] == pytest.approx((45 + 40) / 2 + 4 + 3)
     assert (row["low"], row["high"]) == (pytest.approx(48.5), pytest.approx(50.5))
     assert row["sd"] == pytest.approx(math.sqrt(2))
@@ -94,13 +94,13 @@ def test_probes_are_of_the_main_metric_over_tasks(catalog: Catalog) -> None:
 
 
 def test_a_layer_without_a_number_is_missing_and_a_gap_in_the_line(catalog: Catalog) -> None:
-    rows = numbers.probes(catalog)
+    rows = layernumbers.probes(catalog)
     row = only(rows, network="full", model=DEEP, layer=3)
     assert (row["mean"], row["n_seeds"]) == (None, 1)
     from matplotlib.figure import Figure
 
     figure = Figure()
-    panels.probes(figure, rows.to_pylist())
+    layers.probes(figure, rows.to_pylist())
     lines: list[Any] = list(figure.axes[0].lines)
     drawn = [list(line.get_ydata()) for line in lines]
     (whole,) = [values for values in drawn if len(values) == 9 and not math.isnan(values[0])]
@@ -108,31 +108,31 @@ def test_a_layer_without_a_number_is_missing_and_a_gap_in_the_line(catalog: Cata
 
 
 def test_pretrained_and_pruned_probes_stand_apart(catalog: Catalog) -> None:
-    rows = numbers.probes(catalog)
+    rows = layernumbers.probes(catalog)
     before = only(rows, network="pretrained", model=SIX)
     assert (before["layer"], before["mean"], before["n_seeds"]) == (2, 50, 0)
     rows = rows.filter(pc.equal(rows["network"], "pruned"))
     after = only(rows)  # no row of the first stage of another procedure, which no cell has
     assert (after["layer"], after["mean"], after["kept_layers"]) == (6, 40, [1, 2, 3, 4, 5, 6])
     # STS-B's has no pearson
-    assert panels.curve_label(after) == f"{DEEP}, pruned (1 of 2 tasks)"
+    assert layers.curve_label(after) == f"{DEEP}, pruned (1 of 2 tasks)"
 
 
 def test_similarity_is_of_both_parts(catalog: Catalog) -> None:
-    rows = numbers.similarity(catalog)
+    rows = layernumbers.similarity(catalog)
     for part, step in (("sentence", 0.05), ("tokens", 0.02)):
         row = only(rows, part=part, model=DEEP, layer=8)
         assert row["mean"] == pytest.approx(0.95 - 8 * step - 0.015)
 
 
 def test_contributions_cka_and_feed_forwards(catalog: Catalog) -> None:
-    rows = numbers.contribution(catalog).to_pylist()
+    rows = layernumbers.contribution(catalog).to_pylist()
     kept = [row["layer"] for row in rows if row["task"] == "SST-2" and row["kept"]]
     assert kept == [1, 2, 4, 5, 6, 7, 8], "not above the threshold"
     assert {row["threshold"] for row in rows} == {0.9}
-    row = only(numbers.cka(catalog), model=DEEP, layer=1)
+    row = only(layernumbers.cka(catalog), model=DEEP, layer=1)
     assert (row["value"], row["n_profiles"], row["n_tasks"]) == (pytest.approx(0.375), 4, 2)
-    assert only(numbers.cka(catalog), model=DEEP, layer=0)["value"] is None
+    assert only(layernumbers.cka(catalog), model=DEEP, layer=0)["value"] is None
     found = numbers.feed_forwards(catalog)
     assert found["feed_forward"].to_pylist() == ["none", "top 3"]
     assert found["mean"].to_pylist() == pytest.approx([66.5, 41.5])
@@ -140,7 +140,7 @@ def test_contributions_cka_and_feed_forwards(catalog: Catalog) -> None:
 
 
 def test_layers_with_and_without_feed_forwards(catalog: Catalog) -> None:
-    rows = numbers.feed_forward_layers(catalog)
+    rows = layernumbers.feed_forward_layers(catalog)
     assert set(rows["model"].to_pylist()) == {SIX}, "no network of the other lacks one"
     without = only(rows, network="top 3", part="probes", layer=4)
     assert (without["mean"], without["n_tasks"], without["n_seeds"]) == (pytest.approx(40), 2, 2)
@@ -259,9 +259,9 @@ def test_axes_stay_inside_0_to_100_and_have_the_lines_across(catalog: Catalog) -
 def test_a_panel_that_nobody_measured_says_so(catalog: Catalog) -> None:
     from matplotlib.figure import Figure
 
-    rows = numbers.feed_forward_layers(catalog).to_pylist()
+    rows = layernumbers.feed_forward_layers(catalog).to_pylist()
     figure = Figure()
-    panels.feed_forward_layers(figure, [row for row in rows if row["part"] == "probes"])
+    layers.feed_forward_layers(figure, [row for row in rows if row["part"] == "probes"])
     left, right = figure.axes
     assert [text.get_text() for text in left.texts] == []
     assert [text.get_text() for text in right.texts] == ["not measured"]
@@ -275,7 +275,7 @@ def test_cka_of_two_networks_by_hand_is_not_of_the_full_one(fake: FakeSweep) -> 
     put_profile(fake, "cka", [("layer", 1, 1, 0.9)], top, against=full["trial_id"])
     put_profile(fake, "cka", [("layer", 1, 1, 0.1)], top, against=bottom["trial_id"])
     with open_views(fake.publish()) as opened:
-        assert only(numbers.cka(opened))["value"] == pytest.approx(0.9)
+        assert only(layernumbers.cka(opened))["value"] == pytest.approx(0.9)
 
 
 def test_every_figure_is_there_and_says_its_numbers(drawings: dict[str, Drawing]) -> None:

@@ -1,0 +1,291 @@
+"""Painters of the figures layer by layer. Each puts rows of `layernumbers` onto a matplotlib
+figure. A missing number stays missing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lp_sweep.analysis.figures import theme
+from lp_sweep.analysis.figures.panels import OF_DIRECT, groups
+from lp_sweep.analysis.rows import Row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+FAR = 0.7  # a cosine below it is a layer that changed substantially (Figure 5 of the paper)
+PRUNED_OF_DIRECT = "Networks with fewer layers: of the procedure direct."
+
+
+# -- figures 4 and 5
+
+
+def probes(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
+    """Score by layer: whole networks with the span of their seeds, the others without."""
+    (axes,) = theme.panels(figure, 1)
+    axes.set_ylabel("classifier on the layer,\nmean over tasks (points)")
+    if any(row["network"] == "pruned" for row in rows):
+        theme.caption(figure, PRUNED_OF_DIRECT)
+    theme.legend(figure, _curves(axes, rows))
+    theme.points_axis(axes, [row["mean"] for row in rows if row["mean"] is not None])
+
+
+def similarity(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
+    """Cosine by layer, of the sentence token and the per-text token mean; below FAR is shaded."""
+    entries: dict[str, Any] = {}
+    titles = {"sentence": "sentence token", "tokens": "per-text token mean"}
+    pair = theme.panels(figure, 1, 2, sharey=True)
+    for axes, (part, title) in zip(pair, titles.items(), strict=True):
+        axes.set_title(title, loc="left")
+        entries |= _curves(axes, [row for row in rows if row["part"] == part], among=rows)
+    pair[0].set_ylabel("cosine, pre-trained and fine-tuned,\nmean over tasks")
+    lows = [row[column] for row in rows for column in ("mean", "low")]
+    low = min((value for value in lows if value is not None), default=0)
+    pair[0].set_ylim(min(0.6, math.floor(10 * low) / 10), 1.01)
+    for axes in pair:
+        shade = axes.axhspan(-1, FAR, color=theme.YELLOW, alpha=0.35, linewidth=0, zorder=0)
+        entries[f"below {FAR}"] = shade
+    theme.legend(figure, entries)
+
+
+def _curves(axes: Axes, rows: Sequence[Row], among: Sequence[Row] | None = None) -> dict[str, Any]:
+    models = sorted({row["model"] for row in among or rows})
+    entries: dict[str, Any] = {}
+    for curve in groups(rows, "model", "network", "kept_layers"):
+        first, place = curve[0], models.index(curve[0]["model"])
+        whole, pruned = first["network"] == "full", first["network"] == "pruned"
+        layers = [0, *(first["kept_layers"] if pruned else range(1, first["depth"] + 1))]
+        at = {row["layer"]: row for row in curve}
+        means = _values(at, layers, "mean")
+        if all(math.isnan(value) for value in means):
+            continue
+        look: dict[str, Any] = {
+            "markersize": 4 if whole else 2.5,
+            "linestyle": "--" if first["network"] == "pretrained" else "-",
+            "linewidth": 1.6 if whole else 1.1 if not pruned else 0.6,
+            "alpha": 0.55 if pruned else 1,
+        }
+        line = _curve(axes, layers, means, place, len(models), **look)
+        entries.setdefault(curve_label(first), line)
+        if whole:
+            low, high = _values(at, layers, "low"), _values(at, layers, "high")
+            shade = {"color": line.get_color(), "alpha": 0.2, "linewidth": 0}
+            axes.fill_between(layers, low, high, **shade)
+    depth = max((row["depth"] for row in among or rows), default=1)
+    pruned = "; pruned networks: the full one's numbers"
+    only_some = any(row["network"] == "pruned" for row in rows)
+    axes.set_xlabel(f"layer (0: embeddings{pruned if only_some else ''})")
+    axes.set_xticks(range(0, depth + 1, max(1, math.ceil(depth / 12))))
+    return entries
+
+
+def _curve(
+    axes: Axes, layers: Sequence[int], values: Sequence[float], place: int, of: int, **look: Any
+) -> Any:
+    """The line that is at this place among so many."""
+    marker = theme.MARKERS[place % len(theme.MARKERS)]
+    (line,) = axes.plot(layers, values, color=theme.colour(place, of), marker=marker, **look)
+    return line
+
+
+def _values(at: Mapping[int, Row], layers: Sequence[int], column: str) -> list[float]:
+    """NaN where there is none: a line has a gap there."""
+    found = (at[layer][column] if layer in at else None for layer in layers)
+    return [math.nan if value is None else value for value in found]
+
+
+def curve_label(row: Row) -> str:
+    kind = {"full": "", "pretrained": ", pre-trained", "pruned": ", pruned"}[row["network"]]
+    return f"{theme.name(row['model'])}{kind}{measured_tasks(row)}"
+
+
+def measured_tasks(row: Row) -> str:
+    """` (1 of 2 tasks)` where not all that the cells ask for are measured."""
+    few = row["n_tasks_asked"] is not None and row["n_tasks"] < row["n_tasks_asked"]
+    return f" ({row['n_tasks']} of {row['n_tasks_asked']} tasks)" if few else ""
+
+
+class _Panel(NamedTuple):
+    """The title of a panel and the labels of its axes."""
+
+    title: str
+    value: str
+    layer: str
+
+
+_REDUCED_PARTS = {
+    "probes": _Panel("classifier on the layer", "points, mean over tasks", "layer (0: embeddings)"),
+    "attention": _Panel("attention outputs", "linear CKA with the full\nnetwork's layer", "layer"),
+}
+
+
+def networks(rows: Sequence[Row]) -> list[list[Row]]:
+    """Those of the same layers together: a line of panels."""
+    return groups(rows, "model", "kept_layers")
+
+
+def feed_forward_layers(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
+    """A line of two panels per set of kept layers, a curve per setting of the feed-forwards."""
+    settings = list(dict.fromkeys(row["network"] for row in among or rows))
+    found = networks(rows)
+    drawn = theme.panels(figure, len(found), 2)
+    entries: dict[str, Any] = {}
+    for line, same_layers in enumerate(found):
+        name = shown_layers(same_layers[0])
+        for axes, (part, panel) in zip(drawn[2 * line :], _REDUCED_PARTS.items(), strict=False):
+            axes.set_title(f"{name}\n{panel.title}", loc="left")
+            axes.set_ylabel(panel.value)
+            axes.set_xlabel(panel.layer)
+            axes.locator_params(axis="x", integer=True)
+            of_part = [row for row in same_layers if row["part"] == part]
+            _setting_curves(axes, of_part, settings, entries)
+        drawn[2 * line + 1].set_ylim(0, 1.03)
+    theme.caption(figure, OF_DIRECT)
+    theme.legend(figure, entries)
+
+
+def shown_layers(row: Row) -> str:
+    return f"{theme.name(row['model'])} ({len(row['kept_layers'])} of {row['depth']} layers)"
+
+
+def setting_name(row: Row) -> str:
+    """`none removed`, `top 3 removed (1 of 2 tasks)`."""
+    return f"{theme.name(row['network'])} removed{measured_tasks(row)}"
+
+
+def _setting_curves(
+    axes: Axes, rows: Sequence[Row], settings: Sequence[str], entries: dict[str, Any]
+) -> None:
+    if not any(row["mean"] is not None for row in rows):
+        axes.set_xticks([])
+        axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color=theme.GREY)
+    for curve in groups(rows, "network"):
+        whole = curve[0]["network"] == "none"
+        place = settings.index(curve[0]["network"])
+        shown = [row["layer"] for row in curve]
+        means = _values({row["layer"]: row for row in curve}, shown, "mean")
+        look: dict[str, Any] = (
+            {"linewidth": 1.8, "linestyle": "--"} if whole else {"linewidth": 1.1}
+        )
+        line = _curve(axes, shown, means, place, len(settings), markersize=3.5, **look)
+        entries.setdefault(setting_name(curve[0]), line)
+
+
+NETWORK = ("model", "kept_layers", "with_pretrained")
+
+
+CONTRIBUTION_COLUMNS = 3
+_CKA_PARTS = {"layer": "layer outputs", "attention": "attention outputs"}
+
+
+def contribution(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
+    """A panel per profile, bars by layer; below them what each threshold keeps."""
+    found = groups(rows, "profile_id")
+    low = _floor(among or rows)
+    columns = min(CONTRIBUTION_COLUMNS, len(found))
+    drawn = theme.panels(figure, math.ceil(len(found) / columns), columns)
+    entries: dict[str, Any] = {}
+    for axes in drawn[::columns]:
+        axes.set_ylabel("mean cosine", fontsize=theme.SMALL)
+    for axes, profile in itertools.zip_longest(drawn, found):
+        if profile is None:
+            axes.set_axis_off()
+        else:
+            _profile(axes, profile, low, entries)
+    theme.legend(figure, entries)
+
+
+def _floor(rows: Sequence[Row]) -> float:
+    """Where the bars start."""
+    values = [row["value"] for row in rows if row["value"] is not None]
+    return float(math.floor(10 * min([*values, 0.9]) - 1e-9)) / 10
+
+
+def _profile(axes: Axes, profile: Sequence[Row], low: float, entries: dict[str, Any]) -> None:
+    title = f"{theme.name(profile[0]['model'])}\n{theme.name(profile[0]['task'])}"
+    axes.set_title(title, loc="left", fontsize=theme.SMALL)
+    axes.grid(visible=False)
+    for layer, value in {row["layer"]: row["value"] for row in profile}.items():
+        if value is None:
+            look: dict[str, Any] = {**theme.MISSING_MARK, "zorder": 4}
+            (entries["not a number"],) = axes.plot([layer], [low], **look)
+        else:
+            axes.bar(layer, value - low, 0.8, low, color=theme.COLOURS[5])
+    axes.axhline(low, color=theme.GREY, linewidth=0.8)
+    step = 0.17 * (1 - low)  # of a line of squares
+    middle = round((1 + low) / 2 - 1e-9, 1)
+    ticks = {low: f"{low:g}", middle: f"{middle:g}", 1.0: "1"}
+    chosen_by = groups([row for row in profile if row["threshold"] is not None], "threshold")
+    for line, chosen in enumerate(chosen_by, start=1):
+        threshold = chosen[0]["threshold"]
+        entries["threshold"] = axes.axhline(threshold, color="black", linewidth=0.8, linestyle="--")
+        ticks[low - line * step] = f"t={threshold:g}"
+        _kept_set(axes, chosen, low - line * step, entries)
+    axes.set_ylim(low - (len(chosen_by) + 0.6) * step, 1)
+    axes.set_yticks(list(ticks), list(ticks.values()))
+    axes.set_xlabel("layer")
+    axes.locator_params(axis="x", integer=True, min_n_ticks=1)  # one K so far
+
+
+def _kept_set(axes: Axes, chosen: Sequence[Row], height: float, entries: dict[str, Any]) -> None:
+    """A square per layer, under its bar."""
+    for word, kept, face in (("kept", True, theme.COLOURS[0]), ("dropped", False, "white")):
+        at = [row["layer"] for row in chosen if row["kept"] is kept]
+        look: dict[str, Any] = {
+            "marker": "s",
+            "linestyle": "none",
+            "color": theme.COLOURS[0],
+            "markersize": 5,
+        }
+        (mark,) = axes.plot(at, [height] * len(at), markerfacecolor=face, **look)
+        entries[word] = mark
+
+
+def cka(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
+    """A line of two heat maps per network: layer outputs and attention outputs."""
+    found = groups(rows, *NETWORK)
+    drawn: list[Axes] = theme.panels(figure, len(found), 2)
+    image = None
+    for line, network in enumerate(found):
+        for axes, (part, title) in zip(drawn[2 * line :], _CKA_PARTS.items(), strict=False):
+            cells = [row for row in network if row["part"] == part]
+            axes.set_title(f"{theme.name(network[0]['model'])}\n{title}", loc="left")
+            axes.grid(visible=False)
+            axes.patch.set(hatch="////", edgecolor=theme.GREY)
+            if cells:
+                image = _heat(axes, cells)
+    if any(len(row["kept_layers"]) < row["depth"] for row in rows):
+        theme.caption(figure, PRUNED_OF_DIRECT)
+    if image is not None:
+        figure.colorbar(image, ax=drawn, label="linear CKA (hatched: not a number)", shrink=0.7)
+
+
+def _heat(axes: Axes, cells: Sequence[Row]) -> Any:
+    import numpy as np
+
+    here, there = (sorted({row[name] for row in cells}) for name in ("layer", "other"))
+    matrix = np.full((len(here), len(there)), np.nan)
+    for row in cells:
+        if row["value"] is not None:
+            matrix[here.index(row["layer"]), there.index(row["other"])] = row["value"]
+    image = axes.imshow(
+        np.ma.masked_invalid(matrix), origin="lower", vmin=0, vmax=1, cmap=theme.MAP
+    )
+    every = max(1, math.ceil(max(len(here), len(there)) / 13))
+    axes.set_xticks(range(0, len(there), every), [str(layer) for layer in there[::every]])
+    axes.set_yticks(range(0, len(here), every), [str(layer) for layer in here[::every]])
+    other = "pre-trained" if cells[0]["with_pretrained"] else "full model's"
+    axes.set_xlabel(f"{other} layer")
+    axes.set_ylabel(f"{network_name(cells[0])} layer")
+    return image
+
+
+def network_name(row: Row) -> str:
+    """`fine-tuned`, `6 of 12 kept: its`: whose layers go up the side."""
+    n = len(row["kept_layers"])
+    return "fine-tuned" if n == row["depth"] else f"pruned ({n} of {row['depth']})"
