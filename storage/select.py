@@ -213,6 +213,10 @@ def find_rule(name: str) -> Strategy | None:
     return found if found is not None and found.by_position else None
 
 
+def is_strategy(name: str) -> bool:
+    return find_strategy(name) is not None
+
+
 def possible_k(name: str, depth: int) -> tuple[int, ...]:
     """The possible K of a strategy in a network of `depth` layers."""
     found = find_strategy(name)

@@ -40,6 +40,7 @@ from lp_sweep.storage.select import (
     Strategy,
     find_rule,
     find_strategy,
+    is_strategy,
     listed_name,
 )
 from lp_sweep.storage.specs import SecondNorm
@@ -123,7 +124,7 @@ class StrategyEntry(Entry):
     @field_validator("name")
     @classmethod
     def _known(cls, name: str) -> str:
-        return name if find_strategy(name) else choose("strategy", name, STRATEGIES)
+        return name if is_strategy(name) else choose("strategy", name, STRATEGIES)
 
     @field_validator("threshold")
     @classmethod
