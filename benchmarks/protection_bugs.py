@@ -261,7 +261,7 @@ BUGS = [
         "queue",
         "            if not self._waits[id_]:\n                del self._waits[id_]",
         "            if True:\n                del self._waits[id_]",
-        "test_stages_plan.py",
+        "test_waiting.py",
         "test_sources.py",
         "test_workqueue.py",
     ),
@@ -271,7 +271,7 @@ BUGS = [
         "            self._fail_what_needs(id_)\n        self._growth",
         "        self._growth",
         "test_sources.py",
-        "test_stages_plan.py",
+        "test_waiting.py",
         "test_workqueue.py",
     ),
     # -- metrics

@@ -40,7 +40,7 @@ print(json.dumps([(str(device.name), int(device.total_memory)) for device in dev
 
 def _few_words(recipe: Recipe) -> bool:
     """Whether most word embeddings have no gradient and no moments: they are frozen, or a fast
-    trial leaves them out (trials/vocabulary.py)."""
+    trial leaves them out (trials/fast/forward.py)."""
     return recipe.freeze_embeddings or (recipe.compute != "reference" and recipe.weight_decay == 0)
 
 

@@ -100,6 +100,8 @@ def test_a_store_with_the_logits_needs_no_teacher(tmp_path: Path) -> None:
     plan.known = Known({full}, {}, {}, networks={full})  # kept, and never measured
     assert plan.absent(student(plan)) == {full}
     assert full in {work.id for work in taken_on(plan)}
+    plan.known = Known(frozenset(), {full: "diverged"}, {})  # nobody teaches
+    assert {work.id for work in taken_on(plan)} == {student(plan, "direct")}
 
 
 def test_a_bigger_teacher_is_another_model_of_the_sweep(tmp_path: Path) -> None:

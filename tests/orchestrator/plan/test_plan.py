@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,7 +10,7 @@ from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import estimate
 from lp_sweep.orchestrator.plan.known import Known, read_ledger
 from lp_sweep.orchestrator.plan.plan import Plan
-from lp_sweep.orchestrator.plan.planning import make_plan, missing_baselines
+from lp_sweep.orchestrator.plan.planning import missing_baselines
 from lp_sweep.storage.select import STRATEGIES, Measured, held_out_rows
 from lp_sweep.storage.specs import ProfileSpec, TrialSpec
 from lp_sweep.storage.store import Store
@@ -20,7 +19,6 @@ from tests.support.sweepfiles import (
     CPU,
     PLAIN,
     answer_of,
-    bare_sweep,
     make_data,
     make_inputs,
     make_model,
@@ -296,18 +294,3 @@ def test_the_queue_gives_profiles_then_the_longest(tmp_path: Path) -> None:
     assert list(queue.failed.values()) == ["out_of_memory"]
     assert len(queue.done) == 4
     assert (queue.waiting, queue.live) == (0, {})
-
-
-@pytest.mark.slow
-def test_a_hundred_thousand_cells() -> None:
-    models = [f"m{i}" for i in range(5)]
-    strategies: list[Any] = [{"name": name, "k": "all"} for name in ("top", "bottom")]
-    strategies.append({"name": "contribution", "threshold": [0.9, 0.5]})
-    content = {"schema_version": 1, "name": "many", "models": models, "tasks": ["rte", "mrpc"]}
-    content |= {"seeds": list(range(385)), "strategies": strategies}
-    plan = make_plan(bare_sweep(content, dict.fromkeys(models, 12)), Known.nothing())
-    assert plan.totals()["cells"] == 5 * 2 * 385 * 26 == 100_100
-    assert plan.totals()["trials"] == 5 * 2 * 385 * 23
-    assert plan.totals()["profiles"] == 10
-    assert len(answer_of(plan).plain()["cells"]) == 100_100
-    assert "100,100" in answer_of(plan).text()

@@ -13,11 +13,10 @@ from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
-from lp_sweep.storage.runs import Announcement
 from lp_sweep.storage.select import Measured
 from lp_sweep.storage.specs import SpeedSpec
 from lp_sweep.storage.store import Store
-from tests.support.courses import taken
+from tests.support.courses import presence_of, taken
 from tests.support.sweepfiles import CPU, PLAIN, answer_of, make_inputs, planned
 
 TIMED = PLAIN + "measure: {speed: cpu}\n"
@@ -130,16 +129,15 @@ def test_they_are_in_the_estimate_and_need_the_model_but_no_data(plan: Plan) -> 
 
 
 @pytest.fixture
-def queue(plan: Plan, tmp_path: Path) -> WorkQueue:
-    return WorkQueue(plan, Store(tmp_path / "store", create=True), CPU, lambda plan: None)
+def queue(plan: Plan, store: Store) -> WorkQueue:
+    return WorkQueue(plan, store, CPU, lambda plan: None)
 
 
 def test_one_waits_until_nothing_else_runs_and_nothing_runs_beside_it(queue: WorkQueue) -> None:
-    trials = [queue.take() for _ in range(8)]
+    trials = [taken(queue) for _ in range(8)]
     assert queue.take() is None
     assert queue.open
     for work in trials:
-        assert work is not None
         assert queue.take() is None, "while a trial is live"
         queue.ended(work.id, None)
     first = taken(queue)
@@ -155,41 +153,26 @@ def test_one_waits_until_nothing_else_runs_and_nothing_runs_beside_it(queue: Wor
 
 
 def test_a_trial_that_comes_back_waits_for_the_speed_that_is_under_way(queue: WorkQueue) -> None:
-    trials = [queue.take() for _ in range(8)]
+    trials = [taken(queue) for _ in range(8)]
     for work in trials:
-        assert work is not None
         queue.ended(work.id, "bug")
     speed = taken(queue)
-    queue.again([trials[0].id])  # type: ignore[union-attr]
+    queue.again([trials[0].id])
     assert queue.take() is None
     queue.ended(speed.id, None)
     assert queue.take() == trials[0]
 
 
-class OtherRun:
-    """One that holds a piece of this plan."""
-
-    shared = True
-
-    def __init__(self, held: str) -> None:
-        self.held = held
-
-    def claim(self, work_id: str) -> Announcement | None:
-        return object() if work_id == self.held else None  # type: ignore[return-value]
-
-    def release(self, work_id: str) -> None: ...
-
-    def others(self) -> list[Announcement]:
-        return []
-
-
-def test_it_waits_for_what_another_run_holds(queue: WorkQueue, plan: Plan) -> None:
-    queue.others.claims = OtherRun(next(iter(plan.trials)))
-    for _ in range(7):
-        work = taken(queue)
-        queue.ended(work.id, None)
-    assert queue.take() is None
-    assert queue.open
+def test_it_waits_for_what_another_run_holds(queue: WorkQueue, store: Store) -> None:
+    with presence_of(store).announced() as one, presence_of(store).announced() as other:
+        held = next(iter(queue.plan.trials))
+        assert other.claim(held) is None
+        queue.others.claims = one
+        for work in [taken(queue) for _ in range(7)]:
+            assert work.id != held
+            queue.ended(work.id, None)
+        assert queue.take() is None
+        assert queue.open
     queue.others.holding.clear()
     assert queue.take() is not None
 

@@ -17,7 +17,7 @@ from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.plan.known import Known, failures
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
-from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
+from lp_sweep.orchestrator.plan.selection import Selection, retry_selection, taken_on
 from lp_sweep.storage.networks import CONFIG
 from lp_sweep.storage.runs import Presence
 from lp_sweep.storage.store import Store
@@ -126,6 +126,7 @@ def test_a_later_run_neither_hangs_nor_says_it_again(tmp_path: Path, store: Stor
     plan.known = plan.known._replace(
         failed={full: "diverged", staged: "missing_input", direct: "diverged"}
     )
+    assert taken_on(plan) == []
     told: Told = []
     queue = queue_of(plan, store, told)
     assert not queue.open

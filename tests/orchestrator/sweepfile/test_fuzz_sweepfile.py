@@ -18,51 +18,35 @@ from lp_sweep.storage.printable import shown
 from tests.support.fuzzing import AWKWARD, assert_good_message, awkward, fuzz, outcome
 from tests.support.sweepfiles import PLAIN
 
-FULL: dict[str, Any] = {
-    "schema_version": 1,
-    "name": "full",
-    "models": ["./model", {"id": "bert-base-cased", "k": [0, 2], "revision": "main"}],
-    "distill": ["none", "logits+hidden T=4", {"from": "./teacher", "alpha": 1}],
-    "procedures": ["direct", "iterative 3", {"name": "finetune_then_drop", "freeze_dropped": True}],
-    "feed_forward": ["none", "top 3", [9, 10], {"remove": "all", "second_norm": "drop"}],
-    "measure": {"probes": ["pretrained", "full"], "cka": "pruned", "probe_rows": 10},
-    "tasks": [
-        "rte",
-        {
-            "name": "mine",
-            "train": "t.csv",
-            "dev": "d.csv",
-            "text": ["a", "b"],
-            "label": "y",
-            "labels": ["no", "yes"],
-            "kind": "classification",
-            "metric": "f1",
-        },
-        {"name": "hub", "dataset": "o/d", "config": "c", "revision": "0" * 40, "text": "t"},
-    ],
-    "seeds": [1, "3-5", {"from": 7, "count": 2}],
-    "strategies": [
-        {"name": "top", "k": "all"},
-        {"name": "symmetric", "k": [0, 2]},
-        {"name": "contribution", "threshold": [0.9, 0.95], "measured_on": "rte"},
-        {"name": "random", "k": 2, "draws": [0, 1]},
-        {"name": "drop", "layers": [3, 5]},
-    ],
-    "recipe": {
-        "freeze": {"layers": [1]},
-        "lr": 2e-5,
-        "epochs": 3,
-        "batch_size": 8,
-        "schedule": "linear",
-        "limit_dev": 9,
-    },
-    "contribution": {"measured_on": "own"},
-    "include": [{"strategy": "top", "k": 5, "task": "rte", "seed": 1}],
-    "exclude": [{"model": "*", "k": [2], "seed": 99}],
-    "data_dir": "glue",
-    "store": "store",
-    "resources_per_trial": {"cpu": 1, "gpu": 0.5},
-}
+FULL: dict[str, Any] = yaml.safe_load("""\
+schema_version: 1
+name: full
+models: [./model, {id: bert-base-cased, k: [0, 2], revision: main}]
+distill: [none, logits+hidden T=4, {from: ./teacher, alpha: 1}]
+procedures: [direct, iterative 3, {name: finetune_then_drop, freeze_dropped: true}]
+feed_forward: [none, top 3, [9, 10], {remove: all, second_norm: drop}]
+measure: {probes: [pretrained, full], cka: pruned, probe_rows: 10}
+tasks:
+  - rte
+  - {name: mine, train: t.csv, dev: d.csv, text: [a, b], label: y, labels: ['no', 'yes'],
+     kind: classification, metric: f1}
+  - {name: hub, dataset: o/d, config: c, revision: '0000000000000000000000000000000000000000',
+     text: t}
+seeds: [1, 3-5, {from: 7, count: 2}]
+strategies:
+  - {name: top, k: all}
+  - {name: symmetric, k: [0, 2]}
+  - {name: contribution, threshold: [0.9, 0.95], measured_on: rte}
+  - {name: random, k: 2, draws: [0, 1]}
+  - {name: drop, layers: [3, 5]}
+recipe: {freeze: {layers: [1]}, lr: 2.0e-5, epochs: 3, batch_size: 8, limit_dev: 9}
+contribution: {measured_on: own}
+include: [{strategy: top, k: 5, task: rte, seed: 1}]
+exclude: [{model: '*', k: [2], seed: 99}]
+data_dir: glue
+store: store
+resources_per_trial: {cpu: 1, gpu: 0.5}
+""")
 PLACE = r"sweep\.yaml:\d+: \S|override ['\"].*['\"]?(\.\.\.)?: \S"
 SPECIAL = "abk013: -[]{}&*!|>'\"%@`#,?\n\t .\\~=<\x00\x1b\x85é\u2028\ufeff"
 

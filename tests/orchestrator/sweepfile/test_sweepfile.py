@@ -196,13 +196,15 @@ def test_include_and_exclude(tmp_path: Path) -> None:
 
 def test_a_task_of_ones_own(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("review,stars\ngood,1\nbad,0\n")
-    (tmp_path / "d.csv").write_text("review,stars\nfine,1\npoor,0\n")
+    (tmp_path / "d.csv").write_text("review,stars\nfine,1\npoor,0\nold,0\n")
     ids = {}
     for positive in ("", ", positive: 1", ", positive: '1'"):
         task = f"{{name: my reviews, train: t.csv, dev: d.csv, text: review, label: stars, \
 metric: f1{positive}}}"
         plan = planned(make_inputs(tmp_path, PLAIN.replace(TASKS, f"tasks: [{task}]")))
-        definition = plan.sweep.tasks["my reviews"].definition
+        found = plan.sweep.tasks["my reviews"]
+        definition = found.definition
+        assert (found.train_rows, found.dev_rows) == (2, 3)
         assert (definition.text_columns, definition.label_column) == (("review",), "stars")
         assert definition.positive == ("1" if positive else "")
         assert {cell.asked.task for cell in plan.cells} == {"my reviews"}
