@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from tempfile import gettempdir
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -256,9 +254,6 @@ def _plain(look: Any) -> dict[str, Any]:
     return told
 
 
-_LATE_SECONDS = 300.0  # a cloud may take the machine so much later than announced
-
-
 class CloudName(StrEnum):
     """The clouds whose preemption notices are read."""
 
@@ -291,53 +286,14 @@ def watch_spot(
             "which cluster? Name it with --address: $RAY_HEAD_IP:6379 in the "
             "worker_start_ray_commands of a cluster file."
         )
-    folder = node_folder(cache_dir)
-    url = metadata_url.rstrip("/") if metadata_url else None
-    taken = _watch(cloud.value, address, folder, node_ip, url, every)
-    raise typer.Exit(0 if taken else 4)
+    from lp_sweep.orchestrator.service.spot import SpotOptions, watch
 
-
-def _watch(
-    cloud: str, address: str, folder: Path, node_ip: str | None, url: str | None, every: float
-) -> bool:
-    """Whether Ray has accepted the notice; True if another watcher is already running."""
-    from filelock import FileLock, Timeout
-
-    from lp_sweep.orchestrator.cluster.spotwatch import CLOUDS, drain, wait_for_notice
-
-    known = CLOUDS[cloud]
-    at = url or known.url
-    lock = FileLock(Path(gettempdir()) / f"lp-sweep-watch-spot-{os.getuid()}.lock", timeout=0)
-    try:
-        lock.acquire()
-    except Timeout:  # `ray up` runs the start commands again
-        say("another watcher is at work on this machine")
-        return True
-    try:
-        say(f"watching for a notice at {at} (pid {os.getpid()})")
-        notice = wait_for_notice(lambda: known.look(at, every), every, say)
-        say(f"{notice.text}: in {notice.seconds:.0f} s")
-        _announce(folder, notice.seconds + _LATE_SECONDS)
-        return drain(notice, lambda text, left: _ask_ray(address, node_ip, text, left), every, say)
-    finally:
-        lock.release()
-
-
-def _announce(folder: Path, seconds: float) -> None:
-    """Tells the trials on this machine. Imports late, so a waiting watcher stays small."""
-    from lp_sweep.trials.worker.job import announce
-
-    try:
-        announce(folder, seconds)
-    except OSError as error:
-        say(f"trials write no checkpoint for it: {error}")
-
-
-def _ask_ray(address: str, node_ip: str | None, text: str, seconds: float) -> None:
-    import ray
-
-    from lp_sweep.orchestrator.engine.raycompat import drain_nodes
-
-    ip = node_ip or ray.util.get_node_ip_address()
-    drain_nodes(address, ip, text, seconds)
-    say(f"Ray drains the node at {ip}")
+    options = SpotOptions(
+        cloud=cloud.value,
+        address=address,
+        node_folder=node_folder(cache_dir),
+        node_ip=node_ip,
+        metadata_url=metadata_url,
+        every=every,
+    )
+    raise typer.Exit(0 if watch(options, say) else 4)

@@ -237,6 +237,6 @@ def quickstart(
     from lp_sweep.orchestrator.service.init import write_quickstart
 
     file = write_quickstart(out)
-    say(f"{file}: a toy model and toy tasks. Its store is beside it")
+    say(f"{file}: a toy model and toy tasks. Its store is next to it")
     flags = RunFlags(store=str(out / DEFAULT_STORE), inline=inline or find_spec("ray") is None)
     _start(flags, Printing(as_json=as_json), file=str(file), overrides=overrides or ())

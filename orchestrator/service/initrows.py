@@ -30,7 +30,7 @@ from lp_sweep.trials.kinds.entities import OUTSIDE, is_tag
 
 DEV_SHARE = 0.2
 MOST_DEV = 5000  # rows: more make every trial slower and the answer hardly more certain
-MOST_CLASSES = 20  # that numbers stand for; more are measurements
+MOST_CLASSES = 20  # with numbers as names; more distinct numbers are measurements
 UNBALANCED = 0.75  # the share of the largest class from which accuracy says little
 LENGTHS = (32, 64, 128, 256, 512)  # tokens
 TOKENS_A_WORD = 1.5
@@ -42,15 +42,15 @@ class InitOptions:
 
     file: Path = Path("sweep.yaml")
     data: Path | None = None
-    dev: Path | None = None  # a dev set that exists: nothing is split
+    dev: Path | None = None  # your own dev set: nothing is split
     text: Sequence[str] = ()
-    label: Sequence[str] = ()  # several: of 0 and 1
+    label: Sequence[str] = ()  # several columns hold 0 and 1
     group: str | None = None  # rows with the same value stay on one side
-    kind: TaskKind | None = None  # None: as the labels look
+    kind: TaskKind | None = None  # None: guessed from the labels
     corpus: Path | None = None  # documents to search, with queries and judgements
     queries: Path | None = None
     qrels: Path | None = None
-    model: str | None = None  # None: a usual one of the kind
+    model: str | None = None  # None: the usual one of the kind
     full: bool = False
     force: bool = False
 

@@ -1,4 +1,4 @@
-"""The tables in docs/results are what their commands print from the records beside them."""
+"""The tables in docs/results are what their commands print from the records next to them."""
 
 from __future__ import annotations
 

@@ -387,6 +387,7 @@ def test_candidates_of_a_query_are_on_one_side(tmp_path: Path, group: list[str])
     assert task.get("group") == ("n" if group else None)
     train, dev = ({*read(tmp_path / task[side], ["q"])} for side in ("train", "dev"))
     assert (len(train), len(dev), train & dev) == (32, 8, set())
+    assert "   # 8 queries" in (tmp_path / "sweep.yaml").read_text(encoding="utf-8")
     shown = planned(tmp_path)
     assert "160 train rows, 8 dev queries" in shown
     assert "a random order scores" in shown

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.orchestrator.cli import clustercli
 from lp_sweep.orchestrator.cluster.spotwatch import CLOUDS, Notice, drain, wait_for_notice
+from lp_sweep.orchestrator.service import spot
 from lp_sweep.trials.worker.job import announced
 from tests.support.metadata import Answer, Metadata, action, serving
 from tests.support.program import sweep
@@ -116,8 +116,8 @@ def test_a_notice_drains_the_node_once_and_tells_the_trials(
 ) -> None:
     """All but Ray itself."""
     asked: list[Any] = []
-    monkeypatch.setattr(clustercli, "_ask_ray", lambda *arguments: asked.append(arguments))
-    monkeypatch.setattr(clustercli, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(spot, "_ask_ray", lambda *arguments: asked.append(arguments))
+    monkeypatch.setattr(spot, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # a machine's metadata are its own
     monkeypatch.delenv("no_proxy", raising=False)
     server = serve((404, ""), (200, action(90)))
@@ -127,8 +127,8 @@ def test_a_notice_drains_the_node_once_and_tells_the_trials(
     where = ["--metadata-url", server.url + "/", "--every", str(EVERY)]
     done = sweep("cluster", "watch-spot", "aws", *arguments, *where, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "")
-    [(address, node_ip, text, left)] = asked
-    assert (address, node_ip) == ("head:6379", "10.0.0.7")
+    [(options, text, left, _)] = asked
+    assert (options.address, options.node_ip) == ("head:6379", "10.0.0.7")
     assert "EC2 takes this spot machine" in text
     assert 60 < left <= 90
     assert announced(cache)
@@ -138,13 +138,13 @@ def test_one_watcher_a_machine(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`ray up` runs the start commands again when a cluster file has changed."""
-    monkeypatch.setattr(clustercli, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(spot, "gettempdir", lambda: str(tmp_path))
     server, again = serve((200, "TRUE")), []
 
     def ask(*arguments: Any) -> None:
         again.append(sweep(*command, cwd=tmp_path))
 
-    monkeypatch.setattr(clustercli, "_ask_ray", ask)
+    monkeypatch.setattr(spot, "_ask_ray", ask)
     where = ["--address", "head:6379", "--cache-dir", "cache", "--metadata-url", server.url]
     command = ["cluster", "watch-spot", "gcp", *where, "--every", "0.2"]
     assert sweep(*command, cwd=tmp_path).returncode == 0

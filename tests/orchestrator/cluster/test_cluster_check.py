@@ -30,7 +30,7 @@ ONE_GPU = [GpuInfo("one", "A10G", 24 * GIB)]
 
 
 def node(*, gpus: int = 1, versions: dict[str, str] | None = None, **changes: Any) -> Node:
-    """A sound node with one GPU, but for what is changed of its look (or `clock_off`)."""
+    """A sound node with one GPU, and changes to it."""
     theirs = OWN | {"torch": "2.13.0+cu130", "cuda": "13.0"} | (versions or {})
     known = {name: changes.pop(name) for name in ("clock_off", "error") if name in changes}
     whole = {"gpus": ONE_GPU, "store": None, "inputs": [], "free_bytes": 50 * GIB, "free_in": "/"}

@@ -1,4 +1,4 @@
-"""`ray up` of a cluster of one's own machines, and what a user does with it, for real: sshd, rsync,
+"""`ray up` of a cluster of your own machines, and what a user does with it, for real: sshd, rsync,
 token authentication, three machines that share a network and one folder (see hosts.sh)."""
 
 from __future__ import annotations
