@@ -91,6 +91,10 @@ class Inputs(NamedTuple):
     model: ModelPlace | None
     source: TaskSource
 
+    @property
+    def model_folder(self) -> str | None:
+        return self.model.path if self.model else None
+
 
 def find_inputs(spec: TrialSpec, record: Mapping[str, Any], where: Where) -> Inputs:
     """Finds both before a network is loaded or trained. Raises PreflightError if the dev rows are

@@ -32,7 +32,6 @@ from lp_sweep.orchestrator.export.network import (
 )
 from lp_sweep.orchestrator.export.places import (
     DevRows,
-    Inputs,
     Where,
     dev_rows,
     find_inputs,
@@ -124,7 +123,7 @@ def export(wanted: Wanted, tell: Callable[[str], None]) -> Exported:
     out = expanded(options.out)
     spec = spec_of(record)
     inputs = find_inputs(spec, record, where)
-    modules = _modules(record, inputs, offline=where.offline)
+    modules = _modules(record, inputs.model_folder, offline=where.offline)
     with staged(out, force=options.force) as folder:
         device = _device(record)
         trained, another = _trained(wanted, spec, folder, device, tell)
@@ -134,7 +133,7 @@ def export(wanted: Wanted, tell: Callable[[str], None]) -> Exported:
         scored = f"{len(rows.said):,} dev {kind_of(spec.task).scored_by}"
         tell(f"loading the folder in a new process, and comparing its answers on {scored}")
         verified = _verified(folder, spec, trained.record, rows, device)
-        facts = _facts(wanted, spec, trained.record, rows, inputs)
+        facts = _facts(wanted, spec, trained.record, rows, inputs.model_folder)
         facts = facts._replace(another=another, modules=modules)
         card = trial_card(spec, trained.record, facts, rows.split)
         (folder / "README.md").write_text(card, encoding="utf-8")
@@ -235,13 +234,12 @@ def _facts(
     spec: TrialSpec,
     record: Mapping[str, Any],
     rows: DevRows,
-    inputs: Inputs,
+    model: str | None,
 ) -> Facts:
     where = wanted.where
-    path = inputs.model.path if inputs.model else None
     examples = np.arange(len(rows.said))
     return Facts(
-        base=base_of(record["model_fingerprint"], record["model"], path, offline=where.offline),
+        base=base_of(record["model_fingerprint"], record["model"], model, offline=where.offline),
         dataset=dataset_of(record["data_fingerprint"]),
         label_names=rows.label_names,
         interval=interval_of(record, examples, rows.said, rows.predicted, rows.tallies),
@@ -252,10 +250,9 @@ def _facts(
     )
 
 
-def _modules(record: Mapping[str, Any], inputs: Inputs, *, offline: bool) -> list[str]:
+def _modules(record: Mapping[str, Any], model: str | None, *, offline: bool) -> list[str]:
     """The names of the model's Sentence Transformers modules, in order."""
-    path = inputs.model.path if inputs.model else None
-    file = model_file(record["model_fingerprint"], path, "modules.json", offline=offline)
+    file = model_file(record["model_fingerprint"], model, "modules.json", offline=offline)
     try:
         listed = json.loads(file.read_text(encoding="utf-8")) if file else []
         return [str(module["type"]).rpartition(".")[2] for module in listed]
