@@ -26,7 +26,7 @@ Nodes = Callable[[], Sequence[Mapping[str, Any]]]
 
 
 class Used(NamedTuple):
-    """`cost` in the currency of the prices. Without prices it is None, and `machine_hours` empty."""
+    """`cost`: in the currency of the prices. Without prices: None, and no `machine_hours`."""
 
     hours: float
     machine_hours: Mapping[str, float]

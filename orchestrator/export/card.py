@@ -1,7 +1,7 @@
-"""A model card, from what is stored of a network: the hub's front matter, then plain Markdown.
+"""Writes a model card from a network's record: the hub's front matter, then plain Markdown.
 
-All of it is from the store but the licence. Names of models, tasks and classes are anyone's text:
-in YAML they are quoted, in Markdown escaped.
+Only the licence comes from elsewhere. Names of models, tasks and classes can be any text, so they
+are quoted in YAML and escaped in Markdown.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lp_sweep.trials.train.procedures import FINETUNE_THEN_DROP
 
 Record = Mapping[str, Any]
 TAGS = ["lp-sweep", "layer-pruning"]
-# the hub's names of our metrics, where they differ
+# the hub's names for our metrics, if they differ
 _METRICS = {
     "macro_f1": "f1",
     "micro_f1": "f1",
@@ -76,13 +76,13 @@ def pruned_card(base: Base, depth: int, kept: Sequence[int], strategy: str) -> s
     parts = [
         f"# {name}",
         f"Layers {ranges(kept)} of {_base_text(base)} ({escaped(strategy)}). Layer 1 is next to "
-        f"the embeddings. **Pruned, not fine-tuned**: it is the start of a training, and no "
-        "network to use as it is. All other weights, a head among them, are those of the model.",
-        "Plain transformers loads it, as it does the model: `AutoModel.from_pretrained(folder)`, "
+        f"the embeddings. **Pruned, not fine-tuned**: fine-tune it before you use it. All other "
+        "weights, including a head, are those of the model.",
+        "Plain transformers loads it like the model: `AutoModel.from_pretrained(folder)`, "
         "`AutoModelForSequenceClassification.from_pretrained(folder, num_labels=...)`.",
         _licence_text(base),
-        "Made with `lp-sweep prune`, and compared with the network in memory: loaded in a new "
-        "process, the hidden states of every layer are the same.",
+        "Made with `lp-sweep prune`. Loaded in a new process, its hidden states of every layer are "
+        "equal to those of the network in memory.",
     ]
     return f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(parts) + "\n"
 
@@ -173,9 +173,8 @@ def _scores(record: Record, facts: Facts, split: str, whole: str, kind: Kind) ->
         lines.append(f"| {name} | {100 * record['majority']:.2f} |")
     after = " after the last epoch" if record["steps"] else ""
     note = (
-        f"{escaped(facts.chosen)} The score is of the dev set{after}. A network that "
-        "was chosen on a dev set scores a little better there than elsewhere: test it on rows of "
-        "your own."
+        f"{escaped(facts.chosen)} The score is on the dev set{after}. A network that was chosen on "
+        "a dev set scores a little better there than elsewhere: test it on rows of your own."
     )
     if record.get("dev_in_train"):
         both = [record[name] for name in ("dev_in_train", "dev_relabelled", "dev_examples")]
@@ -192,7 +191,6 @@ def _size(record: Record, facts: Facts) -> str:
 
 
 def _speed(speed: Mapping[str, Any]) -> str:
-    """Median and quartiles over the pairs."""
     what = {"finetune": "a step of fine-tuning", "inference": "inference"}[speed["quantity"]]
     low, high = speed["speedup_q25"], speed["speedup_q75"]
     return (
@@ -233,7 +231,6 @@ def _making(spec: TrialSpec, record: Record, facts: Facts) -> str:
 def _teaching(
     spec: TrialSpec, record: Record, facts: Facts, distill: Distillation
 ) -> Iterator[tuple[str, str]]:
-    """Who taught it, and how."""
     who, row = facts.base.name, facts.teacher
     if distill.teacher:
         who = shown_name(row["model_fingerprint"], row["model"]) if row else "another model"
@@ -251,9 +248,8 @@ def _closing(record: Record, compared: str) -> str:
     known = [f"{name} {versions[name]}" for name in ("torch", "transformers") if name in versions]
     return (
         f"Trial `{record['trial_id']}` of lp-sweep{''.join(f', {each}' for each in known)}. The "
-        "record is in `lp_sweep.json`; `sha256sum -c SHA256SUMS` says whether the files are whole. "
-        "Before it was published the folder was loaded in a new process, and its "
-        f"{compared}s and "
+        "record is in `lp_sweep.json`; `sha256sum -c SHA256SUMS` checks that the files are whole. "
+        f"Before it was published, the folder was loaded in a new process, and its {compared}s and "
         "its score on the dev set were compared with the stored ones."
     )
 
@@ -268,22 +264,22 @@ class Base(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """Beside what the record says."""
+    """What a card says beyond the record."""
 
     base: Base
-    dataset: TaskSource | None  # of the hub
+    dataset: TaskSource | None  # if it is on the hub
     label_names: Sequence[str]
     interval: Interval  # points
-    full: Mapping[str, Any] | None  # the record of all layers: same recipe, same seed
-    speeds: Sequence[Mapping[str, Any]]  # as `speeds_of` has them
+    full: Mapping[str, Any] | None  # the full model's record: same recipe, same seed
+    speeds: Sequence[Mapping[str, Any]]  # rows of `speeds_of`
     chosen: str  # how this network was chosen
-    teacher: Record | None = None  # its profile, of a network that learned from one
-    another: str | None = None  # why it is not quite the record's
+    teacher: Record | None = None  # the profile of a student's teacher
+    another: str | None = None  # why it is not quite the record's network
     modules: Sequence[str] = ()  # of the model's Sentence Transformers folder
 
 
 def base_of(fingerprint: str, name: str, folder: str | None, *, offline: bool) -> Base:
-    """`folder`: where the model is, if that is known."""
+    """`folder`: where the model is, if known."""
     card = model_file(fingerprint, folder, "README.md", offline=offline)
     revision = fingerprint.rpartition("@")[2] if fingerprint.startswith(HUB) else None
     licence = _licence(card) if card else None
@@ -298,7 +294,7 @@ def shown_name(fingerprint: str, name: str) -> str:
 
 
 def dataset_of(fingerprint: str) -> TaskSource | None:
-    """None for your own files."""
+    """None for a user's own files."""
     return hub_source(fingerprint) if fingerprint.startswith(HUB) else None
 
 
@@ -309,7 +305,7 @@ def interval_of(
     predicted: np.ndarray,
     tallies: Sequence[Sequence[float] | None] = (),
 ) -> Interval:
-    """For the score of one network on other dev rows, as in `table intervals`; (n,) each."""
+    """The interval of one network's score over dev rows, as in `table intervals`; (n,) each."""
     metric = record["metric"]
     network = Network(record["trial_id"], metric, "", 100 * record["last"])
     if (positive := record.get("positive_label")) is not None:  # the class that f1 scores
@@ -319,15 +315,15 @@ def interval_of(
 
 
 def full_record(store: Store, spec: TrialSpec, depth: int) -> dict[str, Any] | None:
-    """That of all layers; None where it is not there or is this one."""
+    """The record of all layers; None if it is not stored or is this one."""
     whole = full_spec(spec, depth)
     rows = None if whole == spec else store.find("trials", trial_id(whole))
     return rows[0] if rows else None
 
 
 def speeds_of(store: Store, record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The speeds of the record's network, in the store's order: of each its profile's columns, and
-    those of the timing."""
+    """The speeds of the record's network, in the store's order: each with the columns of its
+    profile and of its timing."""
     listed = store.read_all("profiles").rows.to_pylist()
     own = [row for row in listed if row["measure"] == "speed" and _is_of(row, record)]
     return [row | timing for row in own for timing in row["timings"] or ()]
@@ -339,7 +335,7 @@ def _is_of(row: Mapping[str, Any], record: Mapping[str, Any]) -> bool:
 
 
 def _licence(card: Path) -> str | None:
-    """As its front matter names it."""
+    """The licence in a card's front matter."""
     import yaml
     from huggingface_hub import metadata_load
 

@@ -1,7 +1,7 @@
-"""Which network is exported where none is named: the smallest within a loss, one seed of it.
+"""Chooses the network that `export --best` takes: the smallest within a loss, and one seed of it.
 
-The answer is that of the view `min_layers`, which `table min-layers` prints. Of its seeds it is the
-one of the median score: the best of several seeds on the dev set would look better than it is.
+The answer is that of the view `min_layers`, as in `table min-layers`. The seed is the one with the
+median score: the best of several seeds on the dev set would be optimistic.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import choose
 from lp_sweep.storage.store import Store
 
-VIEWS = ("min_layers", "cells")  # that the queries here name
+VIEWS = ("min_layers", "cells")  # that the queries here read
 Row = Mapping[str, Any]
 
 _ANSWERS = """
@@ -31,8 +31,8 @@ WHERE task = $task AND unit = $unit
     AND ($strategy::VARCHAR IS NULL OR strategy = $strategy)
 ORDER BY position
 """
-# two thresholds may have chosen one network, and all strategies and procedures share that of all
-# layers; one that learned from another model is not it
+# two thresholds may choose the same network, and all strategies and procedures share the full model
+# (K=0), unless another model taught it
 _SEEDS = """
 SELECT DISTINCT seed, trial_id, score
 FROM cells
@@ -46,7 +46,7 @@ ORDER BY score, seed
 
 
 class Asked(NamedTuple):
-    """`--best`: on which task, within what loss. The catalog's only delta is `within`."""
+    """The options of `--best`: a task, a loss and what narrows the choice down."""
 
     task: str
     within: float
@@ -59,14 +59,14 @@ class Asked(NamedTuple):
 class Chosen(NamedTuple):
     trial_id: str
     why: str  # sentences, for the terminal and the card
-    seeds: Mapping[int, str]  # of the same network: each seed's trial
-    caution: str = ""  # why the answer may say little: sentences
-    luck: str = ""  # how much of the score it owes to being chosen on these rows
+    seeds: Mapping[int, str]  # each seed of this network, with its trial
+    caution: str = ""  # sentences on why the answer may say little
+    luck: str = ""  # how much of the score comes from being chosen on these rows
 
 
 def best(catalog: Catalog, asked: Asked, read: Reader | None = None) -> Chosen:
-    """`read` gives the predictions that the luck of the choice is estimated from. Raises SpecError
-    where the answer is not known, saying what is missing."""
+    """Chooses from a catalog whose only delta is `asked.within`. `read` returns the predictions
+    that the luck of the choice is estimated from. Raises SpecError if the answer is not known."""
     rows = _answers(catalog, asked)
     row = _smallest(rows, asked)
     row = {**row, "credible": credible_sets(catalog, [row])[0]}
@@ -91,7 +91,7 @@ def best(catalog: Catalog, asked: Asked, read: Reader | None = None) -> Chosen:
 
 def stored_answers(store: Store) -> Reader:
     """Reads predictions of the main dev split one network at a time: a store may have many."""
-    main: list[str] = []  # of the first network: all of a task have the same
+    main: list[str] = []  # the main split: all networks of a task have the same
     positive: list[int | None] = []  # the class that f1 scores, likewise
 
     def read(network: Network) -> Answers:
@@ -115,7 +115,7 @@ def stored_answers(store: Store) -> Reader:
 
 
 def _answers(catalog: Catalog, asked: Asked) -> list[Row]:
-    """A row for each strategy and procedure, all of one sweep and one model."""
+    """One row for each strategy and procedure, all of one sweep and one model."""
     for column in ("task", "model", "strategy"):
         _check_name(catalog, column, getattr(asked, column))
     names = {name: getattr(asked, name) for name in ("task", "unit", "model", "strategy")}
@@ -143,12 +143,12 @@ def _check_name(catalog: Catalog, column: str, name: str | None) -> None:
 
 
 def _smallest(rows: Sequence[Row], asked: Asked) -> Row:
-    """The largest K that is known to do; of equals the best mean score, then the file's order."""
+    """The row with the largest known K; ties go to the best mean score, then the file's order."""
     known = [row for row in rows if row["max_dropped"] is not None]
     most = max((row["max_dropped"] for row in known), default=-1)
     unsure = [row for row in rows if row["max_dropped"] is None and row["max_dropped_high"] > most]
     if unsure:
-        open_ = {row["strategy"] for row in unsure}  # by another procedure, say
+        open_ = {row["strategy"] for row in unsure}  # such as by another procedure
         settled = (str(row["strategy"]) for row in known if row["strategy"] not in open_)
         others = ", ".join(dict.fromkeys(settled))
         instead = f", or choose among what is known with --strategy: {others}" if others else ""
@@ -172,7 +172,7 @@ def _missing(row: Row) -> str:
 
 
 def _one_seed(seeds: Sequence[Row], wanted: int | None, reason: str) -> Chosen:
-    """`seeds`: by score, then seed. The lower of two in the middle."""
+    """Takes the median of `seeds` (by score, then seed), the lower of two in the middle."""
     trials = {row["seed"]: row["trial_id"] for row in seeds}
     if wanted is not None:
         named = [row for row in seeds if row["seed"] == wanted]

@@ -1,4 +1,4 @@
-"""A folder that appears whole or not at all, and goes to the hub only where that is asked for."""
+"""Makes a folder that appears whole or not at all, and sends it to the hub on request."""
 
 from __future__ import annotations
 
@@ -15,46 +15,39 @@ from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError
 from lp_sweep.storage.printable import short
 from lp_sweep.storage.redact import redact_text
 
-ABOUT = "lp_sweep.json"  # in every folder that was made here, and so may be overwritten
-_LOCK = ".lock"  # beside a folder that is being made: a killed process holds none
-_DIGITS = 8  # that tell one such folder from another
+ABOUT = "lp_sweep.json"  # in every folder that was made here, which --force may overwrite
+_LOCK = ".lock"  # next to a folder that is being made: a killed process holds none
+_DIGITS = 8  # in the names of such folders
 
 
 def check_free(out: Path, *, force: bool, option: str = "--out") -> None:
-    """Raises SpecError where something is in the way. `force` overwrites what was made here."""
+    """Raises SpecError if something is in the way, or if no folder can be made there. `force`
+    overwrites an earlier export."""
     try:
-        taken = out.is_symlink() or (out.exists() and not (out.is_dir() and not any(out.iterdir())))
-    except OSError as error:  # a name that no file can have
-        raise SpecError(f"can't write {out}: {error}. Name another folder with {option}.") from None
-    if not taken:
-        _check_writable(out, option)
-        return
-    ours = out.is_dir() and not out.is_symlink() and (out / ABOUT).is_file()
-    if not ours:
-        raise SpecError(f"{out} exists and is not an export. Name another folder with {option}.")
-    if not force:
-        raise SpecError(f"{out} exists. Name another with {option}, or overwrite it with --force.")
-    _check_writable(out, option)
-
-
-def _check_writable(out: Path, option: str) -> None:
-    """Whether a folder can be made where `out`, or the first folder above it that exists, is."""
-    try:
+        is_folder = out.is_dir() and not out.is_symlink()
+        taken = out.is_symlink() or (out.exists() and not (is_folder and not any(out.iterdir())))
+        if taken and not (is_folder and (out / ABOUT).is_file()):
+            raise SpecError(
+                f"{out} exists and is not an export. Name another folder with {option}."
+            )
+        if taken and not force:
+            raise SpecError(
+                f"{out} exists. Name another with {option}, or overwrite it with --force."
+            )
         above = next(folder for folder in out.absolute().parents if folder.exists())
         probe = above / f".{uuid.uuid4().hex}"
         probe.mkdir()
         probe.rmdir()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError) as error:  # such as a name that no file can have
         raise SpecError(f"can't write {out}: {error}. Name another folder with {option}.") from None
 
 
 @contextlib.contextmanager
 def staged(out: Path, *, force: bool) -> Iterator[Path]:
-    """A new folder beside `out`, which takes its place at the end; on an error it is gone, and what
-    was there before stays. Leftovers of killed processes are removed.
+    """Gives a new folder next to `out`, which replaces `out` at the end. On an error it is removed,
+    and `out` stays as it was. Removes leftovers of killed processes.
 
-    Raises SpecError where it can't be written, and where something came in the way meanwhile, as
-    for `check_free`.
+    Raises SpecError if it can't be written, or if something came in the way (see `check_free`).
     """
     out = out.absolute()
     coming = out.with_name(f".{out.name}.new-{uuid.uuid4().hex[:_DIGITS]}")
@@ -62,7 +55,7 @@ def staged(out: Path, *, force: bool) -> Iterator[Path]:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         _clear(out)
-        check_free(out, force=force)  # again: what was there before may be back
+        check_free(out, force=force)  # again: `_clear` may have restored an earlier folder
         lock.acquire()
         coming.mkdir()
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
@@ -81,13 +74,13 @@ def _lock(coming: Path) -> Path:
 
 
 def _before(coming: Path) -> Path:
-    """Where the folder is, whose place `coming` takes, while it does."""
+    """Where the earlier folder is while `coming` replaces it."""
     start, _, digits = coming.name.rpartition(".new-")
     return coming.with_name(f"{start}.old-{digits}")
 
 
 def _clear(out: Path) -> None:
-    """Removes what killed processes left, and restores `out` if one died while replacing it."""
+    """Removes what killed processes left; restores `out` if one of them died replacing it."""
     for path in out.parent.glob(f".{glob.escape(out.name)}.new-{'?' * _DIGITS}{_LOCK}"):
         with contextlib.suppress(Timeout, OSError), FileLock(path, timeout=0):
             coming = path.with_name(path.name.removesuffix(_LOCK))
@@ -101,7 +94,7 @@ def _remove(coming: Path) -> None:
 
 
 def _publish(coming: Path, out: Path, *, force: bool) -> None:
-    """Without `force` nothing goes: no folder can get the name of one that holds something."""
+    """Without `force` nothing is lost: a folder can't be renamed to one that has content."""
     before = _before(coming)
     try:
         if force and out.exists():
@@ -109,7 +102,7 @@ def _publish(coming: Path, out: Path, *, force: bool) -> None:
         coming.rename(out)
     except OSError as error:
         raise LpSweepError(f"can't write {out}: {error}.") from error
-    finally:  # a Ctrl-C may also come between the two
+    finally:  # also after a Ctrl-C between the two
         _settle(before, out)
 
 
@@ -123,8 +116,8 @@ def _settle(before: Path, out: Path) -> None:
 
 
 def check_may_push(repo_id: str, *, offline: bool, option: str = "--push-to-hub") -> None:
-    """Before hours of work. Raises SpecError for a bad name, or where the hub must not be asked;
-    PreflightError where it can't be reached, or the token may not write."""
+    """Checks before hours of work. Raises SpecError for a bad name or in offline mode,
+    PreflightError if the hub can't be reached or the token may not write."""
     from huggingface_hub import constants
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
@@ -168,11 +161,8 @@ def _check_token(repo_id: str, option: str) -> None:
 def push(
     folder: Path, repo_id: str, *, private: bool, kind: str = "model", again: str | None = None
 ) -> str:
-    """One commit; the repository is made where it is not there. Gives its address. `again`: how to
-    repeat it, by default from the folder that stays.
-
-    The token is that of HF_TOKEN or of `hf auth login`. Raises PreflightError.
-    """
+    """Sends the folder in one commit, to a new repository if there is none. Returns its address.
+    `again`: how to repeat it; by default from the folder. Raises PreflightError."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
 

@@ -1,7 +1,7 @@
-"""The form of an exported network, one object for each kind of task.
+"""The forms of exported networks, one for each kind of task.
 
-A form knows the files of the folder, the class that loads it, what the check compares, and the
-words of the model card. Names that reach it for the card are escaped already.
+A form knows the folder's files, the class that loads it, what the check compares, and the words of
+the model card. Names that it gets for the card are already escaped.
 """
 
 from __future__ import annotations
@@ -28,52 +28,51 @@ Record = Mapping[str, Any]
 
 
 class Compared(NamedTuple):
-    """The answers that the folder must give: (n, C), scored as a task of this definition."""
+    """The answers that the folder must give, (n, C), scored as a task of this definition."""
 
     definition: TaskDefinition
     stored: np.ndarray
 
 
 class Form:
-    """As it stands, that of a network with a head, of classes or of a number."""
+    """The form of a network with a head for classes or for a number; others change parts of it."""
 
-    loads = "AutoModelForSequenceClassification"  # the class of transformers
+    loads = "AutoModelForSequenceClassification"  # a class of transformers
     compared = "logit"  # what the check compares, in the singular
-    hub_task = "text-classification"  # as the hub names the task
+    hub_task = "text-classification"  # the hub's name for the task
     library = "transformers"
-    lead = ""  # the card's first sentence, with a blank at its end; or ""
-    whole = "same recipe and seed"  # after "all 12 layers", of the full model's score
+    lead = ""  # the card's first sentence with a blank at its end, or ""
+    whole = "same recipe and seed"  # follows "all 12 layers" at the full model's score
 
     def refuse_onnx(self, trial: str) -> None:
-        """Raises SpecError where there is no graph for it."""
+        """Raises SpecError if ONNX is not supported."""
 
     def finish(self, folder: Path, spec: TrialSpec, modules: Sequence[str]) -> None:
-        """Turns the kept network in `folder` into what users load."""
+        """Completes the kept network in `folder` for its users."""
 
     def expected(self, spec: TrialSpec, rows: DevRows) -> Compared:
         """The stored answers for the dev rows."""
         return Compared(spec.task, rows.logits)
 
     def answered(self, spec: TrialSpec, rows: DevRows, values: np.ndarray) -> np.ndarray:
-        """The same, from what `trials.model.plainload` gave."""
+        """The folder's answers, from the values of `trials.model.plainload`."""
         return values
 
     def scores(self, spec: TrialSpec, rows: DevRows, values: np.ndarray) -> Scores | None:
-        """Those of the stored answers and of what `trials.model.plainload` gave; None where what is
-        compared gives them."""
+        """The scores of the stored and of the folder's answers; None if the compared numbers
+        determine them."""
         return None
 
     def made(self, spec: TrialSpec, task: str) -> str:
-        """How its layers came to be, after "6 layers of bert, "."""
+        """How the network was made, to follow "6 layers of bert, "."""
         return f"fine-tuned on {task}"
 
     def teacher(self, distill: Distillation) -> str:
-        """The teacher, in words that follow a model's name."""
+        """Describes the teacher, to follow a model's name."""
         learned = "a classifier that had learned the task"
         return learned if distill.fine_tuned else "all layers (K=0)"
 
     def loss(self, spec: TrialSpec, distill: Distillation) -> str:
-        """The loss, in words."""
         classes = spec.task.kind in ("classification", "tokens")
         at = f" at temperature T={distill.temperature:g}" if classes else ""
         hidden = f" + {distill.hidden_weight:g} × hidden states" * bool(distill.hidden_weight)
@@ -86,7 +85,7 @@ class Form:
         return _CLASSIFY.format(length=spec.recipe.max_length)
 
     def inputs(self, columns: Sequence[str], most: str) -> str:
-        """The input: its columns, `most` (the limit in words), and how a pair is given."""
+        """Describes the input: its columns, `most` (the limit in words), and how to give a pair."""
         pair = ' A pair goes in as `classify({"text": first, "text_pair": second})`.'
         return f"{' and '.join(columns)}, {most}.{pair if len(columns) > 1 else ''}"
 
@@ -172,8 +171,8 @@ class CrossEncoder(Form):
     lead = "A cross-encoder reads a query with a passage and says how relevant the passage is. "
 
     def finish(self, folder: Path, spec: TrialSpec, modules: Sequence[str]) -> None:
-        """Sentence Transformers takes the length from the tokenizer, and from the config what
-        follows the logit."""
+        """Sentence Transformers reads the length from the tokenizer, and the activation after the
+        logit from the config."""
         told = {"sentence_transformers": {"activation_fn": _ACTIVATIONS[spec.task.loss]}}
         _add(folder / "config.json", told)
         _add(folder / "tokenizer_config.json", {"model_max_length": spec.recipe.max_length})
@@ -209,7 +208,7 @@ _EACH = "It gives a tag for each token; that of a word is that of its first toke
 
 
 class Tagger(Form):
-    """A network with a head for each token: the logits of each word's first are compared."""
+    """A network with a head for each token; the logits of each word's first token are compared."""
 
     loads = "AutoModelForTokenClassification"
     hub_task = "token-classification"
@@ -223,7 +222,7 @@ class Tagger(Form):
         )
 
     def finish(self, folder: Path, spec: TrialSpec, modules: Sequence[str]) -> None:
-        """A pipeline cuts a text to the length that the tokenizer states."""
+        """A pipeline cuts texts to the length that the tokenizer states."""
         _add(folder / "tokenizer_config.json", {"model_max_length": spec.recipe.max_length})
 
     def expected(self, spec: TrialSpec, rows: DevRows) -> Compared:
@@ -231,7 +230,7 @@ class Tagger(Form):
 
     def scores(self, spec: TrialSpec, rows: DevRows, values: np.ndarray) -> Scores | None:
         there = self._answered(rows)
-        if values.shape != rows.logits[there].shape:  # which is refused
+        if values.shape != rows.logits[there].shape:  # the check will refuse it
             return Scores(0.0, 0.0, 0.0)
         logits = rows.logits.copy()
         logits[there] = values
@@ -243,7 +242,7 @@ class Tagger(Form):
 
     @staticmethod
     def _answered(rows: DevRows) -> np.ndarray:
-        """(n, W)"""
+        """Which words have a tag: (n, W)."""
         return np.asarray(rows.logits[..., 0] > SILENT)
 
     def usage(self, spec: TrialSpec, modules: Sequence[str]) -> str:
@@ -288,7 +287,7 @@ _LAST = "mask.shape[1] - 1 - mask.flip(1).argmax(1)"
 
 
 class _Way(NamedTuple):
-    """A pooling: its key in Sentence Transformers, and as code of `states` and `mask`."""
+    """A pooling: its key in Sentence Transformers, and its code with `states` and `mask`."""
 
     key: str
     code: str
@@ -299,11 +298,11 @@ _WAYS = {
     "cls": _Way("cls_token", "states[torch.arange(len(texts)), mask.argmax(1)]"),
     "last": _Way("lasttoken", f"states[torch.arange(len(texts)), {_LAST}]"),
 }
-_OURS = ("Transformer", "Pooling", "Normalize")  # modules that the folder has
+_OURS = ("Transformer", "Pooling", "Normalize")  # modules that an exported folder can have
 
 
 class BiEncoder(Form):
-    """A bare encoder that Sentence Transformers loads: cosines of pairs are compared."""
+    """A bare encoder that Sentence Transformers loads; cosines of pairs are compared."""
 
     loads = "AutoModel"
     compared = "cosine"
@@ -319,7 +318,7 @@ class BiEncoder(Form):
         )
 
     def finish(self, folder: Path, spec: TrialSpec, modules: Sequence[str]) -> None:
-        """The encoder without its head, and the files of Sentence Transformers."""
+        """Removes the head, and writes the files of Sentence Transformers."""
         config = _bare_encoder(folder)
         names = [name for name in _OURS if name != "Normalize" or _normalises(spec, modules)]
         places = ["", *(f"{index}_{name}" for index, name in enumerate(names) if index)]
@@ -403,7 +402,7 @@ class BiEncoder(Form):
 
 
 class Searcher(BiEncoder):
-    """The same, where search is scored: similarities to the relevant documents are compared."""
+    """A bi-encoder scored by search; similarities to the relevant documents are compared."""
 
     lead = "A bi-encoder maps queries and documents to vectors; near ones belong together. "
 
@@ -415,7 +414,7 @@ class Searcher(BiEncoder):
         return similarities(rows.labels, values, dot=bool(spec.task.similarity))[:, None]
 
     def scores(self, spec: TrialSpec, rows: DevRows, values: np.ndarray) -> Scores | None:
-        """Rounding may turn near ties round: at most as much as one query counts."""
+        """Rounding may swap near ties, which changes the score by at most one query's share."""
         stored = of_tally(np.array(rows.tallies, np.float64))
         finite = np.isfinite(values).all()
         found = score(spec.task, rows.labels, values)[spec.task.metric] if finite else np.nan
@@ -426,7 +425,7 @@ class Searcher(BiEncoder):
 
 
 def _normalises(spec: TrialSpec, modules: Sequence[str]) -> bool:
-    """A dot product is scored of vectors that are as long as they come."""
+    """A dot product is scored on vectors of their own length."""
     return "Normalize" in modules and not spec.task.similarity
 
 
@@ -436,8 +435,8 @@ def _prompts(task: TaskDefinition) -> dict[str, str]:
 
 
 def _bare_encoder(folder: Path) -> Any:
-    """Saves the encoder in place of the classifier in `folder`; gives its config. A pooler stays
-    where the network had one."""
+    """Replaces the classifier in `folder` by its encoder, with its pooler if it has one. Returns
+    the config."""
     from transformers import AutoModelForSequenceClassification
 
     from lp_sweep.trials.model.load import quiet
@@ -446,7 +445,7 @@ def _bare_encoder(folder: Path) -> Any:
     with quiet():
         model = AutoModelForSequenceClassification.from_pretrained(folder).base_model
         model.config.problem_type = None
-        model.config.num_labels = 2  # what a config has that doesn't say
+        model.config.num_labels = 2  # the default of a config
         model.save_pretrained(bare)
     for path in [*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json")]:
         path.unlink()

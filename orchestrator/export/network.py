@@ -1,4 +1,4 @@
-"""The trained network of a trial, in a folder: as the store kept it, or trained once more."""
+"""Puts the trained network of a trial into a folder: the stored one, or one trained again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lp_sweep.trials.worker.job import Job, Lesson
 
 Tell = Callable[[str], None]
-# of a kept network: no other file leaves the store. Whether one is missing, the check finds out
+# the files of a kept network that may leave the store; the check finds out if one is missing
 _PUBLISHED = (
     *("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json"),
     *("tokenizer.*", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
@@ -35,7 +35,7 @@ Rows = list[dict[str, Any]]
 
 
 class Trained(NamedTuple):
-    """The rows of TRIALS and PREDICTIONS that belong to the network in the folder."""
+    """The record and the predictions of the network in the folder."""
 
     record: Mapping[str, Any]
     predictions: Rows
@@ -43,14 +43,15 @@ class Trained(NamedTuple):
 
 
 def from_store(store: Store, record: Mapping[str, Any], folder: Path) -> Trained | str:
-    """Copies the kept network into `folder`, or says why it has to be trained again. Raises
-    ExportError for one that is damaged."""
+    """Copies the kept network into `folder`, or returns why it must be trained again. Raises
+    ExportError if it is damaged."""
     trial = record["trial_id"]
     predictions = store.find("predictions", trial)
     if not predictions:
         return "the store has no predictions to hold its network against"
     if not fetch_network(store, trial, folder):
-        _empty(folder)
+        for path in folder.iterdir():  # parts of a network that is being deleted
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
         return "its network was not kept"
     if changed := changed_files(folder):
         raise ExportError(
@@ -64,8 +65,8 @@ def from_store(store: Store, record: Mapping[str, Any], folder: Path) -> Trained
 
 
 def kept_instead(store: Store, trial: str, seeds: Mapping[int, str]) -> str | None:
-    """A sentence where the network of `trial` was not kept, and that of another of its `seeds`
-    was. `keep: best` does that: the median seed is not the best one. Raises StoreError."""
+    """A sentence if the network of `trial` was not kept but another of its `seeds` was, as with
+    `keep: best`: the median seed is rarely the best one. Raises StoreError."""
     if has_network(store, trial):
         return None
     kept = [seed for seed, other in sorted(seeds.items()) if has_network(store, other)]
@@ -78,8 +79,8 @@ def kept_instead(store: Store, trial: str, seeds: Mapping[int, str]) -> str | No
 def trained_again(
     spec: TrialSpec, record: Mapping[str, Any], where: Where, folder: Path, device: str, tell: Tell
 ) -> Trained:
-    """Trains the one trial, in a store of its own that is gone afterwards, with the threads and the
-    micro-batch that it had. `tell` hears how far it is. Raises ExportError where that fails."""
+    """Trains the trial in a temporary store, with the threads and the micro-batch that it had.
+    `tell` gets its progress. Raises ExportError if that fails."""
     from lp_sweep.trials.worker.run import execute
 
     job = job_of(spec, record, where)
@@ -104,7 +105,7 @@ def trained_again(
 
 @contextmanager
 def _told(store: Store, trial: str, tell: Tell) -> Iterator[None]:
-    """While inside, how far the trial is, every ten seconds."""
+    """Tells how far the trial is, every ten seconds, while inside."""
     looks, over = Looks(store), threading.Event()
 
     def look() -> None:
@@ -124,7 +125,7 @@ def _told(store: Store, trial: str, tell: Tell) -> Iterator[None]:
 def _in_order(
     job: Job, spec: TrialSpec, record: Mapping[str, Any], stored: Store, store: Store
 ) -> Iterator[Job]:
-    """The job, after those whose networks it needs. A student's logits are copied to `store`."""
+    """Yields the jobs whose networks it needs, then the job. Copies its teacher's logits."""
     from lp_sweep.trials.train.procedures import stage_one, teacher_of
 
     first = stage_one(spec, record["depth"])
@@ -137,7 +138,7 @@ def _in_order(
 
 
 def _lesson(record: Mapping[str, Any], stored: Store, store: Store) -> Lesson:
-    """Raises ExportError where the teacher's logits are not in the store."""
+    """Raises ExportError if the teacher's logits are not in the store."""
     from lp_sweep.trials.worker.job import Lesson
 
     found = taught_by(stored, record)
@@ -153,7 +154,7 @@ def _lesson(record: Mapping[str, Any], stored: Store, store: Store) -> Lesson:
 
 
 def taught_by(store: Store, record: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The teacher's profile."""
+    """The row of the teacher's profile."""
     rows = store.read_all("profiles").rows.to_pylist()
     taught = (row for row in rows if row["measure"] == TEACHER)
     ids = ("trial_id", "profile_id")
@@ -161,8 +162,8 @@ def taught_by(store: Store, record: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def check_same(again: Mapping[str, Any], record: Mapping[str, Any], *, accept: bool) -> str | None:
-    """A sentence where the network that was trained again is not that of the record; None where it
-    is. Raises ExportError unless `accept`."""
+    """A sentence if the network that was trained again is not the record's; None if it is. Raises
+    ExportError unless `accept`."""
     if again["last"] == record["last"]:
         return None
     was, now = (_made(row) for row in (record, again))
@@ -183,9 +184,3 @@ def _made(record: Mapping[str, Any]) -> str:
     versions = dict(record["versions"] or ())
     torch = f", torch {versions['torch']}" if "torch" in versions else ""
     return f"{record['device_name']}, {record['threads']} threads{torch}"
-
-
-def _empty(folder: Path) -> None:
-    """Removes the parts that were left of a network that is being deleted."""
-    for path in folder.iterdir():
-        shutil.rmtree(path) if path.is_dir() else path.unlink()

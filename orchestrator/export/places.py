@@ -1,8 +1,8 @@
-"""From a stored record back to work that can be done: where its model and its dev rows are.
+"""Finds the model and the dev rows of a stored record, to export it or to train it again.
 
-A record names both by their content or by their commit, not by a place. In this order they are
-looked for: what a sweep file names, a folder of GLUE data, the hub, what a run on a cluster left in
-the store. What is found is what the record is of: the fingerprints must be equal.
+A record names both by content or commit, not by place. The search goes through the sweep file, a
+folder of GLUE data, the hub, and what a run on a cluster left in the store. The fingerprints must
+equal the record's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HUB = "hub:"
 
 
 class Where(NamedTuple):
-    """Where inputs may be, beside the hub. `sweep`: a sweep file's, if there is one."""
+    """Where inputs may be, apart from the hub. `sweep`: that of the sweep file, if there is one."""
 
     store: Store
     cache_dir: Path
@@ -41,7 +41,7 @@ class Where(NamedTuple):
 
 
 def spec_of(record: Mapping[str, Any]) -> TrialSpec:
-    """Raises StoreError for a record that doesn't say what it is of."""
+    """Reads a record's specification. Raises StoreError if it has none that matches."""
     try:
         spec = trial_spec_from_canonical(record["spec"])
     except (KeyError, TypeError, ValueError):
@@ -55,7 +55,7 @@ def spec_of(record: Mapping[str, Any]) -> TrialSpec:
 
 
 def model_place(record: Mapping[str, Any], where: Where) -> ModelPlace | None:
-    """None where nobody knows a place."""
+    """None if no place is known."""
     print_ = record["model_fingerprint"]
     place = ModelPlace(record["model"], "", None, record["depth"])
     for model in where.sweep.models if where.sweep else ():
@@ -69,27 +69,36 @@ def model_place(record: Mapping[str, Any], where: Where) -> ModelPlace | None:
 
 
 def task_source(spec: TrialSpec, record: Mapping[str, Any], where: Where) -> TaskSource | None:
-    """None where nobody knows a place."""
+    """None if no place is known."""
     print_ = spec.data_fingerprint
     for task in where.sweep.tasks.values() if where.sweep else ():
         if task.fingerprint == print_ and task.definition == spec.task:
             return task.source
     if print_.startswith(HUB):
         return hub_source(print_)
-    found = _files(print_, record, where)
+    found = None
+    if (glue := canonical_name(record["task"])) and where.data_dir:
+        found = glue_source(glue, where.data_dir)
+    elif folder := _shipped(where, print_):  # train first, then the dev splits, the main one first
+        paths = sorted(folder.iterdir(), key=lambda path: (path.stem != "train", path.stem))
+        found = TaskSource(files={path.stem: str(path) for path in paths})
     return found if found and data_fingerprint(found, spec.task) == print_ else None
 
 
 class Inputs(NamedTuple):
-    """The places of a record's model and rows. `model` None: nowhere, and its network was kept."""
+    """The places of a record's model and rows. `model` None: unknown, but its network was kept."""
 
     model: ModelPlace | None
     source: TaskSource
 
+    @property
+    def model_folder(self) -> str | None:
+        return self.model.path if self.model else None
+
 
 def find_inputs(spec: TrialSpec, record: Mapping[str, Any], where: Where) -> Inputs:
-    """Looks before a network is loaded or trained. Raises PreflightError where the dev rows are
-    nowhere, or the model where it would have to be trained again."""
+    """Finds both before a network is loaded or trained. Raises PreflightError if the dev rows are
+    not found, or the model of a network that has to be trained again."""
     model, source = model_place(record, where), task_source(spec, record, where)
     if source is None:
         raise nowhere("data of task", record["task"], record)
@@ -102,7 +111,7 @@ def find_inputs(spec: TrialSpec, record: Mapping[str, Any], where: Where) -> Inp
 
 
 def job_of(spec: TrialSpec, record: Mapping[str, Any], where: Where) -> Job:
-    """The trial as a worker takes it. Raises PreflightError where its model is nowhere."""
+    """The trial as a job for a worker. Raises PreflightError if its model is not found."""
     found = find_inputs(spec, record, where)
     if found.model is None:
         raise nowhere("model", record["model"], record)
@@ -131,17 +140,8 @@ def hub_source(print_: str) -> TaskSource:
     return TaskSource(dataset=dataset, config=config or None, revision=revision, splits=named)
 
 
-def _files(print_: str, record: Mapping[str, Any], where: Where) -> TaskSource | None:
-    """Those that may be meant."""
-    glue = canonical_name(record["task"])
-    if glue and where.data_dir:
-        return glue_source(glue, where.data_dir)
-    folder = _shipped(where, print_)
-    return _files_in(folder) if folder else None
-
-
 def _shipped(where: Where, print_: str) -> Path | None:
-    """Raises PreflightError where this machine has no room for it."""
+    """Fetches files that a run left in the store. Raises PreflightError if they can't be copied."""
     try:
         return shipped.fetch(where.store, print_, where.cache_dir)
     except OSError as error:
@@ -151,15 +151,8 @@ def _shipped(where: Where, print_: str) -> Path | None:
         ) from error
 
 
-def _files_in(folder: Path) -> TaskSource:
-    """Train first, then the dev splits by name: the main one comes first in all tasks there are."""
-    paths = sorted(folder.iterdir(), key=lambda path: (path.stem != "train", path.stem))
-    return TaskSource(files={path.stem: str(path) for path in paths})
-
-
 def model_file(print_: str, folder: str | None, name: str, *, offline: bool) -> Path | None:
-    """A small file beside the weights of a model, in its `folder` or on the hub; None where it has
-    none, or is nowhere."""
+    """A small file next to a model's weights, in its `folder` or on the hub; None if not found."""
     if not print_.startswith(HUB):
         path = Path(folder, name) if folder else None
         return path if path and path.is_file() else None
@@ -185,7 +178,7 @@ class DevRows(NamedTuple):
 
     split: str
     texts: tuple[list[str], ...]  # one or two columns
-    labels: np.ndarray  # (n,); what is judged of a search
+    labels: np.ndarray  # (n,); for a search its judgements
     label_names: tuple[str, ...]  # () for regression
     predicted: np.ndarray  # (n,)
     logits: np.ndarray  # (n, classes) float32; of rows of unequal length one after the other
@@ -201,8 +194,8 @@ def dev_rows(
     *,
     offline: bool,
 ) -> DevRows:
-    """`predictions`: rows of PREDICTIONS. Raises MissingInputError where the data can't be read,
-    ExportError where the two don't belong together."""
+    """Reads the rows and joins the stored `predictions`. Raises MissingInputError if the data can't
+    be read, ExportError if the two don't belong together."""
     from lp_sweep.trials.data.datasource import load_task, prompted
 
     recipe = spec.recipe

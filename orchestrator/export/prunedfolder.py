@@ -1,4 +1,4 @@
-"""A pre-trained model with fewer layers as a folder, for who fine-tunes elsewhere; tried first."""
+"""Writes a pre-trained model with fewer layers as a folder, verified first."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from lp_sweep.storage.errors import ExportError, SpecError
 from lp_sweep.storage.networks import write_sums
 from lp_sweep.storage.select import by_position, dropped_layers, find_rule, kept_layers
 
-_ROUNDING = 1e-5  # of two processes on one machine; x the largest state
-_LENGTHS = (16, 7, 3)  # tokens of the rows that states are compared on
+_ROUNDING = 1e-5  # between two processes on one machine; x the largest state
+_LENGTHS = (16, 7, 3)  # tokens in the rows whose states are compared
 
 
 class Pruned(NamedTuple):
@@ -34,8 +34,8 @@ class Pruned(NamedTuple):
 def chosen_layers(
     depth: int, strategy: str | None, k: int | None, layers: Sequence[int]
 ) -> tuple[int, ...]:
-    """The layers that stay: `layers` themselves, or what `strategy` leaves. Raises SpecError for
-    what names none, or both."""
+    """The layers that stay: `layers`, or what `strategy` leaves. Raises SpecError unless exactly
+    one of them is given."""
     if strategy is not None and not layers:
         return _left_by(strategy, depth, k)
     if strategy is not None or not layers:
@@ -110,7 +110,7 @@ def prune(
 
 
 def _rows(config: Any) -> list[list[int]]:
-    """Rows of random words: what is compared is arithmetic."""
+    """Rows of random tokens, which are enough to compare arithmetic."""
     draw = np.random.default_rng(0)
     return [draw.integers(0, config.vocab_size, size=length).tolist() for length in _LENGTHS]
 
@@ -123,7 +123,7 @@ def _check_weights(answer: Answer, before: dict[str, list[str]]) -> None:
 
 
 def _compare(states: np.ndarray, expected: np.ndarray, what: str) -> float:
-    """The largest difference. (layers + 1, tokens, width) both."""
+    """The largest difference between states, both (layers + 1, tokens, width)."""
     if states.shape != expected.shape:
         raise ExportError(
             f"the folder's states are {states.shape}, those of {what} "
@@ -140,7 +140,7 @@ def _compare(states: np.ndarray, expected: np.ndarray, what: str) -> float:
 
 
 def _check_lowest(states: np.ndarray, before: np.ndarray, kept: Sequence[int]) -> None:
-    """Up to the first layer that went nothing is different in the whole model. The state behind the
-    last layer is left out: some families norm it."""
+    """Below the first removed layer the whole model has the same states. The state after the last
+    layer is left out, since some families normalise it."""
     same = next((i + 1 for i, layer in enumerate(kept) if layer != i + 1), len(kept))
     _compare(states[:same], before[:same], "the whole model")

@@ -1,7 +1,7 @@
-"""`publish`: the results of a store for others, as they are now, in one commit.
+"""Publishes the current results of a store as two tables.
 
-Two tables, of the columns that are named here: no path, host, command, or text of an error or of an
-example leaves the store, nor a column that a later version records.
+Only the columns listed here leave the store: no path, host, command, text of an error or of an
+example, nor a column that a later version adds.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def publish(
     force: bool = False,
     offline: bool = False,
 ) -> Published:
-    """`to`: a data set of the hub, a folder, or `delta:` and a folder. `force` overwrites an
-    earlier folder; the hub and Delta keep their earlier versions. Raises LpSweepError."""
+    """Publishes to a data set of the hub, a folder, or `delta:FOLDER`. `force` overwrites an
+    earlier folder; the hub and Delta keep earlier versions. Raises LpSweepError."""
     repo_id = _repository(to, private=private, offline=offline)
     if to.startswith(_DELTA):
         return _as_delta(store, to, sweep)
@@ -104,7 +104,7 @@ def publish(
 
 
 def _repository(to: str, *, private: bool, offline: bool) -> str | None:
-    """The data set of the hub; None for a folder. Raises SpecError for another place."""
+    """The data set of the hub; None for a folder. Raises SpecError for any other place."""
     if to.startswith(_HUB):
         repo_id = to.removeprefix(_HUB)
         if repo_id.count("/") != 1:
@@ -139,20 +139,19 @@ def _tables(store: Store, sweep: str | None) -> _Tables:
 
 
 def _of_teacher(procedure: str, names: Mapping[str, str]) -> str:
-    """A procedure whose teacher, where it is another model, has its published name."""
+    """The procedure, with the published name of its teacher if that is another model."""
     head, distill, taught = procedure.partition(" distill ")
     how, of, teacher = taught.partition(" of ")
     return head + distill + how + of + (teacher and (names.get(teacher) or shown_name("", teacher)))
 
 
 def _renamed(table: pa.Table, names: Any, column: str = "model") -> pa.Table:
-    """With models as the hub names them, or the last part of a folder's name."""
     place = table.schema.get_field_index(column)
     return table.set_column(place, column, pa.array(names, pa.string()))
 
 
 def _write(folder: Path, tables: _Tables, name: str) -> None:
-    """A folder as `datasets` reads it: each table is a configuration."""
+    """Writes a folder that `datasets` reads, with each table as a configuration."""
     from huggingface_hub import DatasetCardData
 
     (folder / "data").mkdir()
@@ -177,7 +176,7 @@ def _write(folder: Path, tables: _Tables, name: str) -> None:
 
 
 def _as_delta(store: Store, to: str, sweep: str | None) -> Published:
-    """A Delta table for each; where it is there already, this is its next version."""
+    """Writes each table as a Delta table, or as the next version of an existing one."""
     if find_spec("deltalake") is None:
         raise PreflightError(
             f"--to {to} needs the package deltalake, which is not installed here. "

@@ -1,4 +1,4 @@
-"""A trained network as a folder for its users: weights, tokenizer, card, record; tried first."""
+"""Exports a trained network as a folder: weights, tokenizer, card and record, verified first."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ from lp_sweep.orchestrator.export.network import (
 )
 from lp_sweep.orchestrator.export.places import (
     DevRows,
-    Inputs,
     Where,
     dev_rows,
     find_inputs,
@@ -52,8 +51,8 @@ from lp_sweep.trials.train.procedures import UNTRAINED
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.export.choice import Asked
 
-# of a record, here and for `publish`: nothing else leaves the store, and so no column that a later
-# version adds
+# the columns of a record that may leave the store, here and in `publish`: a column that a later
+# version adds stays private
 PUBLISHED = (
     "trial_id", "identity_version", "model_fingerprint", "model_revision", "depth", "kept_layers",
     "dropped_layers", "k", "procedure", "task", "data_fingerprint", "seed", "learning_rate",
@@ -74,9 +73,9 @@ PUBLISHED = (
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """The options of an export. `trial`: an identifier or the beginning of one; else the `best`
-    network. `file`: the sweep file (default sweep.yaml, if it exists) that names your own models
-    and data."""
+    """The options of an export. `trial`: an identifier or its beginning; without it the `best`
+    network. `file`: the sweep file that names your own models and data (default sweep.yaml, if it
+    exists)."""
 
     out: str | Path
     trial: str | None = None
@@ -89,13 +88,13 @@ class ExportOptions:
     manifest: Path | None = None
     cache_dir: Path | None = None
     offline: bool = False
-    force: bool = False  # an earlier export may go
+    force: bool = False  # overwrite an earlier export
     accept_retrained: bool = False
     onnx: bool = False
 
 
 class Wanted(NamedTuple):
-    """A record to export. `chosen`: a sentence on why it is this one."""
+    """A record to export. `chosen`: sentences on why it is this one."""
 
     record: Mapping[str, Any]
     chosen: str
@@ -118,12 +117,13 @@ class Exported(NamedTuple):
 
 
 def export(wanted: Wanted, tell: Callable[[str], None]) -> Exported:
-    """`tell` takes a line of progress. Raises LpSweepError; then nothing of it is there."""
+    """Exports a record's network. `tell` takes a line of progress. Raises LpSweepError, and then
+    leaves nothing behind."""
     record, where, options = wanted.record, wanted.where, wanted.options
     out = expanded(options.out)
     spec = spec_of(record)
     inputs = find_inputs(spec, record, where)
-    modules = _modules(record, inputs, offline=where.offline)
+    modules = _modules(record, inputs.model_folder, offline=where.offline)
     with staged(out, force=options.force) as folder:
         device = _device(record)
         trained, another = _trained(wanted, spec, folder, device, tell)
@@ -133,7 +133,7 @@ def export(wanted: Wanted, tell: Callable[[str], None]) -> Exported:
         scored = f"{len(rows.said):,} dev {kind_of(spec.task).scored_by}"
         tell(f"loading the folder in a new process, and comparing its answers on {scored}")
         verified = _verified(folder, spec, trained.record, rows, device)
-        facts = _facts(wanted, spec, trained.record, rows, inputs)
+        facts = _facts(wanted, spec, trained.record, rows, inputs.model_folder)
         facts = facts._replace(another=another, modules=modules)
         card = trial_card(spec, trained.record, facts, rows.split)
         (folder / "README.md").write_text(card, encoding="utf-8")
@@ -157,7 +157,7 @@ def export(wanted: Wanted, tell: Callable[[str], None]) -> Exported:
 
 def refuse_unsupported(record: Mapping[str, Any], *, onnx: bool) -> None:
     """Raises SpecError for a network that plain transformers would fill with random weights, and
-    for one that can be no graph."""
+    for one that ONNX can't express."""
     if onnx:
         form_of(spec_of(record).task).refuse_onnx(record["trial_id"])
     if removed := record["removed_feed_forwards"]:
@@ -170,7 +170,7 @@ def refuse_unsupported(record: Mapping[str, Any], *, onnx: bool) -> None:
 
 
 def _device(record: Mapping[str, Any]) -> str:
-    """That of the record, where this machine has one: there the answers are the same."""
+    """The record's type of device, if this machine has one, since its answers are the same."""
     from lp_sweep.trials.device import pick_device
 
     return "cpu" if record["device_type"] == "cpu" else pick_device().type
@@ -179,7 +179,7 @@ def _device(record: Mapping[str, Any]) -> str:
 def _trained(
     wanted: Wanted, spec: TrialSpec, folder: Path, device: str, tell: Callable[[str], None]
 ) -> tuple[Trained, str | None]:
-    """The network in `folder`, and a sentence where it is not quite the record's."""
+    """Puts the network into `folder`. Also returns a sentence if it is not quite the record's."""
     record = wanted.record
     found = from_store(wanted.where.store, record, folder)
     if isinstance(found, Trained):
@@ -234,13 +234,12 @@ def _facts(
     spec: TrialSpec,
     record: Mapping[str, Any],
     rows: DevRows,
-    inputs: Inputs,
+    model: str | None,
 ) -> Facts:
     where = wanted.where
-    path = inputs.model.path if inputs.model else None
     examples = np.arange(len(rows.said))
     return Facts(
-        base=base_of(record["model_fingerprint"], record["model"], path, offline=where.offline),
+        base=base_of(record["model_fingerprint"], record["model"], model, offline=where.offline),
         dataset=dataset_of(record["data_fingerprint"]),
         label_names=rows.label_names,
         interval=interval_of(record, examples, rows.said, rows.predicted, rows.tallies),
@@ -251,10 +250,9 @@ def _facts(
     )
 
 
-def _modules(record: Mapping[str, Any], inputs: Inputs, *, offline: bool) -> list[str]:
-    """The names of the model's Sentence Transformers modules, in their order."""
-    path = inputs.model.path if inputs.model else None
-    file = model_file(record["model_fingerprint"], path, "modules.json", offline=offline)
+def _modules(record: Mapping[str, Any], model: str | None, *, offline: bool) -> list[str]:
+    """The names of the model's Sentence Transformers modules, in order."""
+    file = model_file(record["model_fingerprint"], model, "modules.json", offline=offline)
     try:
         listed = json.loads(file.read_text(encoding="utf-8")) if file else []
         return [str(module["type"]).rpartition(".")[2] for module in listed]

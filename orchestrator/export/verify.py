@@ -1,7 +1,7 @@
-"""Is a folder the network that was scored? Asked of the folder as its users will load it.
+"""Checks that a folder, loaded as its users will load it, is the network that was scored.
 
-A network's logits are compared with those that are stored of it, and the score is computed again
-from the answers of the folder. The tolerance depends on where they were made, see `Nearness`.
+Its logits are compared with the stored ones, and its score is computed again. The tolerance depends
+on where the stored ones were computed, see `Nearness`.
 """
 
 from __future__ import annotations
@@ -25,17 +25,16 @@ from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.train.metrics import score
 
-_SAME_SCORE = 1e-9  # shares; of the very same answers
-_NEAR_SCORE = 1e-4  # of a correlation, which every rounding of a logit moves
-# of 12 layers in bf16, loaded in fp32, seen: the largest 0.024, their root mean square 0.004
+_SAME_SCORE = 1e-9  # shares; from the same answers
+_NEAR_SCORE = 1e-4  # for a correlation, which every rounding of a logit changes
+# differences seen with 12 layers in bf16, loaded in fp32: 0.024 at most, root mean square 0.004
 _BF16, _BF16_USUAL = 1e-1, 2e-2
 
 
 class Nearness(NamedTuple):
-    """By how much a logit may differ: `rounding` x the largest logit, or 1 if that is smaller; and
-    all of them by `usual` likewise, in the root mean square: where one may differ by much, another
-    network's could as well. `same_labels`: whether no example may get another label. `correlation`:
-    by how much one may differ."""
+    """How much a folder's logits may differ from the stored ones: each by `rounding` x the largest
+    logit (at least 1), and their root mean square by `usual` x that. `same_labels`: no example may
+    get another label. `correlation`: how much a correlation may differ."""
 
     rounding: float
     same_labels: bool
@@ -46,18 +45,18 @@ class Nearness(NamedTuple):
     def of(cls, record: Mapping[str, Any], device_type: str, device_name: str) -> Nearness:
         """Between logits stored with `record` and those of this device, in fp32."""
         if record["precision_used"] != "fp32":
-            # few numbers far apart or many close together: no bound on a correlation holds for both
+            # no bound on a correlation holds both for few far values and for many close ones
             return cls(_BF16, False, _BF16_USUAL, math.inf)
         if record["device_type"] != device_type:
             return cls(1e-3, False)
-        if device_type != "cpu":  # whose kernels with and without padding are others
+        if device_type != "cpu":  # its kernels differ with and without padding
             return cls(1e-4, False)
         return cls(1e-5 if record["device_name"] == device_name else 1e-4, True)
 
 
 class Scores(NamedTuple):
-    """Shares: of what is stored and of what the folder says, and by how much rounding may move
-    one."""
+    """Scores as shares: from the stored answers, from the folder's answers, and how much rounding
+    may change one."""
 
     stored: float
     found: float
@@ -74,7 +73,7 @@ class Expected(NamedTuple):
     score: float  # share, as the record has it
     nearness: Nearness
     compared: str = "logit"  # or cosine
-    scores: Scores | None = None  # where the compared numbers do not give the score
+    scores: Scores | None = None  # if the compared numbers do not determine the score
 
 
 class Verified(NamedTuple):
@@ -84,12 +83,12 @@ class Verified(NamedTuple):
     largest_difference: float  # of a logit, or of a cosine
     tolerance: float
     other_labels: int  # examples whose label differs
-    score: float  # share, of what the folder says
+    score: float  # share, from the folder's answers
     recorded_score: float
 
 
 def verify(answer: Answer, expected: Expected) -> Verified:
-    """Raises ExportError for any other network."""
+    """Compares a folder's answers with the stored ones. Raises ExportError for another network."""
     for kind, missing in answer.missing.items():
         if missing:
             _refuse(f"{kind} finds {len(missing)} weights missing, such as {missing[0]}")
@@ -110,7 +109,7 @@ def _compare(logits: np.ndarray, expected: Expected) -> Verified:
     kind = kind_of(expected.definition)
     rounding = _SAME_SCORE if kind.counts_labels else expected.nearness.correlation
     scores = expected.scores or _scores(expected, logits, rounding)
-    # a logit that differs by no more than the tolerance moves the label of a near tie alone
+    # a difference within the tolerance changes only the label of a near tie
     others = kind.other_labels(logits, expected.logits) if kind.counts_labels else 0
     found = Verified(
         examples=len(logits),
@@ -139,7 +138,7 @@ def _compare(logits: np.ndarray, expected: Expected) -> Verified:
 
 
 def _scores(expected: Expected, logits: np.ndarray, rounding: float) -> Scores:
-    """The main metric from the stored logits and from those that were found."""
+    """The main metric from the stored logits and from the folder's."""
     task = expected.definition
     stored, found = (
         score(task, expected.labels, each, expected.label_names)[task.metric]
@@ -149,7 +148,7 @@ def _scores(expected: Expected, logits: np.ndarray, rounding: float) -> Scores:
 
 
 def _check_score(found: Verified, expected: Expected, scores: Scores) -> None:
-    """The same labels are the same score; other labels explain another, and are counted."""
+    """The same labels must give the same score; other labels, which are counted, may change it."""
     if not abs(scores.stored - expected.score) <= _SAME_SCORE:
         _refuse(
             f"the stored {expected.compared}s give {100 * scores.stored:.4f}, the record "
@@ -171,7 +170,7 @@ def _refuse(what: str) -> None:
     )
 
 
-_UNWANTED = ("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "LP_SWEEP_")  # tokens and caches among them
+_UNWANTED = ("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "LP_SWEEP_")  # such as tokens and caches
 
 
 class Answer(NamedTuple):
@@ -183,14 +182,14 @@ class Answer(NamedTuple):
 
 
 def ask(folder: Path, request: Mapping[str, Any]) -> Answer:
-    """Runs the network in `folder`. Raises ExportError where it can't be loaded."""
+    """Runs the network in `folder` in a new process. Raises ExportError if it can't be loaded."""
     program = files("lp_sweep.trials.model") / "plainload.py"
     with tempfile.TemporaryDirectory(prefix="lp-sweep-") as name:
         scratch = Path(name)
         (scratch / "request.json").write_text(json.dumps(request), encoding="utf-8")
         places = [str(scratch / "request.json"), str(scratch / "answer.npz")]
         done = subprocess.run(
-            # -P: the folder of the program holds modules with names of Python's own
+            # -P: the program's folder has modules with the names of standard ones
             [sys.executable, "-P", str(program), str(folder.absolute()), *places],
             env=_environment(scratch),
             cwd=scratch,

@@ -127,6 +127,15 @@ def test_a_spooled_record_stops_the_queue(make: Make) -> None:
     assert (queue.failed, queue.done) == ({}, set())
 
 
+def test_only_fail_fast_ends_what_is_live(make: Make) -> None:
+    for options, ends in (({"fail_fast": True}, True), ({"max_failures": 1}, False)):
+        course = course_of(make(), **options)
+        work = taken(course.queue)
+        course.ended(work, {"status": "failed", "error_type": "bug", "message": "it broke"})
+        assert course.queue.stopped == "failures"
+        assert course.check() is ends, options
+
+
 # -- what a run takes on
 
 

@@ -221,7 +221,7 @@ def test_the_card_has_the_models_licence_and_names_as_text(
     (tmp_path / "model" / "README.md").write_text("---\nlicense: cc-by-sa-4.0\n---\n# It\n")
     world = _one(file, tmp_path, "k=2")
     world.export(world.kept, tmp_path / "out")
-    text = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    text = card_of(tmp_path / "out")
     front, body = text.removeprefix("---\n").split("\n---\n", 1)
     assert yaml.safe_load(front)["license"] == "cc-by-sa-4.0"
     assert yaml.safe_load(front)["model-index"][0]["results"][0]["dataset"]["name"] == evil
@@ -251,7 +251,7 @@ def test_two_sentences_and_numbers(tmp_path: Path, monkeypatch: Any) -> None:
     world = _one(QUICKSTART, tmp_path, *overrides, "recipe.limit_train=64")
     done = world.export(world.kept, tmp_path / "out", file="quickstart")
     assert done.kept_layers == [1, 2, 3]
-    text = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    text = card_of(tmp_path / "out")
     assert "sentence1 and sentence2" in text
     assert "one number" in text
     config = json.loads((tmp_path / "out" / "config.json").read_text(encoding="utf-8"))
@@ -402,7 +402,7 @@ def test_another_score_is_published_only_where_that_is_accepted(
     assert not (tmp_path / "out").exists()
     done = mine.export(mine.unkept, tmp_path / "out", accept_retrained=True)
     assert done.score == 100 * record["last"]
-    text = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    text = card_of(tmp_path / "out")
     assert f"trained again it scores {100 * record['last']:.2f} accuracy" in text
 
 
@@ -456,7 +456,7 @@ def test_a_student_is_trained_again_by_its_teacher(
     (record,) = world.store.read("trials", world.kept)
     done = world.export(world.kept, tmp_path / "out")
     assert (done.retrained, done.score) == (True, 100 * record["last"])
-    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    card = card_of(tmp_path / "out")
     named = f"all layers (K=0), trial {record['teacher']} |"
     for expected in ("| teacher | ", named, "| all 4 layers, same recipe and seed |", *words):
         assert expected in card
@@ -492,6 +492,10 @@ def test_a_command_that_says_too_little(tmp_path: Path) -> None:
         assert message in re.sub(r"\s+", " ", done.stderr)
 
 
+def card_of(folder: Path) -> str:
+    return (folder / "README.md").read_text(encoding="utf-8")
+
+
 def _one(file: Path, folder: Path, *overrides: str) -> World:
     """A world of one kept trial."""
     store = Store(folder / "store", create=True)
@@ -506,7 +510,7 @@ def test_a_network_with_a_bridge_is_one_of_plain_transformers(world: World, tmp_
     job = next(job for job in bridged if job["spec"].get("bridge"))
     assert execute(job, world.store.location)["status"] == "done"
     assert world.export(job["id"], tmp_path / "out").retrained
-    assert "in place of dropped layers | linear map" in (tmp_path / "out" / "README.md").read_text()
+    assert "in place of dropped layers | linear map" in card_of(tmp_path / "out")
 
 
 def _dev_rows(world: World) -> list[dict[str, str]]:
@@ -526,7 +530,7 @@ def test_a_network_that_did_not_learn_is_exported_with_a_warning(
     for lead, warned in ((0.0, True), (0.01, False)):
         mine.store.put("trials", mine.kept, [record | {"majority": record["last"] - lead}])
         mine.export(mine.kept, tmp_path / "out", force=True)
-        card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+        card = card_of(tmp_path / "out")
         for text in (capsys.readouterr().err, card):
             assert ("no better than always giving the most common answer" in text) == warned
 
