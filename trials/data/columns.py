@@ -139,8 +139,8 @@ def coded(
         got = values[first].as_py()
         raise MissingInputError(
             f"{rows.where}: unknown {what} {shown(got)} in column {definition.label_column!r}, "
-            f"{place(first)}. Known: {listed(known)}. They are those of the train rows, or of the "
-            f"task's `labels:`. Fix the rows, or list every {what} there."
+            f"{place(first)}. Known: {listed(known)}. These are from the train rows, or "
+            f"the task's `labels:`. Fix the rows, or list every {what} there."
             f"{did_you_mean(got[:80], known[:100])}"
         )
     return np.asarray(codes.to_numpy(), np.int64)

@@ -299,8 +299,8 @@ def _doubtful_queries(task: LoadedTask, files: Mapping[str, str]) -> Iterator[st
         if task.strangers:
             judge = "judgement is" if task.strangers == 1 else "judgements are"
             yield (
-                f"{files[QRELS]}: {task.strangers:,} {judge} of queries that {files[QUERIES]} does "
-                "not have, and left out"
+                f"{files[QRELS]}: {task.strangers:,} {judge} skipped: {files[QUERIES]} does not "
+                "have their queries"
             )
         count, [every] = query_count(dev.labels), dev.texts
         for part, texts in ((QUERIES, every[:count]), (CORPUS, every[count:])):
@@ -311,7 +311,7 @@ def _doubtful_queries(task: LoadedTask, files: Mapping[str, str]) -> Iterator[st
     if single := int((candidates == 1).sum()):
         yield (
             f"{files.get(task.main_split) or task.main_split}: {single} of {len(candidates)} "
-            "queries have a single passage, which any network ranks right. Remove them, or add "
+            "queries have a single passage, which every network ranks right. Remove them, or add "
             "candidates"
         )
 

@@ -71,13 +71,23 @@ def test_formats_agree(tmp_path: Path) -> None:
     labels = ["pos", "neg", "neg", "pos"]
     csv = HEADER + "".join(f"{text},{label}\n" for text, label in zip(texts, labels, strict=True))
     rows = [{"text": t, "label": y, "more": 1} for t, y in zip(texts, labels, strict=True)]
+
+    def folder() -> Path:
+        made = tmp_path / str(len([*tmp_path.iterdir()]))
+        made.mkdir()
+        return made
+
     sources = [
-        files(tmp_path, csv, csv),
-        files(tmp_path, b"\xef\xbb\xbf" + csv.replace("\n", "\r\n").encode(), csv),
-        files(tmp_path, csv.replace(",", "\t"), csv.replace(",", "\t"), kind="tsv"),
-        files(tmp_path, *["\n".join(json.dumps(row) for row in rows) + "\n\n"] * 2, kind="jsonl"),
-        parquet(tmp_path, text=pa.array(texts, pa.large_string()), label=pa.array(labels)),
-        parquet(tmp_path, text=pa.array(texts), label=pa.array(labels).dictionary_encode()),
+        files(folder(), csv, csv),
+        files(folder(), b"\xef\xbb\xbf" + csv.replace("\n", "\r\n").encode(), csv),
+        files(folder(), csv.replace(",", "\t"), csv.replace(",", "\t"), kind="tsv"),
+        files(folder(), *["\n".join(json.dumps(row) for row in rows) + "\n\n"] * 2, kind="jsonl"),
+        *(
+            parquet(folder(), text=pa.array(texts, kind), label=pa.array(labels))
+            for kind in (pa.string(), pa.large_string(), pa.string_view())
+        ),
+        parquet(folder(), text=pa.array(texts), label=pa.array(labels).dictionary_encode()),
+        parquet(folder(), text=pa.array(texts).dictionary_encode(), label=pa.array(labels)),
     ]
     for source in sources:
         task = load_task(ONE, source)

@@ -173,14 +173,6 @@ def test_any_type_of_column(tmp_path: Path, column: pa.Array, place: str) -> Non
         lawful(parquet(tmp_path, **{**rest, place: column}), definition)
 
 
-@pytest.mark.parametrize("kind", ["view", "large", "dictionary"])
-def test_text_of_any_layout_is_text(tmp_path: Path, kind: str) -> None:
-    texts = KINDS_OF_COLUMN[kind]
-    task = load_task(ONE, parquet(tmp_path, text=texts, label=texts))
-    assert task.train.texts == (["a", "b", "c"],)
-    assert task.label_names == ("a", "b", "c")
-
-
 @pytest.mark.parametrize(
     "metadata",
     [
