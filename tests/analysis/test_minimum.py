@@ -223,6 +223,11 @@ def test_the_set_holds_the_truth_when_two_losses_lie_at_the_limit(seeds: int) ->
     assert seeds == 1 or held < studies, "no wider than needed"
 
 
+def test_a_broken_network_does_not_count_and_one_weak_seed_breaks_none() -> None:
+    whole, weak, broken = {("a", 1): 90.0}, {("b", 1): 86.0, ("b", 2): 84.0}, {("c", 1): 84.9}
+    assert near({**whole, **weak, **broken}) == {**whole, **weak}
+
+
 @given(
     st.dictionaries(st.tuples(st.integers(0, 6), st.integers(0, 8)), st.floats(0, 100), max_size=40)
 )

@@ -87,7 +87,7 @@ def test_a_kind_of_gpu_that_the_file_does_not_state(world: Path) -> None:
     done = plan(world, "sweep.yaml", "resources_per_trial.accelerator_type=L4")
     assert done.returncode == 4
     assert "the nodes have A10G, T4." in done.stderr
-    assert 'cluster.yaml' in done.stderr
+    assert "cluster.yaml" in done.stderr
     assert '"accelerator_type:L4": 1' in done.stderr
 
 

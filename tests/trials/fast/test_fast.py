@@ -139,6 +139,13 @@ def test_forty_steps_without_dropout(
     assert after.shape == before.shape
 
 
+def test_the_word_table_is_cut_only_where_its_other_rows_stay(tmp_path: Path) -> None:
+    model = network("bert", tmp_path)
+    assert may_be_cut(model, RECIPE)
+    assert not may_be_cut(model, replace(RECIPE, weight_decay=0.1))
+    assert not may_be_cut(model, replace(RECIPE, freeze_embeddings=True))
+
+
 def test_a_fast_trial_is_another_trial_and_says_how_it_ran(tmp_path: Path) -> None:
     world = save_world(tmp_path)
     quick = ("k=2", "recipe.epochs=1", "recipe.limit_train=16")
