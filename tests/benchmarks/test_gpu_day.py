@@ -45,7 +45,7 @@ def test_a_step_that_fails_or_hangs_is_a_line(bundle: Path, tmp_path: Path) -> N
     line = line_of(bundle, tmp_path, gpu_day.Step(1, 60, "speed", ("no such task",)))
     assert line["status"] == "failed"
     assert "no such task" in line["error"]
-    line = line_of(bundle, tmp_path, gpu_day.Step(1, 0, "machine"))
+    line = line_of(bundle, tmp_path / "again", gpu_day.Step(1, 0, "machine"))
     assert (line["step"], line["status"]) == ("machine", "timeout")
 
 

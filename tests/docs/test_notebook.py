@@ -44,8 +44,7 @@ PROGRESS = """
 from pathlib import Path
 
 from lp_sweep.orchestrator.watch.reporters import make_display
-from tests.orchestrator.watch.test_progress import new_queue
-from tests.support.courses import taken
+from tests.support.courses import new_queue, taken
 
 queue, display = new_queue(Path(".")), make_display()
 display.opened(queue, 1)

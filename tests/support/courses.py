@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from lp_sweep.orchestrator.engine.capacity import Slots
@@ -10,10 +11,15 @@ from lp_sweep.orchestrator.engine.progress import PlainReporter
 from lp_sweep.orchestrator.engine.recorder import Recorder
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
+from lp_sweep.orchestrator.inputs.resolve import resolve
+from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Plan, Work
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.runs import Presence, Progress
 from lp_sweep.storage.store import Store
 from tests.support.sweepfiles import CPU
+from tests.support.toyworld import save_world
 
 ON_CPU = Slots(1, 1.0, 0.0)
 
@@ -35,6 +41,17 @@ def taken(queue: WorkQueue) -> Work:
 def queue_of(plan: Plan, store: Store, **settings: Any) -> WorkQueue:
     """A queue whose plan may grow unseen."""
     return WorkQueue(plan, store, CPU, lambda plan: None, **settings)
+
+
+def new_queue(folder: Path) -> WorkQueue:
+    """A queue of five pieces of work: four trials and a profile, over a world in `folder`."""
+    path = save_world(
+        folder,
+        seeds=[1, 2],
+        strategies=[{"name": "top", "k": [0, 2]}, {"name": "contribution", "threshold": 0.5}],
+    )
+    plan = make_plan(resolve(load_sweep(path)), Known.nothing())
+    return queue_of(plan, Store(folder / "s", create=True))
 
 
 def presence_of(store: Store) -> Presence:

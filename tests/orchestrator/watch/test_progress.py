@@ -14,26 +14,13 @@ from lp_sweep.orchestrator.engine.progress import (
 )
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.pace import Pace
-from lp_sweep.orchestrator.inputs.resolve import resolve
-from lp_sweep.orchestrator.plan.known import Known
-from lp_sweep.orchestrator.plan.planning import make_plan
-from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.orchestrator.watch.reporters import LiveReporter
-from lp_sweep.storage.store import Store
-from tests.support.courses import Clock, queue_of, taken
-from tests.support.toyworld import save_world
+from tests.support.courses import Clock, new_queue, taken
 
 
 @pytest.fixture
 def queue(tmp_path: Path) -> WorkQueue:
-    """A queue of five pieces of work."""
-    path = save_world(
-        tmp_path,
-        seeds=[1, 2],
-        strategies=[{"name": "top", "k": [0, 2]}, {"name": "contribution", "threshold": 0.5}],
-    )
-    plan = make_plan(resolve(load_sweep(path)), Known.nothing())
-    return queue_of(plan, Store(tmp_path / "s", create=True))
+    return new_queue(tmp_path)
 
 
 def test_a_note_about_a_state_goes_away_with_it(
