@@ -31,7 +31,7 @@ _NAMED = {
 
 
 class Foreseen(NamedTuple):
-    """What the coming queries need, if that is known: reading few columns is faster.
+    """The columns that the coming queries need, if known: reading few columns is faster.
 
     columns: columns of `store.trials`; None: all. held: views that several queries read, which are
     computed only once.

@@ -116,8 +116,8 @@ def trial_ids(spec: TrialSpec) -> Callable[[int], str]:
 def setup_text(
     model_fingerprint: str, task: TaskDefinition, data_fingerprint: str, recipe: Recipe
 ) -> str:
-    """What comparable networks share, as canonical JSON: the pre-trained weights, the rows and how
-    they are read and scored, the recipe."""
+    """The settings that comparable networks share, as canonical JSON: the pre-trained weights, the
+    rows and how they are read and scored, the recipe."""
     shared = {
         "model": model_fingerprint,
         "task": canonical(task),

@@ -39,8 +39,8 @@ class Sibling(NamedTuple):
 
 
 class _Known:
-    """What matters of the records read so far. A worker does many trials, but needs to read each
-    record only once, since records never change."""
+    """The relevant facts of the records read so far. A worker reads each record only once, since
+    records never change."""
 
     def __init__(self) -> None:
         self.trials: set[str] = set()

@@ -38,7 +38,7 @@ _MOST = 2**40  # of any count: larger ones are not from us
 
 
 class Announcement(NamedTuple):
-    """What a run says about itself. `machine` and `process` tell on its machine if it is alive."""
+    """A run's announcement. `machine` and `process` show, on its machine, whether it is alive."""
 
     run_id: str
     sweep: str

@@ -169,7 +169,7 @@ def _json_line(picture: Picture | None) -> str:
 
 
 def _essence(picture: Picture | None) -> Any:
-    """What a new line is printed for: everything but the clock."""
+    """Changes of these print a new line: everything but the clock."""
     if picture is None:
         return None
     works = sorted((slot.work, _tenths(slot.underway)) for slot in picture.running)

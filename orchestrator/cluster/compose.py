@@ -56,7 +56,7 @@ def compose(wanted: Wanted, pins: Mapping[str, str]) -> str:
 
 
 def _places(wanted: Wanted, pins: Mapping[str, str]) -> dict[str, str]:
-    """What the user has not stated becomes an example in a comment, or the word CHANGE."""
+    """Values that the user has not stated become an example in a comment, or the word CHANGE."""
     own = wanted.provider == "onprem"
     key = wanted.ssh_key or ("~/.ssh/id_ed25519" if own else "~/.ssh/lp-sweep.pem")
     prices = wanted.prices or {"head": 0.2, "gpu": 0.6}

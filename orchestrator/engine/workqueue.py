@@ -161,7 +161,7 @@ class WorkQueue:
         return self.others.recorded(self.plan, id_, network=self._backlog.needed(id_))
 
     def known(self) -> Known:
-        """What is known now. Scores of searches are those of the plan; newer ones are read when the
+        """The `Known` of this moment. Scores of searches are the plan's; newer ones are read when the
         plan grows."""
         known = self.plan.known
         failed = {**known.failed, **self.failed}

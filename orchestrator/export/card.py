@@ -264,7 +264,7 @@ class Base(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What a card says beyond the record."""
+    """Facts on a card that the record lacks."""
 
     base: Base
     dataset: TaskSource | None  # if it is on the hub

@@ -40,7 +40,7 @@ class OfHub(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What a node checks. `probe` is None if no store is named."""
+    """The checks that a node runs. `probe` is None if no store is named."""
 
     probe: Probe | None
     of_hub: OfHub

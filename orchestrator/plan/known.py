@@ -33,7 +33,7 @@ _TIMING = (
 
 
 class Known(NamedTuple):
-    """What a store and a run know. `trials`, `profiles`: done. `failed`: with the error type.
+    """The state of a store and a run. `trials`, `profiles`: done. `failed`: with the error type.
     `networks`: those in the store, of the trials given to `with_networks`. For searches: the scores
     of done trials in points, and the trials that this run was asked for or gave up."""
 

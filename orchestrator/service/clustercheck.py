@@ -39,7 +39,7 @@ _ITS_LOG = "the launcher's log is /tmp/ray/session_latest/logs/monitor.out"
 
 
 class Question(NamedTuple):
-    """What a cluster is checked for: `location` of the store, None for none; `sweep`, None for
+    """The requirements on a cluster. `location` of the store, None for none; `sweep`, None for
     machines and store alone."""
 
     location: str | None

@@ -56,7 +56,7 @@ class InitOptions:
 
 
 class RowFile(NamedTuple):
-    """What a look at a user's rows found."""
+    """Facts about a user's rows."""
 
     n: int
     n_dev: int  # rows, or queries, of a dev set of the user's own; else n

@@ -52,7 +52,7 @@ def test_a_users_pandas_is_left_alone(fake: FakeSweep) -> None:
 
 
 def python(program: str, cwd: Path | None = None) -> str:
-    """What the program prints."""
+    """The program's output."""
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=cwd, capture_output=True, text=True, timeout=300
     )

@@ -120,7 +120,7 @@ CHANGED = {
 
 
 def played(page: str, folder: Path, *, inline: bool) -> Told:
-    """What each command printed, by the command without `lp-sweep`."""
+    """The output of each command, by the command without `lp-sweep`."""
     hub, work = Hub(), folder / "work"
     push_encoders(hub, folder / "encoders")
     with serve(hub):

@@ -241,7 +241,7 @@ BASES: dict[type, Any] = {
 
 
 def identifiers(value: Any) -> list[str]:
-    """Of the trial or profile that has the value."""
+    """Identifiers of the trial or profile that has the value."""
     if isinstance(value, TrialSpec):
         return [trial_id(value)]
     if isinstance(value, Distillation):

@@ -47,5 +47,5 @@ def long(fake: FakeSweep, table: Any, deltas: tuple[float, ...] = (1,), **asked:
 
 
 def lines(table: Table) -> list[dict[str, str]]:
-    """What a person reads of a table, each row by its headings."""
+    """A table as a person reads it: each row by its headings."""
     return [dict(zip(table.columns, row, strict=True)) for row in table.rows]

@@ -44,8 +44,8 @@ _WIDE = {
 
 
 def _other_format(path: Path, kind: str) -> str | None:
-    """What a file is instead of `kind` (`is compressed by gzip: unpack it`), from its first bytes;
-    None if they fit."""
+    """Names the real type of a file that is no `kind` (`is compressed by gzip: unpack it`), by its
+    first bytes; None if they fit."""
     with path.open("rb") as stream:
         first = stream.read(64)
     for magic, what in _MAGIC.items():

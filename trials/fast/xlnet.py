@@ -19,7 +19,7 @@ from lp_sweep.trials.pick import Picked, pick
 
 
 class Relations(NamedTuple):
-    """What all layers share for a group of B rows of up to L tokens."""
+    """Tensors that all layers share for a group of B rows of up to L tokens."""
 
     distances: torch.Tensor  # (B or 1, 2 L, H): of L, L - 1, ... 1 - L, with dropout
     lengths: torch.Tensor  # (B,)

@@ -1,4 +1,4 @@
-"""What a kind of task defines. The defaults suit a row that is one example with one label."""
+"""The base of every kind of task. The defaults suit a row that is one example with one label."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class FeedForward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """What is special about a type of model; the defaults suit an unlisted one.
+    """The peculiarities of a type of model; the defaults suit an unlisted one.
 
     feed_forward: None if it can't be removed.
     unpadded: the forward pass over real tokens only, by its name in `fast.networks.PASSES`.

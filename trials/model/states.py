@@ -147,7 +147,7 @@ def _forward(
 
 
 def _reader(model: PreTrainedModel, mask: torch.Tensor, only_sentence: bool | None) -> Reader:
-    """What to keep of a state. `only_sentence`: the sentence token, which is the last if true."""
+    """Selects the part of a state to keep. `only_sentence`: the sentence token, which is the last if true."""
     time_first = time_comes_first(model.config)
 
     def read(hidden_states: torch.Tensor) -> torch.Tensor:

@@ -1,1 +1,1 @@
-"""What a worker does with one job, from its inputs to the stored record."""
+"""The work on one job, from its inputs to the stored record."""

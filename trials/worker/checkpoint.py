@@ -42,7 +42,7 @@ def file_name(trial: str) -> str:
 
 
 class Subject(NamedTuple):
-    """What a checkpoint and the trial that continues from it must have in common."""
+    """Values that a checkpoint and the trial that continues from it must share."""
 
     trial_id: str
     identity_version: int

@@ -68,7 +68,7 @@ class Measure(NamedTuple):
 
 
 class Lesson(NamedTuple):
-    """What a student learns from: its teacher's trial, and the measurement that holds the teacher's
+    """The source of a student: its teacher's trial, and the measurement that holds the teacher's
     logits of the train rows. `teacher` is empty if no trial trained it."""
 
     teacher: str

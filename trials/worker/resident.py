@@ -144,7 +144,7 @@ class Source(NamedTuple):
 
 
 class Head(NamedTuple):
-    """What a task adds to an encoder."""
+    """A task's addition to an encoder."""
 
     num_labels: int
     problem_type: ProblemType

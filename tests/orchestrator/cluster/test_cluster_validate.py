@@ -60,7 +60,7 @@ def rename(*path: Any, to: str) -> Callable[[Any], None]:
 
 
 def inner(content: Any, path: tuple[Any, ...]) -> Any:
-    """What holds the last key of the path."""
+    """The mapping that holds the last key of the path."""
     return reduce(getitem, path[:-1], content)
 
 

@@ -541,7 +541,7 @@ SECRET = "s3cret-of-a-later-version"
 def test_a_column_of_a_later_version_is_not_published(
     world: World, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    """What is published is listed: no other column, version or file."""
+    """Published files are listed: no other column, version or file."""
     monkeypatch.setitem(TABLES, "trials", TABLES["trials"].append(pa.field("owner", pa.string())))
     mine = world.copy(tmp_path)
     (record,) = mine.store.read("trials", mine.kept)

@@ -1,4 +1,4 @@
-"""What is published of the format: docs/sweep-file.md and the JSON schema."""
+"""The published format: docs/sweep-file.md and the JSON schema."""
 
 from __future__ import annotations
 

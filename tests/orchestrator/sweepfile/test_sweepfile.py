@@ -1,4 +1,4 @@
-"""What a sweep file may say, in each of its forms, and what overrides make of it."""
+"""Every form of each key of a sweep file, and overrides."""
 
 from __future__ import annotations
 

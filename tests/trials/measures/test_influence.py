@@ -53,7 +53,7 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_contribution_block_influence_and_angles(name: str, tmp_path: Path) -> None:
-    """Of the sentence token; of every real token, each once; between sentence tokens."""
+    """Cosines of the sentence token; of every real token, each once; between sentence tokens."""
     model = network(name, tmp_path, DEPTH)
     left, place = (True, -1) if name == "xlnet" else (False, 0)
     contribution, influence = np.zeros(DEPTH), np.zeros(DEPTH)
