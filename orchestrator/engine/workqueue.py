@@ -161,8 +161,8 @@ class WorkQueue:
         return self.others.recorded(self.plan, id_, network=self._backlog.needed(id_))
 
     def known(self) -> Known:
-        """The `Known` of this moment. Scores of searches are the plan's; newer ones are read when the
-        plan grows."""
+        """The `Known` of this moment. Scores of searches are the plan's: newer ones are read when
+        it grows."""
         known = self.plan.known
         failed = {**known.failed, **self.failed}
         measured = dict.fromkeys(self._measured - failed.keys(), Measured({}))

@@ -147,7 +147,8 @@ def _forward(
 
 
 def _reader(model: PreTrainedModel, mask: torch.Tensor, only_sentence: bool | None) -> Reader:
-    """Selects the part of a state to keep. `only_sentence`: the sentence token, which is the last if true."""
+    """Reads the part of a state to keep. `only_sentence`: None keeps all; otherwise the
+    sentence token is kept, which is the last one if True."""
     time_first = time_comes_first(model.config)
 
     def read(hidden_states: torch.Tensor) -> torch.Tensor:
