@@ -54,7 +54,7 @@ class Answer(NamedTuple):
     task: str
     depth: int
     line: str  # the answer within the smallest loss, in a sentence
-    said: str  # the score with all layers, and what the constant answer scores
+    said: str  # the score with all layers, and that of always guessing the most common label
     choices: Sequence[Choice]
     cells: Sequence[Cell]  # the same, merged
 

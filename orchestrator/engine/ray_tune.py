@@ -141,7 +141,7 @@ class PlanSearcher(Searcher):  # type: ignore[misc]
 
 
 def resources(slots: Slots, config: Mapping[str, Any]) -> Any:
-    """What Tune requests from Ray: one slot, on a node that is not set aside."""
+    """The resources that Tune requests from Ray: one slot, on a node that is not set aside."""
     bundle = slots.bundle()
     avoid = config.get("avoid")
     if not avoid:

@@ -1,7 +1,7 @@
 """Scores of predictions, as fractions: 1.0 is perfect (0 to 1; mcc and correlations -1 to 1).
 
-A constant answer has no defined mcc or correlation; it counts as 0.0, the score of guessing, so
-that a network that did not learn still has a score. Imports scikit-learn and scipy when used.
+One answer for every row has no defined mcc or correlation. It counts as 0.0, the score of guessing,
+so that a network that did not learn still has a score. Imports scikit-learn and scipy when used.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def read(path: Path, names: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def init(folder: Path, *words: str, code: int = 0) -> str:
-    """What it says."""
+    """Runs the command and returns its standard error."""
     done = sweep("init", *words, cwd=folder)
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
     assert "Traceback" not in done.stderr

@@ -65,7 +65,7 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
 
 
 def exported(made: World, out: Path) -> tuple[Any, list[dict[str, Any]], dict[str, Any]]:
-    """What the export said, the stored predictions, and the folder's config."""
+    """The export's messages, the stored predictions, and the folder's config."""
     done = made.export(made.kept, out)
     assert done.interval is not None
     stored = sorted(made.store.read("predictions", made.kept), key=lambda row: row["example"])
