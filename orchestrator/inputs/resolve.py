@@ -112,6 +112,11 @@ class Sweep:
     def name(self) -> str:
         return self.spec.name
 
+    @property
+    def all_models(self) -> tuple[ModelInput, ...]:
+        """The models and the teachers."""
+        return (*self.models, *self.teachers.values())
+
 
 def resolve(
     file: SweepFile,

@@ -199,9 +199,8 @@ class Plan:
                 trainings.append(
                     Training(item.model, item.task, spec.recipe, size, item.id in kept)
                 )
-        everything = (*self.sweep.models, *self.sweep.teachers.values())
         return Needed(
-            [model for model in everything if model.name in models],
+            [model for model in self.sweep.all_models if model.name in models],
             [task for task in self.sweep.tasks.values() if task.name in tasks],
             trainings,
         )

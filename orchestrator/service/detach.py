@@ -217,7 +217,7 @@ def pack(files: Iterable[Path], here: Path, target: Path) -> None:
 
 def own_files(sweep: Sweep) -> Iterator[Path]:
     """The files of models and data that do not come from the hub."""
-    for model in sweep.models:
+    for model in sweep.all_models:
         if not model.of_hub:
             yield from needed_files(Path(model.path))
     for task in sweep.tasks.values():

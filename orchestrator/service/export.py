@@ -156,12 +156,11 @@ def _sweep(asked: ExportOptions, tell: Callable[[str], None]) -> Sweep | None:
         return None
 
 
-def _files_of(model: ModelInput, revision: str | None, offline: bool) -> Path:
+def _files_of(model: ModelInput, offline: bool) -> Path:
     """The folder of the model's files, downloaded if needed. Raises PreflightError."""
     if not model.of_hub:
         return Path(model.path)
     from lp_sweep.orchestrator.inputs import hub
-    from lp_sweep.orchestrator.inputs.hub import DEFAULT_REVISION
     from lp_sweep.orchestrator.inputs.prefetch import fetch_model
     from lp_sweep.orchestrator.inputs.weights import folder_problems
 
@@ -170,7 +169,7 @@ def _files_of(model: ModelInput, revision: str | None, offline: bool) -> Path:
         raise PreflightError(f"model {model.name!r}: its commit is not known: {why}.")
     folder = hub.snapshot("model", model.path, str(model.revision))
     if not offline and folder_problems(folder, depth=model.depth):
-        fetch_model(model, revision or DEFAULT_REVISION)
+        fetch_model(model)
     if problems := folder_problems(folder, depth=model.depth):
         raise PreflightError(
             f"model {model.name!r} at {model.revision} is not in the Hugging Face cache: "

@@ -104,6 +104,18 @@ def test_the_quickstart_overwrites_nothing(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["sweep.yaml"]
 
 
+def test_students_learn_from_an_exported_network(tmp_path: Path) -> None:
+    save_world(tmp_path, recipe=SHORT, strategies=FULL)
+    run("run", "sweep.yaml", "keep=all", cwd=tmp_path)
+    run("export", "--best", "--task", "mood", "--out", "taught", cwd=tmp_path)
+    students = {"distill": [{"from": "./taught"}], "strategies": [{"name": "top", "k": [2]}]}
+    save_world(tmp_path, recipe=SHORT, **students)
+    done = run("run", "sweep.yaml", cwd=tmp_path)
+    assert "complete" in done.stderr
+    records = Store(tmp_path / "lp-sweep-store").read_all("trials", None).rows.to_pylist()
+    assert sorted('"distill"' in record["spec"] for record in records) == [False, True]
+
+
 def test_a_sweep_runs_to_its_end_where_ray_is_not_installed(tmp_path: Path) -> None:
     """A profile is measured before the trials that wait for it."""
     contribution = {"name": "contribution", "threshold": [0.02, 0.999]}
