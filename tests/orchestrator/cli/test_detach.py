@@ -20,6 +20,7 @@ import yaml
 from lp_sweep.orchestrator.cli import jobcli
 from lp_sweep.orchestrator.cli.__main__ import app
 from lp_sweep.orchestrator.cli.root import options_of
+from lp_sweep.orchestrator.cluster import jobs
 from lp_sweep.orchestrator.cluster.jobs import Job
 from lp_sweep.orchestrator.engine.driver import StopSignals
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
@@ -203,6 +204,19 @@ def test_what_is_sent_makes_the_same_trials(
     assert not [name for name in sent if ".git" in name or "store" in name]
     monkeypatch.chdir(server.kept)
     assert planned(request).plan.trials.keys() == ours.trials.keys()
+
+
+def test_the_job_server_asked_for_is_the_one_that_ray_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ray lets its variables overrule an argument."""
+    from ray.dashboard.utils import get_address_for_submission_client
+
+    monkeypatch.setenv("RAY_ADDRESS", "http://elsewhere:1")
+    monkeypatch.setenv(jobs.SERVER, SERVER)
+    assert get_address_for_submission_client("http://elsewhere:2") == SERVER
+    of_attach = [o for o in options_of(typer.main.get_command(app)) if o.command == "attach"]
+    assert any(jobs.SERVER in (option.parameter.envvar or ()) for option in of_attach)
 
 
 # of this terminal and this machine, or of the cluster that it joins
