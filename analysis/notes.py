@@ -202,13 +202,14 @@ WITH unlike AS (
         AND coalesce(sweep = $sweep::VARCHAR, true) AND coalesce(task = $task::VARCHAR, true)
     GROUP BY ALL
     HAVING min(setup) < max(setup)
+        OR (SELECT min(precision_used) < max(precision_used) FROM trials)  -- rare, and quick to see
 )
 SELECT DISTINCT sweep, task
 FROM store.sweeps
 JOIN unlike USING (sweep, model, procedure, task)
 JOIN trials USING (trial_id)
 GROUP BY sweep, model, procedure, task
-HAVING min(setup) < max(setup)
+HAVING min(setup) < max(setup) OR min(precision_used) < max(precision_used)
 ORDER BY ALL
 """
 

@@ -11,7 +11,9 @@ WITH trained AS (
         cells.sweep, cells.model, cells.procedure, cells.task AS name,
         trials.learning_rate, trials.batch_size, trials.epochs, trials.max_length,
         trials.weight_decay, trials.adam_beta1, trials.adam_beta2, trials.adam_epsilon,
-        trials.max_grad_norm, trials.warmup_ratio, trials.schedule, trials.precision,
+        trials.max_grad_norm, trials.warmup_ratio, trials.schedule,
+        -- `auto` is bf16 on one device and fp32 on another
+        coalesce(trials.precision_used, trials.precision) AS precision,
         trials.compute, trials.group_by_length, trials.freeze_embeddings,
         -- null in any other column is a file of before it
         coalesce(trials.limit_train::VARCHAR, 'none') AS limit_train,

@@ -87,6 +87,17 @@ def test_the_view_tells_in_what(fake: FakeSweep) -> None:
     }
 
 
+def test_a_precision_that_devices_chose_is_told(tmp_path: Path) -> None:
+    """`auto` is part of the identity as it was asked for: bf16 on one device, fp32 on another."""
+    fake = FakeSweep(tmp_path)
+    for k, used in enumerate(("bf16", "fp32", "bf16")):
+        fake.cell(k=k, score=90.0, setup="s1-a", precision="auto", precision_used=used)
+    fake.cell(k=0, score=90.0, setup="s1-b", task="RTE", precision="auto", precision_used="bf16")
+    store = fake.publish()
+    assert differences(store) == {"SST-2 precision": ["bf16", "fp32"]}
+    assert "(SST-2)" in table_notes(store, "tasks")[0]
+
+
 def test_how_rows_are_scored_is_told_of_specs_that_can_be_read(tmp_path: Path) -> None:
     fake = FakeSweep(tmp_path)
     for k, metric in enumerate(("f1", "mcc")):
