@@ -1,9 +1,9 @@
-"""Figures 2 to 5 of Poor Man's BERT (Sajjad et al. 2020) from a store, and a few beside them.
+"""Figures 2 to 5 of Poor Man's BERT (Sajjad et al. 2020) and a few others, drawn from a store.
 
     drawing = FIGURES["4"](catalog)
     print(why_absent(catalog, "4") if drawing is None else drawing.save(folder))
 
-A figure whose numbers are not in the store is None, never an empty frame; `why_absent` says why.
+A figure without numbers in the store is None, never an empty frame; `why_absent` explains why.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class Panel(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """A figure that can be written; `numbers` is all that it shows, `alt` says it in a sentence."""
+    """A figure that can be written. `numbers` has all the numbers that it shows; `alt` describes it
+    in words."""
 
     name: str
     title: str
@@ -58,8 +59,8 @@ class Drawing:
     def save(self, folder: Path, formats: Sequence[str] = theme.FORMATS) -> list[Path]:
         """Write `figure-<name>.<format>` for each format; the same numbers give the same bytes.
 
-        The folder is made where there is none. Raises SpecError for an unknown format, a folder
-        that can't be written, and where matplotlib is not installed.
+        Creates the folder if it is missing. Raises SpecError for an unknown format, a folder that
+        can't be written, and if matplotlib is not installed.
         """
         for kind in formats:
             if kind not in theme.FORMATS:
@@ -77,7 +78,7 @@ class Drawing:
         return list(files.values())
 
     def svgs(self) -> list[str]:
-        """An SVG for each panel, as wide as a phone. Raises SpecError where matplotlib is not
+        """An SVG for each panel, as wide as a phone. Raises SpecError if matplotlib is not
         installed."""
         found = []
         for height, paint in self.panels:
@@ -90,19 +91,19 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureDef:
-    """A figure: what it shows, its painter and its caption, and why it may be absent."""
+    """The definition of a figure: its numbers, painter and caption, and why it may be absent."""
 
     name: str
     title: str
     numbers: Callable[[Catalog], pa.Table]
-    needs: Callable[[Row], bool]  # it is drawn where a row of its numbers is such
-    paint: Callable[[Figure, Sequence[Row], Sequence[Row]], None]  # rows, and those of all panels
-    by: tuple[str, ...]  # columns that say which panel a row is in
+    needs: Callable[[Row], bool]  # drawn if this holds for one row of its numbers
+    paint: Callable[[Figure, Sequence[Row], Sequence[Row]], None]  # its rows, those of all panels
+    by: tuple[str, ...]  # columns that decide the panel of a row
     say: Callable[[Sequence[Row]], str]
     height: Callable[[Sequence[Row]], float]  # inches
-    asked: str  # SQL: the rows that were asked for it; without any, `not_asked` is the reason
+    asked: str  # SQL: rows that asked for it; if there are none, `not_asked` is the reason
     not_asked: str
-    in_the_way: str  # the reason where they were asked for
+    in_the_way: str  # the reason if there are such rows
 
     def __call__(self, catalog: Catalog) -> Drawing | None:
         found = self.numbers(catalog)
@@ -128,7 +129,7 @@ class FigureDef:
 
 
 def why_absent(catalog: Catalog, name: str) -> str:
-    """Why a figure is None, and what would fill it: one line."""
+    """One line: why a figure is None, and how to get its numbers."""
     figure = FIGURES[name]
     asked = catalog.query(f"SELECT count(*) AS n {figure.asked}")["n"][0].as_py()
     return f"figure {name}: {figure.in_the_way if asked else figure.not_asked}"
