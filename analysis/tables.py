@@ -1,7 +1,7 @@
-"""The tables of `lp-sweep table`: one entry of TABLES each, which everything else reads.
+"""The tables of `lp-sweep table`: each is one entry of TABLES, which everything else reads.
 
-A new table is a file `sql/<view>.sql` and an entry here. Nothing is computed here that a view or
-`statistics` does not say: a number that is missing there is a word here.
+To add a table, add a file `sql/<view>.sql` and an entry here. This module computes no numbers: they
+come from a view or from `statistics`. A number that is missing there is shown as a word.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _place_and_setting(row: Row) -> tuple[Any, ...]:
 
 
 def _with_kept_and_metric(rows: list[Row]) -> list[Row]:
-    """Each with what its setting keeps over all tasks, and with the heading of its task."""
+    """Adds to each row the layers that its setting keeps over all tasks, and its task's heading."""
     groups = grouped(rows, _place_and_setting)
     metrics = {
         row["task"]: metric_name(row["metric"], row["positive"]) for row in rows if row["metric"]
@@ -45,7 +45,7 @@ def _with_kept_and_metric(rows: list[Row]) -> list[Row]:
 
 
 def _full_depth_once(rows: list[Row]) -> list[Row]:
-    """K=0 is one network, whichever strategies list it: its most complete row stands for all."""
+    """Keeps one row for K=0, the most complete: it is one network for all strategies."""
     merged: dict[tuple[Any, ...], Row] = {}
     for row in rows:
         known = merged.setdefault(_place_and_setting(row), row)
@@ -61,7 +61,7 @@ def _with_credible_sets(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa
 
     long = rows_of_view(table, catalog, wanted)
     found = credible_sets(catalog, long.to_pylist())
-    if any(found):  # of searches
+    if any(found):  # only searches have these sets
         long = long.append_column("credible", pa.array(found, pa.list_(pa.int64())))
     return long
 
@@ -73,7 +73,7 @@ def _min_layers_sets(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Ta
 
 
 def _by_statistics(name: str) -> Fetch:
-    """Rows of a function of `statistics.intervals`, which loads numpy and is imported for it."""
+    """Fetches rows by a function of `statistics.intervals`, imported late since it loads numpy."""
 
     def fetch(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Table:
         from lp_sweep.analysis.statistics import intervals
@@ -84,7 +84,7 @@ def _by_statistics(name: str) -> Fetch:
 
 
 def _named_shortly(rows: list[Row]) -> list[Row]:
-    """The procedure as a part of the distillation's name, and in no column of its own."""
+    """Moves the procedure into the distillation's name, so that it has no column of its own."""
     return [
         {**row, "distill": phrases.distillation(row), "procedure": None, "change": row["gain"]}
         for row in rows
@@ -130,7 +130,7 @@ _UNTRIED = Note(
     "networks trained on either side of it. To check, train them: list their K under `include:`.",
     r"unless \d[^)]* dips?\b",
 )
-_ANSWERS = ("trials", "predictions", "cells")  # that networks' answers are read from
+_ANSWERS = ("trials", "predictions", "cells")  # views with the networks' answers
 
 TABLES: dict[str, TableDef] = {
     "min-layers": TableDef(
@@ -506,7 +506,7 @@ TABLES: dict[str, TableDef] = {
     ),
     "setups": TableDef(
         title="Earlier setups: another recipe, data or model",
-        view="attempts",  # none of its own: this one takes no time
+        view="attempts",  # it has no view of its own, and this one is fast
         takes=(),
         fetch=_setups,
         report="never",
