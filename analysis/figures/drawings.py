@@ -27,14 +27,14 @@ from lp_sweep.storage.errors import SpecError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_STATUS = "`lp-sweep status` says how far the sweep is"
+_STATUS = "`lp-sweep status` shows the progress"
 _PAPER = "the sweep file, as in examples/poor-mans-bert.yaml"
 _REDUCED = "the sweep file, as in examples/undivided-attention.yaml"
 _NOT_DROPPED = (
-    "no sweep of this store drops layers by the procedure direct, with all feed-forwards: "
+    "no sweep of this store drops layers with the procedure direct and all feed-forwards: "
     "examples/poor-mans-bert.yaml does"
 )
-_NO_SCORE = f"no network with fewer layers has a score yet, of the procedure direct: {_STATUS}"
+_NO_SCORE = f"no network with fewer layers has a score yet, with the procedure direct: {_STATUS}"
 _FEWER = "procedure = 'direct' AND feed_forward = 'none' AND k IS DISTINCT FROM 0"
 
 
@@ -152,9 +152,9 @@ def _by_strategy(name: str, depths: str, models: str, *, six: bool) -> FigureDef
             0.7 + 2.5 * len(groups(rows, "sweep", "model")) + 0.05 * len({r["k"] for r in rows})
         ),
         asked=f"FROM cells WHERE {depths} AND {_FEWER}",
-        not_asked=f"no sweep of this store drops layers of {models} by the procedure direct, with "
+        not_asked=f"no sweep of this store drops layers of {models} with the procedure direct and "
         "all feed-forwards: examples/poor-mans-bert.yaml does",
-        in_the_way=f"no strategy has a score on every task and seed at one K, of {models} and the "
+        in_the_way=f"no strategy has a score on every task and seed at one K, for {models} and the "
         f"procedure direct: {_STATUS}",
     )
 
@@ -164,10 +164,10 @@ def _setting(measure: str) -> str:
     return f"add `measure: {{{measure}: full}}` to {where}, and run it again"
 
 
-_OTHERS = "(layers dropped by another procedure than direct, or feed-forwards removed)"
+_OTHERS = "(layers dropped by another procedure than direct, or without some feed-forwards)"
 
 _ALL = (
-    _by_strategy("2", "depth <> 6", "a model of other than 6 layers", six=False),
+    _by_strategy("2", "depth <> 6", "a model without exactly 6 layers", six=False),
     _by_strategy("3", "depth = 6", "a model of 6 layers", six=True),
     FigureDef(
         name="4",
@@ -182,8 +182,8 @@ _ALL = (
         ),
         asked="FROM layers WHERE measure = 'probes'",
         not_asked=f"no probes in this store: {_setting('probes')}",
-        in_the_way=f"no probes of networks that it shows in this store, only of others {_OTHERS}, "
-        f"or no numbers: {_setting('probes')}",
+        in_the_way=f"no probes of networks for this figure, only of others {_OTHERS}, or no "
+        f"numbers: {_setting('probes')}",
     ),
     FigureDef(
         name="5",
@@ -223,8 +223,9 @@ _ALL = (
         height=lambda rows: 0.8 + 2.8 * curves.lines(rows, numbers.PANEL, curves.PARETO_COLUMNS),
         asked=f"FROM cells WHERE {_FEWER}",
         not_asked=_NOT_DROPPED,
-        in_the_way="no network with fewer layers (and a speed, where `measure: {speed: cuda}` asks "
-        f"for one) has a score on every task and seed, of the procedure direct: {_STATUS}",
+        in_the_way="no network with fewer layers has a score on every task and seed, with the "
+        "procedure direct (and a speed, if `measure: {speed: cuda}` asks for it): "
+        f"{_STATUS}",
     ),
     FigureDef(
         name="embeddings",
@@ -280,8 +281,8 @@ _ALL = (
         height=lambda rows: 0.3 + 3.1 * len(groups(rows, *layers.NETWORK)),
         asked="FROM layers WHERE measure = 'cka'",
         not_asked=f"no cka in this store: {_setting('cka')}",
-        in_the_way=f"no cka of networks that it shows in this store, only of others {_OTHERS}, or "
-        f"no numbers: {_setting('cka')}",
+        in_the_way=f"no cka of networks for this figure, only of others {_OTHERS}, or no numbers: "
+        f"{_setting('cka')}",
     ),
     FigureDef(
         name="feed-forward",
@@ -293,10 +294,10 @@ _ALL = (
         say=text.feed_forward,
         height=lambda rows: 0.5 + 0.8 * len(groups(rows, "sweep", "model")) + 0.28 * len(rows),
         asked="FROM cells WHERE feed_forward <> 'none' AND procedure = 'direct'",
-        not_asked="no network of the procedure direct without feed-forwards in this store: add "
-        f"`feed_forward: [none, top 3]` to {_REDUCED}",
-        in_the_way="no two settings of `feed_forward:` stand at one strategy and K, or none has a "
-        f"score on every task and seed, of the procedure direct: {_STATUS}",
+        not_asked="no network without some feed-forwards in this store, with the procedure direct: "
+        f"add `feed_forward: [none, top 3]` to {_REDUCED}",
+        in_the_way="no two settings of `feed_forward:` have the same strategy and K, or none has a "
+        f"score on every task and seed, with the procedure direct: {_STATUS}",
     ),
     FigureDef(
         name="feed-forward-layers",
@@ -309,11 +310,12 @@ _ALL = (
         height=lambda rows: 0.7 + 2.4 * len(layers.networks(rows)),
         asked="FROM layers JOIN cells USING (trial_id) "
         "WHERE feed_forward <> 'none' AND measure IN ('probes', 'cka')",
-        not_asked="no probes or CKA of a network without feed-forwards in this store: add "
+        not_asked="no probes or CKA of a network without some feed-forwards in this store: add "
         "`feed_forward: [none, top 3]` and `measure: {probes: [full, pruned], cka: pruned}` to "
         f"{_REDUCED}, and run it again",
-        in_the_way="no probes, and no CKA with the full model, of a network of the procedure "
-        f"direct without feed-forwards, or no numbers: add the procedure direct to {_REDUCED}",
+        in_the_way="no probes, and no CKA with the full model, of a network without some "
+        "feed-forwards by the procedure direct, or no numbers: add the procedure direct to "
+        f"{_REDUCED}",
     ),
 )
 FIGURES: dict[str, FigureDef] = {figure.name: figure for figure in _ALL}

@@ -312,20 +312,20 @@ KEYS: dict[int, tuple[str, ...]] = {
     6: ("model", "drop"),
 }
 HOW_TO_READ = (
-    "Read 90.31 ±0.20 (paper 90.25, +0.06) n=3 as: ours, standard deviation over seeds, what the "
-    "paper prints, ours minus the paper's, trials. 6–11: the depths that are missing leave it open."
+    "Read 90.31 ±0.20 (paper 90.25, +0.06) n=3 as: our number, standard deviation over seeds, the "
+    "paper's number, ours minus the paper's, trials. 6–11: missing depths leave it open."
 )
 HOW_TO_JUDGE = (
-    f"agrees: within {MARGIN:g} point, by two one-sided tests at 5%; of Table 2 every loss is "
-    f"within {MARGIN:g} point of the side that the paper's K says. differs: significant at 5%, by "
-    "Holm's correction over the numbers of the table. cannot tell: neither; (n≥12) is how many "
-    "seeds would tell if the difference stays as it is, and (any n) says that none would, since "
-    "the paper is one run on few dev rows. --format csv has the interval of each difference."
+    f"agrees: within {MARGIN:g} point, by two one-sided tests at 5%; in Table 2, every loss is at "
+    f"most {MARGIN:g} point on the wrong side of δ for the paper's K. differs: significant at 5%, "
+    "with Holm's correction over the numbers of the table. cannot tell: neither. (n≥12): so many "
+    "seeds would be enough if the difference stays as it is. (any n): no number would be enough, "
+    "since the paper has one run on few dev rows. --format csv has the interval of each difference."
 )
 ASSUMED = (
-    "Assumed, not measured: the paper's scores spread over seeds as ours do, and ours by "
-    f"{SD_STABLE:g} points ({SD_UNSTABLE:g} on RTE and MRPC) until our own seeds say otherwise. "
-    "The dev rows of the paper and of us count as two independent samples."
+    "Assumed, not measured: the paper's scores spread over seeds as ours do, and ours spread by "
+    f"{SD_STABLE:g} points ({SD_UNSTABLE:g} on RTE and MRPC) until our own seeds show otherwise. "
+    "The paper's dev rows and ours count as two independent samples."
 )
 _HEADINGS = {
     "STS-B": "STS-B Pearson",  # the paper doesn't say which correlation

@@ -243,7 +243,7 @@ def _sentences(counts: Mapping[str, int]) -> Iterator[str]:
         )
     yield from _about_speed(counts["n_timed"], counts["n_networks"])
     if counts["n_tried_again"]:
-        yield f"{counts['n_tried_again']} trials failed at first and were done by a later try."
+        yield f"{counts['n_tried_again']} trials failed at first, and a later attempt succeeded."
 
 
 def _about_speed(timed: int, networks: int) -> Iterator[str]:

@@ -244,7 +244,7 @@ def _sure(row: Row | None) -> str:
     if row is None:
         return ""
     if row["reason"] or not row["credible"]:
-        return f"how sure is not known: {row['reason'] or 'nothing to compare'}"
+        return f"no 90% set: {row['reason'] or 'nothing to compare'}"
     return f"likely {_can_be(row)}"
 
 

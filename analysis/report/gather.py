@@ -206,5 +206,5 @@ def _paper(catalog: Catalog, options: str) -> tuple[list[Sheet], str]:
             empty.append(str(number))
         else:
             sheets.append(Sheet(f"paper-{number}", table, command, number == 1))
-    said = f" Nothing is there yet of: Table {', Table '.join(empty)}." if empty else ""
-    return sheets, f"Ours in front, the paper's number in brackets.{said}"
+    said = f" No number yet for Table {', Table '.join(empty)}." if empty else ""
+    return sheets, f"Our number comes first, the paper's in brackets.{said}"
