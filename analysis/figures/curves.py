@@ -36,7 +36,7 @@ def score(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> Non
     def paint(axes: Axes, panel: Sequence[Row]) -> None:
         axes.set_title(_score_title(panel, among or rows), loc="left")
         axes.set_xlabel("layers dropped")
-        axes.locator_params(axis="x", integer=True, min_n_ticks=1)  # one K so far
+        axes.locator_params(axis="x", integer=True, min_n_ticks=1)  # also with only one K
         _strategies(axes, panel, looks, entries)
         _across(axes, panel, entries)
         theme.points_axis(axes, [row["mean"] for row in panel])
@@ -178,7 +178,7 @@ def _networks(axes: Axes, panel: Sequence[Row], entries: dict[str, Any], narrow:
         look = {"color": "black", "marker": "D", "linestyle": "none", "zorder": 3}
         (entries[FULL],) = axes.plot(*_places(whole), markersize=5, **look)
         front = [row for row in front if row["k"]]  # the legend names the full model
-    middle = sum(axes.get_xlim()) / 2  # a label points to it, and stays in the panel
+    middle = sum(axes.get_xlim()) / 2  # labels extend towards the middle, inside the panel
     for row in _labelled(front, *((0.6, 0.09) if narrow else (0.15, 0.06))):
         side = "right" if _cheapness(row) > middle else "left"
         at, offset = (_cheapness(row), row["mean"]), (4 if side == "left" else -4, 4)
@@ -241,7 +241,7 @@ def embeddings(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -
             of_it = [row for row in panel if name == (row["procedure"] if row["k"] else FULL)]
             (drawn,) = axes.plot(*_rates(of_it), **looks[name] | {"linestyle": "none"})
             entries.setdefault(theme.name(name), drawn)
-        middle = sum(axes.get_xlim()) / 2  # a label points to it, and stays in the panel
+        middle = sum(axes.get_xlim()) / 2  # labels extend towards the middle, inside the panel
         for row in best_of_depths(panel):
             (at,), (height,) = _rates([row])
             side, offset = ("left", (6, 2)) if at < middle else ("right", (-6, 2))

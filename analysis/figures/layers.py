@@ -229,7 +229,7 @@ def _profile(axes: Axes, profile: Sequence[Row], low: float, entries: dict[str, 
     axes.set_ylim(low - (len(chosen_by) + 0.6) * step, 1)
     axes.set_yticks(list(ticks), list(ticks.values()))
     axes.set_xlabel("layer")
-    axes.locator_params(axis="x", integer=True, min_n_ticks=1)  # one K so far
+    axes.locator_params(axis="x", integer=True, min_n_ticks=1)  # also with only one K
 
 
 def _kept_set(axes: Axes, chosen: Sequence[Row], height: float, entries: dict[str, Any]) -> None:

@@ -145,7 +145,7 @@ def panels(figure: Figure, rows: int, columns: int = 1, **more: Any) -> list[Axe
 def label(
     axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **look: Any
 ) -> None:
-    """A small text beside a mark; `offset` in points."""
+    """A small text next to a mark; `offset` in points."""
     axes.annotate(text, at, offset, textcoords="offset points", fontsize=SMALL, **look)
 
 
