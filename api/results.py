@@ -224,11 +224,12 @@ class Rows:
         return self._rows
 
     def df(self) -> pd.DataFrame:
-        """For pandas."""
+        """The rows as a pandas DataFrame."""
         return self._rows.to_pandas()
 
     def pl(self) -> pl.DataFrame:
-        """For polars, which lp-sweep does not install. Raises SpecError without it."""
+        """The rows as a polars DataFrame. Raises SpecError without polars, which lp-sweep does not
+        install."""
         try:
             import polars
         except ImportError:
@@ -239,7 +240,8 @@ class Rows:
         return polars.DataFrame(polars.from_arrow(self._rows))
 
     def text(self, format: str = "table") -> str:
-        """As `lp-sweep query` prints it: table, csv, json, markdown or latex. Raises SpecError."""
+        """The rows as `lp-sweep query` prints them: table, csv, json, markdown or latex. Raises
+        SpecError."""
         return render_rows(self._rows, format, terminal=False)
 
     def __len__(self) -> int:
@@ -281,7 +283,7 @@ class TableRows(Rows):
 
 
 def html_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """For a notebook. Escapes everything, since names may come from anywhere."""
+    """An HTML table for a notebook. Escapes everything, since names may come from anywhere."""
     return (
         f"<table><caption>{html.escape(title)}</caption><thead>{_line('th', columns)}</thead>"
         f"<tbody>{''.join(_line('td', row) for row in rows)}</tbody></table>"

@@ -1,10 +1,10 @@
-"""Makes the folder that gpu_day.py takes along to a machine without a network.
+"""Makes the folder that gpu_day.py needs on a machine without a network.
 
     python -m benchmarks.gpu_bundle --model FOLDER --data-dir GLUE --out .gpu [--tables]
 
-Token arrays of about 3,200 rows of each GLUE task, two shapes of BERT, and the wheels that such a
-machine lacks for lp-sweep and its GPU tests (Python 3.12, Linux). `--tables` adds DuckDB, 23 MiB,
-for the tables of the sweep that runs there. Not a benchmark.
+The folder has token arrays of about 3,200 rows of each GLUE task, two shapes of BERT, and the
+wheels that such a machine lacks for lp-sweep and its GPU tests (Python 3.12, Linux). `--tables`
+adds DuckDB, 23 MiB, for the tables of the sweep that runs there. Not a benchmark.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Everything worth measuring in the first half hour on a GPU, most valuable first.
+"""Runs everything worth measuring in the first half hour on a GPU, the most valuable first.
 
     make gpu-bundle MODEL=FOLDER GLUE=FOLDER
     python -m benchmarks.gpu_day --stage 1 --out DIR
     python -m benchmarks.gpu_report DIR/results.jsonl
 
-Runs on a machine with torch, transformers and accelerate that reaches no network: all else is in
-the bundle. lp-sweep need not be installed. Each step is a process with a time limit of its own, and
-adds one line to `results.jsonl` when it ends: a failure is a line, not the end. `--device cpu`
-rehearses every step in tiny shapes; its figures mean nothing. No GPU has run it yet.
+The machine needs torch, transformers and accelerate, and no network: everything else is in the
+bundle. lp-sweep need not be installed. Each step is a process with its own time limit, and adds one
+line to `results.jsonl` when it ends; a failed step does not stop the others. `--device cpu`
+rehearses every step with tiny shapes; its figures mean nothing. No GPU has run it yet.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROOMS = ("storage", "trials", "analysis", "orchestrator", "quickstart")
 class Step:
     stage: int
     seconds: int  # the limit
-    name: str  # of a function of gpu_steps.py
+    name: str  # a function of gpu_steps.py
     arguments: tuple[Any, ...] = ()
 
 
@@ -61,8 +61,8 @@ STEPS = (
 
 
 def packages(bundle: Path, folder: Path) -> dict[str, str]:
-    """The environment of a step: lp-sweep by links to this checkout, and the bundle's wheels where
-    this Python lacks their packages."""
+    """The environment of a step: links to this checkout for lp-sweep, and the bundle's wheels for
+    the packages that this Python lacks."""
     ours = folder / "ours" / "lp_sweep"
     ours.mkdir(parents=True)
     for room in ROOMS:
@@ -81,7 +81,7 @@ def packages(bundle: Path, folder: Path) -> dict[str, str]:
 
 
 def run(step: Step, options: Any, environment: dict[str, str]) -> dict[str, Any]:
-    """The line of a step."""
+    """Run a step, and return its line."""
     arguments = [options.device, str(options.bundle.resolve()), *map(json.dumps, step.arguments)]
     command = [sys.executable, "-m", "benchmarks.gpu_steps", step.name, *arguments]
     line = {"stage": step.stage, "step": step.name, "arguments": step.arguments}

@@ -2,8 +2,8 @@
 
     python -m benchmarks.gpu_report DIR/results.jsonl
 
-Takes the last line of each step that ended well. Lines of a rehearsal on a CPU are refused, since
-their figures mean nothing; `--print` shows the tables of any file without writing them.
+It uses the last successful line of each step. Lines of a rehearsal on a CPU are refused, since
+their figures mean nothing. `--print` shows the tables of any file without writing them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Lines = dict[tuple[str, ...], dict[str, Any]]
 
 def read(path: Path) -> tuple[Lines, list[dict[str, Any]]]:
     """The result of each step, by its name and arguments, and the lines of steps that failed and
-    were not repeated. A line that was cut off is skipped."""
+    were not repeated. A truncated line is skipped."""
     found: Lines = {}
     failed: Lines = {}
     for text in path.read_text(encoding="utf-8").splitlines():
@@ -139,7 +139,7 @@ def text_of(lines: Lines, failed: list[dict[str, Any]]) -> str:
 
 
 def roofline(lines: Lines, path: Path) -> None:
-    """Steps of BERT-base against the machine's two limits: FLOP/s over FLOP a byte of weights."""
+    """Draw BERT-base steps against the machine's two limits: FLOP/s over FLOP per weight byte."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -150,7 +150,7 @@ def roofline(lines: Lines, path: Path) -> None:
     figure, axes = pyplot.subplots(figsize=(6, 4))
     intensity = [2**n for n in range(0, 13)]
     axes.plot(intensity, [min(peak, copied * one) for one in intensity], color="black")
-    parameters = 12 * 12 * 768**2  # of the layers: what each token is multiplied with
+    parameters = 12 * 12 * 768**2  # parameters of the layers; each token is multiplied by them
     for key, line in lines.items():
         if key[0] != "speed" or len(key) > 2:
             continue

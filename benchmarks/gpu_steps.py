@@ -1,8 +1,8 @@
-"""The steps of gpu_day.py, each of which runs in a process of its own. Not a benchmark by itself.
+"""The steps of gpu_day.py. Each runs in its own process. Not a benchmark by itself.
 
-A step is a function of a `Setup` and gives a plain dictionary: a line of results.jsonl. Networks
+A step is a function of a `Setup` and returns a plain dictionary: a line of results.jsonl. Networks
 have random weights, which take as long as learned ones, and rows come from the bundle as tokens. So
-nothing is read from a hub, and of other packages only torch, transformers and accelerate.
+nothing is read from a hub, and the only other packages are torch, transformers and accelerate.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CPU_ROWS = BATCH * 6 + 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """Where and how large. On a CPU all is tiny: it rehearses, and measures nothing."""
+    """The device and the sizes. On a CPU everything is tiny: a rehearsal that measures nothing."""
 
     device: torch.device
     bundle: Path
@@ -102,9 +102,9 @@ def network(setup: Setup, data: EncodedTask, shape: str = "bert-base", family: s
         names = {"hidden_size": "dim", "num_attention_heads": "n_heads"}
         names |= {"intermediate_size": "hidden_dim", "num_hidden_layers": "n_layers"}
         settings = {names.get(name, name): value for name, value in settings.items()}
-    elif family:  # positions after the padding's
+    elif family:  # its positions start after the padding's position
         settings |= {"max_position_embeddings": 514}
-    if family:  # else no answer depends on its text, and any two ways agree
+    if family:  # else no answer depends on the text, and any two ways agree
         settings |= {"initializer_range": setup.of(0.1, 0.5)}
     config = AutoConfig.for_model(family or "bert", **settings, num_labels=data.num_labels)
     config.problem_type = "regression" if data.num_labels == 1 else "single_label_classification"
@@ -113,7 +113,7 @@ def network(setup: Setup, data: EncodedTask, shape: str = "bert-base", family: s
 
 
 class _Watch(Saver):
-    """Asked after each step whether it is time to save: it only looks at the clock."""
+    """Called after each step to ask whether to save. It only reads the clock."""
 
     def __init__(self, clock: Any) -> None:
         self.clock = clock
@@ -134,7 +134,7 @@ def trial(
     epochs: int = 1,
     micro_batch: int = BATCH,
 ) -> dict[str, Any]:
-    """One training as a trial does it: deterministic, evaluated after each epoch."""
+    """One training, as in a trial: deterministic, and evaluated after each epoch."""
     if not dropout:
         for module in model.modules():
             if isinstance(module, torch.nn.Dropout):
@@ -172,7 +172,7 @@ def trial(
 def trainer(
     setup: Setup, model: Any, data: EncodedTask, *, dynamic: bool = False, compiled: bool = False
 ) -> dict[str, Any]:
-    """The Hugging Face Trainer over the same rows: padded to 128, or each batch to its longest."""
+    """The Hugging Face Trainer on the same rows, padded to 128 or to the batch's longest row."""
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     clock = GpuClock() if setup.gpu else CpuClock()
@@ -226,7 +226,7 @@ def trainer(
 
 
 def machine(setup: Setup) -> dict[str, Any]:
-    """Versions, and what the device can do at most."""
+    """The versions, and the device's peak rates."""
     names = ("torch", "transformers", "accelerate", "numpy", "pydantic", "ray", "duckdb", "pytest")
     versions = {"python": platform.python_version()}
     for name in names:
@@ -286,7 +286,7 @@ def _attention(setup: Setup) -> dict[str, Any]:
 
 
 def smoke(setup: Setup, compute: str) -> dict[str, Any]:
-    """One training of each `compute`, and how often its host waited."""
+    """One training with each `compute`, and how often its host waited."""
     data = task(setup, "sst2", setup.of(12, 4))
     if setup.gpu:
         torch.cuda.set_sync_debug_mode("warn")
@@ -308,7 +308,7 @@ def smoke(setup: Setup, compute: str) -> dict[str, Any]:
 
 
 def tests(setup: Setup) -> dict[str, Any]:
-    """The tests that need a GPU; on a CPU one file of others."""
+    """The tests that need a GPU; on a CPU, one file of other tests."""
     root = Path(__file__).parents[1]
     chosen = setup.of(
         ["tests/trials/fast/test_gpu.py", "-m", "gpu"],
@@ -345,7 +345,7 @@ def _outcomes(report: Path) -> dict[str, Any]:
 
 
 def determinism(setup: Setup, compute: str) -> dict[str, Any]:
-    """Twice the same training, with dropout and long rows: equal weights bit for bit?"""
+    """The same training twice, with dropout and long rows: are the weights equal bit for bit?"""
     data = task(setup, "rte", setup.of(20, 4))
     found = []
     for _ in range(2):
@@ -366,8 +366,8 @@ def determinism(setup: Setup, compute: str) -> dict[str, Any]:
 
 
 def speed(setup: Setup, name: str, shape: str = "bert-base") -> dict[str, Any]:
-    """Milliseconds a step of each side, by turns in each round; and whole trainings' seconds with
-    everything that a trial has: recordings, the evaluation."""
+    """Milliseconds per step of each side, in turns in each round; and seconds of whole trainings
+    with everything that a trial does, such as recording and evaluation."""
     steps, skip = setup.of(60, 4), setup.of(20, 1)
     data = task(setup, name, steps)
     model = network(setup, data, shape)
@@ -399,7 +399,7 @@ def _by_turns(
 
 
 def whole(setup: Setup, name: str) -> dict[str, Any]:
-    """Whole trials over all rows of the bundle: steps, recordings and the evaluation."""
+    """Whole trials on all rows of the bundle: steps, recording and evaluation."""
     data = task(setup, name)
     model = network(setup, data)
     found = {}
@@ -411,7 +411,7 @@ def whole(setup: Setup, name: str) -> dict[str, Any]:
 
 
 def profile(setup: Setup, compute: str) -> dict[str, Any]:
-    """Kernels of 5 steps, and the share of time in which the GPU had work."""
+    """The kernels of 5 steps, and the share of time in which the GPU was busy."""
     from torch.profiler import ProfilerActivity, profile
 
     data = task(setup, "mrpc", setup.of(30, 6))
@@ -437,7 +437,7 @@ def profile(setup: Setup, compute: str) -> dict[str, Any]:
 
 
 def compiled(setup: Setup, name: str) -> dict[str, Any]:
-    """The strongest Trainer: dynamic padding, torch.compile, fused AdamW. On a CPU not compiled."""
+    """The fastest Trainer: dynamic padding, torch.compile, fused AdamW. Not compiled on a CPU."""
     data = task(setup, name, setup.of(60, 4))
     model = network(setup, data)
     sides = {
@@ -451,7 +451,8 @@ def compiled(setup: Setup, name: str) -> dict[str, Any]:
 
 
 def out_of_memory(setup: Setup) -> dict[str, Any]:
-    """A real shortage, smaller micro-batches, then a good training in the same process."""
+    """A real out-of-memory error, then smaller micro-batches, then a training that succeeds in the
+    same process."""
     data = task(setup, "rte", setup.of(8, 4))
     tried = []
     with _little_memory(setup) as refuse:
@@ -474,7 +475,7 @@ def out_of_memory(setup: Setup) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _little_memory(setup: Setup) -> Iterator[Callable[[int], None]]:
-    """On a GPU a limit for this process, that a batch of 32 does not fit; on a CPU a refusal."""
+    """On a GPU, a memory limit that a batch of 32 does not fit; on a CPU, a simulated refusal."""
 
     def refuse(micro_batch: int) -> None:
         if not setup.gpu and micro_batch > 16:
@@ -492,7 +493,7 @@ def _little_memory(setup: Setup) -> Iterator[Callable[[int], None]]:
 
 
 def family(setup: Setup, name: str) -> dict[str, Any]:
-    """The same losses by each `compute`, without dropout, in fp32; and the time of a step."""
+    """The losses with each `compute`, without dropout, in fp32: they should agree. Step times."""
     data = task(setup, "mrpc", setup.of(20, 4))
     found, losses = {}, {}
     for compute in COMPUTES:
@@ -512,7 +513,7 @@ def family(setup: Setup, name: str) -> dict[str, Any]:
 
 
 def side_by_side(setup: Setup, count: int, mps: bool) -> dict[str, Any]:
-    """Steps a second of `count` processes on one GPU, with NVIDIA's MPS or without."""
+    """Steps per second of `count` processes on one GPU, with NVIDIA's MPS or without."""
     if mps and setup.gpu:
         subprocess.run(["nvidia-cuda-mps-control", "-d"], check=True, timeout=20)
     try:
@@ -537,7 +538,7 @@ def side_by_side(setup: Setup, count: int, mps: bool) -> dict[str, Any]:
 
 
 def worker(setup: Setup, start: float) -> dict[str, Any]:
-    """Trains from a moment that all workers share, for as long as it takes."""
+    """Trains from a start time that all workers share, until it is done."""
     data = task(setup, "sst2", setup.of(None, 4))
     model = network(setup, data)
     trial(setup, copy.deepcopy(model), task(setup, "sst2", 4), "graphs")
@@ -565,7 +566,7 @@ def depth_speed(setup: Setup) -> dict[str, Any]:
 
 
 def precisions(setup: Setup) -> dict[str, Any]:
-    """Losses of the same steps in bf16 and fp32."""
+    """The losses of the same steps in bf16 and in fp32."""
     data = task(setup, "sst2", setup.of(90, 4))
     found = {}
     for precision in ("fp32", "bf16"):
@@ -582,8 +583,8 @@ def precisions(setup: Setup) -> dict[str, Any]:
 
 
 def sweep(setup: Setup) -> dict[str, Any]:
-    """A whole small sweep by the inline engine: the quickstart, plan to table. The table needs
-    DuckDB, which only a bundle with `--tables` has; the scores come from the records."""
+    """A whole small sweep with the inline engine: the quickstart, from plan to table. The table
+    needs DuckDB, which only a bundle with `--tables` has; the scores come from the records."""
     from lp_sweep.storage.store import Store
 
     ours = [sys.executable, "-m", "lp_sweep.orchestrator.cli"]
@@ -600,7 +601,7 @@ def sweep(setup: Setup) -> dict[str, Any]:
             cwd=folder,
         )
         seconds = time.perf_counter() - begun
-        # without DuckDB all is trained and stored, and only the answer at the end fails
+        # without DuckDB, everything is trained and stored; only the answer at the end fails
         if done.returncode and "No module named 'duckdb'" not in done.stderr:
             raise RuntimeError(f"exit code {done.returncode}: {done.stderr[-2000:]}")
         records = Store(store).read_all("trials").rows.to_pylist()

@@ -1,8 +1,8 @@
 """Seeded bugs: one wrong line each, in code that decides a result.
 
-A bug is found by its text, not by its file, so that it outlives a move. `changes`: right
-and wrong text, with alternatives for trees of different age. `tests`: the names of the files that
-should catch it.
+A bug is found by its text, not by its file, so that code can be moved. `changes`: the right text
+and the wrong text, with alternatives for older and newer trees. `tests`: the test files that should
+catch it.
 """
 
 from __future__ import annotations

@@ -265,7 +265,7 @@ def _error_text(trial: Any) -> str:
 
 
 def _actor_id(error: Any, text: str) -> str | None:
-    """From the error, or from its text: an error of our own code names its worker only there."""
+    """The actor that failed. An error of our own code names its worker only in its text."""
     actor = getattr(error, "actor_id", None)
     if isinstance(actor, bytes):
         return actor.hex()

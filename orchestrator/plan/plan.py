@@ -186,7 +186,7 @@ class Plan:
         return self.needed_networks().union(*map(self._untaught, students))
 
     def inputs_needed(self) -> Needed:
-        """For the missing work, and for cells that wait for a profile."""
+        """The inputs of the missing work, and of cells that wait for a profile."""
         work = self.missing()
         asked = [cell.asked for cell in self.cells if cell.state == "deferred"]
         models = {item.model.name for item in work} | {cell.model for cell in asked}

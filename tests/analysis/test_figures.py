@@ -395,10 +395,10 @@ WAITING: dict[Any, dict[str, str]] = {
         "score": "no network with fewer layers has a score yet",
         "pareto": "`measure: {speed: cuda}`",
         "contribution": "no contribution is measured yet: `lp-sweep status`",
-        "feed-forward": "of the procedure direct: `lp-sweep status`",
+        "feed-forward": "with the procedure direct: `lp-sweep status`",
     },
     only_of_others: {
-        "2": "by the procedure direct",
+        "2": "with the procedure direct",
         "4": "only of others (layers dropped by another procedure",
         "5": "no similarity of full models in this store, only of others",
         "cka": "only of others (layers dropped by another procedure",

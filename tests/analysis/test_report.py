@@ -410,7 +410,7 @@ def test_losses_that_name_the_same_network_are_one_cell(store: Store, fake: Fake
     one, three = answers_of(fake.publish())["a"].cells
     assert (one.losses, one.span, one.choice.network) == ("1 or 2 points", 2, "top K=2")
     assert (three.losses, three.choice.change) == ("3 points", "87.50 (−2.50)")
-    assert one.sure == ["how sure is not known: no predictions"]
+    assert one.sure == ["no 90% set: no predictions"]
     assert [fact.name for fact in one.facts].count("score") == 1
     (merged,) = answers_of(store)["sst2"].cells
     assert (merged.losses, merged.sure) == (

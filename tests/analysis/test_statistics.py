@@ -127,8 +127,8 @@ NOT_TESTED: dict[str, Callable[[FakeSweep, str], Any]] = {
     "different labels": lambda fake, task: network(
         fake, 1 - right(0), np.r_[0.0, np.ones(99)], k=6, task=task
     ),
-    "a score is no number": lambda fake, task: fake.cell(k=6, score=float("nan"), task=task),
-    "predictions do not give the score": lambda fake, task: fake.predictions(
+    "a score is not a number": lambda fake, task: fake.cell(k=6, score=float("nan"), task=task),
+    "the stored predictions give a different score": lambda fake, task: fake.predictions(
         fake.cell(k=6, score=80.0, task=task)["trial_id"], [True] * 100
     ),
     "different metrics": lambda fake, task: network(fake, right(80), k=6, metric="f1", task=task),
@@ -144,7 +144,7 @@ def test_what_can_not_be_tested_says_why(fake: FakeSweep) -> None:
     assert {row["task"]: row["reason"] for row in tests} == {task: task for task in NOT_TESTED}
     assert {(row["p"], row["p_holm"]) for row in tests} == {(None, None)}
     for row in long(fake, TABLES["min-layers-interval"]):
-        if row["task"] in ("failed", "a score is no number"):  # it can be the answer
+        if row["task"] in ("failed", "a score is not a number"):  # it can be the answer
             assert row["credible"] == [*range(7)]
         else:
             assert (row["credible"], row["reason"]) == (None, row["task"])

@@ -172,7 +172,7 @@ class _Buffer:
         self.taught = None if batch.taught is None else views[bins + 1]
 
     def fill(self, batch: _Batch) -> None:
-        """In one copy, without waiting for it."""
+        """Copies the batch to the device in one copy, without waiting for it."""
         gpu = self._bytes.is_cuda
         # PyTorch's cache of pinned memory does not reuse it before it was read
         host = torch.empty(self._bytes.shape, dtype=torch.uint8, pin_memory=gpu)

@@ -351,7 +351,7 @@ def test_tables_show_the_answer_with_its_set_and_what_was_not_needed(finished: W
     for line, kept in ((first, 7), (second, 6), (third, 5)):
         assert f"| {kept} of 12 (" in line
         assert ", 90% " in line
-    assert any("90% 5 to 7: of a search" in note for note in notes)
+    assert any("90% 5 to 7: the answers" in note for note in notes)
     assert "search" in finished.shown(TABLES["min-layers-interval"])[0]
     scores = finished.shown(TABLES["tasks"])
     assert any(line.endswith("| 11 | 1 of 12 | not needed") for line in scores)
