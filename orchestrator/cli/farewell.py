@@ -105,7 +105,7 @@ def _stopped(outcome: Outcome, again: str, retry: str) -> Iterator[str]:
         yield f"stopped after {len(outcome.failed)} failures. Go on with the rest: {again}"
         yield f"Retry the failed trials: {retry}"
     elif outcome.stopped_by == "nothing-learned":
-        yield f"stopped: a full model learned nothing. {outcome.done} done in this run."
+        yield f"stopped: a full model did not learn. {outcome.done} done in this run."
         yield f"Change the recipe, or go on as it is: {again}"
     else:
         by = "Ctrl-C" if outcome.stopped_by == "SIGINT" else outcome.stopped_by

@@ -271,9 +271,9 @@ def test_a_limit_of_hours_ends_a_run(tmp_path: Path) -> None:
 def test_a_full_model_that_learns_nothing_can_end_a_run(tmp_path: Path) -> None:
     save_world(tmp_path, recipe=SHORT | {"learning_rate": 1e-12})
     done = run("run", "sweep.yaml", "--stop-if-nothing-learned", cwd=tmp_path, code=3)
-    advice = r"note .*learned nothing on mood.*Try .*recipe\.(epochs|learning_rate)"
+    advice = r"note .*did not learn mood.*Try .*recipe\.(epochs|learning_rate)"
     assert re.search(advice, done.stderr)
-    assert "a full model learned nothing" in done.stderr
+    assert "a full model did not learn" in done.stderr
     assert "--stop-if-nothing-learned" not in done.stderr.rpartition("go on as it is")[2]
     kept = Store(tmp_path / "lp-sweep-store").read_all("trials", columns=["k"]).rows
     assert kept["k"].to_pylist() == [0]

@@ -69,7 +69,7 @@ def test_a_full_model_that_learns_with_a_later_seed_ends_the_note(
                 queue.done.add(id_)
                 told.append(models.note(work))
     first, still, end, after = told
-    assert "learned nothing on rte" in first.text
+    assert "did not learn rte" in first.text
     assert (end.ends, end.about) == (True, first.about)
     assert re.search(r"learned rte with a later seed.*80\.00", end.text)
     assert (still, after) == (None, None)
