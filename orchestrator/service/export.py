@@ -83,7 +83,7 @@ def prune_model(
     kept = chosen_layers(found.depth, strategy, k, layers)
     how = f"strategy {strategy}" if strategy else "layers named by hand"
     tell(f"{found.name}: {len(kept)} of {found.depth} layers stay, {how}")
-    files = _files_of(found, revision, offline)
+    files = _files_of(found, offline)
     return prune(found, files, kept, how, out=out, force=force, offline=offline, tell=tell)
 
 

@@ -24,7 +24,7 @@ from lp_sweep.storage.specs import TaskKind
 from lp_sweep.trials.data.columns import Rows, feature_names
 from lp_sweep.trials.data.datasource import LoadedTask, doubtful_rows, load_task, text_keys
 from lp_sweep.trials.data.readers import CONLL, column_names, conll_text, read_file, require_columns
-from lp_sweep.trials.data.tasks import TaskSource, file_format, user_task
+from lp_sweep.trials.data.tasks import TaskSource, file_format, user_definition
 from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.kinds.entities import OUTSIDE, is_tag
 
@@ -264,17 +264,15 @@ def _load(
     options: InitOptions, kind: TaskKind, source: TaskSource, labels: tuple[str, ...]
 ) -> LoadedTask:
     files = source.files
-    definition = user_task(
-        name=Path(files["train"]).name,
+    definition = user_definition(
+        Path(files["train"]).name,
         text=options.text,
         label=label_of(options),
         kind=kind,
         metric="accuracy" if kind == "tokens" and not _entities(files["train"], options) else None,
         labels=labels,
         group=options.group if kind == "ranking" else None,
-        train=files["train"],
-        dev=files["dev"],
-    ).definition
+    )
     return load_task(definition, source)
 
 
