@@ -13,7 +13,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lp_sweep.trials.data.batches import EncodedTask
 from lp_sweep.trials.fast.forward import compute_used
 from lp_sweep.trials.fast.networks import PASSES
 from lp_sweep.trials.fast.tokens import Bins, packed_tokens
@@ -26,13 +25,13 @@ from tests.support.families import daily
 from tests.support.fastnets import (
     assert_same_gradients,
     assert_within_1e5,
+    encoded,
     network,
     of_two_texts,
     one_pass,
     setting,
     spelling_the_padding,
     split_of,
-    without_dropout,
 )
 
 HELD = [n for n, f in FAMILY_TABLE.items() if f.unpadded and PASSES[f.unpadded].on_device]
@@ -43,7 +42,7 @@ HELD = [n for n, f in FAMILY_TABLE.items() if f.unpadded and PASSES[f.unpadded].
     [case for case in daily("bert", "roberta", "electra", "distilbert") if case.id in HELD],
 )
 def test_a_pass_is_that_of_the_reference(name: str, tmp_path: Path) -> None:
-    model = without_dropout(network(name, tmp_path)).train()
+    model = network(name, tmp_path).train()
     ragged = split_of([3, 9, 1, 5])
     for split in (
         ragged,
@@ -101,7 +100,7 @@ def test_forty_steps(micro_batch: int, recorder: Stand | None, tmp_path: Path) -
     batches = [draw.permutation(32)[: 2 if step % 7 == 6 else 4] for step in range(40)]
     found = []
     for compute in ("graphs", "reference"):
-        model = without_dropout(network("bert", tmp_path / compute)).train()
+        model = network("bert", tmp_path / compute).train()
         how = setting(compute, micro_batch)
         held = compute == "graphs"
         learn = GraphPass(model, how, recorder) if held else EagerPass(model, how)
@@ -185,13 +184,7 @@ def test_what_a_gpu_holds(tmp_path: Path) -> None:
 
 
 def test_without_a_gpu_a_training_is_that_of_fast(tmp_path: Path) -> None:
-    data = EncodedTask(
-        train=split_of([2 + row % 8 for row in range(13)], seed=5),
-        dev={"validation": split_of([3, 8, 5], seed=4)},
-        label_names=("a", "b"),
-        num_labels=2,
-        from_cache=False,
-    )
+    data = encoded(split_of([2 + row % 8 for row in range(13)], seed=5))
     fast, graphs = (
         finetune(network("bert", tmp_path / compute), data, setting(compute), Saver())
         for compute in ("fast", "graphs")

@@ -4,19 +4,16 @@ has to be deterministic. Shown on a CPU, with the layout that a GPU gets."""
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lp_sweep.storage.errors import UnsupportedDeviceError
 from lp_sweep.storage.specs import Distillation
-from lp_sweep.trials.data.batches import Padding
 from lp_sweep.trials.device import pick_device, precision_used
 from lp_sweep.trials.fast import forward as forward_module
 from lp_sweep.trials.fast import tokens as tokens_module
@@ -26,7 +23,15 @@ from lp_sweep.trials.model.familytable import FAMILIES as FAMILY_TABLE
 from lp_sweep.trials.train.distill import Teaching
 from lp_sweep.trials.train.graphs import GraphPass
 from lp_sweep.trials.train.steps import EagerPass, make_optimizer, train_step
-from tests.support.fastnets import PAD, network, of_two_texts, setting, split_of
+from tests.support.fastnets import (
+    CPU,
+    network,
+    of_two_texts,
+    padding_of,
+    setting,
+    split_of,
+    with_dropout,
+)
 
 # CUDA waits for the first two; the others are sums into places, which are sorts when deterministic
 COSTLY = (
@@ -76,11 +81,8 @@ def like_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def costly(model: Any, compute: Any, split: Any = None, **how: Any) -> set[str]:
-    for module in model.train().modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.1
-    padding = Padding(PAD, 0, model.config.model_type == "xlnet")
-    where = replace(setting(compute, **how), padding=padding)
+    with_dropout(model.train(), 0.1)
+    where = setting(compute, padding=padding_of(model.config.model_type), **how)
     learn = (GraphPass if compute == "graphs" else EagerPass)(model, where)
     optimizer = make_optimizer(model, where.recipe)
     with Costly() as mode:
@@ -117,7 +119,7 @@ def test_a_mask_that_is_not_asked_is_the_same_mask(
 ) -> None:
     model = network(name, tmp_path).eval()
     assert unasked_mask(model, ONES) is not ONES
-    where: Any = (Padding(PAD, 0, False), torch.device("cpu"), "reference")
+    where: Any = (padding_of(), CPU, "reference")
     for lengths in ([3, 9, 5, 17], [6, 6]):
         split, rows = split_of(lengths), np.arange(len(lengths))
         found = forward(model, split, rows, *where)

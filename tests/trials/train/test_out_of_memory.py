@@ -26,8 +26,7 @@ from lp_sweep.trials.device import forget_frames, is_out_of_memory, memory_error
 from lp_sweep.trials.fast.forward import forward
 from lp_sweep.trials.train import steps as passes
 from lp_sweep.trials.worker.resident import resident
-from lp_sweep.trials.worker.run import execute
-from tests.support.plain_jobs import run_profile
+from tests.support.plain_jobs import done, run_profile
 from tests.support.toyworld import PLAIN, jobs, save_world
 
 SMALL = ("recipe.batch_size=2", "recipe.limit_dev=2", "recipe.epochs=1")
@@ -193,7 +192,7 @@ def test_an_error_holds_no_network() -> None:
 
 @pytest.mark.slow
 def test_a_halving_of_before_is_counted(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that was killed had used two of the three: 64 and 32 are not tried again."""
 
@@ -203,29 +202,27 @@ def test_a_halving_of_before_is_counted(
         return forward(model, split, rows, *rest, **how)
 
     monkeypatch.setattr(passes, "forward", full)
-    store = Store(tmp_path, create=True)
     job = {**jobs(world, "k=0", *LARGE)[0], "halvings": 2}
-    assert execute(job, store.location)["status"] == "done"
-    record = store.read("trials", job["id"])[0]
+    record = done(store, job)
     assert (record["micro_batch"], record["out_of_memory_retries"]) == (8, 3)
     assert len(store.names("attempts")) == 1
 
 
 @pytest.mark.slow
-def test_a_profile_halves_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_halves_too(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(split: Any, rows: Any, *rest: Any) -> Any:
         if len(rows) > 20:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
         return to_device(split, rows, *rest)
 
     sweep = save_world(tmp_path, strategies=[{"name": "contribution", "threshold": [0.9]}])
-    job = next(job for job in jobs(sweep) if job["kind"] == "profile")
-    store = Store(tmp_path / "store", create=True)
+    [job] = jobs(sweep)
     whole = run_profile(job)["record"]
     resident().forget()  # else the pass is not made again
     monkeypatch.setattr(batching, "to_device", full)
-    assert execute(job, store.location)["status"] == "done"
-    halved = store.read("profiles", job["id"])[0]
+    halved = done(store, job)
     assert [item["value"] for item in halved["layers"]] == pytest.approx(
         [item["value"] for item in whole["layers"]], abs=1e-6
     )
