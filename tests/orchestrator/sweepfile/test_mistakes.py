@@ -218,6 +218,7 @@ MISLEADING = {
         f"{{name: a, dataset: b/c, revision: '{'0' * 40}', text: t, dev_split: train}}",
         "one split, 'train'",
     ),
+    "two-places": (CLAIMS % ("d.csv", ", dataset: b/c"), "both files and a hub data set"),
     "which-class": (
         CLAIMS % ("d.csv", ", labels: [fraud, ok], metric: f1"),
         "'fraud' and 'ok'.*`positive: 'fraud'` or `positive: 'ok'`",

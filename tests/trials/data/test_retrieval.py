@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -15,10 +16,11 @@ from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import MissingInputError, SpecError
+from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.data.datasource import doubtful_rows, load_task, overlap
 from lp_sweep.trials.data.retrieval import read_collection
-from lp_sweep.trials.data.tasks import UserTask, user_task
+from lp_sweep.trials.data.tasks import TaskSource, user_definition
 from lp_sweep.trials.kinds.rankmetrics import ndcg
 from tests.support.kindworlds import (
     WRITERS,
@@ -32,9 +34,21 @@ from tests.support.plain_jobs import done
 from tests.support.toyworld import jobs
 
 
-def task(folder: Path, tables: dict[str, Table] | None = None, **changes: Any) -> UserTask:
-    files = write(folder, tables or collection())
-    return user_task(name="find", kind="retrieval", **{"text": []} | files | changes)
+class Search(NamedTuple):
+    definition: TaskDefinition
+    source: TaskSource
+
+
+def task(
+    folder: Path,
+    tables: dict[str, Table] | None = None,
+    text: Sequence[str] = (),
+    skip_unjudged: bool = False,
+    **files: str,
+) -> Search:
+    found = write(folder, tables or collection()) | files
+    source = TaskSource(files=found, skip_unjudged=skip_unjudged)
+    return Search(user_definition("find", kind="retrieval", text=text), source)
 
 
 # -- the files
@@ -152,7 +166,7 @@ def test_it_learns_from_the_corpus_and_never_from_queries(tmp_path: Path) -> Non
     WRITERS["jsonl"](
         tmp_path / "own.jsonl", {"a": ["x", "y"], "b": ["z", loaded.dev["queries"].texts[0][0]]}
     )
-    own = task(tmp_path, text=["a", "b"], train=tmp_path / "own.jsonl")
+    own = task(tmp_path, text=["a", "b"], train=str(tmp_path / "own.jsonl"))
     loaded = load_task(*own)
     assert loaded.train.texts[0] == ["x", "y"]
     assert overlap(loaded)[:3] == (1, 0, 9)

@@ -26,7 +26,7 @@ from lp_sweep.storage.store import Store
 from lp_sweep.trials.data.batches import EncodedSplit
 from lp_sweep.trials.data.datasource import LoadedTask, Split, load_task, overlap, prompted
 from lp_sweep.trials.data.encode import load_tokenizer
-from lp_sweep.trials.data.tasks import user_task
+from lp_sweep.trials.data.tasks import TaskSource, user_definition
 from lp_sweep.trials.fast.forward import forward, pooled
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.kinds.embedding import Embedding
@@ -93,11 +93,8 @@ def test_an_answer_is_the_similarity_of_a_pair(
     vectors = np.array(
         [[1, 0], [0, 2], [3, 3], [1, 1], [1, 0], [-5, 0], [0, 0], [1, 1]], np.float32
     )
-    task = user_task(
-        name="sim", kind="embedding", text=["a", "b"], train="t.csv", dev="d.csv",
-        similarity="dot" if dot else None,
-    )  # fmt: skip
-    kind = kind_of(task.definition)
+    similarity = "dot" if dot else None
+    kind = kind_of(user_definition("sim", kind="embedding", text=["a", "b"], similarity=similarity))
     assert kind.answers(vectors) == pytest.approx(answers)
     assert list(kind.targets(np.repeat([4, 5, 6, 7], 2))) == [4, 5, 6, 7]
     # a teacher's vector of three times the length
@@ -340,9 +337,7 @@ def test_a_text_follows_its_prompt(tmp_path: Path, store: Store) -> None:
 
 def test_of_a_pair_each_text_has_its_own(tmp_path: Path) -> None:
     files = write(tmp_path, {"t": {"a": ["x"], "b": ["y"], "s": [1.0]}})
-    made = user_task(
-        name="sim", kind="embedding", text=["a", "b"], label="s", train=files["t"], dev=files["t"],
-        query_prompt="q: ", document_prompt="d: ",
-    )  # fmt: skip
-    loaded = load_task(*made)
-    assert prompted(made.definition, loaded.train, scored=False) == (["q: x"], ["d: y"])
+    prompts = {"query_prompt": "q: ", "document_prompt": "d: "}
+    task = user_definition("sim", kind="embedding", text=["a", "b"], label="s", **prompts)
+    loaded = load_task(task, TaskSource(files={"train": files["t"], "validation": files["t"]}))
+    assert prompted(task, loaded.train, scored=False) == (["q: x"], ["d: y"])
