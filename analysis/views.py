@@ -11,25 +11,18 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from graphlib import TopologicalSorter
-from importlib.resources import files
 from typing import Any, NamedTuple
 
 import duckdb
 
+from lp_sweep.analysis.sqlfiles import VIEWS, view_sql
 from lp_sweep.storage.catalog import Catalog, Foreseen, open_catalog
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.reading import ctrl_c
 from lp_sweep.storage.schema import TRIALS
 from lp_sweep.storage.store import Store
 
-_FOLDER = files("lp_sweep.analysis") / "sql"
-VIEWS = tuple(sorted(file.name[:-4] for file in _FOLDER.iterdir() if file.name.endswith(".sql")))
 _SHARED = ("cells", "task_table", "strategy_table")  # read by other views, by some twice
-
-
-def view_sql(name: str) -> str:
-    """The SQL text of a view."""
-    return (_FOLDER / f"{name}.sql").read_text(encoding="utf-8")
 
 
 class _Read(NamedTuple):

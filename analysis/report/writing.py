@@ -30,7 +30,8 @@ from lp_sweep.analysis.notes import GLOSSARY, LEARNED_NOTHING
 from lp_sweep.analysis.raw import to_csv
 from lp_sweep.analysis.report.gather import FIRST, Live, gather
 from lp_sweep.analysis.report.page import Page
-from lp_sweep.analysis.views import VIEWS, open_views
+from lp_sweep.analysis.sqlfiles import VIEWS
+from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.folder import Folder
 from lp_sweep.storage.places import expanded

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from lp_sweep.analysis.sqlfiles import VIEWS
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.orchestrator.cli import completion
 from lp_sweep.orchestrator.cli.interrupt import ends_promptly
@@ -33,7 +34,10 @@ from lp_sweep.storage.places import node_folder
 app = typer.Typer()
 
 
-@app.command()
+@app.command(
+    help=f"Query the store in SQL (DuckDB, read-only). Views: {' '.join(VIEWS)}.\n\n"
+    'Example: lp-sweep query "SELECT strategy, k, avg(score) FROM cells GROUP BY ALL"'
+)
 def query(
     sql: Annotated[str, typer.Argument(help="One SELECT over the views; `-` reads stdin.")],
     store: StoreOption = None,
@@ -42,12 +46,6 @@ def query(
     form: FormatOption = Format.table,
     as_json: JsonOption = False,
 ) -> None:
-    """Query the store in SQL (DuckDB, read-only). Views: trials cells epochs layers predictions
-    attempts min_layers task_table strategy_table random_control speed_table
-    embedding_table recipe_differences.
-
-    Example: lp-sweep query "SELECT strategy, k, avg(score) FROM cells GROUP BY ALL"
-    """
     from lp_sweep.analysis.render import render_rows
     from lp_sweep.analysis.views import open_views
 

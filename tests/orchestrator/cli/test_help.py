@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
+from lp_sweep.analysis.views import VIEWS
 from lp_sweep.orchestrator.cli.__main__ import app
 from lp_sweep.orchestrator.cli.root import (
     ENVIRONMENT,
@@ -98,6 +99,10 @@ def test_help_of_a_command_is_its_help(tmp_path: Path) -> None:
     unknown = sweep("help", "tabel", cwd=tmp_path)
     assert (unknown.returncode, unknown.stdout) == (2, "")
     assert re.search(r"tabel.*table", unknown.stderr)
+
+
+def test_help_of_query_lists_every_view() -> None:
+    assert {*VIEWS} <= {*re.findall(r"\w+", COMMANDS["query"].help)}
 
 
 def test_no_command_and_no_option_is_lost() -> None:
