@@ -138,8 +138,7 @@ class Results:
         `task`, as a folder that plain transformers loads. Name the sweep `file` and `data_dir`
         (GLUE) if model or data are local. Raises SpecError if the smallest is not known yet,
         ExportError if the folder does not answer as recorded."""
-        from lp_sweep.orchestrator.export.choice import Asked
-        from lp_sweep.orchestrator.export.trialfolder import ExportOptions
+        from lp_sweep.orchestrator.export.options import Asked, ExportOptions
         from lp_sweep.orchestrator.service.export import export_trial
 
         asked = ExportOptions(

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lp_sweep.orchestrator.export.trialfolder import ExportOptions
+from lp_sweep.orchestrator.export.options import ExportOptions
 from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.service.store import existing, history
 from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError, StoreError
@@ -16,8 +16,8 @@ from lp_sweep.storage.printable import say
 from lp_sweep.storage.store import Store
 
 if TYPE_CHECKING:
-    from lp_sweep.orchestrator.export.choice import Asked as Best
     from lp_sweep.orchestrator.export.choice import Chosen
+    from lp_sweep.orchestrator.export.options import Asked as Best
     from lp_sweep.orchestrator.export.prunedfolder import Pruned
     from lp_sweep.orchestrator.export.trialfolder import Exported
     from lp_sweep.orchestrator.inputs.models import ModelInput

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ import pyarrow as pa
 from pyarrow import csv
 from pyarrow import parquet as pq
 
+from lp_sweep.orchestrator.service.initoptions import InitOptions
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import listed, shown
 from lp_sweep.storage.specs import TaskKind
@@ -34,25 +34,6 @@ MOST_CLASSES = 20  # with numbers as names; more distinct numbers are measuremen
 UNBALANCED = 0.75  # the share of the largest class from which accuracy says little
 LENGTHS = (32, 64, 128, 256, 512)  # tokens
 TOKENS_A_WORD = 1.5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InitOptions:
-    """The options of `init`. `text` and `label` name columns of `data`."""
-
-    file: Path = Path("sweep.yaml")
-    data: Path | None = None
-    dev: Path | None = None  # your own dev set: nothing is split
-    text: Sequence[str] = ()
-    label: Sequence[str] = ()  # several columns hold 0 and 1
-    group: str | None = None  # rows with the same value stay on one side
-    kind: TaskKind | None = None  # None: guessed from the labels
-    corpus: Path | None = None  # documents to search, with queries and judgements
-    queries: Path | None = None
-    qrels: Path | None = None
-    model: str | None = None  # None: the usual one of the kind
-    full: bool = False
-    force: bool = False
 
 
 class RowFile(NamedTuple):

@@ -261,7 +261,8 @@ def test_a_limit_of_hours_ends_a_run(tmp_path: Path) -> None:
     assert re.search(r"this run has used 0\.\d\d hours; the next one starts counting", done.stderr)
     last = done.stderr.splitlines()[-1]
     assert "stopped by max-hours: 0 done in this run. Go on: lp-sweep run sweep.yaml" in last
-    assert last.endswith(" --max-hours 0.0 --offline --inline")
+    assert " --offline --inline " in last
+    assert last.endswith(" --max-hours 0.0")
     assert not re.search("--(address|cluster|max-cost)", last)
     told = json.loads(done.stdout)
     assert told["stopped_by"] == "max-hours"
@@ -284,6 +285,20 @@ def test_a_limit_of_failures_ends_a_run(tmp_path: Path) -> None:
     done = run("run", "sweep.yaml", "--max-failures", "2", cwd=tmp_path, code=1)
     assert "stopped after 2 failures. Go on with the rest: lp-sweep run" in done.stderr
     assert len(Store(tmp_path / "lp-sweep-store").names("attempts")) == 2
+
+
+def test_a_stopped_retry_goes_on_with_its_trials_and_limits(tmp_path: Path) -> None:
+    save_world(tmp_path, seeds=[1, 2, 3], recipe=DIVERGING, strategies=FULL)
+    run("run", "sweep.yaml", cwd=tmp_path, code=1)
+    failed = Store(tmp_path / "lp-sweep-store").read_all("attempts").rows["trial_id"].to_pylist()
+    limits = ["--max-failures", "1", "--fail-fast"]
+    done = run("retry", "sweep.yaml", *failed[:2], *limits, cwd=tmp_path, code=1)
+    (again,) = re.findall("Go on with the rest: (.*)", done.stderr)
+    (left,) = {*failed[:2]} - {*re.findall(r"failed: (\S+) \(", done.stderr)}
+    assert again.startswith(f"lp-sweep retry sweep.yaml {left} --store ")
+    assert again.endswith(" --fail-fast --max-failures 1")
+    done = run("retry", "sweep.yaml", "--type", "diverged", *limits, cwd=tmp_path, code=1)
+    assert "Go on with the rest: lp-sweep retry sweep.yaml --type diverged --store" in done.stderr
 
 
 def test_a_failed_trial_ends_no_run_and_is_left_alone_but_by_retry(tmp_path: Path) -> None:

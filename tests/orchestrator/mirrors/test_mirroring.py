@@ -9,9 +9,9 @@ from threading import Event
 import pytest
 
 from lp_sweep.orchestrator.engine.progress import PlainReporter
+from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.mirrors.copying import MirroredRun
 from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirrorKind
-from lp_sweep.orchestrator.service.request import Request
 from lp_sweep.orchestrator.watch import mirroring
 from lp_sweep.orchestrator.watch.mirroring import LiveMirror, MirroringReporter
 from lp_sweep.storage.errors import LpSweepError
@@ -126,8 +126,8 @@ def test_only_trials_that_ended_are_handed_on(
 
 
 def test_the_command_that_goes_on_names_the_mirrors(store: Store) -> None:
-    request = Request("sweep.yaml", [], None, None, False)
-    again = request.again("run", store, {"--mirror": ["mlflow", "wandb"], "--max-hours": None})
+    options = RunOptions(store=store.location, mirrors=(MirrorKind.mlflow, MirrorKind.wandb))
+    again = options.again("run")
     assert again.endswith(f" --store {store.location} --mirror mlflow --mirror wandb")
 
 
