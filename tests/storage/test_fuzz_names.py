@@ -145,12 +145,8 @@ def test_no_name_reaches_the_screen_raw(
 
 def shortened(folder: Path, text: str, number: int) -> None:
     """One line, printable, of bounded length; what is harmless stays as it is."""
-    for line in (
-        short(text),
-        shown(text),
-        shown(text.encode("utf-8", "replace")),
-        listed([text] * 30),
-    ):
+    in_bytes = shown(text.encode("utf-8", "replace"))
+    for line in (short(text), shown(text), in_bytes, listed([text] * 30)):
         assert line.isprintable()
         assert len(line) <= 2000
         line.encode()
@@ -190,14 +186,7 @@ def test_a_folder_of_the_store_stays_inside(tmp_path: Path) -> None:
 
 
 NO_STORES = [
-    "gs://bucket/x",
-    "file:///x",
-    "s3:/x",
-    "S3://b/x",
-    "~no-such-user/x",
-    "a\0b",
-    "",
-    "/proc/x",
+    *("gs://bucket/x", "file:///x", "s3:/x", "S3://b/x", "~no-such-user/x", "a\0b", "", "/proc/x")
 ]
 
 
