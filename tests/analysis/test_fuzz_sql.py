@@ -171,7 +171,10 @@ def statements() -> st.SearchStrategy[str]:
     "examples", [50, pytest.param(20_000, marks=pytest.mark.slow)], ids=["everyday", "long"]
 )
 def test_statements(world: World, examples: int) -> None:
-    run(examples, lambda sql: world.ask(sql), sql=statements())
+    def law(sql: str) -> None:
+        world.ask(sql)
+
+    run(examples, law, sql=statements())
 
 
 # -- bounds

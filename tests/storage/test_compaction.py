@@ -161,9 +161,7 @@ def damage(store: Store, table: str, at: float) -> str:
     return path
 
 
-def test_a_damaged_pack_loses_only_its_damaged_row_groups(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_damaged_row_groups_are_lost(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "_GROUP_ROWS", 5)
     names = fill(store, 50)
     compact(store, settle=0)
@@ -235,9 +233,7 @@ def test_an_unreadable_pack_is_named_and_never_in_the_way(
     assert store.files.read(path) == spoilt
 
 
-def test_a_pack_that_did_not_arrive_whole_costs_nothing(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_torn_pack_costs_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     names = fill(store, 4)
     write = type(store.files).write
     monkeypatch.setattr(

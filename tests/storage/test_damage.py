@@ -98,9 +98,7 @@ def test_every_single_flipped_bit_is_noticed(record: bytes, every: int) -> None:
     "examples",
     [pytest.param(40, id="everyday"), pytest.param(1000, id="long", marks=pytest.mark.slow)],
 )
-def test_a_damaged_pack_gives_no_row_that_was_not_written(
-    pack: tuple[Store, str, bytes], examples: int
-) -> None:
+def test_a_damaged_pack_invents_no_row(pack: tuple[Store, str, bytes], examples: int) -> None:
     store, path, content = pack
     whole = parquet.decode(content, "trials").to_pylist()
 

@@ -165,9 +165,7 @@ test_quoting = fuzz(
 )
 
 
-def test_a_terminal_of_another_encoding_gets_what_it_can_show(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_terminal_of_another_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii", newline="\n"))
     emit("90.0 ±1.2 日本 \udcff")

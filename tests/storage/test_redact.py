@@ -68,7 +68,7 @@ LOOKS = (
     form=st.sampled_from(IN_ARGUMENTS),
     secret=SECRETS,
 )
-def test_a_secret_never_comes_out_of_a_command_line(
+def test_a_secret_never_leaves_a_command_line(
     before: list[str], after: list[str], form: list[str], secret: str
 ) -> None:
     planted = [part.format(secret) for part in form]
@@ -78,9 +78,7 @@ def test_a_secret_never_comes_out_of_a_command_line(
 
 
 @given(before=WORDS, after=WORDS, form=st.sampled_from(IN_TEXT), secret=SECRETS)
-def test_a_secret_never_comes_out_of_a_text(
-    before: str, after: str, form: str, secret: str
-) -> None:
+def test_a_secret_never_leaves_a_text(before: str, after: str, form: str, secret: str) -> None:
     shown = redact_text(f"{before} {form.format(secret)} {after}", NONE)
     assert secret not in shown
     assert secret[:6] not in shown

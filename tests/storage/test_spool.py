@@ -212,9 +212,7 @@ def test_a_record_that_the_store_has_is_not_written_again(tmp_path: Path, store:
     assert store.read("trials", torn)[0]["last"] == 0.51, "a torn one is replaced"
 
 
-def test_predictions_go_before_the_record_and_its_checkpoint_goes(
-    tmp_path: Path, store: Store
-) -> None:
+def test_predictions_go_first_and_the_checkpoint_goes(tmp_path: Path, store: Store) -> None:
     """A flush that breaks off leaves no record without its predictions."""
     (name,) = fill(tmp_path, store)
     (tmp_path / "file").write_bytes(b"x")
@@ -232,9 +230,7 @@ def test_predictions_go_before_the_record_and_its_checkpoint_goes(
     assert store.listing("checkpoints") == []
 
 
-def test_another_store_and_what_is_written_just_now_are_left_alone(
-    tmp_path: Path, store: Store
-) -> None:
+def test_another_store_and_new_files_are_left_alone(tmp_path: Path, store: Store) -> None:
     fill(tmp_path, store)
     other = Store(tmp_path / "other", create=True)
     assert flush(other, tmp_path / "cache") == Flushed(sent=0, waiting=0)

@@ -311,9 +311,7 @@ ASKED_WHILE_AWAY: dict[str, Callable[[Store], Any]] = {
 
 
 @pytest.mark.parametrize("ask", ASKED_WHILE_AWAY.values(), ids=ASKED_WHILE_AWAY.keys())
-def test_a_store_that_comes_back_within_the_patience(
-    tmp_path: Path, ask: Callable[[Store], Any]
-) -> None:
+def test_a_store_that_comes_back_in_time(tmp_path: Path, ask: Callable[[Store], Any]) -> None:
     store = Store(tmp_path / "store", create=True, patience=15)
     store.put("trials", "t1-a", [trial("t1-a")])
     (tmp_path / "store").rename(tmp_path / "away")
@@ -359,9 +357,7 @@ def test_two_processes_write_one_record_while_a_third_reads(tmp_path: Path) -> N
     assert everything(store) == {"t1-a.parquet"}
 
 
-def test_a_file_half_written_is_never_listed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_written_files_are_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path, create=True)
     sync, looked = os.fsync, []
 

@@ -141,9 +141,7 @@ def test_there_is_no_such_bucket_and_none_is_made(s3_location: str, s3_endpoint:
         (301, "PermanentRedirect", "in another region.*region=REGION"),
     ],
 )
-def test_what_a_server_refuses_is_said_with_a_next_step(
-    status: int, code: str, message: str
-) -> None:
+def test_a_refusal_of_a_server_has_a_next_step(status: int, code: str, message: str) -> None:
     body = f"<Error><Code>{code}</Code><Message>No.</Message></Error>".encode()
     with answering(lambda handler: say(handler, status, body)) as host:
         location = f"s3://{BUCKET}/p?endpoint_override={host}&scheme=http"
@@ -215,9 +213,7 @@ def test_a_large_write_that_is_cut_off_leaves_what_was_there(
 
 
 @own_server
-def test_a_download_that_is_cut_off_leaves_nothing(
-    s3_location: str, s3_endpoint: str, tmp_path: Path
-) -> None:
+def test_a_cut_download_leaves_nothing(s3_location: str, s3_endpoint: str, tmp_path: Path) -> None:
     direct = Store(s3_location, create=True)
     (tmp_path / "source").write_bytes(b"x" * LARGE)
     direct.put_file("checkpoints", "c", tmp_path / "source")
