@@ -3,7 +3,9 @@ through the real store and SQL."""
 
 from __future__ import annotations
 
+import itertools
 import math
+import random
 import tempfile
 from collections import Counter
 from collections.abc import Iterable
@@ -403,6 +405,42 @@ def test_a_name_that_neither_side_has(fake: FakeSweep) -> None:
 
 
 # --- how far apart is the same
+
+
+def planted(fake: FakeSweep, *, pruning_matters: bool) -> list[Compared]:
+    """BERT's rows of Table 1 with some noise, or with the score of all layers at every depth."""
+    numbers = [n for n in printed(1, "score") if n.model == "bert-base-cased"]
+    full = {n.task: n.value for n in numbers if n.k == 0}
+    rng = random.Random(1)
+    for seed, n in itertools.product(range(2), numbers):
+        score = n.value if pruning_matters else full[n.task]
+        fake.cell(
+            model=n.model, depth=DEPTHS[n.model], k=n.k, task=str(n.task), seed=seed,
+            score=score + rng.gauss(0, 0.25), dev_examples=DEV_ROWS[str(n.task)],
+        )  # fmt: skip
+    with open_views(fake.publish()) as catalog:
+        return [item for item in compare(catalog, 1) if item.model == "bert-base-cased"]
+
+
+def test_pruning_without_effect_does_not_read_as_agreement(fake: FakeSweep) -> None:
+    compared = planted(fake, pruning_matters=False)
+    far = [item for item in compared if item.k and abs(item.difference or 0) > MARGIN]
+    near = [item for item in compared if item.verdict == "agrees"]
+    assert len(far) > len(compared) / 3
+    assert {item.verdict for item in far} == {"cannot tell", "differs"}
+    assert check(compared)
+    assert len(near) < len(compared) / 7
+    assert {item.column for item in near} <= {"QQP", "MNLI", "QNLI"}  # of thousands of rows
+
+
+def test_the_papers_own_numbers_agree_where_the_rows_can_tell_and_never_differ(
+    fake: FakeSweep,
+) -> None:
+    compared = planted(fake, pruning_matters=True)
+    assert {item.verdict for item in compared} == {"agrees", "cannot tell"}
+    agreeing = {item.column for item in compared if item.verdict == "agrees"}
+    assert "QQP" in agreeing
+    assert not agreeing & {"RTE", "MRPC", "SST-2"}
 
 
 def test_the_spread_over_seeds_is_measured_and_the_assumed_one_fades() -> None:
