@@ -168,6 +168,11 @@ def test_a_name_that_is_a_path_is_refused(store: Store, tmp_path: Path) -> None:
         for ask in asked:
             with pytest.raises(StoreError, match="Choose a plain name"):
                 ask(name)
+    for folder in ("../../..", "a/../../..", "..", "/", "", ".", "a//b", "a\\b", "a\0b"):
+        with pytest.raises(StoreError, match="can't be a folder of a store"):
+            store.listing(f"weights/{folder}")
+        with pytest.raises(StoreError, match="can't be a folder of a store"):
+            store.delete(f"weights/{folder}", "config.json")
     assert everything(store) == set()
 
 
