@@ -3,7 +3,7 @@
     python -m benchmarks.driver_overhead [--trials 100 1000 10000] --out driver-overhead.json
 
 A real `lp-sweep run` on a local Ray, its trials replaced by ones that make a record at once (as
-tests/orchestrator/engine/test_scale.py does it). The CPU seconds are those of the driver's process
+tests/orchestrator/engine/test_driver.py does it). The CPU seconds are those of the driver's process
 alone, from when a tenth of the trials is recorded to the end: the start of Ray is not in them.
 """
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError
 from lp_sweep.storage.printable import shown
 from tests.support.fuzzing import assert_good_message
@@ -205,11 +204,6 @@ def test_a_mistake_in_an_override_names_it(tmp_path: Path, override: str, nouns:
     assert re.search(nouns, said), said
 
 
-def test_an_override_in_the_place_of_the_file() -> None:
-    with pytest.raises(SpecError, match=r"'task=rte'.*override.*sweep.yaml task=rte"):
-        load_sweep(Path("task=rte"))
-
-
 CLAIMS = "{name: claims, train: t.csv, dev: %s, text: text%s}"
 MISLEADING = {
     "one-link": (CLAIMS % ("link.csv", ""), "claims.*one file.*link.csv.*other rows"),
@@ -268,14 +262,12 @@ def test_a_model_that_can_not_be_pruned_is_refused(
     assert re.match(rf"{file}:\d: .*{nouns}", said), said
 
 
-def test_greedy_needs_labels_and_an_embedding_has_none(tmp_path: Path) -> None:
+def test_greedy_needs_labels_and_a_teacher_must_be_a_classifier(tmp_path: Path) -> None:
     text = with_line(5, f"tasks: [{SIM}}}]").replace("name: top", "name: greedy")
     assert re.search(
         r"yaml:7: .*'greedy'.*labels.*'sim'.*`drop`", mistake(make_inputs(tmp_path, text))
     )
 
-
-def test_a_teacher_must_be_a_classifier(tmp_path: Path) -> None:
     make_model(tmp_path / "taught")
     said = mistake(make_inputs(tmp_path, with_line(9, "distill: [{from: ./taught}]")))
     assert re.search(r"yaml:9: .*'./taught'.*models:", said), said
