@@ -163,7 +163,7 @@ def ctrl_c(*_: Any, **__: Any) -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def _as_in_a_terminal() -> Any:
     """A shell's background job inherits an ignored SIGINT."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -177,6 +177,7 @@ NOTHING_YET = (
 )
 
 
+@pytest.mark.usefixtures("_as_in_a_terminal")
 @pytest.mark.parametrize(
     ("room", "step", "said"),
     [
