@@ -15,6 +15,7 @@ import platform
 import resource
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -76,6 +77,26 @@ def precision_used(wanted: str, device: torch.device) -> str:
 def records_graphs(device: torch.device) -> bool:
     """Whether training steps can be CUDA graphs. They are untested on AMD GPUs."""
     return device.type == "cuda" and torch.version.hip is None
+
+
+@contextmanager
+def noted_waits() -> Iterator[list[str]]:
+    """Notes, as `file:line`, where the host waits for the GPU inside. PyTorch finds most places."""
+    found: list[str] = []
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        said.clear()  # PyTorch warns of the mode itself
+        try:
+            yield found
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+    for item in said:
+        waits = "called a synchronizing CUDA operation" in str(item.message)
+        found += [f"{item.filename}:{item.lineno}"] * waits
+        if before or not waits:
+            warnings.warn_explicit(item.message, item.category, item.filename, item.lineno)
 
 
 def onto(array: np.ndarray, device: torch.device) -> torch.Tensor:

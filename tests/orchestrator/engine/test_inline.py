@@ -18,8 +18,9 @@ from lp_sweep.orchestrator.cli.store import states_text
 from lp_sweep.orchestrator.engine import connection
 from lp_sweep.orchestrator.service.store import sweep_states
 from lp_sweep.storage import underway
-from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.errors import GraphRecordingError, SpecError
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.worker import run as worker
 from tests.support.faults import assert_equal, wait_for
 from tests.support.faults import sweep as started
 from tests.support.program import Done, record_path, sweep
@@ -94,6 +95,27 @@ def test_the_quickstart_needs_no_ray(tmp_path: Path) -> None:
     assert "nothing was missing" in again.stderr, "its own store is the default there"
     again = new_process(tmp_path, _WITHOUT_RAY, "quickstart", *small)
     assert "nothing was missing" in again.stderr
+
+
+def test_where_no_graph_can_be_recorded_the_next_run_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first failure ends the run, since its process is unfit."""
+    save_world(tmp_path, strategies=[{"name": "top", "k": [0, 2]}], recipe=SHORT)
+    real, graphs = worker.run_trial, []
+
+    def refused(job: Any, attempt: Any) -> Any:
+        graphs.append(attempt.graphs)
+        if attempt.graphs:
+            raise GraphRecordingError("a CUDA graph could not be recorded")
+        return real(job, attempt)
+
+    monkeypatch.setattr(worker, "run_trial", refused)
+    assert "stopped by device" in run("run", "sweep.yaml", cwd=tmp_path, code=3).stderr
+    run("run", "sweep.yaml", cwd=tmp_path)
+    assert graphs == [True, False, False]
+    (attempt,) = Store(tmp_path / "lp-sweep-store").read_all("attempts").rows.to_pylist()
+    assert (attempt["error_type"], attempt["final"]) == ("graph_not_recorded", False)
 
 
 def test_the_quickstart_overwrites_nothing(tmp_path: Path) -> None:
