@@ -150,7 +150,7 @@ def reproducible(threads: int | None, *, strict: bool = False) -> Iterator[None]
 
     `strict`: an operation without a deterministic kernel raises NotDeterministicError. Otherwise
     PyTorch takes another kernel; the backward pass of attention on CUDA always has one.
-    cuDNN's attention is off: it plans for 23 to 70 ms at each new shape.
+    cuDNN's attention is off: it makes a plan for each new shape, and most batches have one.
 
     In this mode PyTorch also fills every new tensor with NaN, to reveal reads of unwritten memory.
     That costs time, and there are no such reads (tests/trials/worker/test_run.py), so it is off.
@@ -235,12 +235,16 @@ def forget_frames(error: BaseException) -> None:
 
 
 def free_memory() -> None:
-    """Return unreferenced memory to the system."""
+    """Return unreferenced memory to the system. No training may be under way."""
     _set_imports_aside()
     gc.collect()
     with suppress(OSError, AttributeError):  # glibc keeps freed memory otherwise
         ctypes.CDLL(None).malloc_trim(0)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        # PyTorch keeps one for each stream, and each training with CUDA graphs has its own stream.
+        # They must not go while a graph lives, which reads and writes them
+        with suppress(AttributeError):  # not public
+            torch._C._cuda_clearCublasWorkspaces()
         torch.cuda.empty_cache()
 
 
