@@ -259,6 +259,21 @@ def test_a_trial_without_a_recording_runs_again_without_graphs(
     assert store.read("trials", job["id"])[0]["compute_used"] == "packed"
 
 
+@pytest.mark.parametrize(("rows", "number"), [(7, 7), (8, 8), (9, 10), (10, 10), (11, 12)])
+def test_a_large_number_of_bins_is_even(rows: int, number: int) -> None:
+    bins = Bins.packed(split_of([20] * rows), np.arange(rows), 20, filler=99, type_filler=0)
+    assert bins.number == number
+    assert [len(array) for array in (bins.ids, bins.positions, bins.owner)] == [20 * number] * 3
+
+
+def test_a_bin_of_fillers_changes_nothing(tmp_path: Path) -> None:
+    model, split = without_dropout(network("bert", tmp_path)).train(), split_of([20] * 9)
+    loss, found = one_pass(GraphPass(model, setting("graphs")), split, np.arange(9))
+    expected_loss, expected = one_pass(EagerPass(model, setting("reference")), split, np.arange(9))
+    assert loss == pytest.approx(expected_loss, abs=1e-5)
+    assert_same_gradients(found, expected)
+
+
 @given(
     lengths=st.lists(st.integers(1, 20), min_size=1, max_size=12),
     draw=st.randoms(use_true_random=False),
@@ -276,6 +291,7 @@ def test_rows_lie_in_bins_each_by_itself(lengths: list[int], draw: Any) -> None:
     assert (bins.owner >= 0).sum() == sum(lengths)
     assert (bins.ids[bins.owner < 0] == 99).all()
     used = (bins.owner.reshape(-1, 20) >= 0).sum(1)
+    used = used[: 1 + np.flatnonzero(used)[-1]]  # a bin of fillers is the last
     assert all(one + other > 20 for one, other in pairwise(used))  # first fit
     mask = packed_tokens(bins.number, 20, *map(torch.from_numpy, bins.arrays())).groups[0].mask
     assert mask is not None
