@@ -15,10 +15,10 @@ from lp_sweep.trials.measures.pairs import Rule
 from lp_sweep.trials.train import finetune as finetuning
 from lp_sweep.trials.train import steps as passes
 from lp_sweep.trials.train.graphs import GraphPass
-from lp_sweep.trials.train.steps import EagerPass, make_optimizer, train_step
+from lp_sweep.trials.train.steps import train_step
 from lp_sweep.trials.worker import checkpoint
 from lp_sweep.trials.worker.run import execute
-from tests.support.fastnets import network, setting, split_of, without_dropout
+from tests.support.fastnets import assert_graphs_learn_alike, network, setting, split_of
 from tests.support.plain_jobs import run_speed, run_trial
 from tests.support.toyworld import jobs, save_world
 
@@ -90,23 +90,7 @@ def test_a_checkpoint_on_cuda_goes_on_with_the_same_result(
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "electra"])
 def test_a_graph_learns_as_the_reference_does(name: str, tmp_path: Path) -> None:
-    """Forty steps, with rows of many lengths, and batches that are not full."""
-    draw, gpu = np.random.default_rng(3), torch.device("cuda")
-    split = split_of([int(n) for n in draw.integers(1, 20, 32)])
-    batches = [draw.permutation(32)[: 3 if step % 7 == 6 else 4] for step in range(40)]
-    losses, weights = [], []
-    for kind, compute in ((GraphPass, "graphs"), (EagerPass, "reference")):
-        model = without_dropout(network(name, tmp_path / compute)).train().to(gpu)
-        learn = kind(model, setting(compute, device=gpu))
-        optimizer = make_optimizer(model, learn.setting.recipe, capturable=kind is GraphPass)
-        losses.append(
-            [float(train_step(learn, optimizer, split, b, i)) for i, b in enumerate(batches)]
-        )
-        weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
-        if isinstance(learn, GraphPass):
-            assert {2, 3} <= set(learn._held), "no graph was recorded"
-    torch.testing.assert_close(losses[0], losses[1], atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(weights[0], weights[1], atol=1e-3, rtol=0)
+    assert_graphs_learn_alike(name, tmp_path, torch.device("cuda"))
 
 
 def test_a_trial_by_graphs_says_so_and_its_seed_fixes_the_result(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lp_sweep.storage.errors import GraphRecordingError
+from lp_sweep.storage.specs import Distillation, TaskDefinition
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.data.batches import EncodedTask
 from lp_sweep.trials.device import noted_waits
 from lp_sweep.trials.fast.forward import compute_used
 from lp_sweep.trials.fast.networks import PASSES
 from lp_sweep.trials.fast.tokens import Bins, packed_tokens
+from lp_sweep.trials.kinds.embedding import COSENT, IMITATE_SIMILARITIES, IN_BATCH
 from lp_sweep.trials.model.familytable import FAMILIES as FAMILY_TABLE
 from lp_sweep.trials.train import finetune as finetuning
+from lp_sweep.trials.train.distill import Teaching
 from lp_sweep.trials.train.finetune import Saver, finetune
 from lp_sweep.trials.train.graphs import CudaRecorder, GraphPass, Recorded, Run, refuse_recording
 from lp_sweep.trials.train.steps import EagerPass, make_optimizer, set_rate, train_step
@@ -33,6 +37,8 @@ from lp_sweep.trials.worker.run import execute
 from tests.support.everyday import few
 from tests.support.families import daily
 from tests.support.fastnets import (
+    KEY_BIASES,
+    assert_graphs_learn_alike,
     assert_same_gradients,
     assert_within_1e5,
     network,
@@ -71,7 +77,6 @@ def test_a_pass_is_that_of_the_reference(name: str, tmp_path: Path) -> None:
 
 
 RECIPE = setting("graphs").recipe
-KEY_BIAS = "key.bias"  # its true gradient is 0, and AdamW makes full steps of the rounding
 
 
 class Stand:
@@ -122,10 +127,41 @@ def test_forty_steps(micro_batch: int, recorder: Stand | None, tmp_path: Path) -
         for step, rows in enumerate(batches):
             set_rate(optimizer, how.recipe, step, len(batches))
             losses.append(float(train_step(learn, optimizer, split, rows, step)))
-        weights = [p.detach().flatten() for n, p in model.named_parameters() if KEY_BIAS not in n]
-        found.append((np.array(losses), torch.cat(weights).numpy()))
+        own = [p.detach() for n, p in model.named_parameters() if not n.endswith(KEY_BIASES)]
+        found.append((np.array(losses), torch.cat([p.flatten() for p in own]).numpy()))
     for one, other in zip(*found, strict=True):
         assert_within_1e5(one, other)
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "electra"])
+def test_a_graph_learns_as_the_reference_does(name: str, tmp_path: Path) -> None:
+    stand = Stand()
+    assert_graphs_learn_alike(name, tmp_path, recorder=stand)
+    assert stand.did.count("launch") > 10
+
+
+# pairs whose texts share a batch: a batch has twice as many rows as examples
+_PAIRS = TaskDefinition(text_columns=("a", "b"), kind="embedding", pooling="mean")
+
+
+@pytest.mark.parametrize("loss", [COSENT, IN_BATCH, IMITATE_SIMILARITIES])
+def test_a_loss_over_pairs_is_recorded(loss: str, tmp_path: Path) -> None:
+    labels = np.array([0, 0, 1, 1, 3, 3, 2, 2], np.float32)
+    split = replace(split_of([3, 9, 1, 5, 7, 2, 8, 4]), labels=labels)
+    losses = []
+    for compute in ("graphs", "reference"):
+        model, stand = without_dropout(network("bert", tmp_path / compute)).train(), Stand()
+        teaching = None
+        if loss == IMITATE_SIMILARITIES:
+            taught = np.random.default_rng(0).normal(size=(8, model.config.hidden_size))
+            teaching = Teaching(settings=Distillation(alpha=1.0), logits=np.float32(taught))
+        how = setting(compute, definition=_PAIRS, loss=loss, teaching=teaching)
+        learn = GraphPass(model, how, stand) if compute == "graphs" else EagerPass(model, how)
+        optimizer, rows = make_optimizer(model, how.recipe), np.arange(4 * how.rows_together)
+        losses.append([float(train_step(learn, optimizer, split, rows, step)) for step in range(3)])
+        if compute == "graphs":
+            assert stand.did == ["warm-up", "record", "launch", "launch"]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
 def test_a_step_is_recorded_when_its_number_of_bins_comes_again(tmp_path: Path) -> None:
