@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +103,33 @@ def test_a_trial_by_graphs_says_so_and_its_seed_fixes_the_result(tmp_path: Path)
     assert first["record"]["train_losses"] == second["record"]["train_losses"]
     assert first["predictions"] == second["predictions"]
     assert first["record"]["last"] > first["record"]["majority"]
+
+
+def test_a_step_that_waits_is_noted_and_cannot_be_recorded() -> None:
+    """In a process of its own, which can't use the device afterwards."""
+    program = """
+import torch
+from lp_sweep.storage.errors import GraphRecordingError
+from lp_sweep.trials.train.graphs import CudaRecorder
+
+def run():
+    torch.ones(1, device="cuda").item()
+    return torch.zeros((), device="cuda")
+
+recorder, current = CudaRecorder(torch.device("cuda")), torch.cuda.current_stream()
+recorder.warm_up(run)
+assert len(recorder.waits) == 1, recorder.waits
+try:
+    recorder.record(run)
+except GraphRecordingError as error:
+    print(error)
+assert torch.cuda.current_stream() == current
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "could not be recorded: CUDA error" in done.stdout
 
 
 def test_dropout_of_a_graph_is_drawn_anew_for_each_step(tmp_path: Path) -> None:
