@@ -17,8 +17,9 @@ from lp_sweep.orchestrator.cli.store import states_text
 from lp_sweep.orchestrator.engine import connection
 from lp_sweep.orchestrator.service.store import sweep_states
 from lp_sweep.storage import underway
-from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.errors import GraphRecordingError, SpecError
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.worker import run as worker
 from tests.support.faults import sweep as started
 from tests.support.faults import wait_for
 from tests.support.program import Done, python, sweep
@@ -88,6 +89,27 @@ def test_students_learn_from_an_exported_network(tmp_path: Path) -> None:
     assert "complete" in done.stderr
     records = Store(tmp_path / "lp-sweep-store").read_all("trials", None).rows.to_pylist()
     assert sorted('"distill"' in record["spec"] for record in records) == [False, True]
+
+
+def test_where_no_graph_can_be_recorded_the_next_run_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first failure ends the run, since its process is unfit."""
+    save_world(tmp_path, strategies=[{"name": "top", "k": [0, 2]}], recipe=SHORT)
+    real, graphs = worker.run_trial, []
+
+    def refused(job: Any, attempt: Any) -> Any:
+        graphs.append(attempt.graphs)
+        if attempt.graphs:
+            raise GraphRecordingError("a CUDA graph could not be recorded")
+        return real(job, attempt)
+
+    monkeypatch.setattr(worker, "run_trial", refused)
+    assert "stopped by device" in run("run", "sweep.yaml", cwd=tmp_path, code=3).stderr
+    run("run", "sweep.yaml", cwd=tmp_path)
+    assert graphs == [True, False, False]
+    (attempt,) = Store(tmp_path / "lp-sweep-store").read_all("attempts").rows.to_pylist()
+    assert (attempt["error_type"], attempt["final"]) == ("graph_not_recorded", False)
 
 
 def test_a_sweep_runs_to_its_end_where_ray_is_not_installed(tmp_path: Path) -> None:

@@ -16,12 +16,15 @@ from lp_sweep.orchestrator.engine.connection import _TUNE_ENVIRONMENT
 from lp_sweep.orchestrator.engine.ray_tune import PlanSearcher, loss_of
 from lp_sweep.orchestrator.engine.raycompat import Fate, fate_of
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
+from lp_sweep.storage.errors import GraphRecordingError
 from lp_sweep.storage.store import Store
 from tests.support.courses import ON_CPU, course_of, queue_of
 from tests.support.sweepfiles import make_inputs, planned
 
 ANNOUNCED = Fate("node", "", True)
 CUT_OFF = ActorUnavailableError("connection refused", None)
+GRAPH = GraphRecordingError("compute: graphs: a CUDA graph could not be recorded")
+RECORDING = RayTaskError("step", f"torch.AcceleratorError: CUDA error\n{GRAPH!r}", GRAPH)
 OUT_OF_MEMORY = RayActorError(error_msg="OutOfMemoryError: the node was low on memory")
 
 
@@ -38,6 +41,7 @@ OUT_OF_MEMORY = RayActorError(error_msg="OutOfMemoryError: the node was low on m
         pytest.param(
             RayTaskError("step", "Traceback", ValueError("no")), ANNOUNCED, "bug", id="its own bug"
         ),
+        pytest.param(RECORDING, Fate(), "graph_not_recorded", id="no CUDA graph"),
     ],
 )
 def test_what_a_loss_was(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import socket
 from itertools import chain, count, repeat
 from pathlib import Path
@@ -205,6 +207,20 @@ def test_mps_is_started_or_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(opening, "_TRY", "raise SystemExit(1)")  # no process can use the GPU
     assert "stopped again" in answer("exit 0")[1]
     assert asked.read_text() == "quit\n"
+
+
+def test_a_daemon_that_keeps_its_output_open_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "_SECONDS", 2)
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\necho here\nsleep 9 &\necho $! > {tmp_path / 'pid'}\n")
+    program.chmod(0o755)
+    try:
+        done = opening._run([str(program)])
+    finally:
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    assert (done.returncode, done.stdout) == (0, "here\n")
 
 
 def test_a_note_names_the_nodes_and_the_reason() -> None:

@@ -116,6 +116,15 @@ def test_a_lost_piece_is_retried_as_often_as_its_type_allows(make: Make) -> None
     assert queue.lost(work.id, "worker_lost")
 
 
+def test_a_model_without_a_recording_goes_on_without_graphs(make: Make) -> None:
+    queue = make()
+    first, second = taken(queue), taken(queue)
+    assert queue.job(second).graphs
+    queue.lost(first.id, "graph_not_recorded")
+    assert second.model == first.model
+    assert not queue.job(second).graphs
+
+
 def test_a_spooled_record_stops_the_queue(make: Make) -> None:
     queue = make()
     work = taken(queue)
