@@ -7,13 +7,7 @@ from typing import Any
 import pytest
 
 from lp_sweep.storage.errors import MissingInputError, SpecError
-from lp_sweep.trials.data.tasks import (
-    TASKS,
-    TaskSource,
-    canonical_name,
-    glue_source,
-    user_task,
-)
+from lp_sweep.trials.data.tasks import TASKS, TaskSource, canonical_name, glue_source, user_task
 from lp_sweep.trials.kinds import KINDS, Kind
 from lp_sweep.trials.train.metrics import METRICS
 
