@@ -4,7 +4,7 @@ the number of trials.
     python -m benchmarks.driver_overhead [--trials 100 1000 10000] --out driver-overhead.json
 
 A real `lp-sweep run` on a local Ray, whose trials are replaced by ones that make a record at once
-(as in tests/orchestrator/engine/test_scale.py). The CPU seconds are those of the driver's process
+(as in tests/orchestrator/engine/test_driver.py). The CPU seconds are those of the driver's process
 alone, from a tenth of the trials to the end: the start of Ray is not included.
 """
 

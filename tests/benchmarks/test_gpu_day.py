@@ -66,22 +66,22 @@ def test_a_rehearsed_race(bundle: Path, tmp_path: Path) -> None:
 
 
 def lines() -> list[dict[str, Any]]:
+    """A machine, a race on it, and a wish that it does not fulfil."""
     sides = {
         name: [{"ms_a_step": ms, "wall_seconds": seconds, "steps": 60}]
-        for name, ms, seconds in (
-            ("trainer", 20.0, 12.0),
-            ("fast", 15.0, 9.0),
-            ("graphs", 4.0, 2.0),
-        )
+        for name, ms, seconds in (("trainer", 20, 12.0), ("fast", 15, 9.0), ("graphs", 4, 2.0))
     }
     versions = {"torch": "2.11.0"}
     machine = {"device": "H100", "tflops": 800.0, "copy_gb_per_second": 3e3, "versions": versions}
+    found = {
+        ("machine",): machine,
+        ("speed", "sst2"): {"sides": sides, "tokens_a_row": 13.0},
+        ("determinism", "graphs"): {"equal": False},
+    }
     common = {"stage": 1, "status": "done", "at": "2026-11-24T10:00:00Z", "device": "cuda"}
     return [
-        common | {"step": "machine", "arguments": [], "found": machine},
-        common
-        | {"step": "speed", "arguments": ["sst2"], "found": {"sides": sides, "tokens_a_row": 13.0}},
-        common | {"step": "determinism", "arguments": ["graphs"], "found": {"equal": False}},
+        {**common, "step": step, "arguments": arguments, "found": of_it}
+        for (step, *arguments), of_it in found.items()
     ]
 
 

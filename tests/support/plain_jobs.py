@@ -28,11 +28,13 @@ def done(store: Store, *jobs: Plain) -> dict[str, Any]:
     return record
 
 
-def assert_fails(store: Store, job: Plain, error_type: str, nouns: str) -> None:
-    """`nouns`: a pattern in the message."""
+def assert_fails(store: Store, job: Plain, error_type: str, nouns: str) -> str:
+    """`nouns`: a pattern in the message, which is returned."""
     told = execute(dict(job), store.location)
     assert (told["status"], told["error_type"]) == ("failed", error_type)
-    assert re.search(nouns, told["message"]), told["message"]
+    message = str(told["message"])
+    assert re.search(nouns, message), message
+    return message
 
 
 def run_trial(job: Plain, attempt: Try | None = None) -> dict[str, Any]:

@@ -250,13 +250,11 @@ def test_places_of_this_machine_are_refused(
         laptop.submit(**given)
 
 
-def test_an_absolute_path_in_the_file_leads_nowhere(laptop: Laptop) -> None:
+def test_what_is_outside_and_an_absolute_path_are_not_sent(laptop: Laptop) -> None:
     laptop.change(models=[str(laptop.sweep / "model")])
     with pytest.raises(PreflightError, match="paths of this machine, from / or ~"):
         laptop.submit(store="/mnt/records")
 
-
-def test_what_is_outside_is_not_sent(laptop: Laptop) -> None:
     (laptop.sweep / "train.csv").rename(laptop.here.parent / "train.csv")
     task = {"name": "mood", "train": "../../train.csv", "dev": "dev.csv", "text": ["text"]}
     laptop.change(tasks=[task])
@@ -294,15 +292,13 @@ def test_the_exit_code_is_the_runs(status: str, code: int | None, expected: int)
     assert job("a", status, code).exit_code == expected
 
 
-def test_the_last_run_is_followed_but_one_at_work_comes_first() -> None:
+def test_which_run_is_followed_and_which_is_stopped() -> None:
     ended, at_work = job("new", "FAILED", 1), job("old", "RUNNING")
     assert jobcli._last([ended, at_work]) == at_work
     assert jobcli._last([ended, job("older", "SUCCEEDED", 0)]) == ended
     with pytest.raises(PreflightError, match="none was started with `lp-sweep run --detach`"):
         jobcli._last([])
 
-
-def test_what_there_is_to_stop() -> None:
     ended, one, two = job("a", "FAILED", 1), job("b", "RUNNING"), job("c", "PENDING")
     assert jobcli._only_running([ended, one]) == one
     with pytest.raises(PreflightError, match="several runs are at work: name one") as told:

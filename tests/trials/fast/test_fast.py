@@ -21,7 +21,6 @@ from lp_sweep.trials.fast.forward import compute_used, forward, may_be_cut
 from lp_sweep.trials.model.feedforward import remove_feed_forwards
 from lp_sweep.trials.train.finetune import Saver, finetune
 from lp_sweep.trials.train.procedures import Phase
-from lp_sweep.trials.train.steps import evaluate
 from tests.support.everyday import few
 from tests.support.families import NAMES, daily
 from tests.support.fastnets import (
@@ -157,16 +156,6 @@ def test_another_family_goes_in_groups_of_like_length(name: str, tmp_path: Path)
     assert compute_used(model, "fast", CPU) == "grouped"
     assert compute_used(model, "fast", torch.device("cuda")) == "padded"
     assert not may_be_cut(model, RECIPE)
-
-
-@pytest.mark.parametrize("compute", ["fast", "reference"])
-def test_an_answer_is_in_the_splits_order(compute: Any, tmp_path: Path) -> None:
-    model, split = network("bert", tmp_path), split_of([3, 9, 1, 5, 9])
-    together = evaluate(model, split, padding_of(), precision="fp32", compute=compute)
-    for row in range(len(split)):
-        one = split.take([row])
-        alone = evaluate(model, one, padding_of(), precision="fp32", compute=compute)
-        np.testing.assert_allclose(together[row], alone[0], atol=1e-5)
 
 
 @given(

@@ -3,7 +3,9 @@ has to be deterministic. Shown on a CPU, with the layout that a GPU gets."""
 
 from __future__ import annotations
 
+import itertools
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lp_sweep.storage.errors import UnsupportedDeviceError
-from lp_sweep.storage.specs import Distillation
+from lp_sweep.storage.specs import Distillation, TaskDefinition
 from lp_sweep.trials.device import pick_device, precision_used
 from lp_sweep.trials.fast import forward as forward_module
 from lp_sweep.trials.fast import tokens as tokens_module
 from lp_sweep.trials.fast.forward import compute_used, forward, unasked_mask
 from lp_sweep.trials.fast.networks import PASSES
+from lp_sweep.trials.kinds.embedding import LOSSES as EMBEDDING_LOSSES
 from lp_sweep.trials.model.familytable import FAMILIES as FAMILY_TABLE
 from lp_sweep.trials.train.distill import Teaching
 from lp_sweep.trials.train.graphs import GraphPass
@@ -111,6 +114,46 @@ def test_nor_does_one_that_imitates_hidden_states(tmp_path: Path) -> None:
     )
     for compute in COMPUTES:
         assert costly(model, compute, teaching=teaching) == set(), compute
+
+
+_RANK = TaskDefinition(text_columns=("q", "p"), kind="ranking", metric="ndcg@10")
+_RELEVANCE = np.array([[0, 0], [2, 1], [1, 0], [0, 1]], np.float32)
+_NUMBERS = np.array([0.5, 0.5, 2.0, 2.0], np.float32)
+_PAIR = TaskDefinition(text_columns=("a", "b"), kind="embedding", pooling="mean")
+# a kind's definition, its labels, and the network's outputs
+_KINDS: dict[str, tuple[TaskDefinition, np.ndarray, int]] = {
+    "regression": (TaskDefinition(text_columns=("t",), kind="regression"), _NUMBERS, 1),
+    "multi_label": (
+        TaskDefinition(text_columns=("t",), kind="multi_label"),
+        np.array([[1, 0], [0, 0], [1, 1], [0, 1]], np.int8),
+        2,
+    ),
+    "bce": (_RANK, _RELEVANCE, 1),
+    "listwise": (replace(_RANK, loss="listwise"), _RELEVANCE, 1),
+}
+
+
+@pytest.mark.parametrize("name", _KINDS)
+def test_nor_does_the_loss_of_any_kind(name: str, tmp_path: Path) -> None:
+    definition, labels, outputs = _KINDS[name]
+    model = network("bert", tmp_path, num_labels=outputs)
+    split = replace(split_of([3, 9, 5, 17]), labels=labels)
+    teaching = Teaching(settings=Distillation(), logits=np.ones((4, outputs), np.float32))
+    for compute, taught in itertools.product(COMPUTES, (None, teaching)):
+        how = {"definition": definition, "teaching": taught}
+        assert costly(model, compute, split, **how) == set(), (compute, taught)
+
+
+@pytest.mark.parametrize("loss", EMBEDDING_LOSSES)
+def test_nor_does_one_that_compares_texts(loss: str, tmp_path: Path) -> None:
+    model = network("bert", tmp_path)
+    split = replace(split_of([3, 9, 5, 17]), labels=_NUMBERS)
+    taught = np.ones((4, model.config.hidden_size), np.float32)
+    teaching = Teaching(settings=Distillation(alpha=1.0), logits=taught)
+    named = "" if loss == "imitate" else loss  # the default
+    for compute in COMPUTES:
+        how = {"definition": _PAIR, "loss": named, "teaching": teaching}
+        assert costly(model, compute, split, **how) == set(), compute
 
 
 @pytest.mark.parametrize("name", ["bert", "mpnet", "distilbert", "modernbert"])

@@ -194,7 +194,7 @@ def taught(world: Path, **distill: Any) -> tuple[Job, Job]:
 
 def test_a_student_learns_from_the_stored_logits(world: Path, store: Store) -> None:
     teacher, student = taught(world, hidden_weight=1.0, temperature=3.0)
-    assert_fails(store, student, "missing_input", teacher["id"])
+    assert_fails(store, taught(world)[1], "missing_input", teacher["id"])
     assert not store.names("trials")
     full, record = done(store, teacher), done(store, student)
     assert (full["distill"], full["teacher"], full["seconds_teacher"]) == (None, None, None)

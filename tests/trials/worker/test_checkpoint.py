@@ -281,12 +281,7 @@ def test_what_is_torn_or_foreign_is_ignored_with_a_warning(
     ],
 )
 def test_one_record_is_of_one_micro_batch(
-    store: Store,
-    undisturbed: Trained,
-    cut: Cut,
-    before: int,
-    now: int,
-    resumed: int,
+    store: Store, undisturbed: Trained, cut: Cut, before: int, now: int, resumed: int
 ) -> None:
     job = cut(40, halvings=before) | {"halvings": now}
     execute(job, store.location)
