@@ -2,8 +2,9 @@
 
     python -m benchmarks.gpu_report DIR/results.jsonl
 
-It uses the last successful line of each step. Lines of a rehearsal on a CPU are refused, since
-their figures mean nothing. `--print` shows the tables of any file without writing them.
+Takes the last line of each step that ended well, or what a step had found when it was stopped.
+Lines of a rehearsal on a CPU are refused, since their figures mean nothing; `--print` shows the
+tables of any file without writing them.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ BEGIN, END = "<!-- measured on a GPU -->\n", "<!-- end of what was measured on a
 NAMES = {"sst2": "SST-2", "rte": "RTE", "mrpc": "MRPC", "qnli": "QNLI", "mnli": "MNLI"}
 NAMES |= {"qqp": "QQP", "stsb": "STS-B"}
 
+SIDES = ("trainer", "fast", "graphs")
+COLOURS = {"trainer": "tab:gray", "fast": "tab:blue", "graphs": "tab:red"}
+
 Lines = dict[tuple[str, ...], dict[str, Any]]
 
 
 def read(path: Path) -> tuple[Lines, list[dict[str, Any]]]:
     """The result of each step, by its name and arguments, and the lines of steps that failed and
-    were not repeated. A truncated line is skipped."""
+    were not repeated. What such a step had found counts. A line that was cut off is skipped."""
     found: Lines = {}
     failed: Lines = {}
     for text in path.read_text(encoding="utf-8").splitlines():
@@ -39,9 +43,20 @@ def read(path: Path) -> tuple[Lines, list[dict[str, Any]]]:
         if line["status"] == "done":
             found[key] = line
             failed.pop(key, None)
-        else:
+        elif key not in found:
             failed[key] = line
-    return found, list(failed.values())
+    partial = {key: line for key, line in failed.items() if line.get("found")}
+    return found | partial, list(failed.values())
+
+
+def of(lines: Lines, step: str) -> dict[str, Any]:
+    """What all lines of a step found together."""
+    return {
+        name: one
+        for key, line in lines.items()
+        if key[0] == step
+        for name, one in line["found"].items()
+    }
 
 
 def table(head: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> str:
@@ -49,78 +64,148 @@ def table(head: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> str:
     return "\n".join("| " + " | ".join(str(cell) for cell in row) + " |" for row in lines) + "\n"
 
 
-def of_side(line: dict[str, Any], side: str, what: str) -> float:
-    return statistics.median(one[what] for one in line["found"]["sides"][side])
+def of_side(sides: dict[str, Any], side: str, what: str) -> float:
+    return statistics.median(one[what] for one in sides[side])
 
 
-def speeds(lines: Lines) -> str:
+def races(lines: Lines) -> list[tuple[str, str, dict[str, Any]]]:
+    """Network, task and result of each race of whole trials."""
+    return [
+        (key[1], task, found)
+        for key, line in lines.items()
+        if key[0] == "whole"
+        for task, found in line["found"].items()
+    ]
+
+
+def trials(lines: Lines) -> str:
     rows: list[tuple[object, ...]] = []
     ratios = []
-    for key, line in lines.items():
-        if key[0] != "speed":
-            continue
-        shape = key[2] if len(key) > 2 else "bert-base"
-        steps = {side: of_side(line, side, "ms_a_step") for side in line["found"]["sides"]}
-        trials = {side: of_side(line, side, "wall_seconds") for side in line["found"]["sides"]}
-        ratio = trials["trainer"] / trials["graphs"]
+    for shape, task, found in races(lines):
+        sides = found["sides"]
+        steps = (f"{of_side(sides, side, 'ms_a_step'):.1f}" for side in SIDES)
+        wall = {side: of_side(sides, side, "wall_seconds") for side in SIDES}
+        ratio = wall["trainer"] / wall["graphs"]
         ratios += [ratio] if shape == "bert-base" else []
-        times = (f"{value:.1f}" for value in steps.values())
-        rows.append((NAMES[key[1]], shape, *times, f"{ratio:.1f}x"))
-    head = ("task", "network", "Trainer, padded", "`fast`", "`graphs`", "whole training, `graphs`")
+        captures = [seconds for one in sides["graphs"] for seconds in one["capture_seconds"]]
+        whole = (f"{seconds:.1f}" for seconds in wall.values())
+        count = len(captures) / len(sides["graphs"])
+        captured = f"{count:.0f} of {statistics.mean(captures):.2f} s" if captures else "none"
+        rows.append((NAMES[task], shape, *steps, *whole, f"{ratio:.1f}x", captured))
     if not ratios:
         return ""
+    ms = ("Trainer, ms a step", "`fast`", "`graphs`")
+    whole_head = ("Trainer, s a trial", "`fast`", "`graphs`")
+    head = ("task", "network", *ms, *whole_head, "Trainer : `graphs`", "recordings")
     worst, middle = min(ratios), statistics.median(ratios)
-    said = f"Whole trainings of BERT-base: median {middle:.1f}x, least {worst:.1f}x.\n\n"
-    return "Milliseconds a step, and how much faster the whole training is:\n\n" + (
-        table(head, rows) + "\n" + said
+    return (
+        "Steps, and whole trials of three epochs with recordings of graphs. The Trainer pads to "
+        "128, and does not evaluate:\n\n"
+        f"{table(head, rows)}\n"
+        f"Whole trials of BERT-base on {len(ratios)} tasks: median {middle:.1f}x, least "
+        f"{worst:.1f}x.\n\n"
     )
 
 
 def compiled(lines: Lines) -> str:
-    rows = [
-        (
-            NAMES[key[1]],
-            *(f"{of_side(line, side, 'ms_a_step'):.1f}" for side in line["found"]["sides"]),
+    tasks: dict[str, dict[str, float]] = {}
+    for part, found in of(lines, "compiled").items():
+        task, side = part.split()
+        tasks.setdefault(task, {})[side] = of_side(found["sides"], side, "ms_a_step")
+    rows = []
+    for task, ms in tasks.items():
+        ratio = f"{ms['compiled'] / ms['graphs']:.1f}x" if {"compiled", "graphs"} <= {*ms} else ""
+        times = (
+            f"{ms[side]:.1f}" if side in ms else "" for side in ("dynamic", "compiled", "graphs")
         )
-        for key, line in lines.items()
-        if key[0] == "compiled"
-    ]
-    head = ("task", "Trainer, dynamic", "the same, compiled", "`graphs`")
-    return "Milliseconds a step:\n\n" + table(head, rows) + "\n" if rows else ""
+        rows.append((NAMES[task], *times, ratio))
+    head = (
+        "task",
+        "Trainer, dynamic padding",
+        "compiled as well",
+        "`graphs`",
+        "compiled : `graphs`",
+    )
+    said = "Milliseconds a step, against the Trainer with dynamic padding and fused AdamW:\n\n"
+    return said + table(head, rows) + "\n" if rows else ""
 
 
 def checks(lines: Lines) -> str:
     rows: list[tuple[object, ...]] = []
-    for key, line in lines.items():
-        found = line["found"]
-        if key[0] == "smoke":
-            rows.append((f"`{key[1]}`: waits of the host a step", f"{found['waits_a_step']:.2f}"))
-        elif key[0] == "determinism":
-            rows.append(
-                (f"`{key[1]}`: the same weights twice", "yes" if found["equal"] else "**no**")
-            )
-        elif key[0] == "tests":
-            failed = ", ".join(found["failed"]) or "none"
-            rows.append(("tests for a GPU", f"{found['passed']} passed; failed: {failed}"))
-        elif key[0] == "family":
-            worst = max(one["largest_difference"] for one in found.values())
-            rows.append((f"{key[1]}: largest difference of a loss, fp32", f"{worst:.1e}"))
-        elif key[0] == "profile":
-            rows.append((f"`{key[1]}`: share of time the GPU works", f"{found['busy_share']:.0%}"))
-        elif key[0] == "out_of_memory":
-            rows.append(
-                ("out of memory", "; ".join(f"{b}: {said[:40]}" for b, said in found["tried"]))
-            )
+    for compute, found in of(lines, "smoke").items():
+        waits = f"{found['waits_a_step']:.2f}"
+        rows.append((f"`{compute}`: waits of the host a step", waits))
+    for compute, found in of(lines, "determinism").items():
+        same = "yes" if found["equal"] else "**no**"
+        rows.append((f"`{compute}`: the same weights twice", same))
+    for compute, found in of(lines, "profile").items():
+        calls = f"{found['busy_share']:.0%} of the time, {found['calls_a_step']:.0f} calls a step"
+        rows.append((f"`{compute}`: the GPU works", calls))
+    for name, found in of(lines, "family").items():
+        worst = max(one["largest_difference"] for one in found.values())
+        rows.append((f"{name}: largest difference of a loss, fp32", f"{worst:.1e}"))
+    if tests := of(lines, "tests"):
+        failed = ", ".join(tests["failed"]) or "none"
+        rows.append(("tests for a GPU", f"{tests['passed']} passed; failed: {failed}"))
+    if tried := of(lines, "out_of_memory").get("tried"):
+        said = "; ".join(f"batch of {batch}: {text[:40]}" for batch, text in tried)
+        rows.append(("a real shortage of memory", said))
+    if precisions := of(lines, "precisions"):
+        last = (f"{name} {found['losses'][-1]:.4f}" for name, found in precisions.items())
+        rows.append(("last epoch's loss, the same steps", ", ".join(last)))
     return table(("check", "result"), rows) + "\n" if rows else ""
 
 
 def side_by_side(lines: Lines) -> str:
+    """A GPU's steps a second, and how many times those of one Trainer on the same task."""
+    alone = next(
+        (
+            of_side(found["sides"], "trainer", "steps")
+            / of_side(found["sides"], "trainer", "wall_seconds")
+            for shape, task, found in races(lines)
+            if (shape, task) == ("bert-base", "sst2")
+        ),
+        None,
+    )
+    rows = []
+    for name, found in of(lines, "side_by_side").items():
+        rate = found["steps_a_second"]
+        rows.append((name, f"{rate:.0f}", f"{rate / alone:.1f}x" if alone else ""))
+    head = ("processes", "steps a second in all", "of one padded Trainer's")
+    said = "Whole trials on SST-2, several on one GPU:\n\n"
+    return said + table(head, rows) + "\n" if rows else ""
+
+
+def depth_speed(lines: Lines) -> str:
     rows = [
-        (found["processes"], "yes" if found["mps"] else "no", f"{found['steps_a_second']:.0f}")
-        for key, line in lines.items()
-        if key[0] == "side_by_side" and (found := line["found"])
+        (quantity, f"{speedup:.2f}x")
+        for quantity, speedup in of(lines, "depth_speed").get("speedups", {}).items()
     ]
-    return table(("processes", "MPS", "steps a second in all"), rows) + "\n" if rows else ""
+    said = "BERT-base with half of its layers, in batches of 32 by 128 tokens:\n\n"
+    return said + table(("quantity", "as fast as all layers"), rows) + "\n" if rows else ""
+
+
+def sweep(lines: Lines) -> str:
+    """Mean scores of the sweep; of its whole, not of the first part."""
+    line = lines.get(("sweep",))
+    if line is None:
+        return ""
+    trials = line["found"]["trials"]
+    layers = sorted({row["k"] for row in trials})
+    rows = []
+    for task in dict.fromkeys(row["task"] for row in trials):
+        scores: list[str] = []
+        for k in layers:
+            some = [row["last"] for row in trials if (row["task"], row["k"]) == (task, k)]
+            some = [score for score in some if score is not None]
+            scores.append(f"{100 * statistics.mean(some):.1f} ({len(some)})" if some else "")
+        rows.append((NAMES[task], *scores))
+    computes = ", ".join(sorted({f"`{row['compute_used']}`" for row in trials}))
+    return (
+        f"A sweep of all-MiniLM-L6-v2 by `run --inline`, {len(trials)} trials in "
+        f"{line['found']['seconds']:.0f} s ({computes}); mean scores (seeds) without the top K "
+        f"layers:\n\n{table(('task', *(f'K={k}' for k in layers)), rows)}\n"
+    )
 
 
 def text_of(lines: Lines, failed: list[dict[str, Any]]) -> str:
@@ -133,13 +218,17 @@ def text_of(lines: Lines, failed: list[dict[str, Any]]) -> str:
             f"Measured {machine['at'][:10]} on {found['device']}: {found['tflops']:.0f} TFLOP/s of "
             f"matrix product, {found['copy_gb_per_second']:.0f} GB/s of copy; {versions}.\n\n"
         )
-    parts = [speeds(lines), compiled(lines), side_by_side(lines), checks(lines)]
-    broken = ", ".join(f"{line['step']} {line['arguments']}: {line['status']}" for line in failed)
-    return said + "".join(parts) + (f"Steps that did not end well: {broken}.\n" if broken else "")
+    parts = (trials, compiled, side_by_side, sweep, depth_speed, checks)
+    broken = ", ".join(
+        " ".join([line["step"], *map(str, line["arguments"]), f"({line['status']})"])
+        for line in failed
+    )
+    said += "".join(part(lines) for part in parts)
+    return said + (f"Steps that did not end well: {broken}.\n" if broken else "")
 
 
 def roofline(lines: Lines, path: Path) -> None:
-    """Draw BERT-base steps against the machine's two limits: FLOP/s over FLOP per weight byte."""
+    """Steps of BERT-base against the machine's two limits: FLOP/s over FLOP a byte of weights."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -150,15 +239,15 @@ def roofline(lines: Lines, path: Path) -> None:
     figure, axes = pyplot.subplots(figsize=(6, 4))
     intensity = [2**n for n in range(0, 13)]
     axes.plot(intensity, [min(peak, copied * one) for one in intensity], color="black")
-    parameters = 12 * 12 * 768**2  # parameters of the layers; each token is multiplied by them
-    for key, line in lines.items():
-        if key[0] != "speed" or len(key) > 2:
+    parameters = 12 * 12 * 768**2  # of the layers: what each token is multiplied with
+    for shape, _, found in races(lines):
+        if shape != "bert-base":
             continue
-        tokens = 32 * line["found"]["tokens_a_row"]
+        tokens = 32 * found["tokens_a_row"]
         flop = 6 * parameters * tokens  # forward, and twice that backward
         bytes_ = parameters * (3 * 2 + 7 * 4)  # bf16 weights read and written; AdamW in fp32
         for side, mark in (("trainer", "o"), ("fast", "s"), ("graphs", "^")):
-            seconds = of_side(line, side, "ms_a_step") / 1e3
+            seconds = of_side(found["sides"], side, "ms_a_step") / 1e3
             axes.plot(flop / bytes_, flop / seconds / 1e12, mark, color=COLOURS[side])
     for side, colour in COLOURS.items():
         axes.plot([], [], "o", color=colour, label=side)
@@ -166,9 +255,6 @@ def roofline(lines: Lines, path: Path) -> None:
     axes.legend()
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
-
-
-COLOURS = {"trainer": "tab:gray", "fast": "tab:blue", "graphs": "tab:red"}
 
 
 def main() -> None:

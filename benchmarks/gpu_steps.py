@@ -1,14 +1,17 @@
-"""The steps of gpu_day.py. Each runs in its own process. Not a benchmark by itself.
+"""The steps of gpu_day.py, each of which runs in a process of its own. Not a benchmark by itself.
 
-A step is a function of a `Setup` and returns a plain dictionary: a line of results.jsonl. Networks
-have random weights, which take as long as learned ones, and rows come from the bundle as tokens. So
-nothing is read from a hub, and the only other packages are torch, transformers and accelerate.
+A step is a function of a `Setup` and gives a plain dictionary: a line of results.jsonl. It prints
+what it has so far after each part, which remains if the step is stopped. Networks have random
+weights, which take as long as learned ones, and rows come from the bundle as tokens; only the sweep
+has real ones. So nothing is read from a hub, and of other packages only torch, transformers and
+accelerate.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import hashlib
 import importlib.metadata
 import json
@@ -20,10 +23,12 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -35,9 +40,16 @@ from benchmarks.clocks import CpuClock, GpuClock
 from lp_sweep.storage.errors import DeviceOutOfMemoryError
 from lp_sweep.storage.specs import Recipe, TaskDefinition
 from lp_sweep.trials.data.batches import BatchSizes, EncodedSplit, EncodedTask, Padding
-from lp_sweep.trials.device import device_name, memory_errors, reproducible
+from lp_sweep.trials.device import (
+    device_name,
+    forget_frames,
+    free_memory,
+    memory_errors,
+    reproducible,
+)
 from lp_sweep.trials.fast.forward import compute_used
 from lp_sweep.trials.train.finetune import Saver, finetune
+from lp_sweep.trials.train.graphs import CudaRecorder
 from lp_sweep.trials.train.procedures import Phase
 from lp_sweep.trials.train.steps import Setting
 
@@ -50,10 +62,11 @@ CPU_ROWS = BATCH * 6 + 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """The device and the sizes. On a CPU everything is tiny: a rehearsal that measures nothing."""
+    """Where and how large. On a CPU all is tiny: it rehearses, and measures nothing."""
 
     device: torch.device
     bundle: Path
+    out: Path
 
     @property
     def gpu(self) -> bool:
@@ -69,6 +82,25 @@ class Setup:
     def wait(self) -> None:
         if self.gpu:
             torch.cuda.synchronize(self.device)
+
+    def each(self, names: Sequence[str], run: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+        """What each of these gives; prints after each. One that fails is raised after the last."""
+        found: dict[str, Any] = {}
+        errors = {}
+        for name in names:
+            try:
+                found[name] = run(name)
+            except Exception as error:
+                errors[name] = f"{name}: {type(error).__name__}: {str(error)[:1000]}"
+            gc.collect()
+            say(found)
+        if errors:
+            raise RuntimeError("\n".join(errors.values()))
+        return found
+
+
+def say(found: dict[str, Any]) -> None:
+    print(json.dumps(found, default=str), flush=True)
 
 
 def task(setup: Setup, name: str, steps: int | None = None) -> EncodedTask:
@@ -102,9 +134,9 @@ def network(setup: Setup, data: EncodedTask, shape: str = "bert-base", family: s
         names = {"hidden_size": "dim", "num_attention_heads": "n_heads"}
         names |= {"intermediate_size": "hidden_dim", "num_hidden_layers": "n_layers"}
         settings = {names.get(name, name): value for name, value in settings.items()}
-    elif family:  # its positions start after the padding's position
+    elif family:  # positions after the padding's
         settings |= {"max_position_embeddings": 514}
-    if family:  # else no answer depends on the text, and any two ways agree
+    if family:  # else no answer depends on its text, and any two ways agree
         settings |= {"initializer_range": setup.of(0.1, 0.5)}
     config = AutoConfig.for_model(family or "bert", **settings, num_labels=data.num_labels)
     config.problem_type = "regression" if data.num_labels == 1 else "single_label_classification"
@@ -112,15 +144,60 @@ def network(setup: Setup, data: EncodedTask, shape: str = "bert-base", family: s
     return AutoModelForSequenceClassification.from_config(config)
 
 
-class _Watch(Saver):
-    """Called after each step to ask whether to save. It only reads the clock."""
+class Window:
+    """A part of a training, from after step `first` to after step `last`: transfers, libraries that
+    start and recordings of graphs lie before it, the evaluation after it."""
 
-    def __init__(self, clock: Any) -> None:
-        self.clock = clock
+    def __init__(self, setup: Setup, inside: AbstractContextManager[Any]) -> None:
+        self.first, self.last = setup.of((20, 40), (1, 4))
+        self._setup, self._inside = setup, inside
+        self._step = 0
+        self.found: Any = None  # what `inside` gave
+        self.seconds = 0.0
+
+    @property
+    def steps(self) -> int:
+        return self.last - self.first
+
+    def end_of_step(self) -> None:
+        self._step += 1
+        if self._step == self.first:
+            self._setup.wait()
+            self.found = self._inside.__enter__()
+            self._begun = time.perf_counter()
+        elif self._step == self.last:
+            self._setup.wait()
+            self.seconds = time.perf_counter() - self._begun
+            self._inside.__exit__(None, None, None)
+
+
+class _Watch(Saver):
+    """Asked after each step whether it is time to save: it only looks at the clock."""
+
+    def __init__(self, clock: Any, window: Window | None) -> None:
+        self.clock, self.window = clock, window
 
     def due(self) -> bool:
         self.clock.mark()
+        if self.window is not None:
+            self.window.end_of_step()
         return False
+
+
+@contextlib.contextmanager
+def captures() -> Iterator[list[float]]:
+    """Seconds of the host for each CUDA graph recorded inside."""
+    seconds: list[float] = []
+    record = CudaRecorder.record
+
+    def timed(*arguments: Any) -> Any:
+        begun = time.perf_counter()
+        found = record(*arguments)
+        seconds.append(time.perf_counter() - begun)
+        return found
+
+    with patch.object(CudaRecorder, "record", timed):
+        yield seconds
 
 
 def trial(
@@ -133,8 +210,9 @@ def trial(
     dropout: bool = True,
     epochs: int = 1,
     micro_batch: int = BATCH,
+    window: Window | None = None,
 ) -> dict[str, Any]:
-    """One training, as in a trial: deterministic, and evaluated after each epoch."""
+    """One training as a trial does it: deterministic, evaluated after each epoch."""
     if not dropout:
         for module in model.modules():
             if isinstance(module, torch.nn.Dropout):
@@ -156,10 +234,11 @@ def trial(
     clock = GpuClock() if setup.gpu else CpuClock()
     setup.wait()
     begun = time.perf_counter()
-    with reproducible(None, strict=setup.gpu):
-        trained = finetune(model, data, setting, _Watch(clock))
+    with reproducible(None, strict=setup.gpu), captures() as capture_seconds:
+        trained = finetune(model, data, setting, _Watch(clock, window))
     setup.wait()
     return {
+        "capture_seconds": capture_seconds,
         "wall_seconds": time.perf_counter() - begun,
         "step_seconds": clock.steps(),
         "losses": trained.progress.train_losses,
@@ -170,9 +249,16 @@ def trial(
 
 
 def trainer(
-    setup: Setup, model: Any, data: EncodedTask, *, dynamic: bool = False, compiled: bool = False
+    setup: Setup,
+    model: Any,
+    data: EncodedTask,
+    *,
+    epochs: int = 1,
+    dynamic: bool = False,
+    compiled: bool = False,
 ) -> dict[str, Any]:
-    """The Hugging Face Trainer on the same rows, padded to 128 or to the batch's longest row."""
+    """The Hugging Face Trainer over the same rows: padded to 128, or each batch to its longest. It
+    does not evaluate, which a trial does after each epoch."""
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     clock = GpuClock() if setup.gpu else CpuClock()
@@ -194,7 +280,7 @@ def trainer(
         arguments = TrainingArguments(
             output_dir=folder,
             per_device_train_batch_size=BATCH,
-            num_train_epochs=1,
+            num_train_epochs=epochs,
             learning_rate=RATE,
             use_cpu=not setup.gpu,
             bf16=setup.gpu,
@@ -208,6 +294,8 @@ def trainer(
             remove_unused_columns=False,
         )
         rows: Any = list(range(len(data.train)))
+        setup.wait()
+        begun = time.perf_counter()  # the network's transfer is part of a trial also
         run = Trainer(
             model=model,
             args=arguments,
@@ -215,8 +303,6 @@ def trainer(
             data_collator=collate,
             callbacks=[Look()],
         )
-        setup.wait()
-        begun = time.perf_counter()
         run.train()
         setup.wait()
     return {"wall_seconds": time.perf_counter() - begun, "step_seconds": clock.steps()}
@@ -226,7 +312,7 @@ def trainer(
 
 
 def machine(setup: Setup) -> dict[str, Any]:
-    """The versions, and the device's peak rates."""
+    """Versions, and what the device can do at most."""
     names = ("torch", "transformers", "accelerate", "numpy", "pydantic", "ray", "duckdb", "pytest")
     versions = {"python": platform.python_version()}
     for name in names:
@@ -285,30 +371,46 @@ def _attention(setup: Setup) -> dict[str, Any]:
     return found
 
 
-def smoke(setup: Setup, compute: str) -> dict[str, Any]:
-    """One training with each `compute`, and how often its host waited."""
-    data = task(setup, "sst2", setup.of(12, 4))
-    if setup.gpu:
-        torch.cuda.set_sync_debug_mode("warn")
+def smoke(setup: Setup) -> dict[str, Any]:
+    """One training of each `compute`, and how often its host waits once it runs steadily."""
+
+    def run(compute: str) -> dict[str, Any]:
+        data = task(setup, "sst2", setup.of(50, 5))
+        window = Window(setup, _waits(setup))
+        with warnings.catch_warnings(record=True) as other:
+            warnings.simplefilter("always")
+            took = trial(setup, network(setup, data), data, compute, window=window)
+        said = [(str(w.message), f"{Path(w.filename).name}:{w.lineno}") for w in window.found]
+        waits = [place for text, place in said if "synchroniz" in text]
+        return {
+            "compute_used": took["compute_used"],
+            "losses": took["losses"],
+            "capture_seconds": took["capture_seconds"],
+            "waits_a_step": len(waits) / window.steps,
+            "waits_at": {place: waits.count(place) for place in sorted(set(waits))},
+            "warnings": sorted({str(w.message)[:200] for w in other})[:10],
+        }
+
+    return setup.each(COMPUTES, run)
+
+
+@contextlib.contextmanager
+def _waits(setup: Setup) -> Iterator[list[warnings.WarningMessage]]:
+    """The warnings inside; one for each wait of the host for a GPU."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        found = trial(setup, network(setup, data), data, compute)
-    if setup.gpu:
-        torch.cuda.set_sync_debug_mode("default")
-    waits = [f"{Path(w.filename).name}:{w.lineno}" for w in said if "synchron" in str(w.message)]
-    other = sorted({str(w.message)[:200] for w in said if "synchron" not in str(w.message)})
-    return {
-        "compute_used": found["compute_used"],
-        "losses": found["losses"],
-        "waits": len(waits),
-        "waits_a_step": len(waits) / max(1, len(found["step_losses"])),
-        "waits_at": {place: waits.count(place) for place in sorted(set(waits))},
-        "warnings": other[:10],
-    }
+        if setup.gpu:
+            torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield said
+        finally:
+            if setup.gpu:
+                torch.cuda.set_sync_debug_mode("default")
 
 
 def tests(setup: Setup) -> dict[str, Any]:
-    """The tests that need a GPU; on a CPU, one file of other tests."""
+    """The tests that need a GPU; on a CPU one file of others. Other plug-ins of this machine's
+    pytest stay out."""
     root = Path(__file__).parents[1]
     chosen = setup.of(
         ["tests/trials/fast/test_gpu.py", "-m", "gpu"],
@@ -316,9 +418,11 @@ def tests(setup: Setup) -> dict[str, Any]:
     )
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "junit.xml"
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "pytest_timeout", "--timeout=60"]
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "--timeout=60", f"--junitxml={report}", *chosen],
+            [*command, f"--junitxml={report}", *chosen],
             cwd=root,
+            env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
             capture_output=True,
             text=True,
             check=False,
@@ -344,115 +448,129 @@ def _outcomes(report: Path) -> dict[str, Any]:
     return {"passed": len(passed), "failed": failed, "skipped": skipped}
 
 
-def determinism(setup: Setup, compute: str) -> dict[str, Any]:
-    """The same training twice, with dropout and long rows: are the weights equal bit for bit?"""
-    data = task(setup, "rte", setup.of(20, 4))
-    found = []
-    for _ in range(2):
-        model = network(setup, data)
-        losses = trial(setup, model, data, compute)["step_losses"]
-        digest = hashlib.sha256()
-        for value in model.state_dict().values():
-            digest.update(value.float().cpu().numpy().tobytes())
-        found.append((digest.hexdigest()[:16], losses))
-    return {
-        "equal": found[0] == found[1],
-        "weights": [one[0] for one in found],
-        "first_difference": next(
-            (i for i, (a, b) in enumerate(zip(found[0][1], found[1][1], strict=True)) if a != b),
-            None,
-        ),
-    }
+def determinism(setup: Setup) -> dict[str, Any]:
+    """Twice the same training, with dropout and long rows: equal weights bit for bit?"""
+
+    def run(compute: str) -> dict[str, Any]:
+        data = task(setup, "rte", setup.of(20, 4))
+        found = []
+        for _ in range(2):
+            model = network(setup, data)
+            losses = trial(setup, model, data, compute)["step_losses"]
+            digest = hashlib.sha256()
+            for value in model.state_dict().values():
+                digest.update(value.float().cpu().numpy().tobytes())
+            found.append((digest.hexdigest()[:16], losses))
+        pairs = enumerate(zip(found[0][1], found[1][1], strict=True))
+        return {
+            "equal": found[0] == found[1],
+            "weights": [one[0] for one in found],
+            "first_difference": next((i for i, (a, b) in pairs if a != b), None),
+        }
+
+    return setup.each(COMPUTES, run)
 
 
-def speed(setup: Setup, name: str, shape: str = "bert-base") -> dict[str, Any]:
-    """Milliseconds per step of each side, in turns in each round; and seconds of whole trainings
-    with everything that a trial does, such as recording and evaluation."""
-    steps, skip = setup.of(60, 4), setup.of(20, 1)
-    data = task(setup, name, steps)
-    model = network(setup, data, shape)
-    sides: dict[str, Callable[[Any], dict[str, Any]]] = {
-        "trainer": lambda model: trainer(setup, model, data),
-        "fast": lambda model: trial(setup, model, data, "fast"),
-        "graphs": lambda model: trial(setup, model, data, "graphs"),
+Side = Callable[[Any, EncodedTask], dict[str, Any]]
+
+
+def whole(setup: Setup, shape: str, *names: str) -> dict[str, Any]:
+    """Whole trials of three epochs over all rows of the bundle, with the transfer of the network,
+    recordings and evaluations; and the median of their steps."""
+    epochs = setup.of(3, 1)
+    sides: dict[str, Side] = {
+        "trainer": lambda model, data: trainer(setup, model, data, epochs=epochs),
+        "fast": lambda model, data: trial(setup, model, data, "fast", epochs=epochs),
+        "graphs": lambda model, data: trial(setup, model, data, "graphs", epochs=epochs),
     }
-    tokens = data.train.token_count / len(data.train)
-    return _by_turns(setup, model, sides, skip) | {"tokens_a_row": tokens}
+    few = task(setup, names[0], 4)
+    for run in sides.values():  # libraries start with their first call
+        run(network(setup, few, shape), few)
+
+    def race(name: str) -> dict[str, Any]:
+        data = task(setup, name)
+        rounds = setup.of(2, 1)
+        found = _by_turns(network(setup, data, shape), data, sides, rounds, setup.of(20, 1))
+        return found | {"tokens_a_row": data.train.token_count / len(data.train)}
+
+    return setup.each(names, race)
 
 
 def _by_turns(
-    setup: Setup, model: Any, sides: dict[str, Callable[[Any], dict[str, Any]]], skip: int
+    model: Any, data: EncodedTask, sides: dict[str, Side], rounds: int, skip: int
 ) -> dict[str, Any]:
-    rounds: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
-    for _ in range(setup.of(2, 1)):
+    found: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
+    for _ in range(rounds):
         for side, run in sides.items():
-            took = run(copy.deepcopy(model))
-            steady = took["step_seconds"][skip:]
-            rounds[side].append(
+            took = run(copy.deepcopy(model), data)
+            found[side].append(
                 {
-                    "ms_a_step": 1e3 * statistics.median(steady),
+                    "ms_a_step": 1e3 * statistics.median(took["step_seconds"][skip:]),
                     "wall_seconds": took["wall_seconds"],
                     "steps": len(took["step_seconds"]) + 1,
+                    "capture_seconds": took.get("capture_seconds", []),
                 }
             )
-    return {"sides": rounds}
+            gc.collect()
+    return {"sides": found}
 
 
-def whole(setup: Setup, name: str) -> dict[str, Any]:
-    """Whole trials on all rows of the bundle: steps, recording and evaluation."""
-    data = task(setup, name)
-    model = network(setup, data)
-    found = {}
-    for side in ("trainer", "fast", "graphs"):
-        own = copy.deepcopy(model)
-        took = trainer(setup, own, data) if side == "trainer" else trial(setup, own, data, side)
-        found[side] = {"wall_seconds": took["wall_seconds"], "rows": len(data.train)}
-    return found
-
-
-def profile(setup: Setup, compute: str) -> dict[str, Any]:
-    """The kernels of 5 steps, and the share of time in which the GPU was busy."""
+def profile(setup: Setup) -> dict[str, Any]:
+    """Kernels of 20 steps, and the share of their time in which the GPU had work."""
     from torch.profiler import ProfilerActivity, profile
 
-    data = task(setup, "mrpc", setup.of(30, 6))
-    model = network(setup, data)
     own = ProfilerActivity.CUDA if setup.gpu else ProfilerActivity.CPU
-    with profile(activities=[own]) as seen:
-        took = trial(setup, model, data, compute)
-    key = "self_device_time_total" if setup.gpu else "self_cpu_time_total"
-    events = sorted(seen.key_averages(), key=lambda event: -getattr(event, key))
-    busy = sum(getattr(event, key) for event in events) / 1e6
-    steps = len(took["step_losses"])
-    return {
-        "calls_a_step": sum(event.count for event in events) / steps,
-        "busy_share": busy / took["wall_seconds"],
-        "top": [
-            {"name": e.key[:80], "ms_a_step": getattr(e, key) / 1e3 / steps, "calls": e.count}
-            for e in events[:20]
-        ],
-    }
+    with profile(activities=[own]):  # starts CUPTI, which has to be there when a graph is recorded
+        torch.ones(1, device=setup.device).add_(1)
+
+    def run(compute: str) -> dict[str, Any]:
+        data = task(setup, "mrpc", setup.of(50, 5))
+        window = Window(setup, profile(activities=[own]))
+        trial(setup, network(setup, data), data, compute, window=window)
+        key = "self_device_time_total" if setup.gpu else "self_cpu_time_total"
+        events = sorted(window.found.key_averages(), key=lambda event: -getattr(event, key))
+        return {
+            "calls_a_step": sum(event.count for event in events) / window.steps,
+            "busy_share": sum(getattr(event, key) for event in events) / 1e6 / window.seconds,
+            "top": [
+                {
+                    "name": e.key[:80],
+                    "ms_a_step": getattr(e, key) / 1e3 / window.steps,
+                    "calls": e.count,
+                }
+                for e in events[:20]
+            ],
+        }
+
+    return setup.each(("graphs", "fast"), run)
 
 
 # ---- stage 2
 
 
-def compiled(setup: Setup, name: str) -> dict[str, Any]:
-    """The fastest Trainer: dynamic padding, torch.compile, fused AdamW. Not compiled on a CPU."""
-    data = task(setup, name, setup.of(60, 4))
-    model = network(setup, data)
-    sides = {
-        "trainer dynamic": lambda model: trainer(setup, model, data, dynamic=True),
-        "trainer dynamic compiled": lambda model: trainer(
-            setup, model, data, dynamic=True, compiled=setup.gpu
-        ),
-        "graphs": lambda model: trial(setup, model, data, "graphs"),
+def compiled(setup: Setup, *names: str) -> dict[str, Any]:
+    """The strongest Trainer: dynamic padding, torch.compile, fused AdamW. On a CPU not compiled."""
+    sides: dict[str, dict[str, Side]] = {
+        "graphs": {"graphs": lambda model, data: trial(setup, model, data, "graphs")},
+        "dynamic": {"dynamic": lambda model, data: trainer(setup, model, data, dynamic=True)},
+        "compiled": {
+            "compiled": lambda model, data: trainer(
+                setup, model, data, dynamic=True, compiled=setup.gpu
+            )
+        },
     }
-    return _by_turns(setup, model, sides, setup.of(30, 1))
+
+    def one(part: str) -> dict[str, Any]:
+        name, side = part.split()
+        data = task(setup, name)
+        return _by_turns(network(setup, data), data, sides[side], 1, setup.of(30, 1))
+
+    # what compiles comes last: it takes the longest
+    return setup.each([f"{name} {side}" for side in sides for name in names], one)
 
 
 def out_of_memory(setup: Setup) -> dict[str, Any]:
-    """A real out-of-memory error, then smaller micro-batches, then a training that succeeds in the
-    same process."""
+    """A real shortage, smaller micro-batches, then a good training in the same process."""
     data = task(setup, "rte", setup.of(8, 4))
     tried = []
     with _little_memory(setup) as refuse:
@@ -466,16 +584,15 @@ def out_of_memory(setup: Setup) -> dict[str, Any]:
                 break
             except DeviceOutOfMemoryError as error:
                 tried.append([micro_batch, str(error)[:200]])
-                del error
-            if setup.gpu:
-                torch.cuda.empty_cache()
+                forget_frames(error)
+            free_memory()
     after = trial(setup, network(setup, data), data, "graphs")["losses"]
     return {"tried": tried, "after": after}
 
 
 @contextlib.contextmanager
 def _little_memory(setup: Setup) -> Iterator[Callable[[int], None]]:
-    """On a GPU, a memory limit that a batch of 32 does not fit; on a CPU, a simulated refusal."""
+    """On a GPU a limit for this process, that a batch of 32 does not fit; on a CPU a refusal."""
 
     def refuse(micro_batch: int) -> None:
         if not setup.gpu and micro_batch > 16:
@@ -484,69 +601,99 @@ def _little_memory(setup: Setup) -> Iterator[Callable[[int], None]]:
     if not setup.gpu:
         yield refuse
         return
+    step = task(setup, "rte", 1)  # which runs operation by operation
+    trial(setup, network(setup, step), step, "graphs")
+    most = 0.9 * torch.cuda.max_memory_allocated(setup.device)
+    free_memory()
     total = torch.cuda.get_device_properties(setup.device).total_memory
-    torch.cuda.set_per_process_memory_fraction(3.4 * 2**30 / total, setup.device)
+    torch.cuda.set_per_process_memory_fraction(most / total, setup.device)
     try:
         yield refuse
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0, setup.device)
 
 
-def family(setup: Setup, name: str) -> dict[str, Any]:
-    """The losses with each `compute`, without dropout, in fp32: they should agree. Step times."""
-    data = task(setup, "mrpc", setup.of(20, 4))
-    found, losses = {}, {}
-    for compute in COMPUTES:
-        model = network(setup, data, family=name)
-        took = trial(setup, model, data, compute, precision="fp32", dropout=False)
-        losses[compute] = np.array(took["step_losses"])
-        skip = setup.of(10, 1)
-        found[compute] = {
-            "compute_used": took["compute_used"],
-            "ms_a_step": 1e3 * statistics.median(took["step_seconds"][skip:]),
-            "largest_difference": float(np.abs(losses[compute] - losses["reference"]).max()),
-        }
-    return found
+def family(setup: Setup, *names: str) -> dict[str, Any]:
+    """The same losses by each `compute`, without dropout, in fp32; and the time of a step."""
+
+    def run(name: str) -> dict[str, Any]:
+        data = task(setup, "mrpc", setup.of(20, 4))
+        found, losses = {}, {}
+        for compute in COMPUTES:
+            model = network(setup, data, family=name)
+            took = trial(setup, model, data, compute, precision="fp32", dropout=False)
+            losses[compute] = np.array(took["step_losses"])
+            found[compute] = {
+                "compute_used": took["compute_used"],
+                "ms_a_step": 1e3 * statistics.median(took["step_seconds"][setup.of(10, 1) :]),
+                "largest_difference": float(np.abs(losses[compute] - losses["reference"]).max()),
+            }
+        return found
+
+    return setup.each(names, run)
 
 
 # ---- stage 3
 
 
-def side_by_side(setup: Setup, count: int, mps: bool) -> dict[str, Any]:
-    """Steps per second of `count` processes on one GPU, with NVIDIA's MPS or without."""
-    if mps and setup.gpu:
-        subprocess.run(["nvidia-cuda-mps-control", "-d"], check=True, timeout=20)
+def side_by_side(setup: Setup) -> dict[str, Any]:
+    """Steps a second of several processes on one GPU, with NVIDIA's MPS or without; whole trials
+    with recordings."""
+
+    def run(name: str) -> dict[str, Any]:
+        count, mps = int(name.split()[0]), name.endswith("MPS")
+        with _mps(setup) if mps else contextlib.nullcontext():
+            return {"steps_a_second": _together(setup, count)}
+
+    return setup.each(("1", "4 MPS", "4", "2 MPS"), run)
+
+
+@contextlib.contextmanager
+def _mps(setup: Setup) -> Iterator[None]:
+    control = "nvidia-cuda-mps-control"
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    if setup.gpu:  # the daemon keeps the files open that it is started with
+        subprocess.run([control, "-d"], stdin=subprocess.DEVNULL, **quiet, check=True, timeout=20)
     try:
-        start = time.time() + setup.of(40, 25)
-        command = [sys.executable, "-m", "benchmarks.gpu_steps", "worker"]
-        command += [str(setup.device), str(setup.bundle)]
-        workers = [
-            subprocess.Popen([*command, str(start)], stdout=subprocess.PIPE, text=True)
-            for _ in range(count)
-        ]
-        lines = [worker.communicate()[0] for worker in workers]
-        found = [json.loads(line.splitlines()[-1]) for line in lines]
+        yield
     finally:
-        if mps and setup.gpu:
-            subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", text=True, check=False)
-    return {
-        "processes": count,
-        "mps": mps,
-        "late": [one["late_seconds"] for one in found],
-        "steps_a_second": sum(one["steps"] / one["seconds"] for one in found),
-    }
+        if setup.gpu:
+            subprocess.run([control], input="quit\n", text=True, **quiet, check=False, timeout=20)
 
 
-def worker(setup: Setup, start: float) -> dict[str, Any]:
-    """Trains from a start time that all workers share, until it is done."""
-    data = task(setup, "sst2", setup.of(None, 4))
+def _together(setup: Setup, count: int) -> float:
+    """Steps a second of all workers, who begin when the last of them is ready."""
+    command = [sys.executable, "-m", "benchmarks.gpu_steps", "worker"]
+    command += [str(setup.device), str(setup.bundle), str(setup.out)]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    workers = [subprocess.Popen(command, **pipes) for _ in range(count)]
+    try:
+        for worker in workers:
+            worker.stdout.readline()
+        printed = [worker.stdout for worker in workers]
+        for worker in workers:
+            worker.stdin.write("\n")
+            worker.stdin.flush()
+        found = [json.loads(one.read().splitlines()[-1]) for one in printed]
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+    return sum(one["steps"] / one["seconds"] for one in found)
+
+
+def worker(setup: Setup) -> dict[str, Any]:
+    """Trains one trial after another from the moment a line can be read."""
+    data = task(setup, "sst2")
     model = network(setup, data)
     trial(setup, copy.deepcopy(model), task(setup, "sst2", 4), "graphs")
-    late = time.time() - start
-    time.sleep(max(0.0, -late))
-    took = trial(setup, model, data, "graphs")
-    steps = len(took["step_losses"])
-    return {"steps": steps, "seconds": took["wall_seconds"], "late_seconds": max(0.0, late)}
+    print("ready", flush=True)
+    sys.stdin.readline()
+    begun, steps = time.perf_counter(), 0
+    for _ in range(setup.of(3, 1)):
+        took = trial(setup, copy.deepcopy(model), data, "graphs", epochs=setup.of(3, 1))
+        steps += len(took["step_seconds"]) + 1
+    return {"steps": steps, "seconds": time.perf_counter() - begun}
 
 
 def depth_speed(setup: Setup) -> dict[str, Any]:
@@ -561,65 +708,55 @@ def depth_speed(setup: Setup) -> dict[str, Any]:
     keep_layers(pruned, tuple(range(1, full.config.num_hidden_layers // 2 + 1)))
     load = Load(length=setup.of(LENGTH, 16), batches=(BATCH,), precision=setup.precision)
     rule = setup.of(RULE, Rule(warm_ups=1, pairs=2, rounds=1))
-    timings = compare_networks(full, pruned, load, rule)
-    return {"timings": json.loads(json.dumps(timings, default=asdict))}
+    with reproducible(None):  # not strict, as in a sweep
+        timings = compare_networks(full, pruned, load, rule)
+    return {"speedups": {one.quantity: one.comparison.speedup for one in timings}}
 
 
 def precisions(setup: Setup) -> dict[str, Any]:
-    """The losses of the same steps in bf16 and in fp32."""
-    data = task(setup, "sst2", setup.of(90, 4))
-    found = {}
-    for precision in ("fp32", "bf16"):
-        took = trial(
-            setup,
-            network(setup, data),
-            data,
-            "graphs",
-            precision=precision,
-            epochs=setup.of(4, 1),
-        )
-        found[precision] = {"losses": took["losses"], "wall_seconds": took["wall_seconds"]}
-    return found
+    """Losses of the same steps in bf16 and fp32."""
+
+    def run(precision: str) -> dict[str, Any]:
+        data = task(setup, "sst2", setup.of(90, 4))
+        model, epochs = network(setup, data), setup.of(4, 1)
+        took = trial(setup, model, data, "graphs", precision=precision, epochs=epochs)
+        return {"losses": took["losses"], "wall_seconds": took["wall_seconds"]}
+
+    return setup.each(("fp32", "bf16"), run)
 
 
-def sweep(setup: Setup) -> dict[str, Any]:
-    """A whole small sweep with the inline engine: the quickstart, from plan to table. The table
-    needs DuckDB, which only a bundle with `--tables` has; the scores come from the records."""
+def sweep(setup: Setup, *chosen: str) -> dict[str, Any]:
+    """The bundle's sweep of a real network on real rows by the inline engine, or a part of it. Its
+    store stays. The answers need DuckDB: they are read at home from the store."""
     from lp_sweep.storage.store import Store
 
-    ours = [sys.executable, "-m", "lp_sweep.orchestrator.cli"]
-    few = ["k=0", "seed=1", "tasks=toy-sentiment", "recipe.epochs=1", "recipe.limit_train=64"]
-    chosen = setup.of([], few)
-    with tempfile.TemporaryDirectory() as folder:
-        store = str(Path(folder) / "store")
-        begun = time.perf_counter()
-        done = subprocess.run(
-            [*ours, "run", "quickstart", *chosen, "--inline", "--store", store],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=folder,
-        )
-        seconds = time.perf_counter() - begun
-        # without DuckDB, everything is trained and stored; only the answer at the end fails
-        if done.returncode and "No module named 'duckdb'" not in done.stderr:
-            raise RuntimeError(f"exit code {done.returncode}: {done.stderr[-2000:]}")
-        records = Store(store).read_all("trials").rows.to_pylist()
-        table = subprocess.run(
-            [*ours, "table", "tasks", "--store", store], capture_output=True, text=True, check=False
-        )
+    few = ["k=0,5", "seed=1", "task=sst2", "recipe.epochs=1", "recipe.limit_train=64"]
+    chosen = chosen if setup.gpu else (*few, "recipe.limit_dev=32")
+    folder = setup.out / "sweep"
+    folder.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "lp_sweep.orchestrator.cli", "run"]
+    command += [str(setup.bundle / "sweep" / "sweep.yaml"), *chosen]
+    # the trials that end in this time are in the line; the step's own limit would cut it off
+    command += ["--inline", "--offline", "--store", str(folder / "store"), "--max-hours"]
+    command += [str(setup.of(240, 1200) / 3600)]
+    begun = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    seconds = time.perf_counter() - begun
+    # 3: out of time; without DuckDB all is trained and stored, and only the answer at the end fails
+    if done.returncode not in (0, 3) and "No module named 'duckdb'" not in done.stderr:
+        raise RuntimeError(f"exit code {done.returncode}: {done.stderr[-2000:]}")
+    records = Store(str(folder / "store")).read_all("trials").rows.to_pylist()
     told = ("task", "k", "seed", "last", "compute_used", "precision_used", "deterministic")
     return {
         "seconds": seconds,
         "trials": [{name: row[name] for name in (*told, "device_name")} for row in records],
-        "table": table.stdout[-3000:] or table.stderr[-300:],
     }
 
 
 STEPS: dict[str, Callable[..., dict[str, Any]]] = {
     function.__name__: function
     for function in (
-        *(machine, smoke, tests, determinism, speed, whole, profile),
+        *(machine, smoke, tests, determinism, whole, profile),
         *(compiled, out_of_memory, family),
         *(side_by_side, depth_speed, precisions, sweep),
     )
@@ -627,14 +764,15 @@ STEPS: dict[str, Callable[..., dict[str, Any]]] = {
 
 
 def main() -> None:
-    """`gpu_steps.py STEP DEVICE BUNDLE [ARGUMENT in JSON ...]`. The last line printed is JSON."""
-    name, device, bundle, *arguments = sys.argv[1:]
+    """`gpu_steps.py STEP DEVICE BUNDLE OUT [ARGUMENT in JSON ...]`. Prints JSON last."""
+    name, device, bundle, out, *arguments = sys.argv[1:]
     if device == "cpu":
         torch.set_num_threads(1)
-    setup = Setup(device=torch.device(device), bundle=Path(bundle))
+    # calls that set a limit of memory want the number of a GPU
+    where = torch.device("cuda", 0) if device.startswith("cuda") else torch.device(device)
+    setup = Setup(device=where, bundle=Path(bundle), out=Path(out))
     function = worker if name == "worker" else STEPS[name]
-    found = function(setup, *map(json.loads, arguments))
-    print(json.dumps(found, default=str), flush=True)
+    say(function(setup, *map(json.loads, arguments)))
 
 
 if __name__ == "__main__":
