@@ -51,7 +51,7 @@ BUGS = [
         "selection",
         'f"{draw}:{layer}".encode()',
         'f"{layer}".encode()',
-        "test_select_more.py",
+        "test_select.py",
         "test_select.py",
     ),
     _bug(
@@ -66,7 +66,7 @@ BUGS = [
         "selection",
         "key=lambda layer: (-found.layers[layer], -layer)",
         "key=lambda layer: (found.layers[layer], -layer)",
-        "test_select_more.py",
+        "test_select.py",
         "test_select.py",
         "test_influence.py",
     ),
@@ -75,7 +75,7 @@ BUGS = [
         "selection",
         "if 0 < step <= k)",
         "if 0 < step < k)",
-        "test_select_more.py",
+        "test_select.py",
         "test_select.py",
     ),
     # -- pruning
