@@ -1,4 +1,4 @@
-# `make quickstart` shows it work; `make check test` is what CI runs.
+# `make quickstart` runs a small sweep; CI runs `make check test`.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -13,7 +13,7 @@ help:
 
 setup: $(VENV)/.ready
 
-# torch first: the constraint picks a build that the registry offers for CPU, and nothing later moves it
+# torch first: the constraint picks a CPU build that the registry offers, and nothing later replaces it
 $(VENV)/.package: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "lp-sweep needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
@@ -21,7 +21,7 @@ $(VENV)/.package: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	touch $@
 
-# what development needs besides the package
+# packages for development
 $(VENV)/.ready: $(VENV)/.package
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
@@ -41,8 +41,8 @@ fmt: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# the folders as they are installed, for tools that read files and not the environment; import-linter
-# reads a package in parts only where nothing stands beside them
+# links that look like the installed folders, for tools that read files and not the environment.
+# import-linter can read a package in parts only if its folder has nothing else
 build/ns/.ready: Makefile $(wildcard api/*.py)
 	mkdir -p build/ns/lp_sweep build/parts/lp_sweep
 	for room in $(ROOMS); do ln -sfn ../../../$$room build/ns/lp_sweep/$$room; ln -sfn ../../../$$room build/parts/lp_sweep/$$room; done
@@ -55,15 +55,15 @@ check: setup build/ns/.ready
 	$(BIN)/mypy -p lp_sweep -p benchmarks
 	PYTHONPATH=build/parts $(BIN)/lint-imports
 
-# a Ray mostly waits, while the others compute: both at a time
+# tests with Ray mostly wait and the others compute, so both run at the same time
 test: setup
 	$(MAKE) -j2 --output-sync=line test-plain test-ray
 
-# worksteal: neighbours stay in one process, which makes the fixtures of their file once
+# worksteal: tests of one file mostly stay in one process, so its fixtures are made once
 test-plain: setup
 	$(BIN)/python -m pytest -m "not slow and not gpu and not ray" -n auto --dist worksteal
 
-# the files that have one: collecting all the others takes longer than what it finds
+# only files with such tests: to collect all the others would take too long
 test-ray: setup
 	$(BIN)/python -m pytest -m "not slow and not gpu and ray" -n 2 --dist loadfile $$(grep -rl 'mark\.ray' tests --include='test_*.py')
 
@@ -72,7 +72,7 @@ test-all: test test-cluster
 	$(BIN)/python -m pytest -m "(slow or gpu) and ray" -n 3 --dist loadfile
 	$(BIN)/python -m pytest -m "hypothesis and not slow" --hypothesis-profile=long -n auto
 
-# what a node of a cluster has beside lp-sweep: Ray with its job server, on top of what is installed here
+# the environment of a cluster node: Ray with its job server, in addition to the packages here
 CLUSTER := build/cluster-env
 $(CLUSTER)/.ready: $(VENV)/.ready
 	$(PYTHON) -m venv $(CLUSTER)
@@ -82,7 +82,7 @@ $(CLUSTER)/.ready: $(VENV)/.ready
 	$(CLUSTER)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt 'ray[default]'
 	touch $@
 
-# a job server, and three machines with sshd, out of namespaces: as root only, with programs from Debian
+# tests with a job server, and with three machines made of namespaces that run sshd: needs root and Debian packages
 test-cluster: setup $(CLUSTER)/.ready
 	command -v sshd rsync ip > /dev/null || { test "$$(id -u)" = 0 && apt-get install -y -q openssh-server rsync iproute2; } || true
 	LP_SWEEP_CLUSTER_PYTHON=$(abspath $(CLUSTER))/bin/python $(BIN)/python -m pytest tests/orchestrator/cli/test_jobs.py tests/orchestrator/cluster/test_real_cluster.py -q
@@ -107,7 +107,7 @@ bench: setup
 	$(BIN)/python -m benchmarks.coverage --out $(FIGURES)/coverage.json
 	$(BIN)/python -m benchmarks.report
 
-# what benchmarks/gpu_day.py takes along to a GPU without a network: tokens, shapes, wheels
+# the folder that benchmarks/gpu_day.py needs on a GPU machine without a network: tokens, shapes, wheels
 gpu-bundle: setup
 	@test -d "$(MODEL)" && test -d "$(GLUE)" || { echo "make gpu-bundle MODEL=folder GLUE=folder: see docs/performance.md"; exit 2; }
 	$(BIN)/python -m benchmarks.gpu_bundle --model $(MODEL) --data-dir $(GLUE) --out .gpu

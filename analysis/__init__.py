@@ -1,1 +1,2 @@
-"""SQL views over the records and the tables made from them. Imports storage only."""
+"""SQL views over the records, and the tables, figures and reports made from them. Imports only
+storage."""

@@ -19,8 +19,8 @@ def allowed_loss(row: Row) -> str:
 
 
 def layers_needed(row: Row) -> str:
-    """`6 of 12 (−0.80) n=3`, `9–10 of 12 (K=3 not tried) n=3`, `4–6 of 12 (2 missing)`; of a search
-    with `, 90% 5 to 7`."""
+    """`6 of 12 (−0.80) n=3`, `9–10 of 12 (K=3 not tried) n=3`, `4–6 of 12 (2 missing)`. A search
+    adds `, 90% 5 to 7`."""
     credible = row.get("credible")
     of_search = f", 90% {layers_left(row['depth'], credible)}" if credible else ""
     if row["max_dropped"] is None:
@@ -38,7 +38,7 @@ def possible_layers(row: Row) -> str:
 
 
 def best_of(rows: Iterable[Row]) -> Row | None:
-    """The row with the smallest network, among those of one task and loss; None without a score of
+    """The row with the smallest network, from rows of one task and loss; None without a score of
     the full model."""
     return max(
         (row for row in rows if row["n_seeds"]),
@@ -48,8 +48,8 @@ def best_of(rows: Iterable[Row]) -> Row | None:
 
 
 def network(row: Row) -> str:
-    """`top K=2, iterative`: the smallest network that is within the loss. With a warning where it,
-    unlike that of all layers, did not learn."""
+    """`top K=2, iterative`: the smallest network within the loss. Adds a warning if it did not
+    learn, but the full model did."""
     if not row["max_dropped_low"]:
         return "all layers"
     named = f"{row['strategy']} K={row['max_dropped_low']}"
@@ -61,7 +61,7 @@ def network(row: Row) -> str:
 
 
 def answer_line(rows: Sequence[Row]) -> str:
-    """The answer for one task and loss in a sentence, or why there is none yet; rows as
+    """The answer for one task and loss in a sentence, or why there is none yet. `rows`: as for
     `best_of`."""
     best = best_of(rows)
     if best is None:
@@ -73,8 +73,8 @@ def answer_line(rows: Sequence[Row]) -> str:
 
 def needs(row: Row, among: Sequence[Row] = ()) -> str:
     """`needs 6 of 12 layers to lose at most 1 point (top K=6, −0.80, 3 seeds)`, or `needs 6 of 12
-    layers to lose at most 1 point; with distillation 4 (top K=8, ...)`. `among`: the rows, of other
-    strategies as well, that it is the best of."""
+    layers to lose at most 1 point; with distillation 4 (top K=8, ...)`. `among`: the rows that
+    `row` is the best of, also of other strategies."""
     (layers, distilled), loss = layers_of(row, among), allowed_loss(row)
     keep_all = layers == str(row["depth"])
     said = f"needs {layers} of {row['depth']} layers to lose at most {loss}"
@@ -92,8 +92,9 @@ def needs(row: Row, among: Sequence[Row] = ()) -> str:
 
 
 def layers_of(row: Row, among: Sequence[Row] = ()) -> tuple[str, str]:
-    """`6`, or `4–6`: how many layers the answer may be; and with distillation, where both are
-    there and differ. Then the first is of plain networks alone. Arguments as of `needs`."""
+    """`6`, or `4–6`: how many layers the answer may have, and how many with distillation. The
+    second is "" unless both kinds exist and differ; then the first is of plain networks only.
+    Arguments as for `needs`."""
     sides = [[other for other in among if is_distilled(other) == side] for side in (False, True)]
     spans = [possible_span(best, side) for side in sides if (best := best_of(side))]
     if len(set(spans)) < 2:
@@ -107,7 +108,7 @@ def is_distilled(row: Row) -> bool:
 
 
 def possible_span(row: Row, among: Sequence[Row] = ()) -> str:
-    """`6`, `4–6`: how many layers the answer may be."""
+    """`6`, `4–6`: how many layers the answer may have."""
     depth, most, between = row["depth"], _most(row, among), _between(row, among)
     if between and max(_tried(row, among)) > between[-1]:  # else nothing smaller was tried
         most = max(most, between[-1])
@@ -115,7 +116,7 @@ def possible_span(row: Row, among: Sequence[Row] = ()) -> str:
 
 
 def doubt(row: Row, among: Sequence[Row] = ()) -> str:
-    """`K=3 not tried`: why a smaller network than the answer may do; "" where none may."""
+    """`K=3 not tried`: why a smaller network than the answer may be good enough; "" if none may."""
     if _most(row, among) > row["max_dropped_low"]:
         if row["n_not_searched"]:
             return "not searched for this loss"
@@ -125,7 +126,7 @@ def doubt(row: Row, among: Sequence[Row] = ()) -> str:
 
 
 def _most(row: Row, among: Sequence[Row]) -> int:
-    """The K that more trials may bring."""
+    """The largest K that more trials may reach."""
     return max(int(other["max_dropped_high"]) for other in among or [row])
 
 
@@ -134,8 +135,8 @@ def _tried(row: Row, among: Sequence[Row]) -> set[int]:
 
 
 def _between(row: Row, among: Sequence[Row]) -> list[int]:
-    """The K above a known answer and below the next that was tried. Of those that a search left out
-    `unless` speaks."""
+    """The K above a known answer and below the next K that was tried. Leaves out the K that a
+    search never ran: `unless` reports those."""
     low, left_out = row["max_dropped_low"], row["untried"] or ()
     if row["max_dropped"] is None or _most(row, among) > low:
         return []
@@ -158,15 +159,15 @@ def _open(row: Row) -> str:
 
 
 def credible_layers(row: Row) -> str:
-    """The answers in layers that stay, fewest first."""
+    """The possible answers, as numbers of layers that stay, fewest first."""
     if row["reason"]:
         return f"no set: {row['reason']}"
     return likely_layers(row) + unless(row)
 
 
 def likely_layers(row: Row) -> str:
-    """`4 or 5`, `at most 3`: of a row with a 90% set, fewest first. Where the smallest network that
-    was tried is in the set, a smaller one may do as well."""
+    """`4 or 5`, `at most 3`: the 90% set of a row, fewest first. If the smallest network that was
+    tried is in the set, a smaller one may also be good enough."""
     depth, largest = row["depth"], max(row["credible"])
     smaller = 0 < largest >= max(_tried(row, ())) and largest < max(
         askable_k(row["strategy"], depth), default=0
@@ -175,15 +176,15 @@ def likely_layers(row: Row) -> str:
 
 
 def unless(row: Row) -> str:
-    """` unless 1 to 3 dip`: what the answer of a search assumes of the networks it never trained;
-    "" where there are none that are smaller. A K in the 90% set is no assumption."""
+    """` unless 1 to 3 dip`: what the answer of a search assumes about the smaller networks that it
+    never trained; "" if there are none. Nothing is assumed about a K in the 90% set."""
     if not (untried := _assumed(row)):
         return ""
     return f" unless {layers_left(row['depth'], untried)} dip{'s' if len(untried) == 1 else ''}"
 
 
 def assumption(row: Row) -> str:
-    """A clause on what the answer of a search assumes, or "" where it assumes nothing."""
+    """A clause about what the answer of a search assumes, or "" if it assumes nothing."""
     if not (untried := _assumed(row)):
         return ""
     layers = layers_left(row["depth"], untried)
@@ -194,12 +195,13 @@ def assumption(row: Row) -> str:
 
 
 def _assumed(row: Row) -> list[int]:
-    """The K that a search never ran and that neither the answer nor its set has."""
+    """The K that a search never ran and that are not in its 90% set."""
     return [k for k in row["untried"] or () if k not in (row.get("credible") or ())]
 
 
 def layers_left(depth: int, dropped: Sequence[int], *, fewer: bool = False) -> str:
-    """`5 to 7 or 9`: how many layers stay where so many are dropped. `at most 7 or 9`: or more."""
+    """`5 to 7 or 9`: how many layers stay for each number of dropped layers. `fewer`: the smallest
+    one becomes `at most 7`."""
     spans: list[list[int]] = []
     for layers in sorted(depth - k for k in dropped):
         if spans and spans[-1][1] == layers - 1:

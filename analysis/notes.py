@@ -1,8 +1,7 @@
-"""The notes below a table and the cautions in a report: each where a cell needs it, and no others.
+"""The notes below a table and the cautions in a report. A note is shown only if a cell needs it.
 
-A sweep file that is amended, and then run in part, leaves cells that were trained in more than one
-way: the tables compare them all the same, with a note. After a whole run the earlier cells are not
-shown.
+If a sweep file is changed and then only partly run, its cells were trained in more than one way.
+The tables still compare them, with a note. After a whole run, the earlier cells are not shown.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ if TYPE_CHECKING:
 
 NOT_ASKED = "–"
 NOT_MEASURED = "not measured"
-NOT_NEEDED = "not needed"  # by a search, for its answer
-NOT_SEARCHED = "not searched"  # by a search, for this loss
+NOT_NEEDED = "not needed"  # a search found its answer without this cell
+NOT_SEARCHED = "not searched"  # a search was not for this loss
 LEARNED_NOTHING = "†"
 
 
 class Note(NamedTuple):
-    """`where` is a regular expression: the note is for a table with a cell, or a part of one, that
-    it matches; "" for every table."""
+    """A note for tables with a cell that the regular expression `where` matches, in whole or in
+    part; "" matches every table."""
 
     text: str
     where: str = ""
@@ -53,7 +52,7 @@ _NOTHING_TO_LOSE = (
 
 
 def no_better(row: Row) -> str:
-    """`2 of 3 seeds`: of those with all layers, by the view `min_layers`."""
+    """`2 of 3 seeds`: how many seeds of the full model did not learn. `row`: of `min_layers`."""
     some, every = row["n_learned_nothing"], row["n_full"]
     if every == 1:
         return "the one seed"
@@ -61,7 +60,7 @@ def no_better(row: Row) -> str:
 
 
 def untaught(row: Row) -> str:
-    """Sentences, or "" if each seed with all layers beats the majority class."""
+    """A warning, or "" if each seed of the full model beats the majority class."""
     if not row["n_learned_nothing"]:
         return ""
     verb = "scores" if row["n_learned_nothing"] == 1 else "score"
@@ -75,8 +74,8 @@ _BARELY = 5.0  # points
 
 
 def barely(row: Row) -> str:
-    """A clause, or "" if the full model is well above guessing: what has little to lose, loses
-    little. `row`: of the view `min_layers`."""
+    """A clause, or "" if the full model is well above guessing. A model just above guessing has
+    little to lose. `row`: of the view `min_layers`."""
     if row["majority"] is None or row["score_full"] is None or row["n_learned_nothing"]:
         return ""
     lead = row["score_full"] - row["majority"]
@@ -86,7 +85,7 @@ def barely(row: Row) -> str:
 
 
 def is_untaught(record: Row) -> bool:
-    """Judges one trial's record as the view `min_layers` counts them."""
+    """Whether one trial did not learn, by the same rule as the view `min_layers`."""
     last, majority = record["last"], record["majority"]
     if majority is None:
         return False
@@ -94,9 +93,9 @@ def is_untaught(record: Row) -> bool:
 
 
 def untaught_network(record: Row, full: Row | None) -> str:
-    """Sentences, or "" where this network and the one with all layers are better than guessing.
-    `full`: the record of the same recipe and seed with all layers; None: it is this one, or not
-    there."""
+    """A warning, or "" if this network and the full model are both better than guessing. `full`:
+    the full model's record of the same recipe and seed; None if it is this one or does not
+    exist."""
     said = [
         f"{name} scores {_points(row['last'])} "
         f"{metric_name(row['metric'], row.get('positive'))}, no better than always giving "
@@ -109,7 +108,7 @@ def untaught_network(record: Row, full: Row | None) -> str:
 
 
 def _one_answer(row: Row) -> str:
-    """The answer that scores `majority`."""
+    """Names the answer whose score is `majority`."""
     if row["metric"] != "f1":
         return "the most common answer"
     return f"the answer {row['positive']!r}" if row.get("positive") else "the answer 1"
@@ -120,7 +119,7 @@ def _points(share: float | None) -> str:
 
 
 def did_not_learn(rows: Sequence[Row]) -> str:
-    """Sentences that name the tasks, from rows of `min_layers`; "" if there are none."""
+    """A warning that names the tasks, from rows of `min_layers`; "" if all tasks learned."""
     several = [name for name in _PLACE if len({row[name] for row in rows}) > 1]
     found = dict.fromkeys(
         f"{no_better(row)} of {_task_of(row, several)}" for row in rows if row["n_learned_nothing"]
@@ -130,7 +129,8 @@ def did_not_learn(rows: Sequence[Row]) -> str:
 
 
 def where_nothing_was_learned(rows: Sequence[Row], *_: object) -> tuple[Note, ...]:
-    """The note for the mark, with its tasks; none without the mark."""
+    """The note for the mark of a model that did not learn, with its tasks; none without the
+    mark."""
     said = did_not_learn(rows)
     return (Note(f"{LEARNED_NOTHING}: {said}"),) if said else ()
 
@@ -141,13 +141,14 @@ def _task_of(row: Row, several: Sequence[str]) -> str:
 
 
 def baseline(metric: str | None) -> str:
-    """In words, which answer a task's `majority` is the score of."""
+    """Names the score in a task's `majority`."""
     ranks = metric is not None and metric.partition("@")[0] in ("ndcg", "mrr")
     return "Score of a random order" if ranks else "Majority-class score"
 
 
 def majorities(rows: Sequence[Row], *_: object) -> tuple[Note, ...]:
-    """One note with the majority-class score of each task that has one, or that of chance."""
+    """One note with the majority-class score of each task that has one, or the score of a random
+    order."""
     known: dict[str, dict[str, float]] = {}
     for row in rows:
         if row["majority"] is not None:
@@ -193,7 +194,7 @@ _WORDS = {
 }
 _ASK = "FROM recipe_differences"
 _FIX = "Run the whole sweep again, or give each way its own `name:`."
-# from what the cells say themselves: a table has no time to read how each trial was trained
+# uses only the cells: to read how each trial was trained would take too long for a table
 _MIXED = """
 WITH unlike AS (
     SELECT sweep, model, procedure, task
@@ -202,20 +203,21 @@ WITH unlike AS (
         AND coalesce(sweep = $sweep::VARCHAR, true) AND coalesce(task = $task::VARCHAR, true)
     GROUP BY ALL
     HAVING min(setup) < max(setup)
+        OR (SELECT min(precision_used) < max(precision_used) FROM trials)  -- rare, and quick to see
 )
 SELECT DISTINCT sweep, task
 FROM store.sweeps
 JOIN unlike USING (sweep, model, procedure, task)
 JOIN trials USING (trial_id)
 GROUP BY sweep, model, procedure, task
-HAVING min(setup) < max(setup)
+HAVING min(setup) < max(setup) OR min(precision_used) < max(precision_used)
 ORDER BY ALL
 """
 
 
 def mixed(catalog: Catalog) -> Iterator[str]:
-    """A sentence for each sweep where cells of one model, procedure and task differ in more than
-    their layers and seed; it lists the differences."""
+    """A sentence for each sweep in which cells of one model, procedure and task differ in more than
+    layers and seed; it lists the differences."""
     rows = catalog.query(f"{_ASK} ORDER BY ALL").to_pylist()
     for sweep in dict.fromkeys(row["sweep"] for row in rows):
         own = [row for row in rows if row["sweep"] == sweep]
@@ -236,7 +238,8 @@ def mixed_notes(
     sweep: str | None = None,
     task: str | None = None,
 ) -> Iterator[str]:
-    """Notes for a table of these models, or of all if none is named. Needs the view `trials`."""
+    """The same as notes for a table of these models, or of all if none is named. Needs the view
+    `trials`."""
     wanted = {"models": list(models), "sweep": sweep, "task": task}
     rows = catalog.query(_MIXED, wanted).to_pylist()
     for sweep in dict.fromkeys(row["sweep"] for row in rows):
@@ -265,14 +268,14 @@ def setup_notes(catalog: Catalog) -> Iterator[str]:
 
 
 GLOSSARY = {
-    "K": "Dropped layers; t= is a threshold, by which each task drops its own.",
-    "kept": "Kept layers, of all layers of the model.",
+    "K": "Dropped layers; t= is a threshold: each task drops its own layers.",
+    "kept": "Kept layers, and all layers of the model.",
     "layers": "Kept layers, or their number; 1 is next to the embeddings.",
     "strategy": "How the layers to drop were chosen.",
     "procedure": "direct: pruned first, then fine-tuned.",
     "feed-forward": "Kept layers without their feed-forward.",
     "loss ≤": "The allowed loss: mean over seeds against the full model.",
-    "90%": "The answers that the scores do not rule out; it holds the true one in 90% of studies.",
+    "90%": "Answers that the scores do not rule out; the true one is among them in 90% of studies.",
     "95%": "95% interval of the mean.",
     "seed sd": "How much one network moves from seed to seed, in points.",
     "all tasks": "Mean over tasks of their means over seeds.",
@@ -280,8 +283,8 @@ GLOSSARY = {
     "missing": "Tasks with a missing seed.",
     "of full": "Share of the full model's parameters.",
     "batch": "Rows and tokens of a batch.",
-    "fine-tuning": "A step of fine-tuning, times as fast as with all layers.",
-    "inference": "A forward pass, times as fast as with all layers.",
+    "fine-tuning": "How many times as fast a fine-tuning step is as with all layers.",
+    "inference": "How many times as fast a forward pass is as with all layers.",
     "change": "Points against all layers, with its 95% interval.",
     "p": "Two-sided, of this test alone.",
     "p Holm": "Corrected for all the tests of this table.",
@@ -291,7 +294,7 @@ GLOSSARY = {
     "distill": "What the network learns from a teacher.",
     "plain": "The same layers, without a teacher.",
     "gain": "Distilled minus plain, with its 95% interval.",
-    "minutes": "Of a trial, plain → distilled.",
+    "minutes": "Minutes of a trial, plain → distilled.",
     "logits": "Minutes to compute the teacher's logits, once for all its students of a seed.",
     "random": "Mean over networks whose layers were drawn at random.",
     "difference": "The strategy minus the mean of the random draws.",

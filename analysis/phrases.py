@@ -1,4 +1,4 @@
-"""The words and numbers of a table's cell. Pure: a row in, a short text out."""
+"""The words and numbers in a table's cells. Pure: takes a row, returns a short text."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def points(value: float | None) -> str:
 
 
 def rate(value: float | None) -> str:
-    """Texts a second, in three digits."""
+    """Texts per second, to three digits."""
     return NOT_MEASURED if value is None else f"{value:,.3g}" if value < 100 else f"{value:,.0f}"
 
 
@@ -84,7 +84,7 @@ def seeds(number: int, asked: int) -> str:
     return "one seed" if number == 1 else f"{number} seeds"
 
 
-# -- what a row is of
+# -- what a row describes
 
 
 def heading(task: str, metric: str | None) -> str:
@@ -94,7 +94,7 @@ def heading(task: str, metric: str | None) -> str:
 
 
 def strategy(row: Row) -> str:
-    """K=0 is one network, whichever strategy lists it."""
+    """The strategy's name; `all layers` for K=0, which is one network for all strategies."""
     return "all layers" if row["k"] == 0 and row["threshold"] is None else str(row["strategy"])
 
 
@@ -109,7 +109,7 @@ def strategy_beside_random(row: Row) -> str:
 
 
 def kept(rows: Sequence[Row]) -> str:
-    """`6 of 12`; `8–10 of 12` where a threshold keeps more on one task than on another."""
+    """`6 of 12`; `8–10 of 12` if a threshold keeps more layers on one task than on another."""
     depth = rows[0]["depth"]
     counts = [depth - row["k"] for row in rows if row["k"] is not None]
     return f"{span(min(counts), max(counts)) if counts else '?'} of {depth}"
@@ -126,7 +126,7 @@ def kept_of_mean(row: Row) -> str:
 
 
 def device(row: Row) -> str:
-    """`NVIDIA H200, bf16`, `AMD EPYC, 1 thread`; fp32 is not mentioned."""
+    """`NVIDIA H200, bf16`, `AMD EPYC, 1 thread`; leaves out fp32."""
     if row["profile_id"] is None:
         return NOT_ASKED
     parts = [row["device_name"] or "unknown"]
@@ -137,7 +137,7 @@ def device(row: Row) -> str:
 
 
 def batch(row: Row) -> str:
-    """`32×128`: rows and their tokens."""
+    """`32×128`: rows and tokens per row."""
     return NOT_ASKED if row["batch"] is None else f"{row['batch']}×{row['length']}"
 
 
@@ -169,8 +169,8 @@ def _absence(row: Row) -> str:
 
 
 def is_full(row: Row, change: float | None) -> bool:
-    """Whether it is the network that the others are compared with. K=0 that learned from another
-    model is not."""
+    """Whether this is the full model, with which the others are compared. A K=0 that learned from
+    another model is not."""
     return bool(row["k"] == 0 and row["feed_forward"] == "none" and not change)
 
 
@@ -231,7 +231,7 @@ def distillation(row: Row) -> str:
 
 
 def one_side(row: Row, side: Literal["plain", "distilled"]) -> str:
-    """`91.00`, `91.00 n=2/3`, `missing`; – where the sweep does not list it."""
+    """`91.00`, `91.00 n=2/3`, `missing`; – if the sweep does not list it."""
     if side == "plain" and row["plain"] is None:
         return NOT_ASKED
     n = row[f"n_{side}"]
@@ -259,7 +259,7 @@ def test_name(row: Row) -> str:
 
 
 def speedup(row: Row, quantity: Literal["finetune", "inference"]) -> str:
-    """`×1.94 (1.92–1.96)`, with what speaks against it, or that there is none."""
+    """`×1.94 (1.92–1.96)`, `×1.94 (1.90–2.05) unsteady busy`, `not measured`."""
     value = row[f"{quantity}_speedup"]
     if value is None:
         return NOT_MEASURED

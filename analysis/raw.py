@@ -1,4 +1,4 @@
-"""CSV and JSON of a query's result: raw values, for machines."""
+"""Writes a query's result as CSV or JSON: raw values, for machines."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from lp_sweep.storage.printable import printable
 
 
 def plain_values(column: Any) -> list[Any]:
-    """A column's values as JSON can say them: numbers that are not finite become null."""
+    """A column's values in a form that JSON allows: numbers that are not finite become null."""
     try:
         values = column.to_pylist(maps_as_pydicts="lossy")
-    except (OverflowError, ValueError):  # SQL's dates go on where Python's end: infinity, 44 BC
+    except (OverflowError, ValueError):  # SQL has dates that Python lacks: infinity, 44 BC
         values = column.cast(_with_times_as_text(column.type)).to_pylist(maps_as_pydicts="lossy")
     return [_plain(value) for value in values]
 
 
 def finite(value: Any) -> Any:
-    """The same with null for each number that JSON has no word for: NaN, infinity."""
+    """The same value with null for each number that JSON lacks: NaN, infinity."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -35,7 +35,7 @@ def finite(value: Any) -> Any:
 
 
 def _with_times_as_text(kind: Any) -> Any:
-    """The type with text in the place of each date and time inside."""
+    """The type with each date and time in it replaced by text."""
     if pa.types.is_temporal(kind):
         return pa.string()
     if pa.types.is_struct(kind):
@@ -56,7 +56,7 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if isinstance(value, Decimal):  # DuckDB's sum of integers is one
+    if isinstance(value, Decimal):  # DuckDB's sum of integers is a Decimal
         return int(value) if value == value.to_integral_value() else float(value)
     if isinstance(value, datetime | date | time):
         return value.isoformat()
@@ -64,7 +64,7 @@ def _plain(value: Any) -> Any:
 
 
 def _unique(names: Sequence[str]) -> list[str]:
-    """`a, a` becomes `a, a_2`: SQL allows it, an object does not."""
+    """`a, a` becomes `a, a_2`: SQL allows a name twice, a JSON object does not."""
     unique: list[str] = []
     for name in names:
         candidate, number = name, 1
@@ -83,7 +83,7 @@ def _escaped(line: str) -> str:
 
 
 def to_json(rows: pa.Table) -> str:
-    """An array of one object per row, a line each."""
+    """A JSON array with one object per row, one per line."""
     names = _unique(rows.column_names)
     columns = [plain_values(column) for column in rows.columns]
     lines = (
@@ -95,7 +95,7 @@ def to_json(rows: pa.Table) -> str:
 
 
 def to_csv(rows: pa.Table, shown: bool = False) -> str:
-    """A heading and a line per row; null is an empty field."""
+    """A header line and a line per row; null is an empty field."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([_csv_field(name, shown) for name in _unique(rows.column_names)])
@@ -112,7 +112,7 @@ def _csv_field(value: Any, shown: bool) -> Any:
     return printable(value) if shown and isinstance(value, str) else value
 
 
-# by rows, and whether a terminal shows them, which would obey an escape sequence in a value
+# take the rows, and whether a terminal shows them: it would obey an escape sequence in a value
 RAW: dict[str, Callable[[pa.Table, bool], str]] = {
     "csv": to_csv,
     "json": lambda rows, shown: to_json(rows),

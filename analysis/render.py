@@ -1,8 +1,7 @@
-"""A table or a query's result as text: table, CSV, JSON, Markdown, LaTeX.
+"""Prints a table or a query's result as text: table, CSV, JSON, Markdown, LaTeX.
 
-CSV and JSON carry raw values, for machines; the others are for people. Every value is the user's
-text or may be: it is escaped for the format it lands in, and no control character reaches a
-terminal.
+CSV and JSON carry raw values, for machines; the others are for people. Any value may be text from a
+user: it is escaped for its format, and no control character reaches a terminal.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from lp_sweep.storage.printable import printable
 
 
 class _Sheet(NamedTuple):
-    """A table as strings, with the columns that align to the right."""
+    """A table as strings, and which columns are right-aligned."""
 
     title: str
     columns: Sequence[str]
@@ -37,10 +36,10 @@ class _Sheet(NamedTuple):
 def render(
     table: Table, format: str = "table", *, terminal: bool | None = None, width: int | None = None
 ) -> str:
-    """One of the tables, ending in a newline; CSV and JSON print its long form.
+    """A table as text that ends in a newline; CSV and JSON print its long form.
 
-    On a `terminal` (None: if stdout is one) format "table" is drawn by rich for `width` columns;
-    otherwise it is plain and as wide as it needs. Raises SpecError for an unknown format.
+    On a `terminal` (None: if stdout is one), rich draws format "table" for `width` columns;
+    otherwise it is plain and as wide as needed. Raises SpecError for an unknown format.
     """
     if _known(format) in RAW:
         return _raw(table.long, format, terminal)
@@ -53,7 +52,7 @@ def render(
 def render_rows(
     rows: pa.Table, format: str = "table", *, terminal: bool | None = None, width: int | None = None
 ) -> str:
-    """A query's result; otherwise as `render`."""
+    """A query's result as text; otherwise as `render`."""
     if _known(format) in RAW:
         return _raw(rows, format, terminal)
     columns = [plain_values(column) for column in rows.columns]
@@ -63,7 +62,8 @@ def render_rows(
 
 
 def _raw(rows: pa.Table, format: str, terminal: bool | None) -> str:
-    """As it is for a file or a pipe; a terminal would obey an escape sequence in a value."""
+    """CSV or JSON, unchanged for a file or a pipe, escaped for a terminal: it would obey an escape
+    sequence in a value."""
     shown = sys.stdout.isatty() if terminal is None else terminal
     return RAW[format](rows, shown)
 
@@ -86,7 +86,7 @@ def _is_number(kind: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """A raw value for people: four decimals, `NULL` for none."""
+    """A raw value for people: numbers with four decimals, null as `NULL`."""
     if value is None:
         return "NULL"
     if isinstance(value, float):
@@ -102,7 +102,7 @@ def _short_number(value: float) -> str:
 
 
 def _text(sheet: _Sheet) -> str:
-    from rich.cells import cell_len  # a CJK character is two columns wide
+    from rich.cells import cell_len  # cell_len: a CJK character is two columns wide
 
     grid = [[printable(cell) for cell in line] for line in (sheet.columns, *sheet.rows)]
     widths = [max(cell_len(cell) for cell in column) for column in zip(*grid, strict=True)]
@@ -134,7 +134,7 @@ def _rich(sheet: _Sheet, width: int) -> str:
     for name, right in zip(sheet.columns, sheet.numeric, strict=True):
         drawn.add_column(Text(printable(name)), justify="right" if right else "left")
     for row in sheet.rows:
-        drawn.add_row(*(Text(printable(cell)) for cell in row))  # Text: `[red]` is no markup
+        drawn.add_row(*(Text(printable(cell)) for cell in row))  # as Text: `[red]` is not markup
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=width)
     for line in sheet.lead:
@@ -149,7 +149,8 @@ _MARKDOWN = re.compile(r"([\\`*|<>\[\]&~#])|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 
 def markdown_escape(text: str) -> str:
-    """Anyone's text as Markdown shows it: nothing in it is a link, a tag, emphasis or a cell."""
+    """Escape text from anyone, so that Markdown shows it literally: no link, tag, emphasis or
+    cell."""
     return _MARKDOWN.sub(lambda match: f"\\{match.group()}", text)
 
 
@@ -179,7 +180,7 @@ _LATEX = {
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
     '"': r"\textquotedbl{}",
-    "[": "{[}",  # `[` after \\ would be its argument
+    "[": "{[}",  # a `[` after \\ would be its argument
     "]": "{]}",
     "±": r"$\pm$",
     "−": "$-$",
@@ -195,7 +196,7 @@ def _latex_escape(text: str) -> str:
 
 
 def _latex(sheet: _Sheet) -> str:
-    """A tabular for the booktabs package; title and notes are comments."""
+    """A LaTeX tabular for the booktabs package; title and notes are comments."""
 
     def line(cells: Sequence[str]) -> str:
         return " & ".join(_latex_escape(cell) for cell in cells) + r" \\"

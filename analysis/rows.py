@@ -1,4 +1,4 @@
-"""Rows of a query, as every module here takes them."""
+"""The type of a query's row, and helpers to group and pick rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
-    """Items by key, in the order in which each key first occurs."""
+    """Items grouped by key, in the order in which each key first occurs."""
     groups: dict[_Key, list[_Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)

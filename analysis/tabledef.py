@@ -1,6 +1,7 @@
-"""A table of `lp-sweep table`: how rows are fetched, narrowed and laid out. `tables` lists them.
+"""Defines a table of `lp-sweep table`: how its rows are fetched, selected and laid out. `tables`
+lists all tables.
 
-`Table.rows` is what a person reads, `Table.long` the raw numbers, which CSV and JSON print.
+`Table.rows` is for people; `Table.long` has the raw numbers, which CSV and JSON print.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ class Table:
 
 
 class Wanted(NamedTuple):
-    """Models and strategies by name; none named: all."""
+    """The unit, models and strategies to show. No name: all models, all strategies."""
 
     unit: Unit = "points"
     models: Sequence[str] = ()
     strategies: Sequence[str] = ()
 
 
-# of the rows, the catalog, and the models and strategies asked for
+# takes the rows, the catalog, and the models and strategies asked for
 Notes = Callable[[list[Row], "Catalog", Sequence[str], Sequence[str]], Iterable[Note]]
 
 
@@ -49,14 +50,14 @@ Notes = Callable[[list[Row], "Catalog", Sequence[str], Sequence[str]], Iterable[
 class TableDef:
     """A table's contents and layout."""
 
-    title: str  # with {unit}
-    view: str  # whose rows it has: sql/<view>.sql
-    order: str = ""  # of the rows, after sweep and model
-    columns: Mapping[str, Text]  # heading -> text, after those of `context`
-    by_task: Text | None = None  # a column per task, with this text, in the order of the plan
-    prepare: Callable[[list[Row]], list[Row]] = list  # rows as they are laid out
-    notes: tuple[Note | Notes, ...] = ()  # shown where a cell needs them
-    takes: tuple[str, ...] = ("model", "strategy")  # columns that an option selects by
+    title: str  # may contain {unit}
+    view: str  # the source of its rows: sql/<view>.sql
+    order: str = ""  # ORDER BY, after sweep and model
+    columns: Mapping[str, Text]  # heading -> text, after the columns of `context`
+    by_task: Text | None = None  # text in a column per task, in the order of the plan
+    prepare: Callable[[list[Row]], list[Row]] = list  # changes rows before layout
+    notes: tuple[Note | Notes, ...] = ()  # shown if a cell needs them
+    takes: tuple[str, ...] = ("model", "strategy")  # columns that options select by
     fetch: Fetch | None = None  # None: the view's rows
     reads: tuple[str, ...] = ()  # further views that `fetch` and `notes` name
     report: Literal["open", "folded", "never"] = "folded"  # how a report shows it
@@ -64,7 +65,7 @@ class TableDef:
 
     @property
     def views(self) -> tuple[str, ...]:
-        """All that its queries name."""
+        """All views that its queries read."""
         return (self.view, *self.reads)
 
     def __call__(
@@ -100,7 +101,7 @@ Fetch = Callable[[TableDef, "Catalog", Wanted], "pa.Table"]
 
 
 def rows_of_view(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Table:
-    """The view's rows, those of the models, strategies and unit asked for."""
+    """The view's rows for the models, strategies and unit asked for."""
     conditions, values = ["true"], dict[str, Any]()
     for column, names in (("model", wanted.models), ("strategy", wanted.strategies)):
         if names and column in table.takes:
@@ -118,9 +119,9 @@ def rows_of_view(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Table:
 def _lines(
     rows: Sequence[Row], columns: Mapping[str, Text], by_task: Text | None
 ) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
-    """The lines by their columns, and with `by_task` a text per task in the order of the plan, with
-    the tasks' headings. Rows that read the same are of one network, which several strategies
-    list: the most complete one stands for all."""
+    """The lines of a table, and the headings of its task columns. With `by_task`, a line has a text
+    per task, in the order of the plan. Rows with the same text are one network that several
+    strategies list: the most complete row is shown."""
     tasks = {
         row["task"]: row.get("heading", row["task"])
         for row in sorted(rows, key=lambda row: row["position"] if by_task else 0)
@@ -144,14 +145,14 @@ def _completeness(row: Row) -> tuple[int, int]:
 
 
 def listing(title: str, long: pa.Table, columns: Mapping[str, Text]) -> Table:
-    """A table that is not in TABLES: a line per row and a column per key."""
+    """A table that is not in TABLES: a line per row and a column per key of `columns`."""
     rows = long.to_pylist()
     lines = tuple(tuple(show(row) for show in columns.values()) for row in rows)
     return Table(title=title, columns=tuple(columns), rows=lines, notes=(), long=long)
 
 
 def context(rows: Sequence[Row]) -> dict[str, Text]:
-    """The leading columns: the model always, the others only where there are several."""
+    """The leading columns: always the model, the others only if they have several values."""
     return {
         name.replace("_", "-"): text(name)
         for name in ("sweep", "model", "procedure", "feed_forward")

@@ -1,7 +1,7 @@
-"""The tables of `lp-sweep table`: one entry of TABLES each, which everything else reads.
+"""The tables of `lp-sweep table`: each is one entry of TABLES, which everything else reads.
 
-A new table is a file `sql/<view>.sql` and an entry here. Nothing is computed here that a view or
-`statistics` does not say: a number that is missing there is a word here.
+To add a table, add a file `sql/<view>.sql` and an entry here. This module computes no numbers: they
+come from a view or from `statistics`. A number that is missing there is shown as a word.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _place_and_setting(row: Row) -> tuple[Any, ...]:
 
 
 def _with_kept_and_metric(rows: list[Row]) -> list[Row]:
-    """Each with what its setting keeps over all tasks, and with the heading of its task."""
+    """Adds to each row the layers that its setting keeps over all tasks, and its task's heading."""
     groups = grouped(rows, _place_and_setting)
     metrics = {
         row["task"]: metric_name(row["metric"], row["positive"]) for row in rows if row["metric"]
@@ -45,7 +45,7 @@ def _with_kept_and_metric(rows: list[Row]) -> list[Row]:
 
 
 def _full_depth_once(rows: list[Row]) -> list[Row]:
-    """K=0 is one network, whichever strategies list it: its most complete row stands for all."""
+    """Keeps one row for K=0, the most complete: it is one network for all strategies."""
     merged: dict[tuple[Any, ...], Row] = {}
     for row in rows:
         known = merged.setdefault(_place_and_setting(row), row)
@@ -61,7 +61,7 @@ def _with_credible_sets(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa
 
     long = rows_of_view(table, catalog, wanted)
     found = credible_sets(catalog, long.to_pylist())
-    if any(found):  # of searches
+    if any(found):  # only searches have these sets
         long = long.append_column("credible", pa.array(found, pa.list_(pa.int64())))
     return long
 
@@ -73,7 +73,7 @@ def _min_layers_sets(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Ta
 
 
 def _by_statistics(name: str) -> Fetch:
-    """Rows of a function of `statistics.intervals`, which loads numpy and is imported for it."""
+    """Fetches rows by a function of `statistics.intervals`, imported late since it loads numpy."""
 
     def fetch(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Table:
         from lp_sweep.analysis.statistics import intervals
@@ -84,7 +84,7 @@ def _by_statistics(name: str) -> Fetch:
 
 
 def _named_shortly(rows: list[Row]) -> list[Row]:
-    """The procedure as a part of the distillation's name, and in no column of its own."""
+    """Moves the procedure into the distillation's name, so that it has no column of its own."""
     return [
         {**row, "distill": phrases.distillation(row), "procedure": None, "change": row["gain"]}
         for row in rows
@@ -122,7 +122,7 @@ def _answers(rows: list[Row]) -> Iterator[str]:
 
 
 _SEARCHED = Note(
-    f"{NOT_NEEDED}: a search (`until: min_layers`) knew its answer without.", f"^{NOT_NEEDED}"
+    f"{NOT_NEEDED}: a search (`until: min_layers`) found its answer without it.", f"^{NOT_NEEDED}"
 )
 _UNTRIED = Note(
     "unless 1 to 3 dip: a search never trained networks of 1 to 3 layers. The answer and its 90% "
@@ -130,7 +130,7 @@ _UNTRIED = Note(
     "networks trained on either side of it. To check, train them: list their K under `include:`.",
     r"unless \d[^)]* dips?\b",
 )
-_ANSWERS = ("trials", "predictions", "cells")  # that networks' answers are read from
+_ANSWERS = ("trials", "predictions", "cells")  # views with the networks' answers
 
 TABLES: dict[str, TableDef] = {
     "min-layers": TableDef(
@@ -148,7 +148,7 @@ TABLES: dict[str, TableDef] = {
             Note(
                 "Read 6 of 12 (−0.80) n=3 as: 6 of the 12 layers are the fewest, among the K that "
                 "were tried, that stay within the loss; the score changes by −0.80; 3 seeds. A "
-                "network of more layers may still lose more."
+                "network with more layers may still lose more."
             ),
             Note(
                 "4–6 of 12: cells that are missing or failed can still change the answer, which "
@@ -156,13 +156,13 @@ TABLES: dict[str, TableDef] = {
                 r" missing\)$| \(no K=0\)$",
             ),
             Note(
-                "90% 5 to 7: of a search (`until: min_layers`), the answers that its scores do not "
+                "90% 5 to 7: the answers that the scores of a search (`until: min_layers`) do not "
                 "rule out.",
                 r"90% \d",
             ),
             Note(
-                "9–10 of 12 (K=3 not tried): the smallest network that was tried and will do has "
-                "10 layers, and one of 9 may do as well.",
+                "9–10 of 12 (K=3 not tried): the smallest network that was tried and stays within "
+                "the loss has 10 layers; one with 9 may also stay within it.",
                 r"\(K\S+ not tried\)",
             ),
             _UNTRIED,
@@ -191,8 +191,8 @@ TABLES: dict[str, TableDef] = {
             Note("(?): no K=0 to compare with.", r"\(\?\)"),
             Note("n=2/3: the mean is of 2 seeds, where the sweep lists 3.", r"n=\d+/\d+"),
             Note(
-                "missing, failed, deferred, impossible: no seed is done. Impossible is where no "
-                "layer would stay, or none that a feed-forward could go from.",
+                "missing, failed, deferred, impossible: no seed is done. Impossible: no layer "
+                "would stay, or fewer layers than feed-forwards to remove.",
                 r"^(missing|failed|deferred|impossible) \(0/",
             ),
             Note(f"{NOT_ASKED}: not asked for.", f"^{NOT_ASKED}$"),
@@ -220,8 +220,8 @@ TABLES: dict[str, TableDef] = {
                 "seeds."
             ),
             Note(
-                "t=0.9: every task has its own layers by that threshold; kept is their mean over "
-                "tasks.",
+                "t=0.9: with this threshold, every task keeps its own layers; kept is the mean "
+                "over tasks.",
                 "^t=",
             ),
             Note(
@@ -255,9 +255,9 @@ TABLES: dict[str, TableDef] = {
         },
         notes=(
             Note(
-                "Read ×1.94 (1.92–1.96) as: a batch through all layers takes 1.94 times as long; "
-                "median of the pairs in which both took turns in one process on one device, and "
-                "their quartiles. There are no ratios across devices.",
+                "Read ×1.94 (1.92–1.96) as: with all layers, a batch takes 1.94 times as long; "
+                "median and quartiles over pairs in which both networks took turns in one process "
+                "on one device. There are no ratios across devices.",
                 "×.*–",
             ),
             Note(
@@ -271,7 +271,7 @@ TABLES: dict[str, TableDef] = {
                 f"^{NOT_MEASURED}$",
             ),
             Note("unsteady: the quartiles are more than 5% of the median apart.", " unsteady"),
-            Note("busy: other processes kept more than half a core at work meanwhile.", " busy$"),
+            Note("busy: other processes used more than half a core meanwhile.", " busy$"),
         ),
     ),
     "embeddings": TableDef(
@@ -293,8 +293,8 @@ TABLES: dict[str, TableDef] = {
         },
         notes=(
             Note(
-                "texts/s: one text at a time, and 64 at a time, by the clock on the wall. An index "
-                "row is one vector in fp32: fewer layers do not make it smaller.",
+                "texts/s: one text at a time; by 64: 64 texts at a time; both in wall-clock time. "
+                "An index row is one vector in fp32: fewer layers do not make it smaller.",
                 " B$",
             ),
             Note(
@@ -327,19 +327,19 @@ TABLES: dict[str, TableDef] = {
                 r"^all \d+$",
             ),
             Note(
-                "mcnemar 31/11: exact, on the rows that only K=0 / only the pruned network gets "
-                "right.",
+                "mcnemar 31/11: McNemar's exact test; only K=0 gets 31 rows right, only the pruned "
+                "network 11.",
                 "^mcnemar",
             ),
-            Note("rows: other dev rows, the same network.", "^rows$"),
+            Note("rows: accounts for other dev rows, for the same network.", "^rows$"),
             Note(
-                "seeds and rows: other seeds and other dev rows. With two or three seeds the "
-                "interval is wide: more seeds narrow it fastest.",
+                "seeds and rows: accounts for other seeds and other dev rows. With two or three "
+                "seeds the interval is wide: more seeds narrow it fastest.",
                 "^seeds and rows$",
             ),
             Note(
                 "p Holm: corrected for all the different tests of these rows together. To test "
-                "less, ask for less (--sweep, --model, --strategy), before looking."
+                "less, select fewer rows (--sweep, --model, --strategy) before you look."
             ),
         ),
     ),
@@ -445,9 +445,9 @@ TABLES: dict[str, TableDef] = {
             ),
             Note("p Holm: corrected for all the different tests of these rows together.", r"\["),
             Note(
-                "minutes: of a trial, plain → distilled. logits: of computing the teacher's "
-                "logits, once for all its students of a seed. The teacher is the full model, which "
-                "the sweep trains anyway.",
+                "minutes: time of a trial, plain → distilled. logits: minutes to compute the "
+                "teacher's logits, once for all its students of a seed. The teacher is the full "
+                "model, which the sweep trains anyway.",
                 "→",
             ),
             Note(
@@ -456,13 +456,13 @@ TABLES: dict[str, TableDef] = {
                 f"{phrases.START}$",
             ),
             Note(
-                "no plain one: `distill:` in the sweep file does not list `none`, or its search "
-                "did not need this K.",
+                "no plain one: the sweep has no network without distillation to compare with. "
+                "`distill:` does not list `none`, or a search did not need this K.",
                 "^no plain one$",
             ),
             Note(
-                "Nothing to compare: it takes `distill: [none, logits]`, or `bridge: [none, "
-                "linear]`, in the sweep file.",
+                "Nothing to compare: this table needs `distill: [none, logits]`, or `bridge: "
+                "[none, linear]`, in the sweep file.",
                 r"\A\Z",
             ),
         ),
@@ -492,13 +492,13 @@ TABLES: dict[str, TableDef] = {
             Note("n=3/5: 3 of 5 draws have every task and seed.", r"n=\d+/\d+$"),
             Note(
                 "difference: the strategy minus that mean. above 5/5: it scores more than 5 of the "
-                "5 draws. It is one set of layers: chance alone puts it above all of n draws once "
-                "in n + 1 times.",
+                "5 draws. By chance alone, one set of layers is above all n draws once in n + 1 "
+                "times.",
                 r"^\d+/\d+$",
             ),
             Note(
-                "Nothing to compare: it takes `{name: random, k: [2, 4], draws: 0-4}` among the "
-                "strategies of the sweep file, and another strategy of the same K (and of "
+                "Nothing to compare: this table needs `{name: random, k: [2, 4], draws: 0-4}` in "
+                "the strategies of the sweep file, and another strategy with the same K (named by "
                 "--strategy, if given).",
                 r"\A\Z",
             ),
@@ -506,7 +506,7 @@ TABLES: dict[str, TableDef] = {
     ),
     "setups": TableDef(
         title="Earlier setups: another recipe, data or model",
-        view="attempts",  # none of its own: this one takes no time
+        view="attempts",  # it has no view of its own, and this one is fast
         takes=(),
         fetch=_setups,
         report="never",

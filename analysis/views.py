@@ -1,7 +1,7 @@
-"""The views: `sql/<name>.sql` holds one SELECT with a comment that says what a row is.
+"""Loads the SQL views: `sql/<name>.sql` is one SELECT, with a comment that says what a row is.
 
-A user may read them, copy them and run them changed with `lp-sweep query`. This module only loads
-them. DuckDB tells what each one reads: which other views, and which columns of the records.
+Users may read and copy a view, change it, and run it with `lp-sweep query`. DuckDB's parser finds
+what each view reads: which other views, and which columns of the records.
 """
 
 from __future__ import annotations
@@ -11,29 +11,22 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from graphlib import TopologicalSorter
-from importlib.resources import files
 from typing import Any, NamedTuple
 
 import duckdb
 
+from lp_sweep.analysis.sqlfiles import VIEWS, view_sql
 from lp_sweep.storage.catalog import Catalog, Foreseen, open_catalog
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.reading import ctrl_c
 from lp_sweep.storage.schema import TRIALS
 from lp_sweep.storage.store import Store
 
-_FOLDER = files("lp_sweep.analysis") / "sql"
-VIEWS = tuple(sorted(file.name[:-4] for file in _FOLDER.iterdir() if file.name.endswith(".sql")))
-_SHARED = ("cells", "task_table", "strategy_table")  # what others read, some of them twice
-
-
-def view_sql(name: str) -> str:
-    """The text of a view's file."""
-    return (_FOLDER / f"{name}.sql").read_text(encoding="utf-8")
+_SHARED = ("cells", "task_table", "strategy_table")  # read by other views, by some twice
 
 
 class _Read(NamedTuple):
-    """The names in a view's SQL: other views, and columns, each as (table, column) or alone."""
+    """The names in a view's SQL: other views, and columns, as (table, column) or (column,)."""
 
     views: frozenset[str]
     columns: frozenset[tuple[str, ...]]
@@ -46,7 +39,7 @@ def _parser() -> duckdb.DuckDBPyConnection:
 
 @cache
 def _read(name: str) -> _Read:
-    """As DuckDB parses the view."""
+    """The names in a view, as DuckDB parses it."""
     text = view_sql(name)
     tables = _parser().get_table_names(text, qualified=True)
     parsed = _parser().execute("SELECT json_serialize_sql(?::VARCHAR)", [text]).fetchone()
@@ -63,7 +56,8 @@ def _columns(node: Any) -> Iterator[tuple[str, ...]]:
 
 
 def resting(names: Collection[str]) -> dict[str, str]:
-    """The text of these views and of those that they read, by name, in the order of dependence."""
+    """The SQL of these views and of the views they read, by name; a view comes after those it
+    reads."""
     reads: dict[str, frozenset[str]] = {}
     to_do = [*names]
     while to_do:
@@ -74,11 +68,12 @@ def resting(names: Collection[str]) -> dict[str, str]:
 
 
 def _columns_of_trials(views: Collection[str]) -> set[str]:
-    """The columns of trials that these views read. (Not so `epochs`: no table reads it.)"""
+    """The columns of trials that these views and the notes of a table read: not `epochs`, which no
+    table reads."""
     own = {column[-1] for column in _read("trials").columns}
     named = {column for name in views for column in _read(name).columns}
     of_others = {column[1] for column in named if column[0] == "trials" and column[1:]}
-    return (own | of_others) & {*TRIALS.names}
+    return (own | of_others | {"precision_used"}) & {*TRIALS.names}
 
 
 def open_views(
@@ -92,13 +87,13 @@ def open_views(
 ) -> Catalog:
     """A read-only SQL catalog of the store with every view.
 
-    `sweep` leaves out all that belongs to other sweeps only; `setup` shows the cells of an earlier
-    recipe, data or model in place of today's (see `storage.setups`); `deltas` are the losses that
-    `min_layers` answers for, in points and in percent. `only`: the views that the questions to come
-    name, where that is known. They and what they read are there and no other; and of the trials no
-    column is read that they don't name, unless `trials` is one of them. `once`: a single question
-    comes; else what several views read is computed here, and not by each question. Raises SpecError
-    for an unknown sweep or setup, or a loss below zero.
+    sweep: leave out everything that belongs only to other sweeps. setup: show the cells of an
+    earlier recipe, data or model in place of today's (see `storage.setups`). deltas: the losses
+    that `min_layers` answers for, in points and in percent. only: the views that the queries will
+    name, if known. Then the catalog has only these and the views they read, and it reads only the
+    columns of trials that they name, unless `trials` is one of them. once: there will be a single
+    query; else views that several others read are computed here, once for all queries. Raises
+    SpecError for an unknown sweep or setup, or a loss below zero.
     """
     for delta in deltas:
         if not (math.isfinite(delta) and delta >= 0):

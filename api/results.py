@@ -138,8 +138,7 @@ class Results:
         `task`, as a folder that plain transformers loads. Name the sweep `file` and `data_dir`
         (GLUE) if model or data are local. Raises SpecError if the smallest is not known yet,
         ExportError if the folder does not answer as recorded."""
-        from lp_sweep.orchestrator.export.choice import Asked
-        from lp_sweep.orchestrator.export.trialfolder import ExportOptions
+        from lp_sweep.orchestrator.export.options import Asked, ExportOptions
         from lp_sweep.orchestrator.service.export import export_trial
 
         asked = ExportOptions(
@@ -224,11 +223,12 @@ class Rows:
         return self._rows
 
     def df(self) -> pd.DataFrame:
-        """For pandas."""
+        """The rows as a pandas DataFrame."""
         return self._rows.to_pandas()
 
     def pl(self) -> pl.DataFrame:
-        """For polars, which lp-sweep does not install. Raises SpecError without it."""
+        """The rows as a polars DataFrame. Raises SpecError without polars, which lp-sweep does not
+        install."""
         try:
             import polars
         except ImportError:
@@ -239,7 +239,8 @@ class Rows:
         return polars.DataFrame(polars.from_arrow(self._rows))
 
     def text(self, format: str = "table") -> str:
-        """As `lp-sweep query` prints it: table, csv, json, markdown or latex. Raises SpecError."""
+        """The rows as `lp-sweep query` prints them: table, csv, json, markdown or latex. Raises
+        SpecError."""
         return render_rows(self._rows, format, terminal=False)
 
     def __len__(self) -> int:
@@ -281,7 +282,7 @@ class TableRows(Rows):
 
 
 def html_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """For a notebook. Escapes everything, since names may come from anywhere."""
+    """An HTML table for a notebook. Escapes everything, since names may come from anywhere."""
     return (
         f"<table><caption>{html.escape(title)}</caption><thead>{_line('th', columns)}</thead>"
         f"<tbody>{''.join(_line('td', row) for row in rows)}</tbody></table>"

@@ -12,14 +12,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from lp_sweep.orchestrator.estimate.estimate import Estimate
+from lp_sweep.orchestrator.flags import from_environment
 from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.service.plan import PlanAnswer, plan, prefetch
 from lp_sweep.results import Results, Rows, html_table, open_store
-from lp_sweep.storage.errors import SpecError
 
 Place = str | os.PathLike[str]
-
-_YES, _NO = ("1", "true", "t", "yes", "y", "on"), ("0", "false", "f", "no", "n", "off")
 
 
 class Run(NamedTuple):
@@ -56,7 +54,7 @@ class Sweep:
         *overrides: str,
         store: Place | None = None,
         data_dir: Place | None = None,
-        offline: bool = False,
+        offline: bool | None = None,
         manifest: Place | None = None,
     ) -> Sweep:
         """`file`: a path, or "quickstart" for the built-in sweep; `overrides` as on the command
@@ -65,16 +63,14 @@ class Sweep:
 
         Raises SpecError with a line for each mistake in the file.
         """
-        return cls(
-            Request(
-                os.fspath(file),
-                list(overrides),
-                _text(store) or os.environ.get("LP_SWEEP_STORE"),
-                _path(data_dir or os.environ.get("LP_SWEEP_DATA_DIR") or None),
-                offline or _is_set("LP_SWEEP_OFFLINE"),
-                _path(manifest or os.environ.get("LP_SWEEP_MANIFEST") or None),
-            )
+        asked = _given(
+            store=os.fspath(store or ""),
+            data_dir=_path(data_dir),
+            offline=offline,
+            manifest=_path(manifest),
         )
+        options = from_environment(Request) | asked
+        return cls(Request(os.fspath(file), list(overrides), **options))
 
     @property
     def store(self) -> str:
@@ -89,10 +85,10 @@ class Sweep:
     def run(
         self,
         *,
-        inline: bool = False,
+        inline: bool | None = None,
         address: str | None = None,
         cache_dir: Place | None = None,
-        fail_fast: bool = False,
+        fail_fast: bool | None = None,
         max_failures: int | None = None,
         max_hours: float | None = None,
         max_cost: float | None = None,
@@ -101,12 +97,13 @@ class Sweep:
         """Runs the missing work on the Ray at `address`, or on a local one; with `inline` one trial
         after another in this process, without Ray. Progress goes to stderr, or to one line of a
         notebook's cell. Call it again to continue: stored trials are not repeated. Call it in the
-        main thread. A failed trial is part of the result. Raises SpecError, PreflightError and
-        StoreError before the first trial."""
+        main thread. An option that is not given defaults to what its environment variable says, as
+        of `lp-sweep run`. A failed trial is part of the result. Raises SpecError, PreflightError
+        and StoreError before the first trial."""
         return self._run(
             inline=inline,
             address=address,
-            cache_dir=cache_dir,
+            cache_dir=_path(cache_dir),
             fail_fast=fail_fast,
             max_failures=max_failures,
             max_hours=max_hours,
@@ -119,19 +116,19 @@ class Sweep:
         trials: Sequence[str] = (),
         *,
         error_type: str | None = None,
-        inline: bool = False,
+        inline: bool | None = None,
         address: str | None = None,
         cache_dir: Place | None = None,
     ) -> Run:
-        """Retries failed work: all of it, failures of one type, or the named trials. Raises
-        SpecError if nothing has failed."""
+        """Retries failed work: all of it, failures of one type, or the named trials; the rest as of
+        `run`. Raises SpecError if nothing has failed."""
         return self._run(
             retry=True,
             trials=trials,
             error_type=error_type,
             inline=inline,
             address=address,
-            cache_dir=cache_dir,
+            cache_dir=_path(cache_dir),
         )
 
     def prefetch(self) -> dict[str, Any]:
@@ -142,13 +139,13 @@ class Sweep:
         """The results of this sweep. Raises StoreError before the first run."""
         return open_store(self.store, sweep=self.name, within=within)
 
-    def _run(self, *, cache_dir: Place | None, **asked: Any) -> Run:
+    def _run(self, **asked: Any) -> Run:
         from lp_sweep.orchestrator.engine.runoptions import RunOptions
         from lp_sweep.orchestrator.service.run import run
 
         words = ("lp-sweep", "run", self._request.file, *self._request.overrides)
-        folder = _path(cache_dir or os.environ.get("LP_SWEEP_CACHE_DIR"))
-        result = run(RunOptions(**vars(self._request), **asked, cache_dir=folder, command=words))
+        options = from_environment(RunOptions) | vars(self._request) | _given(**asked)
+        result = run(RunOptions(**options, command=words))
         outcome = result.outcome
         return Run(
             outcome.done,
@@ -162,20 +159,12 @@ class Sweep:
         return f"Sweep({self.name!r}, store={self.store!r})"
 
 
-def _text(place: Place | None) -> str | None:
-    return None if place is None else os.fspath(place)
-
-
-def _is_set(variable: str) -> bool:
-    """Reads a variable as the command line does: `0` means no. Raises SpecError."""
-    text = os.environ.get(variable, "").strip().lower()
-    if text not in (*_YES, *_NO, ""):
-        raise SpecError(f"{variable} is {text!r}: give 1 or 0.")
-    return text in _YES
+def _given(**asked: Any) -> dict[str, Any]:
+    return {name: value for name, value in asked.items() if value not in (None, "")}
 
 
 def _path(place: Place | None) -> Path | None:
-    return None if place is None else Path(place)
+    return Path(place) if place else None
 
 
 class SweepPlan:

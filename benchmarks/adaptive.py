@@ -1,24 +1,24 @@
-"""How many trials `until: min_layers` needs, and how often its answer is off, on known curves.
+"""Counts the trials that `until: min_layers` needs and its wrong answers, on known curves.
 
     python -m benchmarks.adaptive [--repetitions 200] [--out adaptive.json]
     python -m benchmarks.adaptive --store docs/results/records --sweep minilm-sst2
 
-Each repetition draws a grid of every K and five seeds around a curve of losses and replays the
-search over it, for losses of 1, 2 and 3 points; with noise of each trial alone, and with noise half
-of which (`shared`) all K of a seed have in common. Of all answers:
+Each repetition draws a grid of every K and five seeds around a curve of losses, and replays the
+search on it, for losses of 1, 2 and 3 points. The noise is either independent for each trial, or
+half of it (`shared`) is common to all K of a seed. The columns, over all answers:
 
     trials    share of the grid that was run
-    off       the true loss of the answer is above the allowed one by more than half a point, or
-              that of a larger K is below it by more; `grid` is the same of the whole grid's answer
+    off       the true loss of the answer is above the allowed loss by more than half a point, or
+              that of a larger K is below it by more; `grid`: the same for the whole grid's answer
     covered   the true answer is in the 90% set
-    set       K in it, on average
-    decided   the search ended because it was sure, not because the seeds were spent
+    set       mean number of K in the set
+    decided   the search ended because it was sure, not because it had used all seeds
     untried   larger K that the search never ran and its set leaves out: `decided` assumes that none
               of them dips. The true answer is among them in `hidden` of the answers
 
 The curves with a hidden dip lose 3.5 points or more at every K but one, which loses 0.3.
 
-With --store it replays over the grids of a sweep in which every K of a strategy is done.
+With --store, it replays on the grids of a sweep in which every K of a strategy is done.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.printable import ranges
 from lp_sweep.storage.store import Store
 
-# true losses in points, of 12 layers; of 24 they are stretched
+# true losses in points, for 12 layers; for 24 layers they are stretched
 CURVES = {
     "flat, falling": (0, 0, 0.1, 0.2, 0.3, 0.5, 0.8, 1.4, 2.6, 5, 10, 18),
     "steep": (0, 0.6, 1.6, 3.2, 5.5, 8, 11, 14, 17, 20, 24, 30),
@@ -46,21 +46,21 @@ CURVES = {
     "with a dip": (0, 0.1, 0.3, 0.5, 0.7, 1.7, 0.4, 1.5, 2.4, 5, 11, 20),
     "at the limit": (0, 0.3, 0.6, 0.8, 0.9, 0.95, 1.0, 1.02, 1.05, 1.1, 4, 12),
 }
-# every K loses more than any allowed loss, but for one: here at the K that is this share of all
+# every K loses more than any allowed loss, except one: its place, as a share of all K
 DIPPED = (0, 3.5, 3.5, 3.5, 3.5, 3.75, 4, 5, 6, 8, 12, 20)
 DIPS = {"dip at 1/6": 1 / 6, "dip at 5/12": 5 / 12, "dip at 2/3": 2 / 3, "dip at 5/6": 5 / 6}
 DIP_LOSS = 0.3
 DELTAS = (1, 2, 3)
 SEEDS = 5
 DEPTHS = (12, 24)
-DEVIATIONS = (0.3, 2.0)  # of a score over seeds: a large task's, a small one's
-SHARES = (0.0, 0.5)  # of that variance, by all K of a seed
+DEVIATIONS = (0.3, 2.0)  # sd of a score over seeds: of a large task, of a small task
+SHARES = (0.0, 0.5)  # share of that variance that all K of a seed have in common
 FULL_SCORE = 90.0
 _SLACK = 1e-9
 
 
 class Replay(NamedTuple):
-    """`trials`: the pairs in the order in which they were asked for; `rounds`: how many batches."""
+    """A replayed search. `trials`: pairs in the order asked for; `rounds`: number of batches."""
 
     answers: tuple[Answer, ...]
     trials: tuple[Pair, ...]
@@ -68,8 +68,8 @@ class Replay(NamedTuple):
 
 
 def replay(grid: Scores, deltas: Collection[float], *, failing: Iterable[Pair] = ()) -> Replay:
-    """`grid`: (K, seed) -> points of every pair; the pairs of `failing` never give a score. Seeds
-    are used in ascending order."""
+    """Replay a search. `grid`: (K, seed) -> points of every pair. Pairs in `failing` never give a
+    score. Seeds are used in ascending order."""
     ks, seeds = (tuple(sorted({pair[part] for pair in grid})) for part in (0, 1))
     fails = {*failing}
     points: dict[Pair, float] = {}
@@ -183,7 +183,7 @@ HEADING = (
 
 
 def stored_grids(store: str, sweep: str) -> Iterator[tuple[str, Scores]]:
-    """Each curve of which every K and seed that was asked for is done, and its scores."""
+    """Each curve whose every K and seed is done, and its scores."""
     with open_views(Store(store), sweep=sweep) as catalog:
         rows = catalog.query(
             "SELECT concat_ws(' ', model, procedure, strategy, task) AS curve, k, seed, score "

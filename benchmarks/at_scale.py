@@ -1,11 +1,11 @@
-"""How long commands take over a sweep of 100,000 cells and a compacted store of 100,000 records.
+"""Times commands on a sweep of 100,000 cells and a compacted store of 100,000 records.
 
     python -m benchmarks.at_scale --out at-scale.json [--seeds 435] [--keep FOLDER] [--all]
 
-Each command is a process of its own, as a user starts it; what its start and its imports take is
-told beside: it is what the command takes with 4 seeds, over 920 records. The records are made up,
-without predictions: a sweep of 5 models of 12 layers, 2 tasks, `top` and `bottom` with every K. Of
-the sweep that `plan` reads the store has half.
+Each command runs in its own process, as a user starts it. The time for its start and imports is
+shown next to it: this is the command's time with 4 seeds, over 920 records. The records are made
+up and have no predictions: a sweep of 5 models of 12 layers, 2 tasks, `top` and `bottom` with every
+K. The store has half of the sweep that `plan` reads.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from lp_sweep.storage.store import Store
 MODELS, TASKS, DEPTH = 5, ("sentiment", "topic"), 12
 _FEW_SEEDS = 4
 _STORE = "store"
-_PACK = 20_000  # records: what `lp-sweep compact` puts into one file
+_PACK = 20_000  # records that `lp-sweep compact` puts into one file
 _START = dt.datetime(2026, 1, 5, tzinfo=dt.UTC)
 
 
 def write_sweep(folder: Path, first_seed: int, seeds: int) -> Path:
-    """A sweep file with its inputs beside it."""
+    """Write a sweep file and its inputs into the folder."""
     for number in range(MODELS):
         model = folder / f"model-{number}"
         model.mkdir(exist_ok=True)
@@ -152,7 +152,7 @@ def record(work: Work, number: int, draw: np.random.Generator) -> dict[str, Any]
 
 
 def fill(store: Store, plan: Plan) -> int:
-    """Publish a record of every trial, in packs, and the cells; gives how many records."""
+    """Publish a record of every trial, in packs, and the cells. Returns the number of records."""
     draw = np.random.default_rng(0)
     works = list(plan.trials.values())
     for start in range(0, len(works), _PACK):
@@ -167,7 +167,7 @@ def fill(store: Store, plan: Plan) -> int:
 
 
 def timed(*words: str, cwd: Path) -> dict[str, Any]:
-    """One command as a process: wall seconds, CPU seconds of all its threads, bytes it printed."""
+    """Time one command as a process: wall seconds, CPU seconds of all threads, bytes printed."""
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     command = [sys.executable, "-m", "lp_sweep.orchestrator.cli", *words]
     done = subprocess.run(command, cwd=cwd, capture_output=True, check=False)
@@ -180,7 +180,7 @@ def timed(*words: str, cwd: Path) -> dict[str, Any]:
 
 
 def median_of(repeat: int, words: tuple[str, ...], folder: Path) -> dict[str, Any]:
-    """Wall and CPU each by itself."""
+    """The medians over the repeats, separately for wall and CPU time."""
     runs = [timed(*words, cwd=folder) for _ in range(repeat)]
     medians = {of: statistics.median(run[of] for run in runs) for of in ("wall", "cpu")}
     return runs[0] | medians
@@ -198,8 +198,8 @@ COMMANDS = (
 
 
 def build(folder: Path, seeds: int) -> tuple[int, int]:
-    """The store, where there is none yet, and the sweep file of `plan`; gives how many cells that
-    asks for and how many records the store has."""
+    """Make the store, if there is none yet, and the sweep file of `plan`. Returns the number of
+    cells in the file and of records in the store."""
     if not (folder / _STORE).exists():
         folder.mkdir(exist_ok=True)
         fill(Store(folder / _STORE, create=True), planned(write_sweep(folder, 0, seeds)))
@@ -227,7 +227,7 @@ def main() -> None:
     arguments = parser.parse_args()
     resampling = [("table", name) for name in RESAMPLING] if arguments.all else []
     with place(arguments.keep) as folder:
-        os.environ["LP_SWEEP_STORE"] = _STORE  # of the folder that a command runs in
+        os.environ["LP_SWEEP_STORE"] = _STORE  # relative to the folder that a command runs in
         cells, records = build(folder, arguments.seeds)
         build(folder / "few", _FEW_SEEDS)
         print(f"{cells:,} cells, {records:,} records", flush=True)

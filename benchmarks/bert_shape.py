@@ -1,5 +1,5 @@
-"""A model's folder for a benchmark that needs its shape alone: random weights take as long as
-learned ones. Not a benchmark."""
+"""Makes a model folder for a benchmark that needs only the model's shape: random weights take as
+long as learned ones. Not a benchmark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from transformers import AutoTokenizer, BertConfig, BertModel
 
 @contextmanager
 def model_folder(named: str | None, tokenizer: str | None = None) -> Iterator[str]:
-    """The one named; or the shape of bert-base, with the tokenizer of this folder, if any."""
+    """The folder `named`, or a new one with the shape of bert-base and the tokenizer of the folder
+    `tokenizer`, if given."""
     if named:
         yield named
         return

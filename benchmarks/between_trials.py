@@ -3,13 +3,13 @@
     python -m benchmarks.between_trials --model FOLDER --data-dir GLUE --out between-trials.json
     ... --tasks rte mrpc --k 0 1 --seeds 1 --rows 1500 --out slot-busy.json
 
-The wait lasts from the end of one trial to the first step of the next: the first writes its record,
-Ray Tune starts the next, its network is made. It is computed from the records: from `ended_at` of
-one to `started_at` of the next, plus the part of the next one's `seconds_total` that is neither
-`seconds_train` nor `seconds_evaluate`. One row is for trials that are the first of their task or
-depth; the others are grouped by the trial before them. The share of wall time (from the start of
-the first trial to the end of the last) in which the slot trains or evaluates means something only
-for trials of 30 s or more.
+The wait lasts from the end of one trial to the first step of the next. In this time, the first
+trial's record is written, Ray Tune starts the next trial, and its network is made. The wait is
+computed from the records: from `ended_at` of one trial to `started_at` of the next, plus the part
+of the next trial's `seconds_total` that is neither `seconds_train` nor `seconds_evaluate`. One row
+is for trials that are the first of their task or depth; the others are grouped by the trial before
+them. The busy share is the part of the wall time (from the start of the first trial to the end of
+the last) in which the slot trains or evaluates; it is meaningful only for trials of 30 s or more.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROW = "{:<22} {:>6} {:>9} {:>9} {:>9}"
 
 
 def run(options: argparse.Namespace, folder: Path) -> Store:
-    """Short trials of small networks, of several depths; gives their store."""
+    """Run short trials of small networks of several depths. Returns their store."""
     sweep = {
         "schema_version": 1,
         "name": "between-trials",
@@ -67,7 +67,7 @@ def in_order(store: Store) -> list[dict[str, Any]]:
 
 
 def busy(trials: list[dict[str, Any]]) -> dict[str, float]:
-    """The share of the wall time in which the slot trained or evaluated, and trials' seconds."""
+    """The share of the wall time in which the slot trained or evaluated, and seconds per trial."""
     wall = (trials[-1]["ended_at"] - trials[0]["started_at"]).total_seconds()
     worked = sum(row["seconds_train"] + row["seconds_evaluate"] for row in trials)
     seconds = [row["seconds_total"] for row in trials]
@@ -75,7 +75,7 @@ def busy(trials: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def gaps(trials: list[dict[str, Any]]) -> dict[str, list[float]]:
-    """Seconds before each trial but the first, in the order that they ran, by what it finds."""
+    """Seconds before each trial except the first, in run order, grouped by the trial before it."""
     found: dict[str, list[float]] = {COLD: [], "the task before": [], "another task": []}
     seen = {trials[0]["task"], trials[0]["k"]}
     for before, after in pairwise(trials):

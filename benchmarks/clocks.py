@@ -1,4 +1,4 @@
-"""When each step of a training ended, by the clock of the device that it is on. Not a benchmark."""
+"""Clocks for training steps, on the device that trains. Not a benchmark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Clock(Protocol):
 
 
 class CpuClock:
-    """CPU seconds of this process: what other processes take is not in them."""
+    """CPU seconds of this process; other processes are not counted."""
 
     def __init__(self) -> None:
         self.marks: list[float] = []
@@ -29,7 +29,7 @@ class CpuClock:
 
 
 class GpuClock:
-    """CUDA events, that nobody waits for before the end."""
+    """CUDA events; the host waits for them only at the end."""
 
     def __init__(self) -> None:
         self.events: list[torch.cuda.Event] = []

@@ -1,24 +1,24 @@
-"""How often each interval and set of `docs/statistics.md` holds the truth, in simulated studies.
+"""Counts how often each interval and set of `docs/statistics.md` holds the truth, by simulation.
 
     python -m benchmarks.coverage [--studies 1000] [--out benchmarks/results/coverage.json]
 
 A study is one model on one task: a network for each K and seed, scored by accuracy on one dev set.
-Network (K, s) answers a text rightly with probability 90% - loss(K) + a seed's luck of `seed_sd`
-points, half of whose variance all K of the seed share. Whether it answers one text rightly depends
-on how hard the text is, which all networks share (correlation 0.8 on the probit scale, so that two
-seeds differ in about one answer of fifteen). Everything but the true losses comes from the code
-that the tables use. Studies use common random numbers: the same texts and the same seeds, of which
-a smaller dev set has the first rows and fewer seeds the first ones.
+Network (K, s) answers a text correctly with probability 90% - loss(K) + a seed's luck of `seed_sd`
+points. All K of the seed share half of that luck's variance. Whether a network answers one text
+correctly depends on how hard the text is, which all networks share (correlation 0.8 on the probit
+scale, so that two seeds differ in about one answer of fifteen). Everything except the true losses
+comes from the code that the tables use. All studies use common random numbers, the same texts and
+seeds: a smaller dev set has the first rows, and fewer seeds are the first seeds.
 
     interval          `table intervals`: the mean score at K=0; with one seed the truth is that
                       network's own accuracy (rows only)
-    paired interval   `table significance`: the change at K=2 (K=1 of two networks)
+    paired interval   `table significance`: the change at K=2 (at K=1 if the curve ends there)
     set               `table min-layers-interval`: the K that can be the answer, limit 1 point
     oracle set        the same with the true variance over seeds
-    size              points from low to high; of a set how many K
+    size              points from low to high; for a set, the number of K
 
-`noisier` is a stress beside the table's goal: the luck's sd grows with the loss, to three times at
-10 points, where the pooled spread takes it for alike.
+`noisier` is a stress test outside the assumptions of the table: the luck's sd grows with the loss,
+to three times at 10 points, while the pooled spread assumes that it is equal.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ ROWS = (277, 872, 5000)
 SEED_SDS = (0.3, 1, 2)  # points
 LIMIT = 1.0
 FULL = 0.9  # accuracy of the full model
-SHARED = 0.5  # of the luck's variance, by all K of a seed
+SHARED = 0.5  # share of the luck's variance that all K of a seed have in common
 ALIKE = 0.8  # correlation of two networks on one text
 _MOST_K = max(map(len, CURVES.values()))
 
 
 class Study(NamedTuple):
-    """Common random numbers, for the largest study; smaller ones are a part of it."""
+    """Common random numbers for the largest study; a smaller study uses a part of them."""
 
-    latent: np.ndarray  # (rows, seeds, K) float32: right where it is below the network's threshold
+    latent: np.ndarray  # (rows, seeds, K) float32: correct if below the network's threshold
     common: np.ndarray  # (seeds,) luck
     own: np.ndarray  # (seeds, K)
 
@@ -86,7 +86,7 @@ def study_of(seed: int) -> Study:
 
 
 def accuracies(study: Study, name: str, seed_sd: float) -> np.ndarray:
-    """(seeds, K): of each network on all texts."""
+    """(seeds, K): the accuracy of each network on all texts."""
     losses = np.array(CURVES[name], float)
     growth = 1 + losses / 5 if name == STRESS else np.ones_like(losses)
     luck = SHARED**0.5 * study.common[:, None]
@@ -103,7 +103,7 @@ def scores_of_all(right: np.ndarray, rows: int) -> Scores:
 
 
 def part_of(scores: Scores, seeds: int, ks: int) -> Scores:
-    """The first seeds, of networks in the order of seed and K."""
+    """The scores of the first seeds; networks are in the order of seed and K."""
     n = seeds * ks
     return scores._replace(points=scores.points[:n], covariance=scores.covariance[:n, :n])
 
@@ -159,7 +159,7 @@ def known_spread(
     sd: float,
     name: str,
 ) -> dict[int, Estimate | None]:
-    """The same means with the true variance over seeds, and all that the rows add."""
+    """The same means with the true variance over seeds and the whole variance over rows."""
     growth = 1 + np.array(losses) / 5 if name == STRESS else np.ones(len(losses))
     true = (1 - SHARED) * sd**2 * (1 + growth**2) / seeds
     whole = scores.covariance.reshape(seeds, len(losses), seeds, len(losses)).mean(axis=(0, 2))
@@ -205,7 +205,7 @@ def rows_of(studies: int) -> list[dict[str, Any]]:
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    """By method and seeds: the least and the most coverage, and the mean size."""
+    """Print by method and seeds: the smallest and largest coverage, and the mean size."""
     print(f"{'method':<16} {'seeds':>5} {'nominal':>7}  least   most  {'mean size':>9}  worst")
     for (method, seeds), group in itertools.groupby(
         (row for row in rows if row["curve"] != STRESS), lambda row: (row["method"], row["seeds"])

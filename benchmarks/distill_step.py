@@ -2,10 +2,10 @@
 
     python -m benchmarks.distill_step --model FOLDER --data-dir GLUE --out distill-step.json
 
-The student keeps the lower half of the model's layers. `logits`: the teacher's are at hand, as in
-a sweep. `logits+hidden`: the teacher's layers below the student's last run in each step. Rows,
-batches and clock are those of trial_cpu.py. The sides take turns in each round, and a ratio is of
-the median CPU seconds of a step, with the teacher and without.
+The student keeps the lower half of the model's layers. `logits`: the teacher's logits are already
+computed, as in a sweep. `logits+hidden`: the teacher's layers up to the student's last layer run in
+each step. Rows, batches and clock are those of trial_cpu.py. The sides take turns in each round. A
+ratio compares the median CPU seconds of a step with the teacher and without.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SIDES = {
 
 
 def compare(options: Any, task: str, compute: Any) -> list[dict[str, float]]:
-    """CPU seconds a step of each side, in each round."""
+    """CPU seconds per step for each side, in each round."""
     texts, labels = rows_of(options.data_dir, task, BATCH * (options.steps + 1))
     words = words_of(options.data_dir, task, AutoTokenizer.from_pretrained(options.model))
     classes = 1 if task == "stsb" else int(labels.max()) + 1

@@ -1,10 +1,11 @@
-"""CPU of the driver for each trial, where a trial costs nothing: flat, however many there are.
+"""Measures the driver's CPU time per trial, with trials that cost nothing. It should not grow with
+the number of trials.
 
     python -m benchmarks.driver_overhead [--trials 100 1000 10000] --out driver-overhead.json
 
-A real `lp-sweep run` on a local Ray, its trials replaced by ones that make a record at once (as
-tests/orchestrator/engine/test_scale.py does it). The CPU seconds are those of the driver's process
-alone, from when a tenth of the trials is recorded to the end: the start of Ray is not in them.
+A real `lp-sweep run` on a local Ray, whose trials are replaced by ones that make a record at once
+(as in tests/orchestrator/engine/test_driver.py). The CPU seconds are those of the driver's process
+alone, from a tenth of the trials to the end: the start of Ray is not included.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def watch(process: subprocess.Popen[bytes], store: Path) -> Iterator[Sample]:
         except psutil.Error:
             return
         records = len(list(store.glob("trials/t*.parquet")))
-        if size:  # else it has ended, and waits to be asked how
+        if size:  # else it has ended, and waits to be reaped
             yield Sample(records, used.user + used.system, time.perf_counter(), size)
         time.sleep(0.5)
 

@@ -1,4 +1,4 @@
-"""Rows of a GLUE task for a benchmark, and the words of the whole of it. Not a benchmark."""
+"""Rows of a GLUE task for a benchmark, and the words of the whole task. Not a benchmark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from lp_sweep.trials.data.batches import EncodedSplit, EncodedTask
 
-LENGTH = 128  # tokens of a row at most
+LENGTH = 128  # at most this many tokens per row
 TEXTS = {
     "sst2": ["sentence"],
     "qqp": ["question1", "question2"],
@@ -46,8 +46,8 @@ def words_of(folder: Path, task: str, tokenizer: Any) -> np.ndarray:
 def encoded_task(
     tokenizer: Any, texts: Any, labels: Any, classes: int, words: np.ndarray
 ) -> EncodedTask:
-    """The rows as `train`. `dev` is made up, and no step reads it: its rows have each of the words
-    once, and so the network is cut to these."""
+    """The rows as `train`. `dev` is made up, and no step reads it. Its rows have each word once, so
+    the network's word table is cut to these words."""
     encoded = tokenizer(*texts, max_length=LENGTH, truncation=True)
     ends = np.cumsum([0, *map(len, encoded["input_ids"])])
     types = encoded.get("token_type_ids")

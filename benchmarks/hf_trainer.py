@@ -1,9 +1,9 @@
-"""The baseline: a network fine-tuned by the Hugging Face Trainer, as most people's scripts do it.
+"""The baseline: fine-tunes a network with the Hugging Face Trainer, as in most people's scripts.
 
-fp32, AdamW, linear decay. Batches are padded in one of two ways: every example to `max_length`, as
-the GLUE example `run_glue.py` does by default, or each batch to its own longest example
-(`DataCollatorWithPadding`). Layers that are not kept are taken out of the encoder's list, as a
-user's own script would do it. As a script it trains one network and prints its scores:
+It uses fp32, AdamW and linear decay. Batches are padded in one of two ways: every example to
+`max_length`, as the GLUE example `run_glue.py` does by default, or each batch to its own longest
+example (`DataCollatorWithPadding`). Dropped layers are removed from the encoder's list, as in a
+user's own script. Run as a script, it trains one network and prints its scores:
 `python -m benchmarks.hf_trainer JOB.json`, with a job of lp-sweep. Needs `pip install accelerate`.
 """
 
@@ -38,7 +38,7 @@ PaddedTo = Literal["max_length", "longest"]
 
 
 class Watch(TrainerCallback):
-    """Looks at the clock at the end of each step: batches made between steps are counted."""
+    """Reads the clock at the end of each step, so making batches between steps is included."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -104,7 +104,7 @@ def step_seconds(
     clock: Clock,
     padded_to: PaddedTo = "max_length",
 ) -> list[float]:
-    """Seconds of each step but the first."""
+    """The seconds of each step except the first."""
     tokenizer = AutoTokenizer.from_pretrained(model_folder)
     train = encoded(tokenizer, texts, labels, recipe["max_length"], padded_to)
     model, watch = load(model_folder, None, num_labels), [Watch(clock)]
@@ -120,8 +120,8 @@ def collator(tokenizer: Any, padded_to: PaddedTo) -> Any:
 def scores_of(job: dict[str, Any], padded_to: PaddedTo = "max_length") -> dict[str, float]:
     """Train a job's network and score it on dev: every metric of its task, as a fraction.
 
-    Of the recipe only the learning rate, batch size, epochs and lengths are read: all else has the
-    same default in a Recipe and in the Trainer.
+    Reads only the learning rate, batch size, epochs and lengths of the recipe: everything else has
+    the same default in a Recipe and in the Trainer.
     """
     from lp_sweep.storage.specs import trial_spec_from_plain
     from lp_sweep.trials.data.datasource import load_task
@@ -142,7 +142,7 @@ def scores_of(job: dict[str, Any], padded_to: PaddedTo = "max_length") -> dict[s
         encoded(tokenizer, split.texts, np.asarray(split.labels), spec.recipe.max_length, padded_to)
         for split in (task.splits["train"], list(task.splits.values())[1])
     )
-    set_seed(spec.seed)  # the head's weights are drawn while the network is loaded
+    set_seed(spec.seed)  # loading draws the head's weights at random
     model = load(job["model"]["path"], list(spec.kept_layers), task.num_labels)
     with tempfile.TemporaryDirectory() as folder:
         run = trainer(model, train, recipe, folder, collator(tokenizer, padded_to))

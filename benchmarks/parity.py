@@ -1,4 +1,4 @@
-"""Does a trial of lp-sweep score what the Hugging Face Trainer scores? Dropout on, other seeds.
+"""Does a trial of lp-sweep score as high as the Hugging Face Trainer? With dropout, other seeds.
 
     pip install accelerate
     python -m benchmarks.parity --model FOLDER --data-dir GLUE --runs runs.jsonl --out parity.json
@@ -8,7 +8,7 @@ dev rows; no seed is used twice. lp-sweep's side is the trial as a sweep runs it
 the Trainer pads each batch to its longest example. The two are called equivalent when the
 difference of their means is within MARGIN points by two one-sided Welch t tests (TOST) at 5%: the
 90% interval of the difference then lies within the margin. Finished runs are appended to `--runs`,
-and the same command goes on from there. Two commands with different `--tasks` can share the file.
+and the same command continues from there. Two commands with different `--tasks` can share the file.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ import yaml
 QUICKSTART = Path(__file__).parent.parent / "quickstart"
 MARGIN = 1.0  # points
 LEVEL = 0.05
-FEWEST_SEEDS = 5  # of each side, for a verdict
+FEWEST_SEEDS = 5  # per side, for a verdict
 TRAINER_SEEDS = 1000  # the Trainer's n-th seed is this + n
 FULL = [{"name": "top", "k": [0]}]
 
 
 class Task(NamedTuple):
-    """A task and its model: MiniLM, or else the encoder of the quickstart."""
+    """A task and its model: MiniLM, or the encoder of the quickstart."""
 
     minilm: bool
-    seeds: int  # of each side
-    chance: float  # points of the majority class; 0 of a correlation
+    seeds: int  # per side
+    chance: float  # points of the majority class; 0 for a correlation
     recipe: dict[str, Any]
 
 
@@ -74,7 +74,8 @@ class Equivalence(NamedTuple):
 
 
 def tost(a: Sequence[float], b: Sequence[float]) -> Equivalence:
-    """Two one-sided tests (Schuirmann 1987), variances not assumed equal. At least two of each."""
+    """Two one-sided tests (Schuirmann 1987), without assuming equal variances. Needs at least two
+    scores of each."""
     from scipy.stats import t
 
     shares = [statistics.variance(side) / len(side) for side in (a, b)]
@@ -91,7 +92,7 @@ def tost(a: Sequence[float], b: Sequence[float]) -> Equivalence:
 
 
 def jobs_of(options: Any, name: str, seeds: int, folder: Path) -> list[dict[str, Any]]:
-    """One for each of lp-sweep's seeds and then each of the Trainer's."""
+    """One job for each of lp-sweep's seeds, then for each of the Trainer's."""
     from benchmarks.sweep_cpu import jobs
 
     task = TASKS[name]
@@ -117,7 +118,7 @@ def _absolute(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def points(job: dict[str, Any]) -> float:
-    """The score of a job's network, trained by the side that its seed says."""
+    """The score of a job's network. The seed decides which side trains it."""
     from benchmarks.hf_trainer import scores_of
     from lp_sweep.trials.worker.job import Job
     from lp_sweep.trials.worker.trial import run_trial
@@ -128,7 +129,7 @@ def points(job: dict[str, Any]) -> float:
 
 
 def run(options: Any, folder: Path) -> None:
-    """Yields the runs that `--runs` does not have yet, the two sides by turns."""
+    """Yields the runs that `--runs` does not have yet, in turns for the two sides."""
     options.runs.parent.mkdir(parents=True, exist_ok=True)
     done = {(one["task"], one["seed"]) for one in finished(options.runs)}
     for name in options.tasks:
@@ -153,7 +154,7 @@ def finished(runs: Path) -> list[dict[str, Any]]:
 
 
 def summary(runs: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
-    """None: a side has too few seeds."""
+    """The figures of one task; None if a side has too few seeds."""
     points = {one["seed"]: one["points"] for one in runs if one["task"] == name}
     sides = {
         "lp_sweep": [points[seed] for seed in sorted(points) if seed <= TRAINER_SEEDS],

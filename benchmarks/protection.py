@@ -1,14 +1,14 @@
-"""Which seeded bugs do the everyday tests catch?
+"""Measures which seeded bugs the everyday tests catch.
 
     python -m benchmarks.protection --tree . --out benchmarks/results/protection.json
     python -m benchmarks.protection --tree ../old --label before --out ... [--all] [--bug NAME]
 
-The tree is copied to a scratch folder. For each bug of `protection_bugs.py` the wrong line is
-written there, and a fork of this process, which has loaded the libraries once, runs the test files
-that should catch it, up to the first failure. `--all`: for a bug that they miss, the rest of the
-everyday tests. A test that fails without any bug catches none. Results are added to the file
-label by label, so that an old tree and a new one stand in one table, and a run that was broken off
-goes on: a bug that has its row is left out.
+The tree is copied to a scratch folder. For each bug of `protection_bugs.py`, the wrong line is
+written there. A fork of this process, which has loaded the libraries once, runs the test files that
+should catch it, up to the first failure. With `--all`, the other everyday tests also run for a bug
+that these files miss. A test that also fails without a bug does not count. Results are added to the
+file under a label, so that an old tree and a new one are in one table. An interrupted run can be
+continued: a bug that has a row is skipped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from benchmarks.protection_bugs import BUGS, Bug
 
 ROOMS = ("api", "analysis", "orchestrator", "quickstart", "storage", "trials")
 EVERYDAY = "not slow and not gpu and not ray"
-SETTINGS = {  # before the libraries are loaded: see tests/conftest.py
+SETTINGS = {  # set before the libraries are loaded: see tests/conftest.py
     "HF_HUB_OFFLINE": "1",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "TOKENIZERS_PARALLELISM": "false",
@@ -44,9 +44,9 @@ LIBRARIES = (
     *("duckdb", "matplotlib", "pydantic", "rich", "scipy.stats", "sklearn.metrics", "typer"),
     "yaml",
 )
-SECONDS = 900  # that one bug may take; more than pytest leaves one test
+SECONDS = 900  # time limit for one bug; longer than pytest's limit for one test
 OUT_OF_TIME = "(out of time)"
-# The processes that tests start: they find the package in the scratch folder, not in the checkout.
+# Processes that tests start must find the package in the scratch folder, not in the checkout.
 _SITE = """\
 import sys
 for name, module in list(sys.modules.items()):
@@ -65,7 +65,7 @@ def pytest_collectreport(report):
 
 
 class Tree:
-    """A scratch copy of a checkout, to break and to repair."""
+    """A scratch copy of a checkout, in which bugs are written and removed again."""
 
     def __init__(self, source: Path, folder: Path) -> None:
         self.root = folder / "tree"
@@ -86,13 +86,13 @@ class Tree:
         self._changes = 0
 
     def test_files(self, names: Sequence[str]) -> list[str]:
-        """The files of these names; a name that the tree does not have is left out."""
+        """The test files with these names; a name that the tree does not have is skipped."""
         found = {path.name: path for path in (self.root / "tests").rglob("test_*.py")}
         return [str(found[name].relative_to(self.root)) for name in names if name in found]
 
     @contextmanager
     def with_bug(self, bug: Bug) -> Iterator[None]:
-        """Raises LookupError where the bug's text is not in exactly one place."""
+        """The tree with the bug. Raises LookupError unless its text is in exactly one place."""
         path, old = self._place(bug)
         text = path.read_text(encoding="utf-8")
         try:
@@ -115,14 +115,14 @@ class Tree:
         raise LookupError("its text is not in exactly one place")
 
     def _write(self, path: Path, text: str) -> None:
-        """With a time of its own: Python takes no older byte code for it."""
+        """Write with a new modification time, so that Python does not use old byte code."""
         self._changes += 1
         path.write_text(text, encoding="utf-8")
         moment = time.time() + self._changes
         os.utime(path, (moment, moment))
 
     def failures(self, arguments: Sequence[str], seconds: float = SECONDS) -> list[str]:
-        """The tests that fail, by a pytest of these arguments in a fork of this process."""
+        """The tests that fail if pytest runs with these arguments in a fork of this process."""
         failed = self.site.parent / "failed.jsonl"
         failed.unlink(missing_ok=True)
         child = os.fork()
@@ -140,7 +140,7 @@ class Tree:
         return found or ([f"(pytest ended with {code})"] if code not in (0, 5) else [])
 
     def _run(self, arguments: Sequence[str], failed: Path) -> None:
-        """In the fork: does not return."""
+        """Run pytest in the fork. Does not return."""
         os.setpgid(0, 0)
         log = os.open(failed.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(log, 1)
@@ -167,8 +167,8 @@ def _read(failed: Path) -> list[str]:
 
 
 def first_failure(tree: Tree, bug: Bug, files: Sequence[str], sound: dict[str, bool]) -> list[str]:
-    """The first test of these files that fails with the bug and not without it. `sound`: what is
-    known of tests without any bug."""
+    """The first test of these files that fails with the bug and not without it. `sound`: the known
+    results of tests without a bug."""
     while True:
         aside = [f"--deselect={name}" for name, passes in sound.items() if not passes]
         with tree.with_bug(bug):
@@ -182,7 +182,7 @@ def first_failure(tree: Tree, bug: Bug, files: Sequence[str], sound: dict[str, b
 
 
 def judged(tree: Tree, bug: Bug, sound: dict[str, bool], *, everything: bool) -> dict[str, Any]:
-    """Which test catches the bug: a row of the table."""
+    """A row of the table: which test catches the bug."""
     begun = time.monotonic()
     try:
         files, looked = tree.test_files(bug.tests), "named files"

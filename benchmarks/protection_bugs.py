@@ -1,8 +1,8 @@
 """Seeded bugs: one wrong line each, in code that decides a result.
 
-A bug is found by its text, not by its file, so that it outlives a move. `changes`: right
-and wrong text, with alternatives for trees of different age. `tests`: the names of the files that
-should catch it.
+A bug is found by its text, not by its file, so that code can be moved. `changes`: the right text
+and the wrong text, with alternatives for older and newer trees. `tests`: the test files that should
+catch it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ BUGS = [
         "selection",
         'f"{draw}:{layer}".encode()',
         'f"{layer}".encode()',
-        "test_select_more.py",
+        "test_select.py",
         "test_select.py",
     ),
     _bug(
@@ -66,7 +66,7 @@ BUGS = [
         "selection",
         "key=lambda layer: (-found.layers[layer], -layer)",
         "key=lambda layer: (found.layers[layer], -layer)",
-        "test_select_more.py",
+        "test_select.py",
         "test_select.py",
         "test_influence.py",
     ),
@@ -75,7 +75,7 @@ BUGS = [
         "selection",
         "if 0 < step <= k)",
         "if 0 < step < k)",
-        "test_select_more.py",
+        "test_select.py",
         "test_select.py",
     ),
     # -- pruning

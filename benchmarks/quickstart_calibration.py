@@ -1,9 +1,9 @@
-"""Fine-tune the quickstart encoder with layers removed, and print what that costs.
+"""Fine-tunes the quickstart encoder with layers removed, and prints the loss of score.
 
     python -m benchmarks.quickstart_calibration
 
-Plain PyTorch and transformers on one CPU thread, nothing of lp_sweep: an independent check that
-the toy tasks behave (see quickstart/README.md, whose tables this prints).
+It uses plain PyTorch and transformers on one CPU thread, and nothing from lp_sweep. So it is an
+independent check of the toy tasks. It prints the tables of quickstart/README.md.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def kept_layers(strategy: str, dropped: int, depth: int) -> list[int]:
 
 
 def load_pruned(model_dir: Path, kept: list[int], n_labels: int, seed: int) -> torch.nn.Module:
-    """The encoder with only `kept` layers; the head's start depends on the seed alone."""
+    """The encoder with only `kept` layers; the head's initial weights depend only on the seed."""
     model = AutoModelForSequenceClassification.from_pretrained(
         model_dir, num_labels=n_labels, use_safetensors=True
     )
@@ -81,7 +81,7 @@ def shuffled(rows: Rows, options: Any, seed: int) -> Iterator[Rows]:
 
 @torch.no_grad()
 def score(model: torch.nn.Module, tokenizer: Any, rows: Rows, max_length: int) -> float:
-    """Accuracy, or Pearson's r where labels are real numbers; both times 100."""
+    """Accuracy, or Pearson's r if labels are real numbers; both times 100."""
     model.eval()
     logits = model(**encode(tokenizer, rows, max_length)).logits
     labels = torch.tensor([row["label"] for row in rows])
@@ -92,7 +92,7 @@ def score(model: torch.nn.Module, tokenizer: Any, rows: Rows, max_length: int) -
 
 @torch.no_grad()
 def contribution(model_dir: Path, tokenizer: Any, rows: Rows, max_length: int) -> list[float]:
-    """Per layer, the mean cosine of [CLS] before and after it, in the pre-trained encoder."""
+    """For each layer of the pre-trained encoder, the mean cosine of [CLS] before and after it."""
     model = AutoModelForSequenceClassification.from_pretrained(model_dir, num_labels=2).eval()
     states = model(**encode(tokenizer, rows, max_length), output_hidden_states=True).hidden_states
     cls = [state[:, 0] for state in states]
@@ -139,7 +139,7 @@ def print_task(options: Any, tokenizer: Any, task: str) -> None:
     for strategy in options.strategies:
         for dropped in options.dropped:
             if dropped == 0 and strategy != options.strategies[0]:
-                continue  # one network whatever the strategy
+                continue  # K=0 is one network for all strategies
             kept = kept_layers(strategy, dropped, len(profile))
             results = [trial(options, tokenizer, task, kept, seed) for seed in options.seeds]
             scores, seconds = [r[0] for r in results], [r[1] for r in results]

@@ -109,7 +109,7 @@ def sweep(found: Found, quick: Found | None) -> str:
 
 
 def _range(one: Found) -> str:
-    """Older figures have one turn, and no scores by task."""
+    """Older files of figures have one turn, and no scores by task."""
     if "turns" not in one:
         return "one turn"
     return f"{one['ratio_min']:.1f} to {one['ratio_max']:.1f} in {len(one['turns'])} turns"
@@ -178,7 +178,7 @@ def speed(found: Found) -> str:
     return f"{markdown(head, rows)}\n\n{settings['device']}, {settings['threads']} thread."
 
 
-_ADAPTIVE = {"all five": "no hidden dip", "all dips": "hidden dip"}  # rows that are means
+_ADAPTIVE = {"all five": "no hidden dip", "all dips": "hidden dip"}  # these rows are means
 
 
 def adaptive(found: Found) -> str:
@@ -198,7 +198,7 @@ def adaptive(found: Found) -> str:
 
 
 def coverage(found: Found) -> str:
-    """By method and seeds, over curves, rows and spreads; then the stress."""
+    """A table by method and seeds, over curves, rows and spreads; then the stress test."""
     rows = [
         _covered(found, method, [seeds], stress=False)
         for method in ("interval", "paired interval", "set")
@@ -212,7 +212,7 @@ def coverage(found: Found) -> str:
 
 
 def widths(found: Found) -> str:
-    """By seeds and dev rows: half of the paired interval's mean width, for each spread of seeds."""
+    """A table by seeds and dev rows: half the paired interval's mean width, per spread of seeds."""
     mine = [
         row
         for row in found["rows"]
@@ -302,7 +302,7 @@ def listing(found: Found) -> str:
     return markdown(["store", "records", "files", "size", "CPU time to list them"], rows)
 
 
-# name of a table in the pages -> the files of figures it needs, and the function that prints it
+# name of a table in the pages -> the files of figures that it needs, and a function that prints it
 TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "trial-cpu": (("trial-cpu",), trial_cpu),
     "distill-step": (("distill-step",), distill_step),

@@ -1,10 +1,10 @@
-"""The memory of one worker over 200 trials: it keeps what it read, and must not grow.
+"""Measures the memory of one worker over 200 trials. It caches what it reads, and must not grow.
 
     python -m benchmarks.resident_memory --models FOLDER [FOLDER ...] --out resident-memory.json
 
-Two encoders (without --models two small ones) and three small tasks by turns, so that no two trials
-in a row share a network or tokens; every tenth trial diverges. Prints the process's resident set
-after every 10 trials, and by how much a trial raised it over the second half.
+Two encoders (two small ones without --models) and three small tasks take turns, so that no two
+consecutive trials share a network or tokens. Every tenth trial diverges. Prints the process's
+resident set after every 10 trials, and its growth per trial in the second half.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ EVERY, DIVERGES = 10, 10
 
 
 def jobs(folder: Path, models: list[str], count: int) -> list[dict[str, Any]]:
-    """The trials: the model, the task and the number of layers change from each to the next."""
+    """The trials. Model, task and number of layers change from each trial to the next."""
     tasks = []
     for number, name in enumerate(TASKS, start=1):
         files = save_data(folder / name, train=64 + number, dev=32)

@@ -1,4 +1,4 @@
-"""Measures what a driver needs, and what its slots lose, with hundreds of simulated slots.
+"""Measures the driver's CPU time and the slots' idle time, with hundreds of simulated slots.
 
     python -m benchmarks.scale --out benchmarks/results/scale.json [--seeds 87] [--driver-ms 14.1]
 
@@ -7,11 +7,11 @@ claims in `runs/`, the attempts of lost workers, and a store in a folder. The CP
 requests to the store are those of these parts in this process.
 
 Simulated (simulation.py): the clock, the machines with one GPU each, Ray and Tune. A trial takes
-some seconds of that clock. In 5% of the starts the machine is lost at a random moment; the trial
+some seconds of that clock. In 5% of the starts, the machine is lost at a random moment: the trial
 loses at most 20 s of its work, and another machine arrives 3 minutes later. A worker takes 12 s to
 start. Each start of a trial costs the driver `--driver-ms`, which driver_overhead.py measured with
 Tune on two slots. Each request to the store takes the time in its row, which is an assumption. Not
-included: what Tune itself costs with more slots, and syncs of a disk.
+included: the cost of Tune itself with more slots, and disk syncs.
 
 During the first run, records go into the store as workers would write them; then they are listed.
 """
@@ -52,7 +52,7 @@ CASES = (  # slots, seconds of a trial, ms of a request
 
 
 def planning(folder: Path, seeds: int) -> dict[str, Any]:
-    """In a process of its own: what a plan and its queue take."""
+    """Measures a plan and its queue, in a separate process."""
     folder.mkdir()
     file, process = write_sweep(folder, 0, seeds), psutil.Process()
     before, begun = process.memory_info().rss, time.process_time()
@@ -64,7 +64,7 @@ def planning(folder: Path, seeds: int) -> dict[str, Any]:
 
 
 def simulated(plan: Plan, folder: Path, setting: Setting, *, records: bool) -> dict[str, Any]:
-    """One run to its end."""
+    """Simulates one run to its end."""
     workers = Store(folder / "store", create=True)
     workers.files = Folder(folder / "store", durable=False)
     draw, numbers = np.random.default_rng(1), itertools.count()
@@ -95,7 +95,7 @@ def simulated(plan: Plan, folder: Path, setting: Setting, *, records: bool) -> d
 
 
 def listed(folder: Path) -> dict[str, Any]:
-    """A first look at the store's records."""
+    """Times the first listing of the store's records."""
     store, begun = Store(folder / "store"), time.process_time()
     names = store.names("trials")
     seconds = time.process_time() - begun

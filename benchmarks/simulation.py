@@ -1,8 +1,8 @@
-"""A run's real driver over simulated machines, trials and a clock: what scale.py measures.
+"""Runs the real driver with simulated machines, trials and clock, for scale.py.
 
-The real parts are those of `Driver`; in place of Ray and Tune `Simulation` calls them as Tune's
-controller does, one event after the other. The driver does one thing at a time, on the simulated
-clock too.
+The real parts are those of `Driver`. In place of Ray and Tune, `Simulation` calls them as Tune's
+controller does, one event after another. The driver does one thing at a time, also on the simulated
+clock.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from lp_sweep.storage.folder import Folder
 from lp_sweep.storage.runs import Presence
 from lp_sweep.storage.store import Store
 
-TAKEN = 0.05  # of all starts end with the machine
-LOST_SECONDS = 20.0  # at most, of what a trial did: between two checkpoints after a notice
-BOOT_SECONDS = 180.0  # until another machine is there
-START_SECONDS = 12.0  # of a worker
+TAKEN = 0.05  # share of starts in which the machine is lost
+LOST_SECONDS = 20.0  # most work that a trial loses: between two checkpoints after a notice
+BOOT_SECONDS = 180.0  # until another machine arrives
+START_SECONDS = 12.0  # to start a worker
 
 
 class Setting(NamedTuple):
-    """Machines of one GPU each; seconds of a trial, on average; what a request to the store and
-    the driver's part of a trial take."""
+    """The number of machines with one GPU each, the mean seconds of a trial, and the time of a
+    request to the store and of the driver's work for a trial."""
 
     slots: int
     seconds: float
@@ -52,7 +52,7 @@ class Setting(NamedTuple):
 
 
 class Counted:
-    """The files of a store, and how often they were asked for something."""
+    """The files of a store, with a count of requests."""
 
     def __init__(self, files: Any) -> None:
         self._files, self.requests = files, 0
@@ -70,7 +70,7 @@ class Counted:
 
 
 class Driver:
-    """All of a run but Ray and Tune, on a store in a folder that is not synced."""
+    """A run without Ray and Tune, with a store in a folder that is not synced."""
 
     def __init__(self, plan: Plan, folder: Path, setting: Setting) -> None:
         store = Store(folder / "store", create=True)
@@ -88,14 +88,14 @@ class Driver:
         self.new_tuner()
 
     def new_tuner(self) -> None:
-        """As `ray_tune.fit` does it."""
+        """Start a new Tuner, as `ray_tune.fit` does."""
         self.tuners += 1
         slots = Slots(self.setting.slots, 1.0, 1.0)
         self.searcher = PlanSearcher(self._course, slots, lambda: slots.number)
         self.callback = WorkCallback(self.searcher)
 
     def does(self, action: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
-        """Runs the action: its result, and the simulated seconds of its requests to the store."""
+        """Runs the action. Returns its result and the simulated seconds of its store requests."""
         asked, begun = self.files.requests, time.process_time()
         found = action(*arguments)
         self.cpu += time.process_time() - begun
@@ -103,7 +103,7 @@ class Driver:
 
 
 class Event(NamedTuple):
-    """One event of the simulation, ordered by time. `gained`: seconds of work that are kept."""
+    """One event of the simulation, ordered by time. `gained`: seconds of work that are not lost."""
 
     at: float
     number: int
@@ -113,18 +113,18 @@ class Event(NamedTuple):
 
 
 class Simulation:
-    """`publish`: what a worker does at a trial's end. `now` is in seconds; `handling` those in
-    which the driver was busy; `work_seconds` what all trials take without any trouble."""
+    """The simulated run. `publish`: the worker's action at a trial's end. In seconds: `now`;
+    `handling`, when the driver was busy; `work_seconds`, all trials without any failure."""
 
     def __init__(self, driver: Driver, publish: Callable[[Work], None], layers: float) -> None:
-        """`layers`: that are kept, on average."""
+        """`layers`: mean number of kept layers."""
         self.driver, self._publish, self._layers = driver, publish, layers
         self.now = self.handling = self.work_seconds = 0.0
         self.taken = 0
-        self._free = [False] * driver.setting.slots  # machines at rest: has each a worker?
-        self._asked: deque[Any] = deque()  # trials that no machine is there for
+        self._free = [False] * driver.setting.slots  # idle machines: whether each has a worker
+        self._asked: deque[Any] = deque()  # trials without a machine
         self._events: list[Event] = []
-        self._left: dict[str, float] = {}  # work -> seconds that it still takes
+        self._left: dict[str, float] = {}  # work -> seconds left
         self._numbers, self._draw = itertools.count(), np.random.default_rng(2)
         loss = driver.files.root / "preempted.pkl"
         loss.write_bytes(cloudpickle.dumps(RayActorError(preempted=True)))
@@ -151,7 +151,7 @@ class Simulation:
         self.handling += seconds
 
     def _hand_out(self) -> None:
-        """All that the searcher gives."""
+        """Start all trials that the searcher suggests."""
         for number in self._numbers:
             given = self._does(self.driver.searcher.suggest, str(number))
             if given is None or given == Searcher.FINISHED:
@@ -175,7 +175,7 @@ class Simulation:
             self._expect(at + worked + BOOT_SECONDS, "joined")
 
     def _seconds(self, work: Work) -> float:
-        """That it still takes: in all, in proportion to the layers that it keeps."""
+        """The seconds that the work still takes. The total is proportional to its kept layers."""
         if work.id not in self._left:
             share = len(work.spec.kept_layers) / self._layers * np.exp(self._draw.normal(0, 0.1))
             self._left[work.id] = float(self.driver.setting.seconds * share)
@@ -186,7 +186,7 @@ class Simulation:
         heapq.heappush(self._events, Event(at, next(self._numbers), kind, trial, gained))
 
     def _handle(self, event: Event) -> None:
-        """When the driver is done with what came before."""
+        """Handle an event once the driver has finished the earlier ones."""
         self.now = max(self.now, event.at)
         callback, works = self.driver.callback, self.driver.searcher.works
         if event.kind == "joined":

@@ -1,12 +1,12 @@
-"""How the speed-up follows the number of layers dropped from the top, on one model and one device.
+"""Measures the speed-up by number of layers dropped from the top, on one model and one device.
 
     python -m benchmarks.speed_by_depth --model FOLDER --out speed.json
     python -m benchmarks.speed_by_depth --bert-base --pairs 3 --warm-ups 1 --depths 12 9 6
 
-What is timed, and how, is that of `measure: {speed: ...}` (trials/measures/speed.py). Beside each
-ratio stands L/(L-K), what it would be of a network that is its layers alone, and the difference in
-percent. Embeddings and head do not shrink, nor AdamW's share for the table of words: that holds the
-ratio below. On a CPU the memory of a deeper network's activations may lift it above.
+The timing is that of `measure: {speed: ...}` (trials/measures/speed.py). Next to each ratio are
+L/(L-K), the ratio of a network that has only its layers, and the difference in percent. Embeddings
+and head do not shrink, and AdamW's work for the word table does not either: this keeps the ratio
+below L/(L-K). On a CPU, the memory of a deeper network's activations may raise it above.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lp_sweep.trials.worker.profile import Bystanders
 
 
 def network(folder: str, depth: int | None, device: torch.device) -> PreTrainedModel:
-    """With the lowest `depth` layers; None: all."""
+    """The network with its lowest `depth` layers; None: all layers."""
     model = load_pruned(
         folder,
         kept_layers=None if depth is None else range(1, depth + 1),
@@ -72,7 +72,7 @@ def say(item: dict[str, Any]) -> None:
 def measured(
     options: argparse.Namespace, folder: str, device: torch.device
 ) -> Iterator[dict[str, Any]]:
-    """All there is after each depth: one takes minutes."""
+    """Yields the results so far after each depth, since one takes minutes."""
     rule = Rule(warm_ups=options.warm_ups, pairs=options.pairs, rounds=options.rounds)
     load = Load(length=options.length, batches=options.batches, precision=options.precision)
     depth = len(find_layers(network(folder, None, torch.device("cpu"))).layers)

@@ -1,9 +1,9 @@
-"""How long a listing and a reading of many records take, before and after compaction.
+"""Times the listing and reading of many records, before and after compaction.
 
 python -m benchmarks.store_compaction [--records 10000] [--store s3://bucket/prefix]
 
-Writes records of the usual width into a new store and prints seconds; without --store into a
-temporary folder, which is deleted.
+Writes records of the usual width into a new store and prints seconds. Without --store, the store is
+a temporary folder, which is deleted.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""A whole sweep by lp-sweep against a shell loop over the Hugging Face Trainer, in wall-clock.
+"""Compares a whole sweep by lp-sweep with a shell loop over the Hugging Face Trainer, in wall time.
 
     pip install accelerate
     python -m benchmarks.sweep_cpu --model FOLDER --data-dir GLUE --out sweep-cpu.json
     python -m benchmarks.sweep_cpu --quickstart --out sweep-quickstart.json
 
 The loop starts one process after another (hf_trainer.py), one for each cell whose layers are
-chosen by position; it may use every core. lp-sweep does the same cells, into an empty store with
-an empty token cache. They take turns, `--repeats` times; the ratio is the median over the turns.
-Scores of both are told by task: they need not be equal, as dropout and the order of the rows
-differ, but must be alike. `--k 0 2 4` takes the cells with these K alone.
+chosen by position; it may use every core. lp-sweep runs the same cells, with an empty store and an
+empty token cache. They take turns, `--repeats` times; the ratio is the median over the turns.
+Scores of both are shown by task. They need not be equal, as dropout and the order of the rows
+differ, but must be similar. `--k 0 2 4` takes only the cells with these K.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def quickstart_sweep(options: Any) -> dict[str, Any]:
 
 
 def jobs(sweep_file: Path) -> list[dict[str, Any]]:
-    """One for each cell: a loop does not see that two cells are one network."""
+    """A job for each cell: a loop does not know that two cells are one network."""
     from lp_sweep.orchestrator.inputs.resolve import resolve
     from lp_sweep.orchestrator.plan.known import Known
     from lp_sweep.orchestrator.plan.planning import make_plan
@@ -75,7 +75,7 @@ def jobs(sweep_file: Path) -> list[dict[str, Any]]:
 
 
 class Side(NamedTuple):
-    """One of the two, once: wall-clock, and a score of each job by the task's own metric."""
+    """One side in one turn: wall time, and each job's score by the task's own metric."""
 
     seconds: float
     scores: list[float]
@@ -116,7 +116,7 @@ def stored(store: Path) -> dict[str, float]:
 
 
 def turns(found: list[dict[str, Any]], file: Path, repeats: int) -> list[dict[str, Side]]:
-    """Each with a store, a token cache and files of its own."""
+    """Run the turns, each with its own store, token cache and files."""
     taken = []
     for number in range(repeats):
         folder = file.with_name(f"turn-{number}")
@@ -128,7 +128,8 @@ def turns(found: list[dict[str, Any]], file: Path, repeats: int) -> list[dict[st
 
 
 def summary(tasks: list[str], taken: list[dict[str, Side]]) -> dict[str, Any]:
-    """`tasks` are those of the jobs. Seconds are medians, scores means over jobs and turns."""
+    """The figures. `tasks`: the tasks of the jobs. Seconds are medians; scores are means over jobs
+    and turns."""
     ratios = [turn["loop"].seconds / turn["lp-sweep"].seconds for turn in taken]
 
     def mean(side: str, of: set[str]) -> float:

@@ -1,4 +1,4 @@
-"""Training steps of lp-sweep against those of the Hugging Face Trainer, on one CPU thread.
+"""Compares training steps of lp-sweep and of the Hugging Face Trainer, on one CPU thread.
 
     pip install accelerate
     python -m benchmarks.trial_cpu --model FOLDER --data-dir GLUE --out trial-cpu.json
@@ -6,10 +6,10 @@
 There are two baselines, both transformers' own Trainer in fp32: every example padded to 128 tokens,
 as `run_glue.py` does by default, and each batch padded to its longest example (dynamic padding,
 `DataCollatorWithPadding`). All sides train the same encoder on the same real rows with batches of
-32. lp-sweep's side runs as a trial does: in the deterministic mode, and with the words of the whole
-train and dev set in its word table. A fourth side does the same without the deterministic mode, to
-show what that costs. The sides take turns in each round. A ratio is of CPU seconds a step (medians,
-without the first step of each run). `--out` keeps the figures of tasks that are not run again.
+32. lp-sweep's side runs as a trial does: in deterministic mode, and with the words of the whole
+train and dev set in its word table. A fourth side does the same without deterministic mode, to show
+its cost. The sides take turns in each round. A ratio compares CPU seconds per step: medians without
+the first step of each run. `--out` keeps the figures of tasks that are not run again.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def lp_sweep(
     kept_layers: Sequence[int] | None = None,
     distill: Distillation | None = None,
 ) -> list[float]:
-    """Seconds of each step of a trial but the first. `distill`: as a student of any logits."""
+    """The seconds of each step of a trial except the first. `distill`: train as a student, with
+    made-up logits."""
     tokenizer = AutoTokenizer.from_pretrained(model_folder)
     data = encoded_task(tokenizer, texts, labels, classes, words)
     kind: Any = "regression" if classes == 1 else "classification"
@@ -106,7 +107,7 @@ def lp_sweep(
 
 
 class _Watch(Saver):
-    """Asked after each step whether it is time to save: it only looks at the clock."""
+    """Called after each step to ask whether to save. It only reads the clock."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -117,7 +118,7 @@ class _Watch(Saver):
 
 
 def compare(options: Any, task: str) -> list[dict[str, float]]:
-    """CPU seconds a step of each side, in each round."""
+    """CPU seconds per step for each side, in each round."""
     texts, labels = rows_of(options.data_dir, task, BATCH * (options.steps + 1))
     words = words_of(options.data_dir, task, AutoTokenizer.from_pretrained(options.model))
     classes = 1 if task == "stsb" else int(labels.max()) + 1

@@ -12,7 +12,8 @@
         ├── DivergedError           the loss is NaN or infinite
         ├── DeviceOutOfMemoryError  the device has no room for the batch
         ├── UnsupportedDeviceError  the device can't do what the recipe asks for
-        └── NotDeterministicError   an operation can't be deterministic on this device
+        ├── NotDeterministicError   an operation can't be deterministic on this device
+        └── GraphRecordingError     a CUDA graph could not be recorded; its process is unfit
 
 The command line shows an LpSweepError as one message and its exit code; anything else is a bug
 and keeps its traceback.
@@ -102,3 +103,10 @@ class NotDeterministicError(TrialError):
             "result. The trial runs again without that promise, and its record says "
             "deterministic = false."
         )
+
+
+class GraphRecordingError(TrialError):
+    """A CUDA graph could not be recorded. This process can't use the device any more; the trial
+    runs again in another one, without graphs."""
+
+    kind = "graph_not_recorded"

@@ -99,7 +99,7 @@ TRIALS = pa.schema(
         ("seconds_teacher", _float),  # of training that went to the teacher: logits, hidden states
         ("started_from", _text),  # the trial whose network this one went on from
         ("precision_used", _text),  # fp32 or bf16
-        ("compute_used", _text),  # unpadded, grouped, padded or graphs: see trials/fast/forward.py
+        ("compute_used", _text),  # unpadded, grouped, padded, graphs or packed: trials/fast/
         ("deterministic", pa.bool_()),  # whether the seed fixes the result; null in older files
         ("metric", _text),  # the main metric, that `last` and `best` are of
         ("positive", _text),  # the class that f1 scores, where the task names it

@@ -160,7 +160,7 @@ STRATEGIES: dict[str, Strategy] = {
     ),
     "symmetric": Strategy("K layers in the middle", _symmetric, _same_parity, "depth - K is even"),
     CONTRIBUTION: Strategy(
-        "the layers that change the sentence token less than a threshold",
+        "the layers that keep the sentence token's cosine, from input to output, above a threshold",
         measure="contribution",
         chosen=lambda found, threshold: contribution_dropped(found.layers, threshold),
         takes="threshold",

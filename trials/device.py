@@ -15,6 +15,7 @@ import platform
 import resource
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -78,6 +79,26 @@ def records_graphs(device: torch.device) -> bool:
     return device.type == "cuda" and torch.version.hip is None
 
 
+@contextmanager
+def noted_waits() -> Iterator[list[str]]:
+    """Notes, as `file:line`, where the host waits for the GPU inside. PyTorch finds most places."""
+    found: list[str] = []
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        said.clear()  # PyTorch warns of the mode itself
+        try:
+            yield found
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+    for item in said:
+        waits = "called a synchronizing CUDA operation" in str(item.message)
+        found += [f"{item.filename}:{item.lineno}"] * waits
+        if before or not waits:
+            warnings.warn_explicit(item.message, item.category, item.filename, item.lineno)
+
+
 def onto(array: np.ndarray, device: torch.device) -> torch.Tensor:
     """The array's values on `device`, copied without waiting for the device."""
     tensor = torch.from_numpy(np.ascontiguousarray(array))
@@ -129,7 +150,7 @@ def reproducible(threads: int | None, *, strict: bool = False) -> Iterator[None]
 
     `strict`: an operation without a deterministic kernel raises NotDeterministicError. Otherwise
     PyTorch takes another kernel; the backward pass of attention on CUDA always has one.
-    cuDNN's attention is off: it plans for 23 to 70 ms at each new shape.
+    cuDNN's attention is off: it makes a plan for each new shape, and most batches have one.
 
     In this mode PyTorch also fills every new tensor with NaN, to reveal reads of unwritten memory.
     That costs time, and there are no such reads (tests/trials/worker/test_run.py), so it is off.
@@ -214,12 +235,16 @@ def forget_frames(error: BaseException) -> None:
 
 
 def free_memory() -> None:
-    """Return unreferenced memory to the system."""
+    """Return unreferenced memory to the system. No training may be under way."""
     _set_imports_aside()
     gc.collect()
     with suppress(OSError, AttributeError):  # glibc keeps freed memory otherwise
         ctypes.CDLL(None).malloc_trim(0)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        # PyTorch keeps one for each stream, and each training with CUDA graphs has its own stream.
+        # They must not go while a graph lives, which reads and writes them
+        with suppress(AttributeError):  # not public
+            torch._C._cuda_clearCublasWorkspaces()
         torch.cuda.empty_cache()
 
 

@@ -1,29 +1,29 @@
-"""Draws of the loss at every K, run or not, given the scores so far.
+"""Samples the loss at every K, run or not, from its posterior, given the scores so far.
 
 **Noise.** A score is the mean of its K, plus a part that all K of a seed share, plus a part of its
-own. The sd of both together is one for all K, and unknown: its prior is a scaled inverse chi-square
-of one degree of freedom around half a point, which two or three repetitions outweigh. The share of
-the seed is one of a few values, by its marginal likelihood. The means have a flat prior, so that
-given the noise they are those of generalised least squares (Gelman et al., *Bayesian Data
-Analysis*, 14.2 and 14.7).
+own. Both parts together have one unknown sd, the same for all K. Its prior is a scaled inverse
+chi-square of one degree of freedom around half a point, which two or three repetitions outweigh.
+The seed's share of the variance is one of a few values, weighted by marginal likelihood. The means
+have a flat prior: given the noise, they are those of generalised least squares (Gelman et al.,
+*Bayesian Data Analysis*, 14.2 and 14.7).
 
-**Shape.** Dropping more layers mostly loses more, and not always. Some draws are projected onto
-the curves that never rise, by isotonic regression (Lin, Dunson 2014, *Bayesian monotone regression
-using Gaussian process projection*), which lends a K the scores of its neighbours. The others are
-left as they are. The projected ones are half of all where the means fall by themselves, and fewer
-the less likely the best falling curve is beside the free means: a dip that the scores show is never
-smoothed away.
+**Shape.** Dropping more layers mostly loses more, but not always. Some draws are projected onto
+curves that never rise, by isotonic regression (Lin, Dunson 2014, *Bayesian monotone regression
+using Gaussian process projection*): a K then borrows from the scores of its neighbours. The other
+draws stay as they are; they are called free. Half of all draws are projected where the means fall
+by themselves. The less likely the best falling curve is compared with the free means, the fewer are
+projected: a dip that the scores show is never smoothed away.
 
-**A dip.** Nothing in the scores rules out that one K that was not run loses much less than its
-neighbours. It may lose `DIP` points less than the better of the K run on either side of it (above
-the last one, than the last one), and no more than that: this is assumed. The search and its set
-take that floor for what such a K may lose; only the risk of an answer goes by the draws below.
+**A dip.** No score rules out that a K that was not run loses much less than its neighbours. The
+assumption: it loses at most `DIP` points less than the better of the K run on either side of it
+(above the last run K, than that one). The search and its credible set use this floor for such a K.
+Only the risk of an answer uses the draws described below.
 
-**K that was not run.** Between two that were: in a projected draw anywhere between their losses, in
-order; in a free one around the straight line, with an sd of half a point and a quarter of their
-difference. Above the last that was run nothing holds the curve: each K loses more than the one
-before by a step of any size from a quarter of a point to fifty, each order of magnitude as likely;
-a free draw has an sd of half a point around that.
+**K that was not run.** Between two K that were run, a projected draw lies anywhere between their
+losses, in order. A free draw lies around the straight line between them, with an sd of half a point
+and a quarter of their difference. Above the last K that was run, nothing bounds the curve: each K
+loses more than the one before, by a step from a quarter of a point to fifty, with each order of
+magnitude equally likely. A free draw has an sd of half a point around that.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ Array = npt.NDArray[Any]
 
 
 def falling(curves: Array, weights: Array) -> Array:
-    """Isotonic regression, (curves, points): for each row the curve that never rises and has the
-    least weighted squared distance to it. `weights` (points,) are above zero.
+    """Isotonic regression, (curves, points): for each row, the never-rising curve with the least
+    weighted squared distance to it. `weights` (points,) are above zero.
 
-    By the max-min formula (Barlow et al. 1972, *Statistical Inference under Order Restrictions*,
-    section 1.4), which gives what pooling adjacent violators gives, for all rows in one go."""
+    Uses the max-min formula (Barlow et al. 1972, *Statistical Inference under Order Restrictions*,
+    section 1.4). It gives the same result as pooling adjacent violators, for all rows at once."""
     points = curves.shape[1]
     total = np.concatenate([[0.0], np.cumsum(weights)])
     sums = np.zeros((len(curves), points + 1))
     np.cumsum(curves * weights, axis=1, out=sums[:, 1:])
-    # min over starts up to a point, of max over ends from it on, of the mean in between
+    # each point: the min over starts up to it, of the max over ends from it on, of the mean between
     fitted = np.full_like(curves, np.inf)
     for start in range(points):
         means = (sums[:, start + 1 :] - sums[:, start : start + 1]) / (
@@ -61,12 +61,12 @@ def falling(curves: Array, weights: Array) -> Array:
 
 
 DRAWS = 2_000
-NOISE_SD = 0.5  # points: around which the prior of the sd of seeds lies
-_NOISE_WEIGHT = 1.0  # of that prior, in degrees of freedom
+NOISE_SD = 0.5  # points: the centre of the prior for the sd over seeds
+_NOISE_WEIGHT = 1.0  # degrees of freedom of that prior
 _SEED_SHARES = (0.0, 0.25, 0.5, 0.75, 0.9)  # of the variance
 _FALLING = 0.5  # the share of projected draws, where the means fall by themselves
 _WOBBLE = 0.5  # points: sd of a K that was not run, around the line between its neighbours
-_BEND = 0.25  # more of it, as a share of what lies between the neighbours
+_BEND = 0.25  # more sd, as a share of the difference between the neighbours
 _STEPS = (0.25, 50.0)  # points: sizes of the steps from K to K above the last that was run
 _SEED = 0
 
@@ -80,9 +80,9 @@ Scores = Mapping[Pair, float]  # points
 
 
 class Draws(NamedTuple):
-    """Posterior draws. `losses` (draws, K): points against the mean of K=0, in the order of `ks`;
-    `floors` likewise: the least that each K may lose, see `DIP`. `full` (draws,): the mean of
-    K=0; `run`: the K that have a score."""
+    """Posterior draws. `losses` (draws, K): points against the mean of K=0, in the order of `ks`.
+    `floors` (draws, K): the least that each K may lose, see `DIP`. `full` (draws,): the mean of
+    K=0. `run`: the K that have a score."""
 
     ks: tuple[int, ...]
     full: Array
@@ -102,7 +102,8 @@ class _Fit(NamedTuple):
 
 
 def draw(ks: tuple[int, ...], scores: Scores, draws: int = DRAWS) -> Draws:
-    """`ks` ascending from 0; of these `scores` must have K=0 at least once, and only these."""
+    """Draw from the posterior. `ks` ascend from 0. `scores` holds only these K, and K=0 at least
+    once."""
     rng = np.random.default_rng(_SEED)
     run = sorted({k for k, _ in scores})
     counts = np.array([sum(k == other for other, _ in scores) for k in run], float)
@@ -134,7 +135,7 @@ def _fit(run: list[int], scores: Scores, share: float) -> _Fit:
 
 
 def _means(fits: list[_Fit], draws: int, rng: np.random.Generator) -> Array:
-    """(draws, K), from the fits by their likelihood."""
+    """Draw means (draws, K) from the fits, each in proportion to its likelihood."""
     log_weights = np.array([fit.log_likelihood for fit in fits])
     weights = np.exp(log_weights - log_weights.max())
     chosen = rng.choice(len(fits), draws, p=weights / weights.sum())
@@ -148,8 +149,8 @@ def _means(fits: list[_Fit], draws: int, rng: np.random.Generator) -> Array:
 
 
 def _falling_share(fit: _Fit, counts: Array) -> float:
-    """The share of falling draws, by the likelihood of the best falling curve against that of the
-    free means, which is never the smaller one. The variance is integrated out."""
+    """The share of falling draws. It compares the likelihood of the best falling curve with that of
+    the free means, which is never smaller. The variance is integrated out."""
     nearest = falling(fit.means[None], counts)[0]
     distance = float((counts * (fit.means - nearest) ** 2).sum())
     ratio = float((1 + distance / fit.squares) ** (-fit.freedom / 2))
@@ -159,7 +160,7 @@ def _falling_share(fit: _Fit, counts: Array) -> float:
 def _everywhere(
     ks: tuple[int, ...], run: list[int], losses: Array, projected: int, rng: np.random.Generator
 ) -> Array:
-    """(draws, ks), of the losses at the K that were run."""
+    """Extend the losses at the K that were run to all K: (draws, ks)."""
     every = np.empty((len(losses), len(ks)))
     places = [ks.index(k) for k in run]
     every[:, places] = losses
@@ -183,7 +184,7 @@ def _everywhere(
 
 
 def _floors(ks: tuple[int, ...], run: list[int], losses: Array) -> Array:
-    """(draws, ks): of a K that was run its loss, of others `DIP` less than their neighbours'."""
+    """(draws, ks): the loss of a K that was run; for others, `DIP` less than their neighbours."""
     places = np.searchsorted(ks, run)
     below = np.searchsorted(run, ks, side="right") - 1
     above = np.minimum(np.searchsorted(run, ks), len(run) - 1)
@@ -193,8 +194,8 @@ def _floors(ks: tuple[int, ...], run: list[int], losses: Array) -> Array:
 
 
 def _rise(draws: int, points: int, rng: np.random.Generator) -> Array:
-    """(draws, points): how much more each K beyond the last that was run loses, ascending. One size
-    of step for all K of a draw: a curve that has turned steep stays so."""
+    """(draws, points): how much more each K beyond the last that was run loses, ascending. All K of
+    a draw share one step size: a curve that has become steep stays steep."""
     smallest, largest = np.log(_STEPS)
     sizes = np.exp(rng.uniform(smallest, largest, (draws, 1)))
     return np.cumsum(np.abs(rng.standard_normal((draws, points))) * sizes, axis=1)

@@ -1,18 +1,18 @@
-"""Which trials to run next to know the fewest layers for each allowed loss, and when to stop.
+"""Chooses the next trials to find the fewest layers for each allowed loss, and when to stop.
 
-The rule of the answer is that of `min_layers`: the largest K whose mean loss, over the seeds that
-it shares with K=0, is within delta, even if a smaller K loses more. A delta is decided when
+The answer follows the rule of `min_layers`: the largest K whose mean loss, over the seeds that it
+shares with K=0, is within delta, even if a smaller K loses more. A delta is decided when
 
 - its K and the next larger one have both been run;
-- the answer is hardly ever off by more than half a point (`RISK`) in draws of the curve; and
+- the answer is off by more than half a point in at most a share `RISK` of the drawn curves; and
 - no larger K that was never run could be the answer, even if it loses `DIP` points less than the
   better of the K run on either side of it.
 
-First a few K over the whole range, with one seed. Then for every delta: the middle between its K
-and the next one above it that was run, until they are neighbours; and one more seed where the draws
-most often put an error. That may be a K that was never run. Last, with one seed, every larger K
-that a dip could make the answer. K=0 is run with each seed that another K is run with, so that
-seeds stay paired. The budget is every K with every seed.
+The search first runs a few K over the whole range, with one seed. Then, for every delta, it runs
+the middle between its K and the next larger K that was run, until they are neighbours. It also runs
+one more seed where the draws most often show an error, which may be at a K that was never run.
+Last, it runs with one seed every larger K that a dip could make the answer. K=0 is run with each
+seed of any other K, so that seeds stay paired. The budget is every K with every seed.
 
 Pure: no store, no clock; the same scores give the same step.
 """
@@ -37,8 +37,8 @@ _SLACK = 1e-9  # float noise, as in min_layers.sql
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """The allowed runs and the finished ones. `ks` ascending from 0; `seeds` in the order of use;
-    `points` of finished runs; runs in `failed` are not asked for."""
+    """The allowed runs and the finished ones. `ks` ascend from 0; `seeds` are in the order of use;
+    `points` has the finished runs; runs in `failed` are never asked for."""
 
     ks: tuple[int, ...]
     seeds: tuple[int, ...]
@@ -47,10 +47,11 @@ class Curve:
 
 
 class Answer(NamedTuple):
-    """For one allowed loss. `credible`: the K that can be the answer, in 90%. `why` it ends: the
-    answer is decided, or every pair that could decide it was run; None while it goes on.
-    `untried`: the larger K that were never run and that `credible` leaves out. The answer assumes
-    that none of them loses `DIP` points less than the better of the K run on either side of it."""
+    """The answer for one allowed loss. `credible`: the 90% set of K that can be the answer. `why`
+    the search ended: the answer is decided, or every pair that could decide it was run; None while
+    it goes on. `untried`: the larger K that were never run and that `credible` leaves out. The
+    answer assumes that each loses at most `DIP` points less than the better of the K run on either
+    side of it."""
 
     delta: float
     k: int
@@ -61,8 +62,8 @@ class Answer(NamedTuple):
 
 
 class Step(NamedTuple):
-    """`ask` is what to run next: it is empty at the end. No answers while the first batch is open,
-    and none without a pair with K=0."""
+    """The pairs to run next (`ask`, empty at the end) and the answers so far. There are no answers
+    while the first batch runs, nor without a K that shares a seed with K=0."""
 
     ask: tuple[Pair, ...]
     answers: tuple[Answer, ...]
@@ -101,12 +102,12 @@ def largest_within(losses: Mapping[int, float], delta: float) -> int:
 
 
 def _coarse(ks: tuple[int, ...]) -> list[int]:
-    """Evenly over the range, from 0; not its end, where a network is rarely of use."""
+    """A few K evenly over the range, from 0. Not its end: such networks are rarely useful."""
     return [ks[round(part * len(ks) / _COARSE)] for part in range(min(_COARSE, len(ks)))]
 
 
 class _Pairs:
-    """The pairs of a curve: which are done, and which can still be run."""
+    """The pairs of K and seed of a curve: which are done, and which can still be run."""
 
     def __init__(self, curve: Curve) -> None:
         self.curve = curve
@@ -114,7 +115,7 @@ class _Pairs:
         self.losses = dict(self._losses())
 
     def _losses(self) -> Iterator[tuple[int, float]]:
-        """The mean of each K that was run, over the seeds that it shares with K=0."""
+        """The mean loss of each K that was run, over the seeds that it shares with K=0."""
         full = {seed: value for (k, seed), value in self.points.items() if k == 0}
         for k in self.curve.ks:
             losses = [
@@ -126,7 +127,8 @@ class _Pairs:
                 yield k, sum(losses) / len(losses)
 
     def more(self, k: int) -> list[Pair]:
-        """A K on one more seed: what is missing of it and of its K=0. Empty where none is left."""
+        """One more seed for a K: the missing runs of this K and of its K=0. Empty if no seed is
+        left."""
         for seed in self.curve.seeds:
             both = dict.fromkeys((Pair(0, seed), Pair(k, seed)))
             missing = [pair for pair in both if pair not in self.points]
@@ -135,15 +137,15 @@ class _Pairs:
         return []
 
     def between(self, k: int) -> list[Pair]:
-        """Halves what lies between a K and the next larger one that was run."""
+        """The middle between a K and the next larger K that was run."""
         above = [other for other in self.curve.ks if other > k]
         run = next((index for index, other in enumerate(above) if other in self.losses), len(above))
         left = [more for other in above[:run] if (more := self.more(other))]
         return left[len(left) // 2] if left else []
 
     def raced(self, found: Verdict) -> list[Pair]:
-        """One more seed where an error most likely lies; none where the K that are left have less
-        of it than matters."""
+        """One more seed for the K where an error most likely lies; empty if the error of all
+        remaining K is too small to matter."""
         if found.risk <= RISK:
             return []
         for k, blame in sorted(found.blame.items(), key=lambda item: -item[1]):
@@ -152,7 +154,7 @@ class _Pairs:
         return []
 
     def dips(self, hidden: list[int]) -> list[Pair]:
-        """The middle of each run of K that were not run and may dip, with one seed."""
+        """One seed for the middle of each group of neighbouring K that were not run and may dip."""
         asked: dict[Pair, None] = {}
         for _, group in groupby(hidden, lambda k: bisect([*self.losses], k)):
             left = [more for other in group if (more := self.more(other))]
@@ -165,22 +167,22 @@ Array = npt.NDArray[Any]
 TOLERANCE = 0.5  # points: an answer that is off by less is as good
 # a K can be the answer unless its own loss is too large in all but this share of the draws ...
 _ITSELF = 0.04
-# ... or that of a larger K is small enough in all but this share; less, since it is the best
-# looking of several. Both together leave 90%: `benchmarks/adaptive.py` counts it.
+# ... or a larger K's loss is small enough in all but this share. This share is smaller, because
+# that K is the best of several. Both together leave 90%: `benchmarks/adaptive.py` measures it.
 _LARGER = 0.02
 
 
 class Verdict(NamedTuple):
-    """Judges K as the answer. `risk`: the share of draws in which it is off by more than the
-    tolerance; `blame`: for each K, the share in which that is where the error lies."""
+    """How likely an answer is wrong. `risk`: the share of draws in which it is off by more than the
+    tolerance. `blame`: for each K, the share of draws in which this K shows the error."""
 
     risk: float
     blame: Mapping[int, float]
 
 
 def verdict(draws: Draws, answer: int, delta: float) -> Verdict:
-    """The loss of the answer is above delta by more than the tolerance, or that of a larger K is
-    below it by more."""
+    """An answer is wrong in a draw if its loss is above delta by more than the tolerance, or if a
+    larger K's loss is below delta by more than it."""
     ks = np.array(draws.ks)
     off = (draws.losses > delta + TOLERANCE) & (ks == answer)
     off |= (draws.losses < delta - TOLERANCE) & (ks > answer)
@@ -189,13 +191,13 @@ def verdict(draws: Draws, answer: int, delta: float) -> Verdict:
 
 
 def credible(draws: Draws, answer: int, allowed: float | Array) -> tuple[int, ...]:
-    """The K that can be the largest within the allowed loss, ascending: the answer, and those that
-    no tail of the draws rules out. `allowed`: points, one for all draws or one for each.
+    """The K that can be the largest within the allowed loss, ascending: the answer, and the K that
+    the draws do not rule out. `allowed`: points, one for all draws or one for each.
 
-    A K that was not run is in the set where a dip (`posterior.DIP`) would make it the answer.
+    A K that was not run is in the set if a dip (`posterior.DIP`) would make it the answer.
 
-    Not the likeliest K that add up to 90%: the largest of many K that may pass is found too large
-    in most draws, as in any sample, and such a set leaves the truth out too often.
+    The set is not the likeliest K that add up to 90%: in most draws some K passes by luck, so the
+    largest K that passes is too large, and such a set misses the truth too often.
     """
     limit = np.reshape(allowed, (-1, 1))
     holds = (draws.losses <= limit).mean(axis=0)

@@ -1,1 +1,1 @@
-"""The figures of the paper, and a few beside them, drawn from a store."""
+"""The figures of the paper and a few others, drawn from a store."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 SCORE_COLUMNS, PARETO_COLUMNS = 3, 2
-_DRAWN = "random"  # one strategy of several draws: no line goes through them
+_DRAWN = "random"  # this strategy has several draws: no line connects them
 _LINES = ("-", "--", ":")
 TASK = ("sweep", "model", "task")
 
@@ -27,8 +27,8 @@ Paint = Callable[["Axes", Sequence[Row]], None]
 
 
 def score(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
-    """A panel per task: a line per strategy with its band of one sd over seeds, from all layers,
-    and lines across for the full model and the majority class."""
+    """A panel per task: a line per strategy, which starts at all layers, with a band of one sd over
+    seeds; horizontal lines for the full model and the majority class."""
     names = _strategy_names(among or rows)
     looks = {name: _look(name, place) for place, name in enumerate(names)}
     entries: dict[str, Any] = {}
@@ -36,7 +36,7 @@ def score(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> Non
     def paint(axes: Axes, panel: Sequence[Row]) -> None:
         axes.set_title(_score_title(panel, among or rows), loc="left")
         axes.set_xlabel("layers dropped")
-        axes.locator_params(axis="x", integer=True, min_n_ticks=1)  # one K so far
+        axes.locator_params(axis="x", integer=True, min_n_ticks=1)  # also with only one K
         _strategies(axes, panel, looks, entries)
         _across(axes, panel, entries)
         theme.points_axis(axes, [row["mean"] for row in panel])
@@ -51,7 +51,7 @@ def _strategy_names(rows: Sequence[Row]) -> list[str]:
 
 
 def _across(axes: Axes, panel: Sequence[Row], entries: dict[str, Any]) -> None:
-    """Lines for the full model and for the majority class."""
+    """Horizontal lines for the full model and for the majority class."""
     for name, values, line in (
         (FULL, [row["mean"] for row in panel if row["strategy"] == FULL], "--"),
         ("majority class", [row["majority"] for row in panel], ":"),
@@ -62,20 +62,21 @@ def _across(axes: Axes, panel: Sequence[Row], entries: dict[str, Any]) -> None:
 
 
 def grid(n: int, most: int) -> tuple[int, int]:
-    """Lines and columns for n panels, as few lines as can be: four in two by two, of three."""
+    """Rows and columns for n panels, with as few rows as possible: four panels in two by two."""
     lines = math.ceil(n / most)
     return lines, math.ceil(n / lines)
 
 
 def lines(rows: Sequence[Row], keys: Sequence[str], most: int) -> int:
-    """The lines of a figure with a panel for each value of `keys`, at most so many in a line."""
+    """How many rows of panels a figure has: a panel for each value of `keys`, at most `most` in a
+    row."""
     return grid(len(groups(rows, *keys)), most)[0]
 
 
 def _grid(
     figure: Figure, found: Sequence[Sequence[Row]], most: int, paint: Paint, value: str
 ) -> None:
-    """At most so many panels in a row; the first of each row names the value."""
+    """At most `most` panels in a row. The first panel of each row names the value on its axis."""
     lines, columns = grid(len(found), most)
     drawn = theme.panels(figure, lines, columns)
     for axes, panel in itertools.zip_longest(drawn, found):
@@ -123,7 +124,7 @@ def _strategies(
 
 
 def _band(axes: Axes, at: Sequence[float], points: Sequence[Row], colour: Any) -> None:
-    """One sd to each side; nothing where there is one seed."""
+    """A band of one sd to each side; no band for one seed."""
     low, high = (
         [math.nan if row["sd"] is None else row["mean"] + side * row["sd"] for row in points]
         for side in (-1, 1)
@@ -135,8 +136,8 @@ def _band(axes: Axes, at: Sequence[float], points: Sequence[Row], colour: Any) -
 
 
 def pareto(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
-    """A panel per task, device and batch: the networks that none beats in both, and the others.
-    By size where a model's speed was not measured."""
+    """A panel per task, device and batch: the front (networks that no other beats in both score and
+    speed) and the other networks. Uses size where a model's speed was not measured."""
     entries: dict[str, Any] = {}
 
     def paint(axes: Axes, panel: Sequence[Row]) -> None:
@@ -176,8 +177,8 @@ def _networks(axes: Axes, panel: Sequence[Row], entries: dict[str, Any], narrow:
     if whole := [row for row in panel if row["k"] == 0]:
         look = {"color": "black", "marker": "D", "linestyle": "none", "zorder": 3}
         (entries[FULL],) = axes.plot(*_places(whole), markersize=5, **look)
-        front = [row for row in front if row["k"]]  # the legend names it
-    middle = sum(axes.get_xlim()) / 2  # a label points to it, and stays in the panel
+        front = [row for row in front if row["k"]]  # the legend names the full model
+    middle = sum(axes.get_xlim()) / 2  # labels extend towards the middle, inside the panel
     for row in _labelled(front, *((0.6, 0.09) if narrow else (0.15, 0.06))):
         side = "right" if _cheapness(row) > middle else "left"
         at, offset = (_cheapness(row), row["mean"]), (4 if side == "left" else -4, 4)
@@ -186,8 +187,8 @@ def _networks(axes: Axes, panel: Sequence[Row], entries: dict[str, Any], narrow:
 
 
 def _labelled(front: Sequence[Row], wide: float, high: float) -> list[Row]:
-    """Those whose labels do not run into that of another: all are in the text and the table.
-    `wide`, `high`: shares of the panel that a label takes."""
+    """The networks whose labels do not overlap another label. The text and the table name them all.
+    `wide`, `high`: the size of a label as a share of the panel."""
     width, height = (max(at, default=0) - min(at, default=0) or 1.0 for at in _places(front))
     chosen: list[Row] = []
     for row in sorted(front, key=lambda row: -row["mean"]):
@@ -205,7 +206,7 @@ def _places(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
 
 
 def _cheapness(row: Row) -> float:
-    """The speed where it was measured, else the size in percent."""
+    """The speed if it was measured, else the size in percent."""
     return float(row["size"] if row["speedup"] is None else row["speedup"])
 
 
@@ -225,8 +226,8 @@ def network_label(row: Row) -> str:
 
 
 def embeddings(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
-    """A panel per task, device and batch: score by texts a second, a marker per procedure, and the
-    layers of the best network of each depth."""
+    """A panel per task, device and batch: score by texts a second, a marker per procedure. The best
+    network of each depth is labelled with its layers."""
     every = among or rows
     names = dict.fromkeys(row["procedure"] for row in every if row["k"])
     looks = {name: _look(name, place) for place, name in enumerate(names)}
@@ -240,7 +241,7 @@ def embeddings(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -
             of_it = [row for row in panel if name == (row["procedure"] if row["k"] else FULL)]
             (drawn,) = axes.plot(*_rates(of_it), **looks[name] | {"linestyle": "none"})
             entries.setdefault(theme.name(name), drawn)
-        middle = sum(axes.get_xlim()) / 2  # a label points to it, and stays in the panel
+        middle = sum(axes.get_xlim()) / 2  # labels extend towards the middle, inside the panel
         for row in best_of_depths(panel):
             (at,), (height,) = _rates([row])
             side, offset = ("left", (6, 2)) if at < middle else ("right", (-6, 2))
@@ -253,7 +254,7 @@ def embeddings(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -
 
 
 def best_of_depths(panel: Sequence[Row]) -> list[Row]:
-    """Without the full model; the fewest dropped first."""
+    """The best network of each depth but the full model; the fewest dropped layers first."""
     best = {row["k"]: row for row in sorted(panel, key=lambda row: row["mean"]) if row["k"]}
     return [best[k] for k in sorted(best)]
 
@@ -271,13 +272,13 @@ def heat_height(rows: Sequence[Row]) -> float:
 
 
 def _heat_panels(rows: Sequence[Row]) -> list[list[Row]]:
-    """Tasks with a score at some K; early in a sweep some have only that of all layers."""
+    """The tasks with a score of a smaller network; early in a sweep some have only K=0."""
     return [panel for panel in groups(rows, *TASK) if _strategy_names(panel)]
 
 
 def heat_map(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
-    """A panel per task: a line per strategy, a column per K; darker is better, bold the best of its
-    column."""
+    """A panel per task: a row per strategy, a column per K. Darker is better, and bold is the best
+    of its column."""
 
     def paint(axes: Axes, panel: Sequence[Row]) -> None:
         whole = [f", all layers {row['mean']:.2f}" for row in panel if row["strategy"] == FULL]

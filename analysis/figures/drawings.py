@@ -1,9 +1,9 @@
-"""Figures 2 to 5 of Poor Man's BERT (Sajjad et al. 2020) from a store, and a few beside them.
+"""Figures 2 to 5 of Poor Man's BERT (Sajjad et al. 2020) and a few others, drawn from a store.
 
     drawing = FIGURES["4"](catalog)
     print(why_absent(catalog, "4") if drawing is None else drawing.save(folder))
 
-A figure whose numbers are not in the store is None, never an empty frame; `why_absent` says why.
+A figure without numbers in the store is None, never an empty frame; `why_absent` explains why.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from lp_sweep.storage.errors import SpecError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_STATUS = "`lp-sweep status` says how far the sweep is"
+_STATUS = "`lp-sweep status` shows the progress"
 _PAPER = "the sweep file, as in examples/poor-mans-bert.yaml"
 _REDUCED = "the sweep file, as in examples/undivided-attention.yaml"
 _NOT_DROPPED = (
-    "no sweep of this store drops layers by the procedure direct, with all feed-forwards: "
+    "no sweep of this store drops layers with the procedure direct and all feed-forwards: "
     "examples/poor-mans-bert.yaml does"
 )
-_NO_SCORE = f"no network with fewer layers has a score yet, of the procedure direct: {_STATUS}"
+_NO_SCORE = f"no network with fewer layers has a score yet, with the procedure direct: {_STATUS}"
 _FEWER = "procedure = 'direct' AND feed_forward = 'none' AND k IS DISTINCT FROM 0"
 
 
@@ -45,7 +45,8 @@ class Panel(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """A figure that can be written; `numbers` is all that it shows, `alt` says it in a sentence."""
+    """A figure that can be written. `numbers` has all the numbers that it shows; `alt` describes it
+    in words."""
 
     name: str
     title: str
@@ -58,8 +59,8 @@ class Drawing:
     def save(self, folder: Path, formats: Sequence[str] = theme.FORMATS) -> list[Path]:
         """Write `figure-<name>.<format>` for each format; the same numbers give the same bytes.
 
-        The folder is made where there is none. Raises SpecError for an unknown format, a folder
-        that can't be written, and where matplotlib is not installed.
+        Creates the folder if it is missing. Raises SpecError for an unknown format, a folder that
+        can't be written, and if matplotlib is not installed.
         """
         for kind in formats:
             if kind not in theme.FORMATS:
@@ -77,7 +78,7 @@ class Drawing:
         return list(files.values())
 
     def svgs(self) -> list[str]:
-        """An SVG for each panel, as wide as a phone. Raises SpecError where matplotlib is not
+        """An SVG for each panel, as wide as a phone. Raises SpecError if matplotlib is not
         installed."""
         found = []
         for height, paint in self.panels:
@@ -90,19 +91,19 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureDef:
-    """A figure: what it shows, its painter and its caption, and why it may be absent."""
+    """The definition of a figure: its numbers, painter and caption, and why it may be absent."""
 
     name: str
     title: str
     numbers: Callable[[Catalog], pa.Table]
-    needs: Callable[[Row], bool]  # it is drawn where a row of its numbers is such
-    paint: Callable[[Figure, Sequence[Row], Sequence[Row]], None]  # rows, and those of all panels
-    by: tuple[str, ...]  # columns that say which panel a row is in
+    needs: Callable[[Row], bool]  # drawn if this holds for one row of its numbers
+    paint: Callable[[Figure, Sequence[Row], Sequence[Row]], None]  # its rows, those of all panels
+    by: tuple[str, ...]  # columns that decide the panel of a row
     say: Callable[[Sequence[Row]], str]
     height: Callable[[Sequence[Row]], float]  # inches
-    asked: str  # SQL: the rows that were asked for it; without any, `not_asked` is the reason
+    asked: str  # SQL: rows that asked for it; if there are none, `not_asked` is the reason
     not_asked: str
-    in_the_way: str  # the reason where they were asked for
+    in_the_way: str  # the reason if there are such rows
 
     def __call__(self, catalog: Catalog) -> Drawing | None:
         found = self.numbers(catalog)
@@ -128,7 +129,7 @@ class FigureDef:
 
 
 def why_absent(catalog: Catalog, name: str) -> str:
-    """Why a figure is None, and what would fill it: one line."""
+    """One line: why a figure is None, and how to get its numbers."""
     figure = FIGURES[name]
     asked = catalog.query(f"SELECT count(*) AS n {figure.asked}")["n"][0].as_py()
     return f"figure {name}: {figure.in_the_way if asked else figure.not_asked}"
@@ -151,9 +152,9 @@ def _by_strategy(name: str, depths: str, models: str, *, six: bool) -> FigureDef
             0.7 + 2.5 * len(groups(rows, "sweep", "model")) + 0.05 * len({r["k"] for r in rows})
         ),
         asked=f"FROM cells WHERE {depths} AND {_FEWER}",
-        not_asked=f"no sweep of this store drops layers of {models} by the procedure direct, with "
+        not_asked=f"no sweep of this store drops layers of {models} with the procedure direct and "
         "all feed-forwards: examples/poor-mans-bert.yaml does",
-        in_the_way=f"no strategy has a score on every task and seed at one K, of {models} and the "
+        in_the_way=f"no strategy has a score on every task and seed at one K, for {models} and the "
         f"procedure direct: {_STATUS}",
     )
 
@@ -163,10 +164,10 @@ def _setting(measure: str) -> str:
     return f"add `measure: {{{measure}: full}}` to {where}, and run it again"
 
 
-_OTHERS = "(layers dropped by another procedure than direct, or feed-forwards removed)"
+_OTHERS = "(layers dropped by another procedure than direct, or without some feed-forwards)"
 
 _ALL = (
-    _by_strategy("2", "depth <> 6", "a model of other than 6 layers", six=False),
+    _by_strategy("2", "depth <> 6", "a model without exactly 6 layers", six=False),
     _by_strategy("3", "depth = 6", "a model of 6 layers", six=True),
     FigureDef(
         name="4",
@@ -181,8 +182,8 @@ _ALL = (
         ),
         asked="FROM layers WHERE measure = 'probes'",
         not_asked=f"no probes in this store: {_setting('probes')}",
-        in_the_way=f"no probes of networks that it shows in this store, only of others {_OTHERS}, "
-        f"or no numbers: {_setting('probes')}",
+        in_the_way=f"no probes of networks for this figure, only of others {_OTHERS}, or no "
+        f"numbers: {_setting('probes')}",
     ),
     FigureDef(
         name="5",
@@ -222,8 +223,9 @@ _ALL = (
         height=lambda rows: 0.8 + 2.8 * curves.lines(rows, numbers.PANEL, curves.PARETO_COLUMNS),
         asked=f"FROM cells WHERE {_FEWER}",
         not_asked=_NOT_DROPPED,
-        in_the_way="no network with fewer layers (and a speed, where `measure: {speed: cuda}` asks "
-        f"for one) has a score on every task and seed, of the procedure direct: {_STATUS}",
+        in_the_way="no network with fewer layers has a score on every task and seed, with the "
+        "procedure direct (and a speed, if `measure: {speed: cuda}` asks for it): "
+        f"{_STATUS}",
     ),
     FigureDef(
         name="embeddings",
@@ -279,8 +281,8 @@ _ALL = (
         height=lambda rows: 0.3 + 3.1 * len(groups(rows, *layers.NETWORK)),
         asked="FROM layers WHERE measure = 'cka'",
         not_asked=f"no cka in this store: {_setting('cka')}",
-        in_the_way=f"no cka of networks that it shows in this store, only of others {_OTHERS}, or "
-        f"no numbers: {_setting('cka')}",
+        in_the_way=f"no cka of networks for this figure, only of others {_OTHERS}, or no numbers: "
+        f"{_setting('cka')}",
     ),
     FigureDef(
         name="feed-forward",
@@ -292,10 +294,10 @@ _ALL = (
         say=text.feed_forward,
         height=lambda rows: 0.5 + 0.8 * len(groups(rows, "sweep", "model")) + 0.28 * len(rows),
         asked="FROM cells WHERE feed_forward <> 'none' AND procedure = 'direct'",
-        not_asked="no network of the procedure direct without feed-forwards in this store: add "
-        f"`feed_forward: [none, top 3]` to {_REDUCED}",
-        in_the_way="no two settings of `feed_forward:` stand at one strategy and K, or none has a "
-        f"score on every task and seed, of the procedure direct: {_STATUS}",
+        not_asked="no network without some feed-forwards in this store, with the procedure direct: "
+        f"add `feed_forward: [none, top 3]` to {_REDUCED}",
+        in_the_way="no two settings of `feed_forward:` have the same strategy and K, or none has a "
+        f"score on every task and seed, with the procedure direct: {_STATUS}",
     ),
     FigureDef(
         name="feed-forward-layers",
@@ -308,11 +310,12 @@ _ALL = (
         height=lambda rows: 0.7 + 2.4 * len(layers.networks(rows)),
         asked="FROM layers JOIN cells USING (trial_id) "
         "WHERE feed_forward <> 'none' AND measure IN ('probes', 'cka')",
-        not_asked="no probes or CKA of a network without feed-forwards in this store: add "
+        not_asked="no probes or CKA of a network without some feed-forwards in this store: add "
         "`feed_forward: [none, top 3]` and `measure: {probes: [full, pruned], cka: pruned}` to "
         f"{_REDUCED}, and run it again",
-        in_the_way="no probes, and no CKA with the full model, of a network of the procedure "
-        f"direct without feed-forwards, or no numbers: add the procedure direct to {_REDUCED}",
+        in_the_way="no probes, and no CKA with the full model, of a network without some "
+        "feed-forwards by the procedure direct, or no numbers: add the procedure direct to "
+        f"{_REDUCED}",
     ),
 )
 FIGURES: dict[str, FigureDef] = {figure.name: figure for figure in _ALL}

@@ -1,7 +1,7 @@
-"""The numbers of the figures layer by layer, each a SELECT over the views. Draws nothing.
+"""The numbers of the layer-by-layer figures, each a SELECT over the views. Draws nothing.
 
 Networks with fewer layers are those of the procedure `direct`. A mean over tasks is null while one
-of the tasks is missing: a mean over fewer compares nothing.
+of the tasks is missing: means over different tasks are not comparable.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ ORDER BY model, task, profile_id, threshold DESC, layer
 
 
 def contribution(catalog: Catalog) -> pa.Table:
-    """A row per profile, layer and threshold of the cells that depend on it (null: none do)."""
+    """A row per profile, layer and threshold of the cells that depend on the profile (null: none
+    does)."""
     return catalog.query(_CONTRIBUTION)
 
 
-# Networks that a cell asked for, not the first stages of other procedures. K=0 is the same trial
-# in each of them.
+# Networks that a cell asked for, without the first stages of other procedures. K=0 is the same
+# trial in each procedure.
 _NETWORKS = """
 networks AS (
     SELECT DISTINCT trial_id, n_kept = depth AS whole
@@ -39,7 +40,8 @@ networks AS (
 )"""
 
 # points: network, part, model, depth, task, seed, kept_layers, layer, value -> means over tasks.
-# `n_tasks` that are measured of a model's networks of that kind, of `n_tasks_asked` in the cells.
+# `n_tasks`: tasks on which a model's networks of that kind are measured; `n_tasks_asked`: tasks in
+# the cells.
 _LAYER_MEANS = """,
 runs AS (
     SELECT * EXCLUDE (value), CASE WHEN count(value) = count(*) THEN avg(value) END AS value
@@ -80,7 +82,7 @@ LEFT JOIN asked USING (model)
 ORDER BY model, network, len(over_tasks.kept_layers) DESC, over_tasks.kept_layers, part, layer
 """
 
-# probes in points, of the task's main metric; accuracy, else pearson, where no trial says which
+# probes in points of the task's main metric; if no trial names it, accuracy, else pearson
 _MEASURED_PROBES = """
 metrics AS (
     SELECT lower(task) AS task, min(metric) AS metric FROM trials GROUP BY ALL
@@ -144,7 +146,7 @@ QUALIFY dense_rank() OVER (ORDER BY len(kept_layers) DESC, model, kept_layers, w
 ORDER BY model, len(kept_layers) DESC, kept_layers, with_pretrained, part DESC, layer, other
 """
 
-# networks of the same layers, with and without feed-forwards; `network` is the setting
+# networks with the same layers, with and without feed-forwards; `network` is the setting
 _REDUCED = f"""
 FROM (
 WITH {_MEASURED_PROBES},
@@ -184,15 +186,15 @@ def similarity(catalog: Catalog) -> pa.Table:
 
 
 def cka(catalog: Catalog, most: int = 4) -> pa.Table:
-    """CKA by `part` (layer, attention), layer and other layer; means over profiles, of `most` whole
-    fine-tuned networks, else of the deepest pruned ones."""
+    """CKA by `part` (layer, attention), layer and other layer: means over profiles. Takes at most
+    `most` whole fine-tuned networks, or, if there are none, the deepest pruned ones."""
     return catalog.query(_CKA, {"most": most})
 
 
 def feed_forward_layers(catalog: Catalog, most: int = 4) -> pa.Table:
-    """By setting of the feed-forwards (`network`), kept layers and layer: `part` is probes, in
-    points, or attention: the CKA of attention outputs with the same layer of the full network.
+    """Numbers by feed-forward setting (`network`), kept layers and layer. `part` is probes, in
+    points, or attention, the CKA of attention outputs with the same layer of the full network.
 
-    Of `most` sets of kept layers, the largest of the first model first.
+    Takes at most `most` sets of kept layers: first the largest of the first model.
     """
     return catalog.query(_REDUCED, {"most": most})

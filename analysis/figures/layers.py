@@ -1,5 +1,5 @@
-"""Painters of the figures layer by layer. Each puts rows of `layernumbers` onto a matplotlib
-figure. A missing number stays missing.
+"""Painters of the layer-by-layer figures. Each draws rows of `layernumbers` on a matplotlib figure.
+A missing number leaves a gap.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-FAR = 0.7  # a cosine below it is a layer that changed substantially (Figure 5 of the paper)
+FAR = 0.7  # below this cosine, a layer changed substantially (Figure 5 of the paper)
 PRUNED_OF_DIRECT = "Networks with fewer layers: of the procedure direct."
 
 
@@ -26,7 +26,7 @@ PRUNED_OF_DIRECT = "Networks with fewer layers: of the procedure direct."
 
 
 def probes(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
-    """Score by layer: whole networks with the span of their seeds, the others without."""
+    """Score by layer. Whole networks also show the span of their seeds."""
     (axes,) = theme.panels(figure, 1)
     axes.set_ylabel("classifier on the layer,\nmean over tasks (points)")
     if any(row["network"] == "pruned" for row in rows):
@@ -36,7 +36,7 @@ def probes(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> No
 
 
 def similarity(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
-    """Cosine by layer, of the sentence token and the per-text token mean; below FAR is shaded."""
+    """Cosine by layer of the sentence token and the per-text token mean; shaded below FAR."""
     entries: dict[str, Any] = {}
     titles = {"sentence": "sentence token", "tokens": "per-text token mean"}
     pair = theme.panels(figure, 1, 2, sharey=True)
@@ -87,14 +87,14 @@ def _curves(axes: Axes, rows: Sequence[Row], among: Sequence[Row] | None = None)
 def _curve(
     axes: Axes, layers: Sequence[int], values: Sequence[float], place: int, of: int, **look: Any
 ) -> Any:
-    """The line that is at this place among so many."""
+    """Draw one line; `place` among `of` lines decides its style."""
     marker = theme.MARKERS[place % len(theme.MARKERS)]
     (line,) = axes.plot(layers, values, color=theme.colour(place, of), marker=marker, **look)
     return line
 
 
 def _values(at: Mapping[int, Row], layers: Sequence[int], column: str) -> list[float]:
-    """NaN where there is none: a line has a gap there."""
+    """The values at these layers; NaN, a gap in the line, where there is none."""
     found = (at[layer][column] if layer in at else None for layer in layers)
     return [math.nan if value is None else value for value in found]
 
@@ -105,7 +105,7 @@ def curve_label(row: Row) -> str:
 
 
 def measured_tasks(row: Row) -> str:
-    """` (1 of 2 tasks)` where not all that the cells ask for are measured."""
+    """` (1 of 2 tasks)` if some tasks that the cells ask for are not measured."""
     few = row["n_tasks_asked"] is not None and row["n_tasks"] < row["n_tasks_asked"]
     return f" ({row['n_tasks']} of {row['n_tasks_asked']} tasks)" if few else ""
 
@@ -125,12 +125,12 @@ _REDUCED_PARTS = {
 
 
 def networks(rows: Sequence[Row]) -> list[list[Row]]:
-    """Those of the same layers together: a line of panels."""
+    """Rows grouped by network layers: each group is a row of panels."""
     return groups(rows, "model", "kept_layers")
 
 
 def feed_forward_layers(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
-    """A line of two panels per set of kept layers, a curve per setting of the feed-forwards."""
+    """A row of two panels per set of kept layers, with a curve per feed-forward setting."""
     settings = list(dict.fromkeys(row["network"] for row in among or rows))
     found = networks(rows)
     drawn = theme.panels(figure, len(found), 2)
@@ -184,7 +184,7 @@ _CKA_PARTS = {"layer": "layer outputs", "attention": "attention outputs"}
 
 
 def contribution(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
-    """A panel per profile, bars by layer; below them what each threshold keeps."""
+    """A panel per profile: bars by layer, and below them the layers that each threshold keeps."""
     found = groups(rows, "profile_id")
     low = _floor(among or rows)
     columns = min(CONTRIBUTION_COLUMNS, len(found))
@@ -217,7 +217,7 @@ def _profile(axes: Axes, profile: Sequence[Row], low: float, entries: dict[str, 
         else:
             axes.bar(layer, value - low, 0.8, low, color=theme.COLOURS[5])
     axes.axhline(low, color=theme.GREY, linewidth=0.8)
-    step = 0.17 * (1 - low)  # of a line of squares
+    step = 0.17 * (1 - low)  # height of a row of squares
     middle = round((1 + low) / 2 - 1e-9, 1)
     ticks = {low: f"{low:g}", middle: f"{middle:g}", 1.0: "1"}
     chosen_by = groups([row for row in profile if row["threshold"] is not None], "threshold")
@@ -229,7 +229,7 @@ def _profile(axes: Axes, profile: Sequence[Row], low: float, entries: dict[str, 
     axes.set_ylim(low - (len(chosen_by) + 0.6) * step, 1)
     axes.set_yticks(list(ticks), list(ticks.values()))
     axes.set_xlabel("layer")
-    axes.locator_params(axis="x", integer=True, min_n_ticks=1)  # one K so far
+    axes.locator_params(axis="x", integer=True, min_n_ticks=1)  # also with only one K
 
 
 def _kept_set(axes: Axes, chosen: Sequence[Row], height: float, entries: dict[str, Any]) -> None:
@@ -247,7 +247,7 @@ def _kept_set(axes: Axes, chosen: Sequence[Row], height: float, entries: dict[st
 
 
 def cka(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
-    """A line of two heat maps per network: layer outputs and attention outputs."""
+    """A row of two heat maps per network: layer outputs and attention outputs."""
     found = groups(rows, *NETWORK)
     drawn: list[Axes] = theme.panels(figure, len(found), 2)
     image = None
@@ -286,6 +286,6 @@ def _heat(axes: Axes, cells: Sequence[Row]) -> Any:
 
 
 def network_name(row: Row) -> str:
-    """`fine-tuned`, `6 of 12 kept: its`: whose layers go up the side."""
+    """`fine-tuned`, `pruned (6 of 12)`."""
     n = len(row["kept_layers"])
     return "fine-tuned" if n == row["depth"] else f"pruned ({n} of {row['depth']})"

@@ -1,7 +1,7 @@
 """The numbers of the figures, each a SELECT over the views. Draws nothing.
 
-Layer by layer, networks with fewer layers are those of the procedure `direct`. A mean over tasks is
-null while one of the tasks is missing: a mean over fewer compares nothing.
+Networks with fewer layers are those of the procedure `direct`. A mean over tasks is null while one
+of the tasks is missing: means over different tasks are not comparable.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ ORDER BY sweep, model, feed_forward = 'none' DESC, position
 """
 
 
-# task null: over all tasks, where panels for each would be too many
+# task null: over all tasks, if a panel for each task would be too many
 _PER_TASK = """
 SELECT sweep, model, depth, task, metric || coalesce(' of ''' || positive || '''', '') AS metric,
     strategy, k, k AS k_mean, threshold, mean, sd, majority,
@@ -195,24 +195,24 @@ ORDER BY sweep, model, min(cell) OVER (PARTITION BY sweep, model, task), device_
 
 
 def strategies(catalog: Catalog, *, six: bool) -> pa.Table:
-    """Figures 2 and 3: a row per bar, points; `role` is pruned, full (K=0) or reference.
+    """Figures 2 and 3: a row per bar, in points; `role` is pruned, full (K=0) or reference.
 
-    six: models of 6 layers, or all others. A reference is another whole model, as deep as one of
-    the pruned networks, on the same tasks.
+    six: only models of 6 layers (True), or all others. A reference is another whole model on the
+    same tasks, as deep as one of the pruned networks.
     """
     return catalog.query(_BARS, {"six": six})
 
 
 def feed_forwards(catalog: Catalog) -> pa.Table:
-    """Mean score and parameters by feed_forward setting, at each model's smallest K that has
-    several."""
+    """Mean score and parameters by feed_forward setting, at each model's smallest K with several
+    settings."""
     return catalog.query(_FEED_FORWARD)
 
 
 def curves(catalog: Catalog, most: int = 12) -> pa.Table:
-    """Mean and sd in points by strategy and layers dropped (`k_mean`): a panel per sweep, model and
-    task, or over the tasks of each model (`task` null) where these are more than `most`. The draws
-    of `random` are one strategy.
+    """Mean and sd in points by strategy and layers dropped (`k_mean`). There is a panel per sweep,
+    model and task; if these are more than `most`, a panel per model, over its tasks (`task` null).
+    The draws of `random` count as one strategy.
     """
     per_task = catalog.query(_CURVES.format(points=_PER_TASK))
     panels = per_task.group_by(["sweep", "model", "task"]).aggregate([])
@@ -220,11 +220,11 @@ def curves(catalog: Catalog, most: int = 12) -> pa.Table:
 
 
 def pareto(catalog: Catalog, most: int = 12) -> pa.Table:
-    """A row per task and network, and device and batch that its inference was measured on: `mean`
-    in points, `speedup` against all layers with its quartiles (null: none of its model was
-    measured), `size` in percent of the parameters. `front`: no other network of that task, device
-    and batch is at least as good in both. Where that is more than `most` panels, `task` is null,
-    and `mean` is over tasks, in points against all layers.
+    """A row per task, network, and device and batch that its inference was measured on. `mean` is
+    in points, `speedup` is against all layers with its quartiles (null: no speed of its model was
+    measured), `size` is in percent of the parameters. `front`: no other network of that task,
+    device and batch is at least as good in both. If there would be more than `most` panels, `task`
+    is null, and `mean` is over tasks, in points against all layers.
     """
     per_task = catalog.query(_PARETO, {"over_tasks": False})
     found = per_task.group_by([*PANEL]).aggregate([])
@@ -254,6 +254,6 @@ ORDER BY sweep, model, task, device_name, batch, k, position
 
 
 def embeddings(catalog: Catalog) -> pa.Table:
-    """A row per task of embeddings, network and procedure, and device and batch that its speed was
+    """A row per embedding task, network, procedure, and device and batch that its speed was
     measured on: `mean` in points, `texts_per_second`."""
     return catalog.query(_EMBEDDINGS)

@@ -1,6 +1,6 @@
-"""Painters of bars: strategies side by side, and networks without some feed-forwards.
+"""Painters of bar charts: strategies side by side, and networks without some feed-forwards.
 
-Each puts rows of `numbers` onto a matplotlib figure. A missing number stays missing.
+Each draws rows of `numbers` on a matplotlib figure. A missing number leaves a gap.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 OF_DIRECT = "Procedure direct: pruned first, then fine-tuned."
 _ON_WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
-_FEWEST = 14.0  # bars' widths of an axis, at least
+_FEWEST = 14.0  # an axis is at least this many bars wide
 
 
 def groups(rows: Iterable[Row], *keys: str) -> list[list[Row]]:
-    """Rows that follow each other and agree in `keys`."""
+    """Groups of consecutive rows that agree in `keys`."""
     return [
         list(group) for _, group in itertools.groupby(rows, lambda row: [row[key] for key in keys])
     ]
 
 
 def heading(rows: Sequence[Row], all_rows: Sequence[Row]) -> str:
-    """The model, and the sweep where there are several."""
+    """The model, and the sweep if there are several."""
     several = len({row.get("sweep") for row in all_rows}) > 1
     sweep = f", sweep {theme.name(rows[0]['sweep'])}" if several else ""
     return f"{theme.name(rows[0]['model'])}{sweep} ({rows[0]['depth']} layers)"
@@ -39,7 +39,7 @@ def heading(rows: Sequence[Row], all_rows: Sequence[Row]) -> str:
 
 
 def bars(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
-    """A panel per model: bars by strategy and K, lines for the whole model and references."""
+    """A panel per model: bars by strategy and K, and lines for the full model and references."""
     found = groups(rows, "sweep", "model")
     bottom, top = _span(among or rows)
     dropped = sorted(
@@ -65,7 +65,8 @@ def _k_first(entry: tuple[str, Any]) -> tuple[bool, float]:
 
 
 def _span(rows: Sequence[Row]) -> tuple[float, float]:
-    """Limits of the axis: bars from 0 would all look alike. Labelled bars need some room."""
+    """The limits of the axis. It does not start at 0: then all bars would look alike. Labelled bars
+    need some room."""
     known = [row for row in rows if row["mean"] is not None]
     low, high = (pick(row["mean"] for row in known) for pick in (min, max))
     labelled = [row["mean"] for row in known if row["threshold"] is not None]
@@ -102,7 +103,7 @@ def _bars_of(
             place += 1
         place += 0.8
     ends = (-0.9, max(place - 0.9, 0.9))
-    spare = max(0.0, _FEWEST - (ends[1] - ends[0])) / 2  # few bars need not be wide
+    spare = max(0.0, _FEWEST - (ends[1] - ends[0])) / 2  # keeps a few bars narrow
     axes.set_xlim(ends[0] - spare, ends[1] + spare)
     crowded = _crowded(ticks, ends[1] - ends[0] + 2 * spare)
     axes.set_xticks(list(ticks), list(ticks.values()), rotation=30 if crowded else 0)
@@ -112,7 +113,7 @@ def _bars_of(
 
 
 def _crowded(ticks: Mapping[float, str], span: float) -> bool:
-    """Whether neighbours would touch: a letter is about a hundredth of the axis."""
+    """Whether neighbouring labels would touch: a letter is about a hundredth of the axis wide."""
     return any(
         (right - left) / span < 0.0055 * (len(ticks[left]) + len(ticks[right]) + 2)
         for left, right in itertools.pairwise(ticks)
@@ -148,13 +149,13 @@ def _bar(
 
 
 def _label(axes: Axes, text: str, place: float, height: float) -> None:
-    """Above a bar, readable over the lines across."""
+    """A label above a bar, readable over the horizontal lines."""
     look: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "bottom", "zorder": 5}
     theme.label(axes, text, (place, height), (0, 3), bbox=_ON_WHITE, **look)
 
 
 def feed_forward(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
-    """A line per model: mean score and parameters of each setting, side by side."""
+    """A row of panels per model: mean score and parameters of each setting, side by side."""
     found = groups(rows, "sweep", "model")
     heights = [len(group) for group in found]
     drawn = theme.panels(figure, len(found), 2, sharey="row", height_ratios=heights)

@@ -1,4 +1,4 @@
-"""A figure's caption: sentences with its main numbers, also for those who can't see it. Pure."""
+"""A figure's caption: sentences with its main numbers, also for people who can't see it. Pure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def strategies(rows: Sequence[Row]) -> str:
 
 
 def _across(row: Row) -> str:
-    """A sentence on a line across the bars; "" of a bar."""
+    """A sentence about a horizontal line; "" for a bar."""
     mean = f"{row['mean']:.2f}"
     return {
         "full": f"{theme.name(row['model'])} averages {mean} with all layers.",
@@ -46,7 +46,7 @@ def _across(row: Row) -> str:
 
 
 def _best_and_worst(known: Sequence[Row]) -> str:
-    """A sentence on both; `known` is sorted by its mean."""
+    """A clause about the best and the worst network; `known` is sorted by its mean."""
     best, worst = known[-1], known[0]
     said = f"The best smaller network is {_setting(best)} ({best['mean']:.2f})"
     if len(known) == 1:
@@ -162,7 +162,7 @@ def _number(value: float | None, unit: float) -> str:
 
 
 def _on(panel: Sequence[Row], rows: Sequence[Row]) -> str:
-    """`On rte`, with the model where there are several."""
+    """`On rte`, with the model if there are several."""
     task = "Over all tasks" if panel[0]["task"] is None else f"On {theme.name(panel[0]['task'])}"
     several = len({(row["sweep"], row["model"]) for row in rows}) > 1
     return f"{task} with {theme.name(panel[0]['model'])}" if several else task

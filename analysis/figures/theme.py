@@ -1,5 +1,5 @@
-"""How the figures look, and how they become files. Knows no store; matplotlib is imported when used
-and its global settings stay as they were.
+"""The look of the figures, and how they become files. Reads no store. Imports matplotlib when it is
+used, and leaves its global settings unchanged.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe & Ito's, which the colour-blind tell apart; yellow is kept for the shading
+# the Okabe-Ito colours, which colour-blind readers can tell apart; yellow is kept for the shading
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 YELLOW, GREY, LIGHT = "#F0E442", "#666666", "#DDDDDD"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 SMALL = 8  # points: the smallest text
 WIDTH = 6.9  # inches: the text of an A4 page
 NARROW = 3.6  # inches: a phone, or a column of a page
-MAP = "cividis"  # of many values in an order, for the colour-blind too
+MAP = "cividis"  # colour map for ordered values, which colour-blind readers can also read
 MISSING_MARK: dict[str, Any] = {"marker": "x", "color": GREY, "linestyle": "none", "markersize": 5}
 FORMATS = ("svg", "png")
 _DOTS_PER_INCH = 200
@@ -33,7 +33,7 @@ _LONGEST_NAME = 36
 _SETTINGS: dict[str, Any] = {
     "text.parse_math": False,  # a model's name may have two dollars
     "svg.fonttype": "none",  # text stays text: names of any script, and they can be searched
-    "svg.hashsalt": "lp-sweep",  # else identifiers are drawn at random
+    "svg.hashsalt": "lp-sweep",  # else identifiers are random
     "font.size": 9,
     "axes.titlesize": 9,
     "axes.labelsize": 9,
@@ -52,7 +52,7 @@ _SETTINGS: dict[str, Any] = {
 
 
 def name(text: object) -> str:
-    """A name as a figure has it: one line that is not too long. Both ends of it tell the most."""
+    """A name on one line, shortened in the middle: its two ends tell the most."""
     line = printable(str(text))
     if len(line) <= _LONGEST_NAME:
         return line
@@ -61,7 +61,7 @@ def name(text: object) -> str:
 
 
 def colour(index: int, count: int) -> Any:
-    """A colour for one of so many in an order."""
+    """The colour for one of `count` ordered values."""
     if count <= len(COLOURS):
         return COLOURS[index]
     from matplotlib import colormaps
@@ -84,7 +84,7 @@ def _settings() -> Iterator[None]:
         if not key.startswith(("backend", "interactive", "toolbar"))
     }
     with warnings.catch_warnings(), matplotlib.rc_context({**plain, **_SETTINGS}):
-        # a PNG has a box for a letter that the font lacks, an SVG leaves it to the reader's fonts
+        # a PNG shows a box for a letter that the font lacks; an SVG uses the reader's fonts
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield
 
@@ -98,8 +98,7 @@ def write(
     height: float,
     width: float = WIDTH,
 ) -> None:
-    """Paint once and write the figure into a file or a stream for each format, with no date
-    inside."""
+    """Paint once, and write the figure into a file or a stream for each format, without a date."""
     with _settings():
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -114,13 +113,13 @@ def write(
 
 
 def caption(figure: Figure, text: str) -> None:
-    """A small line above all panels that names their networks. A page has its own text."""
+    """A small line above all panels that names their networks. A page has its own caption."""
     if not is_narrow(figure):
         figure.suptitle(text, x=0.01, ha="left", fontsize=SMALL, color=GREY)
 
 
 def legend(figure: Figure, entries: Mapping[str, Any]) -> None:
-    """Below all panels, where no number is."""
+    """A legend below all panels, where it covers no number."""
     if entries:
         letters = round(16 * figure.get_figwidth())
         columns = max(1, min(len(entries), letters // (max(map(len, entries)) + 8)))
@@ -134,7 +133,7 @@ def is_narrow(figure: Figure) -> bool:
 
 
 def panels(figure: Figure, rows: int, columns: int = 1, **more: Any) -> list[Axes]:
-    """One below the other in a narrow figure, which becomes as much higher."""
+    """Axes for the panels. In a narrow figure they are stacked, and the figure becomes higher."""
     if is_narrow(figure) and columns > 1:
         figure.set_figheight(0.85 * columns * figure.get_figheight())
         if "height_ratios" in more:
@@ -146,12 +145,12 @@ def panels(figure: Figure, rows: int, columns: int = 1, **more: Any) -> list[Axe
 def label(
     axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **look: Any
 ) -> None:
-    """A small text beside a mark; `offset` in points."""
+    """A small text next to a mark; `offset` in points."""
     axes.annotate(text, at, offset, textcoords="offset points", fontsize=SMALL, **look)
 
 
 def points_axis(axes: Axes, values: Iterable[float]) -> None:
-    """Round ticks, and no place below 0 or above 100 where no score is."""
+    """Round ticks, and no room below 0 or above 100 unless a score is there."""
     known = [*values]
     axes.locator_params(axis="y", nbins=5, steps=[1, 2, 5, 10])
     low, high = axes.get_ylim()

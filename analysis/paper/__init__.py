@@ -1,1 +1,1 @@
-"""Poor Man's BERT (Sajjad, Dalvi, Durrani, Nakov 2020): its numbers, beside those of a store."""
+"""The numbers of Poor Man's BERT (Sajjad, Dalvi, Durrani, Nakov 2020), next to those of a store."""

@@ -1,7 +1,8 @@
-"""A store beside the paper: each printed number of Tables 1 to 6, ours, the difference, a verdict.
+"""Compares a store with the paper: for each printed number of Tables 1 to 6, our number, the
+difference and a verdict.
 
-`compare` judges, `paper_table` lays out as the paper does, `check` finds what differs. The paper's
-side is `numbers`, the store's `ours`; scores are judged by `equivalence`, the rest here.
+`compare` judges, `paper_table` uses the paper's layout, `check` finds what differs. The paper's
+side is `numbers`, the store's is `ours`. `equivalence` judges scores, this module the rest.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ JUDGED: tuple[Verdict, ...] = ("agrees", "differs", "cannot tell")
 PAPER_TABLES = tuple(sorted({number.table for number in NUMBERS}))
 FROZEN = "finetune_then_drop frozen"
 
-# Printed as whole millions, and cased against uncased vocabulary is 1.2 M of BERT's 110.
+# The paper prints whole millions. Cased and uncased vocabularies differ by 1.2 M of BERT's 110.
 PARAMETERS_MILLION = 3.0
-# Another GPU has another share of time outside the layers; the paper's own 1.24 is beyond the ideal
+# GPUs differ in the share of time spent outside the layers. The paper's own 1.24 is above the ideal
 # 1.20.
 SPEEDUP_SHARE = 0.15
 INFERENCE_PERCENT = 8.0
@@ -50,8 +51,8 @@ INFERENCE_PERCENT = 8.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """One printed number beside ours. `difference` is ours minus `corrected`, or minus `paper`
-    where nothing is to correct; `low` and `high` are what missing cells leave open of ours."""
+    """One printed number next to ours. `difference` is ours minus `corrected`, or minus `paper` if
+    nothing needs correcting. `low` and `high`: with missing cells, ours lies between these."""
 
     table: int
     row: str
@@ -62,11 +63,11 @@ class Compared:
     difference: float | None
     sd: float | None  # over seeds
     n: int  # trials; seeds with all seven tasks for a loss; pairs for a speed
-    margin: float  # in the number's unit: as near is the same
-    difference_low: float | None  # 90% interval of the difference; None where nothing is tested
+    margin: float  # in the number's unit: a smaller difference counts as the same
+    difference_low: float | None  # 90% interval of the difference; None if nothing is tested
     difference_high: float | None
-    p: float | None  # of no difference, by Holm's correction over the numbers of the table
-    seeds_to_tell: int | None  # cannot tell: so many of ours would; None: no number would
+    p: float | None  # p of no difference, with Holm's correction over the table
+    seeds_to_tell: int | None  # for "cannot tell": our seeds needed; None: no number is enough
     verdict: Verdict
     source: str
     quantity: str
@@ -87,7 +88,7 @@ _LONG = pa.schema(
 
 
 def margin(number: Number) -> float:
-    """How near is the same, in the number's unit."""
+    """The largest difference that counts as the same, in the number's unit."""
     match number.quantity:
         case "parameters_million":
             return PARAMETERS_MILLION
@@ -102,16 +103,16 @@ def margin(number: Number) -> float:
 def compare(
     catalog: Catalog, table: int, *, names: Mapping[str, str] | None = None
 ) -> list[Compared]:
-    """Every number of the paper's table, beside the store's.
+    """Every number of the paper's table, next to the store's.
 
-    The catalog is of all sweeps or of one, as it was opened. `names` maps models of the store to
-    the paper's. Raises SpecError for a table or a model that there isn't.
+    The catalog has all sweeps or one, as it was opened. `names` maps models of the store to the
+    paper's. Raises SpecError for an unknown table or model.
     """
     return _compared(load(catalog, names or {}), table)
 
 
 def check(compared: Iterable[Compared]) -> list[Compared]:
-    """Those that differ. What is missing is not wrong."""
+    """The numbers that differ. A missing number does not differ."""
     return [item for item in compared if item.verdict == "differs"]
 
 
@@ -132,8 +133,8 @@ def _compared(ours: Ours, table: int) -> list[Compared]:
 
 
 def _variants(number: Number, ours: Ours) -> list[Number]:
-    """The caption of Table 5 freezes the layers to drop while fine-tuning, its text does not: ours
-    of either kind is compared with the printed number."""
+    """In the caption of Table 5, the layers to drop are frozen during fine-tuning; in the text they
+    are not. So our numbers of both kinds are compared with the printed number."""
     if number.procedure != "finetune_then_drop":
         return [number]
     frozen = replace(number, procedure=FROZEN, row=(f"{number.row[0]} frozen",))
@@ -143,7 +144,8 @@ def _variants(number: Number, ours: Ours) -> list[Number]:
 
 
 def _tested(number: Number, measured: Measured) -> Tested | None:
-    """None where nothing is to be tested: it is missing, no score, or no number to compare with."""
+    """The test of one number; None if ours is missing or no score, or if the paper's number can't
+    be compared."""
     if number.misprint or number.not_comparable:
         return None
     if number.quantity == "max_dropped":
@@ -154,9 +156,10 @@ def _tested(number: Number, measured: Measured) -> Tested | None:
 
 
 def claim_tested(k: int, delta: float, measured: Measured) -> Tested | None:
-    """The paper's claim that `k` is the largest K within delta, by our losses: each K from `k` on
-    may lie on the wrong side of delta. `high` is how far at most, over all K; `p` is of none on the
-    wrong side, one-sided, by Bonferroni over K. None without a loss to compare."""
+    """Test the paper's claim that `k` is the largest K within delta, by our losses. Each K from `k`
+    on may lie on the wrong side of delta: `high` is the largest such distance over all K, and `p`
+    is that of no K on the wrong side, one-sided, with Bonferroni over K. None without a loss to
+    compare."""
     wrong = [
         judge((loss.points - delta) * (1 if other == k else -1), loss.evidence)
         for other, loss in measured.losses.items()
@@ -165,7 +168,7 @@ def claim_tested(k: int, delta: float, measured: Measured) -> Tested | None:
     if not wrong:
         return None
     p = min(test.p / 2 if test.low + test.high > 0 else 1 - test.p / 2 for test in wrong)
-    known = measured.value is not None  # a K that is missing may be anything
+    known = measured.value is not None  # a missing K may have any loss
     return Tested(
         0.0, max(test.high for test in wrong) if known else math.inf, min(1.0, p * len(wrong))
     )
@@ -227,7 +230,7 @@ def _verdict(number: Number, measured: Measured, test: Tested | None, p: float |
 
 
 def _as_measured(number: Number, measured: Measured) -> Verdict:
-    """For sizes and speeds, which have no seeds, and answers without a loss to compare."""
+    """The verdict for sizes and speeds, which have no seeds, and for answers without a loss."""
     if measured.value is None or number.quantity == "max_dropped":
         return "missing" if measured.value is None else "cannot tell"
     near = abs(measured.value - number.best_value) <= margin(number) + 1e-9
@@ -235,7 +238,7 @@ def _as_measured(number: Number, measured: Measured) -> Verdict:
 
 
 def paper_table(catalog: Catalog, number: int, *, names: Mapping[str, str] | None = None) -> Table:
-    """The paper's table as the paper lays it out, ours in front; otherwise as `compare`."""
+    """The paper's table in the paper's layout, with our number first; otherwise as `compare`."""
     ours = load(catalog, names or {})
     compared = _compared(ours, number)
     lines: dict[str, dict[str, Compared]] = {}
@@ -277,7 +280,7 @@ def _notes(compared: Sequence[Compared]) -> tuple[str, ...]:
 
 
 def _highest(compared: Iterable[Compared]) -> tuple[str, ...]:
-    """The bold entries of the paper's Table 4, and whether ours agree."""
+    """The highest entry of each task in Table 4 (bold in the paper), and ours."""
     tasks = grouped(compared, lambda item: item.column)
     return tuple(
         f"Highest on {task}: paper {max(items, key=lambda item: item.paper).row}, "
@@ -299,7 +302,7 @@ TITLES = {
     5: "dropped before fine-tuning and after it (FT), in points",
     6: "BERT and RoBERTa with the top layers dropped, in points",
 }
-SPEEDS = 3  # the table that has them
+SPEEDS = 3  # the table with speeds
 KEYS: dict[int, tuple[str, ...]] = {
     1: ("model", "drop"),
     2: ("model", "δ"),
@@ -309,20 +312,20 @@ KEYS: dict[int, tuple[str, ...]] = {
     6: ("model", "drop"),
 }
 HOW_TO_READ = (
-    "Read 90.31 ±0.20 (paper 90.25, +0.06) n=3 as: ours, standard deviation over seeds, what the "
-    "paper prints, ours minus the paper's, trials. 6–11: the depths that are missing leave it open."
+    "Read 90.31 ±0.20 (paper 90.25, +0.06) n=3 as: our number, standard deviation over seeds, the "
+    "paper's number, ours minus the paper's, trials. 6–11: missing depths leave it open."
 )
 HOW_TO_JUDGE = (
-    f"agrees: within {MARGIN:g} point, by two one-sided tests at 5%; of Table 2 every loss is "
-    f"within {MARGIN:g} point of the side that the paper's K says. differs: significant at 5%, by "
-    "Holm's correction over the numbers of the table. cannot tell: neither; (n≥12) is how many "
-    "seeds would tell if the difference stays as it is, and (any n) says that none would, since "
-    "the paper is one run on few dev rows. --format csv has the interval of each difference."
+    f"agrees: within {MARGIN:g} point, by two one-sided tests at 5%; in Table 2, every loss is at "
+    f"most {MARGIN:g} point on the wrong side of δ for the paper's K. differs: significant at 5%, "
+    "with Holm's correction over the numbers of the table. cannot tell: neither. (n≥12): so many "
+    "seeds would be enough if the difference stays as it is. (any n): no number would be enough, "
+    "since the paper has one run on few dev rows. --format csv has the interval of each difference."
 )
 ASSUMED = (
-    "Assumed, not measured: the paper's scores spread over seeds as ours do, and ours by "
-    f"{SD_STABLE:g} points ({SD_UNSTABLE:g} on RTE and MRPC) until our own seeds say otherwise. "
-    "The dev rows of the paper and of us count as two independent samples."
+    "Assumed, not measured: the paper's scores spread over seeds as ours do, and ours spread by "
+    f"{SD_STABLE:g} points ({SD_UNSTABLE:g} on RTE and MRPC) until our own seeds show otherwise. "
+    "The paper's dev rows and ours count as two independent samples."
 )
 _HEADINGS = {
     "STS-B": "STS-B Pearson",  # the paper doesn't say which correlation
@@ -365,7 +368,7 @@ def cell(item: Compared | None) -> str:
 
 
 def _enough(item: Compared) -> str:
-    """How many seeds would tell; of Table 2 that is not known."""
+    """How many seeds would be enough to tell; not known for Table 2."""
     if item.quantity == "max_dropped":
         return ""
     return " (any n)" if item.seeds_to_tell is None else f" (n≥{item.seeds_to_tell})"

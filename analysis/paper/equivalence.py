@@ -1,20 +1,21 @@
-"""Is our mean the paper's number: an equivalence test with a margin of one point.
+"""Tests whether our mean equals the paper's number: an equivalence test with a margin of one point.
 
-The difference of ours and the paper's has two kinds of noise.
+The difference between our number and the paper's has two kinds of noise.
 
-**Rows.** Both scores are of a finite dev set. A share p of n rows has the variance p(1-p)/n, and a
-correlation r about (1-r²)²/(n-1). Both sides count as independent samples of rows. They share
-GLUE's dev set, so this is too wide rather than too narrow. More seeds do not reduce it.
+**Rows.** Both scores are measured on a finite dev set. A share p of n rows has the variance
+p(1-p)/n, and a correlation r has about (1-r²)²/(n-1). Both sides count as independent samples of
+rows. In fact they share GLUE's dev set, so the interval is too wide rather than too narrow. More
+seeds do not reduce this noise.
 
-**Seeds.** The paper is one run, ours a mean of n. The standard deviation over seeds is measured on
-our own trials of the task, pooled over all networks with two seeds or more, together with an
-assumed value (`SD_STABLE`, `SD_UNSTABLE`) that weighs as much as `_ASSUMED_FREEDOM` further seeds.
-The paper's own spread is not known; it is assumed to be ours.
+**Seeds.** The paper has one run, ours is a mean of n. The standard deviation over seeds is measured
+on our own trials of the task, pooled over all networks with two seeds or more. An assumed value
+(`SD_STABLE`, `SD_UNSTABLE`) counts as much as `_ASSUMED_FREEDOM` further seeds. The paper's own
+spread is not known; it is assumed to equal ours.
 
-*agrees*: the 90% interval of the difference lies within the margin on both sides, which is two
-one-sided tests at 5% (TOST; Schuirmann 1987). *differs*: it does not, and the difference is
+*agrees*: the 90% interval of the difference lies within the margin on both sides. These are two
+one-sided tests at 5% (TOST; Schuirmann 1987). *differs*: it does not agree, and the difference is
 significant at 5% after Holm's correction over the numbers of a table. Else *cannot tell*. The
-intervals are those of a t distribution, with the degrees of freedom by Satterthwaite (1946).
+intervals use a t distribution, with degrees of freedom by Satterthwaite (1946).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ MARGIN = 1.0  # points
 LEVEL = 0.05
 SD_STABLE, SD_UNSTABLE = 0.33, 1.5  # points, over seeds: assumed
 _ASSUMED_FREEDOM = 5
-# rows of GLUE's dev sets, which the paper's scores are of; of MNLI the matched ones
+# rows of GLUE's dev sets, on which the paper's scores are measured; for MNLI, the matched rows
 DEV_ROWS = {
     "sst2": 872,
     "mnli": 9815,
@@ -41,11 +42,11 @@ DEV_ROWS = {
     "mrpc": 408,
 }
 _CORRELATIONS = ("stsb",)
-_MOST_SEEDS = 1000  # more are no advice
+_MOST_SEEDS = 1000  # nobody would run more
 
 
 class Spread(NamedTuple):
-    """Over seeds, of one task. `measured`: degrees of freedom of our own trials."""
+    """The spread over seeds on one task. `measured`: degrees of freedom from our own trials."""
 
     variance: float  # points²
     freedom: float
@@ -53,8 +54,9 @@ class Spread(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """A mean of `n` of our seeds beside one number of the paper. `rows`: the variance over rows of
-    both; `seeds`: that of one run over seeds; points²."""
+    """The noise in the difference between a mean of `n` of our seeds and one number of the paper,
+    in points². `rows`: the variance over rows of both; `seeds`: the variance of one run over
+    seeds."""
 
     n: int
     rows: float
@@ -66,7 +68,7 @@ class Evidence(NamedTuple):
 
 
 class Tested(NamedTuple):
-    """`low`, `high`: the 90% interval of the difference. `p`: of no difference, two-sided."""
+    """`low`, `high`: the 90% interval of the difference. `p`: two-sided, of no difference."""
 
     low: float
     high: float
@@ -78,7 +80,7 @@ class Tested(NamedTuple):
 
 
 def spread(task: str | None, networks: Iterable[Sequence[float]]) -> Spread:
-    """`networks`: of each network of the task its scores over seeds."""
+    """The pooled spread over seeds. `networks`: for each network of the task, its scores."""
     several = [scores for scores in networks if len(scores) > 1]
     measured = sum(len(scores) - 1 for scores in several)
     squares = sum((score - fmean(scores)) ** 2 for scores in several for score in scores)
@@ -109,8 +111,8 @@ def judge(difference: float, evidence: Evidence) -> Tested:
 
 def seeds_to_tell(difference: float, evidence: Evidence, tests: int = 1) -> int | None:
     """The fewest of our seeds with which this difference would agree or be significant (with
-    Bonferroni's correction for so many `tests`); None where no number would do: the paper stays
-    one run."""
+    Bonferroni's correction for `tests` tests). None if no number is enough: the paper has only one
+    run."""
     from scipy.stats import norm
 
     agree = (MARGIN - abs(difference)) / float(norm.ppf(1 - LEVEL))

@@ -1,7 +1,7 @@
 """Tables 1 to 6 of Poor Man's BERT (arXiv 2004.03844v1): every printed number, with its source.
 
 The blocks below are the paper's own rows, with one spelling of each model: proofread them against
-it. A wrong number stays as it is printed; MISPRINTS names it. Nothing here knows a store.
+the paper. A wrong number stays as printed, and MISPRINTS names it. Reads no store.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ DistilRoBERTa
 0 92.5 84.00 90.80 89.40 88.30 67.90 86.60
 """
 
-# source -> why it can't be right, and what it must be where that is known
+# source -> why it can't be right, and the right value if it is known
 MISPRINTS: dict[str, tuple[str, float | None]] = {
     "Table 5, BERT-6, SST-2": (
         "Tables 1 and 4 print 90.25, and 92.25 is no share of 872 dev rows",
@@ -107,7 +107,7 @@ MISPRINTS: dict[str, tuple[str, float | None]] = {
 }
 QUOTED = "quoted from elsewhere; its QQP and MRPC look like means of accuracy and F1"
 
-# table -> what the text says against it
+# table -> claims in the paper's text that contradict it
 CLAIMS: dict[int, tuple[str, ...]] = {
     1: (
         'Section 4.2: "dropping top four layers works consistently well for all tasks with a loss '
@@ -135,7 +135,7 @@ Quantity = Literal[
     "max_dropped",  # the largest K whose loss is at most `delta` points
 ]
 
-# as the paper prints it -> the model that a user would sweep, and its layers
+# the paper's name -> the model that a user would sweep
 MODELS = {
     "BERT": "bert-base-cased",
     "XLNet": "xlnet-base-cased",
@@ -158,13 +158,13 @@ UNSTABLE = ("rte", "mrpc")  # footnote 6: left out of Tables 2, 4 and 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number:
-    """One printed number. `row` and `column` say where it stands, the rest what it is of."""
+    """One printed number. `row` and `column` are its place in the table; the rest describes it."""
 
     table: int
     row: tuple[str, ...]
     column: str
     model: str
-    k: int | None  # layers dropped; None: it is what `value` says
+    k: int | None  # layers dropped; None: `value` is the K
     quantity: Quantity
     value: float
     source: str
@@ -173,12 +173,12 @@ class Number:
     procedure: str = "direct"
     delta: int | None = None
     misprint: str | None = None  # why the printed value can't be right
-    corrected: float | None = None  # what it must be, where that is known
+    corrected: float | None = None  # the right value, if it is known
     not_comparable: str | None = None
 
     @property
     def best_value(self) -> float:
-        """The corrected value where there is one, else the printed one."""
+        """The corrected value if there is one, else the printed value."""
         return self.value if self.corrected is None else self.corrected
 
 
@@ -193,7 +193,7 @@ _SCORE = re.compile(r"(\d+\.\d+)(?: \((\d+\.\d+)([↑↓]?)\))?")
 
 
 def _by_model(block: str) -> Iterator[tuple[str, str, str]]:
-    """Model, first word, rest of each row of a block that has a heading per model."""
+    """Yield (model, first word, rest) for each row of a block that has a heading per model."""
     model = ""
     for line in block.strip().splitlines():
         first, _, rest = line.partition(" ")

@@ -1,9 +1,9 @@
 """A store's side of the comparison with the paper: top layers dropped, on the seven tasks.
 
-`load` reads a catalog once; `measure` answers for one printed number. A network is known by its
-model and the layers it keeps, whichever strategy lists it; a trial that several sweeps share counts
-once. For each model the speeds of one device count: the paper's are of one, and ratios across
-devices mean nothing. Nothing here knows what the paper found.
+`load` reads a catalog once; `measure` answers for one printed number. A model and its kept layers
+identify a network, whichever strategy lists it. A trial that several sweeps share counts once. For
+each model, only the speeds of one device count: the paper used one device, and ratios across
+devices mean nothing. Does not know the paper's results.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from lp_sweep.analysis.rows import Row, grouped
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.errors import SpecError
 
-# one line to change: rows of networks whose feed-forwards are all there
+# selects networks with all their feed-forwards
 WHOLE_LAYERS = "coalesce(feed_forward, 'none') = 'none'"
 
 _RUNS = f"""
-WITH listed AS (  -- 1..n are kept: the top ones are dropped
+WITH listed AS (  -- layers 1..n are kept: the top ones are dropped
     SELECT *, regexp_replace(lower(task), '[\\s_-]', '', 'g') AS paper_task
     FROM cells
     WHERE n_kept > 0 AND kept_layers = range(1, n_kept + 1)
@@ -56,7 +56,7 @@ RunKey = tuple[str, str, int | None, str | None]  # model, procedure, K, task
 
 
 class Run(NamedTuple):
-    """One trial, in points; no score: it is listed and not there (yet)."""
+    """One trial, in points. No score: the sweep lists it, but it has no record (yet)."""
 
     seed: int
     score: float | None
@@ -70,8 +70,9 @@ class Loss(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """`low` and `high`: what missing cells leave open; both are `value` where it is known.
-    `evidence`: of a mean of scores; `losses`: by K, where the value is a K."""
+    """A value of the store. `low` and `high`: with missing cells, it lies between these; both equal
+    `value` if it is known. `evidence`: for a mean of scores. `losses`: by K, if the value is a
+    K."""
 
     value: float | None = None
     sd: float | None = None
@@ -84,7 +85,7 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ours:
-    """A store's side. Keys are the paper's models (hub ids) and tasks (sst2, ...)."""
+    """The store's side. Keys are the paper's models (hub ids) and tasks (sst2, ...)."""
 
     runs: Mapping[RunKey, Sequence[Run]]
     timed: Mapping[tuple[str, int | None, str], Measured]  # by model, K and quantity
@@ -103,10 +104,10 @@ def models(catalog: Catalog) -> dict[str, int]:
 
 
 def load(catalog: Catalog, names: Mapping[str, str]) -> Ours:
-    """Everything of the store that the paper has a number for.
+    """Everything in the store for which the paper has a number.
 
-    `names` says which of the store's models stands for which of the paper's; the others are found
-    by name. Raises SpecError for a name that neither side has.
+    `names` maps models of the store to the paper's; other models are found by name. Raises
+    SpecError for an unknown name on either side.
     """
     stand = stands(models(catalog).items(), names)
     timed = load_timed(catalog, stand)
@@ -130,7 +131,8 @@ def _spread(task: str, runs: Mapping[RunKey, Sequence[Run]]) -> Spread:
 
 
 def _is_cut(row: Row, cut: set[tuple[str, str]]) -> bool:
-    """A sweep that trains on a part of a task's rows says nothing of the whole task."""
+    """Whether the trial belongs only to sweeps that train on part of the task's rows: these say
+    nothing about the whole task."""
     return all((sweep, row["task"]) in cut for sweep in row["sweeps"])
 
 
@@ -157,7 +159,7 @@ def _runs(rows: Iterable[Row], stand: Stand) -> dict[RunKey, list[Run]]:
 
 
 def measure(ours: Ours, number: Number) -> Measured:
-    """The store's value of what `number` is of."""
+    """The store's value for the paper's `number`."""
     return _MEASURES[number.quantity](ours, number)
 
 
@@ -191,8 +193,8 @@ def _change(ours: Ours, number: Number) -> Measured:
 
 
 def _of_change(ours: Ours, number: Number, k: int | None, task: str, n: int) -> Evidence | None:
-    """For a mean over `n` seeds of a network's score minus that of all layers. Each side has both
-    networks: the paper's are taken to score like ours."""
+    """The evidence for a mean over `n` seeds of a network's score minus that of all layers. Each
+    side has both networks; the paper's are assumed to score like ours."""
     rows = 0.0
     for depth in (0, k):
         runs = _of(ours, number, depth, task)
@@ -209,7 +211,8 @@ def _rows(runs: Iterable[Run], task: str) -> int:
 
 
 def _loss(ours: Ours, number: Number) -> Measured:
-    """Over the seeds that have all seven tasks: a mean over fewer would compare nothing."""
+    """The mean loss over the seeds that have all seven tasks: means over different tasks are not
+    comparable."""
     by_seed: dict[int, dict[str, list[float]]] = {}
     for task in TASKS:
         for run in _of(ours, number, number.k, task):
@@ -222,7 +225,7 @@ def _loss(ours: Ours, number: Number) -> Measured:
 
 
 def _mean_of(parts: Sequence[Evidence], n: int) -> Evidence | None:
-    """Over the seven tasks, which have different rows and networks."""
+    """The evidence for a mean over the seven tasks, whose rows and networks differ."""
     if not n or len(parts) < len(TASKS):
         return None
     seeds = [part.seeds / len(TASKS) ** 2 for part in parts]
@@ -233,7 +236,8 @@ def _mean_of(parts: Sequence[Evidence], n: int) -> Evidence | None:
 
 
 def _most_dropped(ours: Ours, number: Number) -> Measured:
-    """The rule of the view `min_layers`, with every K in question: one nobody asked for is open."""
+    """The largest K within delta, by the rule of the view `min_layers`. It considers every K: one
+    that no sweep lists is open."""
     assert number.delta is not None
     full = _over_runs(run.score for run in _of(ours, number, 0, number.task))
     if full.value is None:
@@ -269,7 +273,7 @@ _MEASURES: dict[str, Callable[[Ours, Number], Measured]] = {
 }
 
 
-# The paper doesn't say cased or uncased: the scores fit cased. Uncased counts where no cased is.
+# The paper doesn't say cased or uncased; its scores fit cased. Uncased counts if there is no cased.
 SECOND_CHOICE = {
     "bert-base-uncased": "bert-base-cased",
     "distilbert-base-uncased": "distilbert-base-cased",
@@ -282,12 +286,11 @@ class Stand(NamedTuple):
 
 
 def stands(found: Iterable[tuple[str, int]], names: Mapping[str, str]) -> Stand:
-    """Pick the store's models, with their depths, that the paper has.
+    """Match the store's models with the paper's. `found`: models with their depths.
 
-    A name is the last part of a path or hub id. What `names` maps counts before what is found by
-    name, and an exact name before SECOND_CHOICE: cased and uncased are never pooled. Raises
-    SpecError for a name in `names` that the store or the paper does not have, and for another
-    number of layers.
+    A name is the last part of a path or hub id. `names` takes precedence over models found by name,
+    and an exact name over SECOND_CHOICE: cased and uncased are never pooled. Raises SpecError for a
+    name in `names` that the store or the paper does not have, and for a different number of layers.
     """
     models = dict(found)
     mapped = {_in_store(ours, models): _in_paper(paper) for ours, paper in names.items()}
@@ -340,16 +343,16 @@ def _in_store(name: str, models: Mapping[str, int]) -> str:
 
 
 _NETWORKS = """
-FROM speed_table  -- of the batches the paper's; larger ones are for fast GPUs
+FROM speed_table  -- only the paper's batch of 32; larger batches are for fast GPUs
 WHERE list_contains($models::VARCHAR[], model) AND feed_forward = 'none'
     AND kept_layers = range(1, n_kept + 1) AND coalesce(batch, 32) = 32
 ORDER BY sweep, model, device_name, threads, precision, length, k
 """
-_WAY = ("model", "device_name", "threads", "precision", "length")  # of measuring
+_WAY = ("model", "device_name", "threads", "precision", "length")  # how a speed was measured
 
 
 class Timed(NamedTuple):
-    """Sizes and speeds by the paper's model, K and quantity, and how they were measured."""
+    """Sizes and speeds by the paper's model, K and quantity; notes on how they were measured."""
 
     of: Mapping[tuple[str, int | None, str], Measured]
     notes: tuple[str, ...]
@@ -358,7 +361,7 @@ class Timed(NamedTuple):
 def load_timed(catalog: Catalog, stand: Stand) -> Timed:
     rows = catalog.query(_NETWORKS, {"models": list(stand.of)}).to_pylist()
     found = {}
-    for row in sorted(rows, key=lambda row: row["n_trials"]):  # the most trials last
+    for row in sorted(rows, key=lambda row: row["n_trials"]):  # the row with the most trials wins
         millions = None if row["params_total"] is None else row["params_total"] / 1e6
         key = (stand.of[row["model"]], row["k"])
         found[*key, "parameters_million"] = _counted(millions, row["n_trials"])
@@ -377,7 +380,7 @@ def load_timed(catalog: Catalog, stand: Stand) -> Timed:
 
 
 def _of_one_device(rows: Iterable[Row]) -> list[Row]:
-    """For each model the rows measured in one way: the way with the most networks."""
+    """For each model, the rows measured in one way: the way with the most networks."""
     ways: dict[tuple[Any, ...], dict[int, Row]] = {}
     for row in rows:
         if row["profile_id"] is not None:

@@ -1,1 +1,1 @@
-"""One page for people: what a store says, with its answer first. HTML that needs nothing else."""
+"""One page for people about a store, with the answer first. The HTML needs no other file."""

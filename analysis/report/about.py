@@ -1,4 +1,4 @@
-"""The sections around a report's answer: request, missing results, sources."""
+"""The sections of a report besides its answer: request, missing results, sources."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lp_sweep.storage.redact import redact_text
 from lp_sweep.storage.schema import PUBLISHED_VERSIONS
 from lp_sweep.storage.store import Store
 
-_MOST_NAMES = 60  # names of a list
+_MOST_NAMES = 60  # names in a list
 
 _AXIS = """
 SELECT sweep, list(name ORDER BY first) AS names
@@ -43,7 +43,7 @@ SELECT DISTINCT cells.sweep, learning_rate, batch_size, epochs, max_length, prec
 FROM cells JOIN trials ON trials.trial_id = cells.trial_id
 ORDER BY ALL
 """
-# (label, column, what is not worth a line)
+# (label, column, the usual value, which gets no line)
 _AXES = (
     ("models", "model", None),
     ("tasks", "task", None),
@@ -54,7 +54,7 @@ _AXES = (
 
 
 def asked(catalog: Catalog) -> list[Asked]:
-    """One per sweep of the catalog, by name."""
+    """What each sweep of the catalog asked for, sorted by name."""
     facts: dict[str, list[Fact]] = {}
     for label, axis, usual in _AXES:
         for row in catalog.query(_AXIS.format(axis=axis)).to_pylist():
@@ -107,7 +107,7 @@ def _parts(row: Row) -> Iterable[tuple[str, Any, str, str]]:
     )
 
 
-# (label, rows, a row in words, the separator)
+# (label, SQL of the rows, function that words a row, separator)
 _LINES = (
     ("strategies", _STRATEGIES, _strategy, "; "),
     ("recipe", _RECIPES, _recipe, " / "),
@@ -115,7 +115,7 @@ _LINES = (
 )
 
 
-_MOST_CELLS = 500  # lines of a list
+_MOST_CELLS = 500  # lines in a list
 
 _FAILED = """
 SELECT cells.error_type, count(DISTINCT (cells.sweep, cells.cell)) AS n_cells,
@@ -136,8 +136,8 @@ GROUP BY ALL
 ORDER BY sweep, min(cell)
 LIMIT {_MOST_CELLS}
 """
-# by the overrides of the run that asked for them: without these another run would not. Those of
-# the whole sweep first: a run of it lists its own cells only
+# grouped by the overrides of the run that asked for them: a run without these would not ask again.
+# The whole sweep comes first (no overrides): its run asks only for its own cells
 _ASKED_BY = """
 SELECT coalesce(overrides, '') AS overrides, bool_or(state = 'failed') AS failed
 FROM cells
@@ -170,7 +170,7 @@ SELECT
 
 
 def gaps(catalog: Catalog, store: str) -> Gaps:
-    """The gaps of the catalog's sweeps; `store` is its location, for the commands."""
+    """The gaps of the catalog's sweeps. `store`: the store's location, for the commands."""
     open_ = catalog.query(_OPEN)
     sheets = failures(catalog)
     if open_.num_rows:
@@ -190,7 +190,7 @@ def gaps(catalog: Catalog, store: str) -> Gaps:
 
 
 def failures(catalog: Catalog) -> list[Sheet]:
-    """A table of them by type, or none; from the views `cells` and `attempts`."""
+    """A table of the failures by type, or no table; reads the views `cells` and `attempts`."""
     found = catalog.query(_FAILED)
     if not found.num_rows:
         return []
@@ -243,7 +243,7 @@ def _sentences(counts: Mapping[str, int]) -> Iterator[str]:
         )
     yield from _about_speed(counts["n_timed"], counts["n_networks"])
     if counts["n_tried_again"]:
-        yield f"{counts['n_tried_again']} trials failed at first and were done by a later try."
+        yield f"{counts['n_tried_again']} trials failed at first, and a later attempt succeeded."
 
 
 def _about_speed(timed: int, networks: int) -> Iterator[str]:
@@ -267,7 +267,8 @@ def unreadable_notes(catalog: Catalog) -> Iterator[str]:
 
 
 def next_commands(catalog: Catalog, store: str) -> list[str]:
-    """Commands that bring what is missing; the sweep file is where the reader has it."""
+    """The commands to get the missing results. They name the sweep file `sweep.yaml`: only the
+    reader knows its path."""
     failed, asked_by = (catalog.query(sql).to_pylist() for sql in (_FAILED, _ASKED_BY))
     at = f"--store {shlex.quote(store)}"
     named = [row["trial_id"] for row in failed if row["trial_id"]]
@@ -281,7 +282,7 @@ def next_commands(catalog: Catalog, store: str) -> list[str]:
 
 
 _MOST_COMMANDS = 5  # command lines
-_SHOWN = 24  # characters of a fingerprint
+_SHOWN = 24  # first characters of a fingerprint
 
 _WHEN = """
 SELECT min(started_at) AS first, max(ended_at) AS last, sum(seconds_total) AS seconds,
@@ -314,7 +315,7 @@ _LISTS = {
 
 
 def origin(catalog: Catalog, store: Store) -> Origin:
-    """Sources of the catalog's trials and sweeps."""
+    """The sources of the catalog's trials and sweeps."""
     return Origin(
         facts=[
             Fact("store", redact_text(store.location)),
@@ -374,8 +375,8 @@ def _shown(column: str) -> Callable[[Row], str]:
 
 
 def _sweep_files(catalog: Catalog, store: Store) -> list[Fact]:
-    """As they were run, without what looks like a secret."""
+    """The sweep files as they were run, without anything that looks like a secret."""
     names = catalog.query("SELECT DISTINCT sweep FROM cells ORDER BY ALL")["sweep"].to_pylist()
-    stored = store.names("sweeps")  # a name in a file may be any text
+    stored = store.names("sweeps")  # the name inside a file may be any text
     texts = {name: store.read_text("sweeps", f"{name}.yaml") for name in names if name in stored}
     return [Fact(listed([name]), redact_text(text)) for name, text in texts.items() if text]

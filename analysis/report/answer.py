@@ -1,7 +1,7 @@
-"""The answer: of each task the smallest network within each loss, over all strategies.
+"""The answer: for each task, the smallest network within each loss, over all strategies.
 
-Read from the rows of the tables that the page shows further down, so that it can't differ from
-them. Where a cell that is missing could still bring a smaller network, the answer is an interval.
+It is read from the rows of the tables that the page shows further down, so it can't differ from
+them. If a missing cell could still give a smaller network, the answer is an interval.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _SPLITS = "SELECT trial_id, coalesce(epoch_metrics[1].split, 'validation') AS sp
 
 
 class _Known(NamedTuple):
-    """Values of networks from the other tables, by their look-up keys."""
+    """Values from the other tables, by look-up key, and what the commands need."""
 
     intervals: Mapping[tuple[Any, ...], Row]  # by _CURVE
     sizes: Mapping[tuple[Any, ...], Sequence[Row]]  # by sweep, model and kept layers
-    tasks: Mapping[tuple[Any, ...], Row]  # by _TASK, of all layers
-    models: Mapping[str, int]  # with a task, by its name
+    tasks: Mapping[tuple[Any, ...], Row]  # by _TASK, for the full model
+    models: Mapping[str, int]  # number of models, by task name
     store: str
     name_sweep: bool
     setup: int | None
-    inputs: Mapping[tuple[Any, ...], Sequence[str]]  # by _TASK: options that find them
+    inputs: Mapping[tuple[Any, ...], Sequence[str]]  # by _TASK: options that find model and data
     luck: Callable[[selection.Place], selection.Splits | str | None]
 
 
@@ -58,11 +58,13 @@ def answers(
     name_sweep: bool,
     places: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> list[Answer]:
-    """One per sweep, model and task, in the order of the plan. `tables` of the catalog by their
-    names in `lp-sweep table`: min-layers (in points), speed, tasks; and min-layers-interval,
-    without which nothing is said of how sure an answer is. store, name_sweep: what the commands
-    say, and whether they must name the sweep. places: of each sweep
-    the options that find model and data of one's own."""
+    """One answer per sweep, model and task, in the order of the plan.
+
+    tables: the catalog's tables by their names in `lp-sweep table`: min-layers (in points), speed,
+    tasks and, optionally, min-layers-interval; without it, no answer says how sure it is. store:
+    the location for the commands. name_sweep: whether the commands must name the sweep. places: for
+    each sweep, the options that find the user's own model and data.
+    """
     rows = tables["min-layers"].long.to_pylist()
     known = _Known(
         intervals={picked(row, _CURVE): row for row in _rows(tables, "min-layers-interval")},
@@ -90,14 +92,14 @@ def answers(
 
 
 def in_short(answer: Answer, *, name_model: bool) -> list[str]:
-    """Two lines for a terminal: the answer within the first loss, and how sure that is."""
+    """Two lines for a terminal: the answer for the first loss, and how sure it is."""
     choice = answer.choices[0]
     line = f"{answer.task}{f', {answer.model}' if name_model else ''}: {answer.line}"
     if choice.untaught:
         return [line, f"  {answer.said} {choice.untaught}"]
     if not choice.kept:
         return [line]
-    facts = {fact.name: fact.text for fact in reversed(choice.facts)}  # of devices the first
+    facts = {fact.name: fact.text for fact in reversed(choice.facts)}  # keeps the first device
     sure = facts.get("90%", "none")
     details = [f"score {choice.change.split()[0]}"]
     details += ["" if sure.startswith("none") else f"90% sure of {sure}"]
@@ -106,7 +108,7 @@ def in_short(answer: Answer, *, name_model: bool) -> list[str]:
 
 
 def _answers_read(catalog: Catalog) -> Reader:
-    """For the main dev split, the one that `score` is measured on."""
+    """A reader of answers to the main dev split, on which `score` is measured."""
     splits = dict(zip(*catalog.query(_SPLITS).to_pydict().values(), strict=True))
     read = reader(catalog)
     return lambda network: read(network._replace(split=splits[network.trial_id]))
@@ -164,7 +166,7 @@ def _losses(losses: Sequence[str]) -> str:
 
 
 def _together(said: Iterable[tuple[str, Fact]]) -> list[Fact]:
-    """Facts by loss, each once; its name has the losses where it is not the same for all."""
+    """Each fact once. If it does not hold for all losses, its name lists the losses."""
     losses: dict[Fact, list[str]] = {}
     for loss, fact in said:
         losses.setdefault(fact, []).append(loss)
@@ -242,7 +244,7 @@ def _sure(row: Row | None) -> str:
     if row is None:
         return ""
     if row["reason"] or not row["credible"]:
-        return f"how sure is not known: {row['reason'] or 'nothing to compare'}"
+        return f"no 90% set: {row['reason'] or 'nothing to compare'}"
     return f"likely {_can_be(row)}"
 
 
@@ -259,7 +261,7 @@ def _can_be(row: Row) -> str:
 
 
 def _size_and_speed(rows: Sequence[Row]) -> list[Fact]:
-    """A line per device; of several batches the first."""
+    """The size, and the speed on each device; of several batches, only the first."""
     if not rows:
         return []
     share = phrases.percent(rows[0]["params_percent"])
@@ -274,20 +276,20 @@ def _size_and_speed(rows: Sequence[Row]) -> list[Fact]:
 
 
 def _export(best: Row, rows: Sequence[Row], known: _Known) -> str:
-    """The command that finds the same network again; "" where that of the store is not known, also
-    since its strategy may do better by another procedure, which no option names."""
+    """The command that exports the same network. "" if the store's answer is still open, or if the
+    strategy may have a smaller network by another procedure: no option names a procedure."""
     open_ = {row["strategy"] for row in rows if row["max_dropped_high"] > best["max_dropped_low"]}
     if best["max_dropped"] is None or best["strategy"] in open_:
         return ""
     within = f"{best['delta']:g}" if float(f"{best['delta']:g}") == best["delta"] else best["delta"]
     several = known.models[best["task"]] > 1
     parts = [best["sweep"]] * known.name_sweep + [best["model"]] * several + [best["task"]]
-    named = f"{'-'.join(dict.fromkeys(parts))}-within-{within}"  # `init` gives both one name
+    named = f"{'-'.join(dict.fromkeys(parts))}-within-{within}"  # `init` names sweep and task alike
     folder = re.sub(r"[^A-Za-z0-9._]+", "-", named).strip("-.")
     words = ["lp-sweep", "export", "--best", "--task", best["task"], "--within", str(within)]
     words += ["--model", best["model"]] if several else []
     if open_:
-        words += ["--strategy", best["strategy"]]  # of the others the answer is open
+        words += ["--strategy", best["strategy"]]  # the answer of other strategies is open
     words += ["--sweep", best["sweep"]] if known.name_sweep else []
     words += ["--setup", str(known.setup)] if known.setup else []
     words += ["--out", folder, "--store", known.store]

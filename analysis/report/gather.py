@@ -1,5 +1,5 @@
-"""Fills a page from a store: the tables and figures that the commands print and draw, and no
-second computation."""
+"""Fills a page from a store. It uses the same tables and figures as the commands, and computes
+nothing a second time."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from lp_sweep.storage.places import options_of
 from lp_sweep.storage.redact import redact_text
 from lp_sweep.storage.store import Store
 
-_MOST_OPENED = 60  # rows: a longer table is there and folded
-_LIVE_VIEWS = {"task_table", "strategy_table", "cells", "attempts", "trials"}  # that it reads
-FIRST = ("score", "heat-map", "pareto")  # of the figures; the others are folded
-_MOST_NAMED = 3  # sweeps of a title
+_MOST_OPENED = 60  # rows: a longer table is folded
+_LIVE_VIEWS = {"task_table", "strategy_table", "cells", "attempts", "trials"}  # read by gather_live
+FIRST = ("score", "heat-map", "pareto")  # figures shown first; the others are folded
+_MOST_NAMED = 3  # sweeps in a title
 
 
 def gather(
@@ -44,8 +44,8 @@ def gather(
     within: Sequence[float],
     tell: Callable[[str], None],
 ) -> Page:
-    """All that a page says of the catalog, which was opened on the store for `sweep` (None: all)
-    and the losses `within`. `tell` hears what it is at: reading many predictions takes minutes."""
+    """The whole page for the catalog, which was opened on the store for `sweep` (None: all) and the
+    losses `within`. Reports progress to `tell`: reading many predictions takes minutes."""
     place = redact_text(store.location)
     options = _asked_for(place, sweep, catalog.setup)
     made = {}
@@ -77,7 +77,7 @@ def gather(
 
 
 class Live(NamedTuple):
-    """The dashboard's part of a report: its answer, and the scores behind it."""
+    """The part of a report that the dashboard shows: the answer, and the scores behind it."""
 
     answers: Sequence[Answer]
     banner: str
@@ -92,12 +92,12 @@ class Live(NamedTuple):
 _SURE = "min-layers-interval"
 _ANSWER = ("min-layers", _SURE, "speed", "tasks")  # tables that an answer reads
 _DONE = "SELECT count(DISTINCT trial_id) FROM cells WHERE state = 'done'"
-_MOST_READ = 2_000  # trials, whose predictions take some ten seconds
+_MOST_READ = 2_000  # trials: reading their predictions takes about ten seconds
 _ANSWER_VIEWS = frozenset[str]().union(*(TABLES[name].views for name in _ANSWER))
 
 
 def gather_live(store: Store, sweep: str) -> Live:
-    """The same answer as in a report of the sweep. Raises what `open_views` raises."""
+    """The same answer as in the sweep's report. Raises what `open_views` raises."""
     place = redact_text(store.location)
     with open_views(store, sweep=sweep, only=_ANSWER_VIEWS | _LIVE_VIEWS) as catalog:
         made, found = _answered(catalog, store, sweep)
@@ -117,8 +117,8 @@ def gather_live(store: Store, sweep: str) -> Live:
 
 
 def _last_commands(found: Sequence[Answer], place: str, sweep: str) -> dict[str, str]:
-    """For the report, and for the first smaller network; none where the full model did not learn,
-    which any network is as good as."""
+    """The commands for the report and for the first smaller network. No export where the full model
+    did not learn: then any network is as good."""
     choices = [one for answer in found for one in answer.choices if not one.untaught]
     exports = [one.export for one in choices if one.export and not all(one.kept)]
     report = f"lp-sweep report --out report.html {_asked_for(place, sweep, None)}"
@@ -131,8 +131,8 @@ def _banner(made: Mapping[str, Table]) -> str:
 
 
 def _answered(catalog: Catalog, store: Store, sweep: str) -> tuple[dict[str, Table], list[Answer]]:
-    """The tables that the answer of each task is read from, and the answers; of a sweep so large
-    that reading all predictions would take minutes without how sure they are."""
+    """The tables that the answers are read from, and the answers. If the sweep is so large that
+    reading all predictions would take minutes, the answers don't say how sure they are."""
     [[trials]] = catalog.query(_DONE).to_pydict().values()
     names = _ANSWER if trials <= _MOST_READ else [name for name in _ANSWER if name != _SURE]
     made = {name: TABLES[name](catalog) for name in names}
@@ -141,8 +141,8 @@ def _answered(catalog: Catalog, store: Store, sweep: str) -> tuple[dict[str, Tab
 
 
 def answer_lines(store: Store, sweep: str, loss: float) -> list[str]:
-    """The report's answer in two lines for each task, for one allowed loss in points; then the
-    commands for the report and for the first smaller network. Raises what `open_views` raises."""
+    """The report's answer for one allowed loss in points, two lines per task; then the commands for
+    the report and for the first smaller network. Raises what `open_views` raises."""
     place = redact_text(store.location)
     with open_views(store, sweep=sweep, deltas=[loss], only=_ANSWER_VIEWS) as catalog:
         _, found = _answered(catalog, store, sweep)
@@ -153,8 +153,8 @@ def answer_lines(store: Store, sweep: str, loss: float) -> list[str]:
 
 
 def _places(store: Store, sweeps: Sequence[str]) -> dict[str, list[str]]:
-    """By sweep: the options with which a command finds its model and data."""
-    stored = store.names("sweeps")  # a name in a file may be any text
+    """For each sweep, the options with which a command finds its model and data."""
+    stored = store.names("sweeps")  # the name inside a file may be any text
     found = {n: options_of(store.read_text("sweeps", f"{n}.yaml")) for n in sweeps if n in stored}
     return {name: [redact_text(word) for word in words] for name, words in found.items()}
 
@@ -166,7 +166,7 @@ def _title(sweeps: Sequence[str]) -> str:
 
 
 def _asked_for(place: str, sweep: str | None, setup: int | None) -> str:
-    """The options that make a command read what the page reads."""
+    """The options that make a command read the same results as the page."""
     words = ["--store", place, *(("--sweep", sweep) if sweep else ())]
     return shlex.join([*words, *(("--setup", str(setup)) if setup else ())])
 
@@ -195,7 +195,7 @@ def _figures(catalog: Catalog, tell: Callable[[str], None]) -> Shown:
 
 
 def _paper(catalog: Catalog, options: str) -> tuple[list[Sheet], str]:
-    """The paper's tables for which the store has something to compare."""
+    """The paper's tables for which the store has a number to compare, and a sentence about them."""
     if not stands(models(catalog).items(), {}).of:
         return [], ""
     sheets, empty = [], []
@@ -206,5 +206,5 @@ def _paper(catalog: Catalog, options: str) -> tuple[list[Sheet], str]:
             empty.append(str(number))
         else:
             sheets.append(Sheet(f"paper-{number}", table, command, number == 1))
-    said = f" Nothing is there yet of: Table {', Table '.join(empty)}." if empty else ""
-    return sheets, f"Ours in front, the paper's number in brackets.{said}"
+    said = f" No number yet for Table {', Table '.join(empty)}." if empty else ""
+    return sheets, f"Our number comes first, the paper's in brackets.{said}"

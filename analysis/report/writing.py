@@ -1,11 +1,11 @@
-"""`write_report`: a page as one HTML file that needs nothing else, and its figures as files.
+"""`write_report`: writes a page as one self-contained HTML file, and its figures as files.
 
-The page carries a policy that forbids every request and every script and style but its own two,
-which it names by their hashes. All text of a store is escaped by the template's autoescape, and
-control characters and bidirectional overrides are spelt out before.
+The page's content security policy forbids every request. It allows one script and one style sheet,
+its own, by their hashes. The template's autoescape escapes all text of a store; control characters
+and bidirectional overrides are spelled out before.
 
-matplotlib writes a style beside each stroke, which the page's policy forbids. Each different one
-becomes a class of the page's sheet, with the figures' colours as variables for light and for dark.
+matplotlib writes an inline style on each stroke, which the policy forbids. Each different style
+becomes a class in the page's style sheet; the figures' colours are variables, for light and dark.
 """
 
 from __future__ import annotations
@@ -30,20 +30,22 @@ from lp_sweep.analysis.notes import GLOSSARY, LEARNED_NOTHING
 from lp_sweep.analysis.raw import to_csv
 from lp_sweep.analysis.report.gather import FIRST, Live, gather
 from lp_sweep.analysis.report.page import Page
-from lp_sweep.analysis.views import VIEWS, open_views
+from lp_sweep.analysis.sqlfiles import VIEWS
+from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.folder import Folder
 from lp_sweep.storage.places import expanded
 from lp_sweep.storage.printable import printable
 from lp_sweep.storage.store import Store, Unreadable
 
-# the number of a cell, and what is said of it: `90.25` and ` ±0.31 (−2.18) n=3`
+# a cell's number and the rest of its text: `90.25` and ` ±0.31 (−2.18) n=3`
 _LEADING = re.compile(r"([×<+−]?\d[\d.,–]*%?(?: of \d+†?)?)(?=$|,| [±(\[n])(.*)", re.DOTALL)
 _DOCTYPE = b"<!doctype html"
 
 
 class Written(NamedTuple):
-    """Result of `write_report`: the page, its bytes, the figures, and what could not be read."""
+    """The result of `write_report`: the page, its size in bytes, the figures, and the files that
+    could not be read."""
 
     page: Path
     size: int
@@ -61,13 +63,12 @@ def write_report(
     figures: Path | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Written:
-    """Write the page of a store, of one `sweep` or of all, whole or not at all.
+    """Write the page of a store, for one `sweep` or for all, whole or not at all.
 
-    setup: an earlier one of the sweep, in place of today's; within: the losses that are answered
-    for, in points; figures: a folder for the same figures as
-    SVG and PNG; tell: hears what it is at. The same store gives the same bytes. Raises SpecError
-    for an unknown sweep, a loss below zero, or where matplotlib is not installed; StoreError where
-    a file can't be written.
+    setup: an earlier setup of the sweep, in place of today's. within: the allowed losses, in
+    points. figures: a folder for the same figures as SVG and PNG. tell: receives the progress. The
+    same store gives the same bytes. Raises SpecError for an unknown sweep, a loss below zero, or if
+    matplotlib is not installed; StoreError if a file can't be written.
     """
     target = _place(out)
     with open_views(store, sweep=sweep, setup=setup, deltas=within, only=VIEWS) as catalog:
@@ -83,7 +84,7 @@ def write_report(
 
 
 def _place(out: Path) -> Path:
-    """Where the page goes, with its folder made: before the work, which may take minutes."""
+    """Check the path of the page and create its folder, before the work, which may take minutes."""
     target = expanded(out)
     try:
         if target.is_dir():
@@ -97,7 +98,7 @@ def _place(out: Path) -> Path:
 
 
 def _is_no_page(target: Path) -> bool:
-    """A report is written over an earlier one, and over nothing else: not over somebody's data."""
+    """Whether the file is not a report. Only a report may be overwritten, never a user's data."""
     if not target.is_file():
         return False
     with target.open("rb") as file:
@@ -142,10 +143,10 @@ def render_live(part: Live) -> LivePart:
 
 
 def _inlined(drawings: Sequence[Drawing]) -> tuple[dict[str, Markup], str]:
-    """Each drawing by its name, for a page, and the rules of their classes."""
+    """Each drawing as HTML, by name, and the CSS rules of their classes."""
     inliner = Inliner()
     drawn = {
-        drawing.name: Markup(  # its text was escaped with the XML
+        drawing.name: Markup(  # the XML escaped its text
             "".join(
                 inliner.inline(svg, f"fig-{drawing.name}-{place}")
                 for place, svg in enumerate(drawing.svgs())
@@ -161,7 +162,7 @@ def _rendered(template: str, **values: Any) -> str:
 
 
 def _policy(style: str, script: str) -> str:
-    """No request to anywhere, of scripts and styles these two alone, images within the page."""
+    """The content security policy: no request, only this style and script, images in the page."""
     return (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
@@ -173,7 +174,7 @@ def _hash(text: str) -> str:
 
 
 def template_file(name: str) -> str:
-    """The text of a template, a style sheet or a script of the page."""
+    """The text of a template, the style sheet or the script of the page."""
     folder = files("lp_sweep.analysis.report") / "templates"
     return (folder / name).read_text(encoding="utf-8")
 
@@ -200,14 +201,14 @@ def _environment() -> Environment:
 
 
 def _visible(value: Any) -> Any:
-    """Every text that the template puts out, but for what is markup already."""
+    """Make each text that the template prints printable, except markup."""
     if isinstance(value, str) and not isinstance(value, Markup):
         return printable(value, keep="\n\t")
     return value
 
 
 def cell(text: str) -> Markup:
-    """A table's cell: the number, and in small type what is said of it. Its text stays the same."""
+    """A table's cell: the number, and the rest of its text in small type. The text is unchanged."""
     shown = printable(text)
     found = _LEADING.fullmatch(shown)
     if not found or not found[2]:
@@ -216,7 +217,7 @@ def cell(text: str) -> Markup:
 
 
 def prose(text: str) -> Markup:
-    """A sentence; what it has between backticks is code."""
+    """A sentence as HTML; text between backticks becomes code."""
     parts = re.split(r"`([^`]+)`", printable(text))
     code = Markup("<code>{}</code>")
     return Markup("").join(
@@ -226,11 +227,11 @@ def prose(text: str) -> Markup:
 
 _HREF = "{http://www.w3.org/1999/xlink}href"
 _REFERENCE = re.compile(r"url\(#([\w.-]+)\)")
-_OTHER = re.compile(r"#[0-9a-f]{6}\b")  # of a map whose dark end the dark page hides
+_OTHER = re.compile(r"#[0-9a-f]{6}\b")  # the colour map's dark end would vanish on a dark page
 _NUMBER = re.compile(r"-?\d+\.\d+")
 _LENGTHS = frozenset({"d", "points", "transform", "x", "y", "width", "height", "viewBox"})
-_DROPPED = frozenset({"metadata", "style", "title"})  # the first is the page's to say
-# theme's colours -> variables of report.css
+_DROPPED = frozenset({"metadata", "style", "title"})  # the page has its own metadata
+# colours of the theme -> variables of report.css
 _COLOURS = {
     **{colour.lower(): f"var(--c{place})" for place, colour in enumerate(theme.COLOURS)},
     theme.YELLOW.lower(): "var(--c-far)",
@@ -242,7 +243,7 @@ _COLOURS = {
 
 
 class Inliner:
-    """Collects the classes of all figures of one page."""
+    """Converts figures for one page, and collects their classes."""
 
     def __init__(self) -> None:
         self._classes: dict[str, str] = {}  # declarations -> name
@@ -250,8 +251,8 @@ class Inliner:
     def inline(self, svg: str, name: str) -> str:
         """The figure as an `svg` element for an HTML page, its text escaped.
 
-        name: goes in front of identifiers. `svg` is a file of matplotlib's, with text as text. The
-        element around it says what is seen.
+        `svg`: a file from matplotlib, with text as text. `name` prefixes its identifiers. The
+        element around it has the description.
         """
         root = ElementTree.fromstring(svg)
         referred = set(_REFERENCE.findall(svg)) | set(re.findall(r'xlink:href="#([\w.-]+)"', svg))
@@ -262,13 +263,13 @@ class Inliner:
         for parent in elements:
             for child in [child for child in parent if child.tag in _DROPPED]:
                 parent.remove(child)
-        for key in ("width", "height", "version"):  # as wide as the page
+        for key in ("width", "height", "version"):  # the page decides the width
             root.attrib.pop(key, None)
         root.attrib["aria-hidden"] = "true"
         return ElementTree.tostring(root, encoding="unicode")
 
     def css(self) -> str:
-        """The rules of all figures so far."""
+        """The CSS rules of all figures so far."""
         return "".join(f".{name}{{{rules}}}\n" for rules, name in self._classes.items())
 
     def _plain(self, element: ElementTree.Element, name: str, referred: set[str]) -> None:
@@ -281,7 +282,7 @@ class Inliner:
             found["href"] = found.pop(_HREF).replace("#", f"#{name}-", 1)
         for key in _LENGTHS & found.keys():
             found[key] = " ".join(_NUMBER.sub(_rounded, found[key]).split())
-        if "fill" in found:  # of a hatch
+        if "fill" in found:  # of a hatch pattern
             found["fill"] = _COLOURS.get(found["fill"], found["fill"])
         if "clip-path" in found:
             found["clip-path"] = _REFERENCE.sub(rf"url(#{name}-\1)", found["clip-path"])
@@ -300,7 +301,7 @@ class Inliner:
 
 
 def _text(text: str | None) -> str | None:
-    """None for the indentation between elements."""
+    """The text, or None for the indentation between elements."""
     return text if text and not text.isspace() else None
 
 

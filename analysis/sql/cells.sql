@@ -1,35 +1,35 @@
 -- cells: one row per cell of each sweep: one point of what the user asked for. Cells share trials.
 --
 -- cell          position in the plan, within the sweep.
--- distill       how it learns from a teacher: what follows ` distill ` in `procedure`; none: it does not.
+-- distill       how it learns from a teacher: `procedure` after ` distill `; none: no teacher.
 -- depth         layers of the model before pruning; k layers were dropped, n_kept stay.
--- kept_layers   1 is the layer next to the embeddings. Null, like k, until a deferred cell is
--- dropped_layers  resolved.
+-- kept_layers   1 is the layer next to the embeddings. Null, like k, while a deferred cell waits for
+-- dropped_layers  its profile.
 -- state         done      its trial has a record
 --               failed    no record, and an attempt at the trial, or at the profile it waits for,
---                         failed for good (a lost worker, or a preemption, is tried again)
---               deferred  its layers wait for a profile, or a search may ask for it yet
---               not_needed  of a search (`until: min_layers`) that ended without it
---               impossible  by its profile and threshold no layer would stay, or fewer than the
---                           feed-forwards that are to go
+--                         failed for good (after a lost worker or a preemption it is tried again)
+--               deferred  it waits for a profile, or a search may still ask for it
+--               not_needed  a search (`until: min_layers`) ended without it
+--               impossible  its profile and threshold keep no layer, or fewer layers than the
+--                           feed-forwards to remove
 --               pending   none of these
--- search        asked, waiting, not_needed: a cell of a search. Null: it is of none.
--- overrides     `key=value` of the run that asked for it; empty: it had none. Null: not known.
--- setup         a hash of recipe, rows and model: what cells that are compared should share (see
+-- search        asked, waiting, not_needed: the cell belongs to a search. Null: it does not.
+-- overrides     `key=value` of the run that asked for it; empty: there were none. Null: not known.
+-- setup         a hash of recipe, rows and model, which compared cells should share (see
 --               recipe_differences). Null: not known.
--- metric        what `score` is; positive: the class that f1 scores, where the task names it.
+-- metric        the metric of `score`; positive: the class that f1 scores, where the task names it.
 -- score         points (0..100), after the last epoch.
--- feed_forward  of which kept layers the feed-forward is removed: none, top 3, every 2nd, ...
+-- feed_forward  the kept layers that lose their feed-forward: none, top 3, every 2nd, ...
 -- score_full    points of K=0: the same sweep, model, procedure, task and seed with all layers (and
--- full_trial_id   feed-forwards) kept, under whichever strategy it was listed; and its trial, once it
---               is done. Where another model is the teacher K=0 learns as well: then it is the K=0
---               that did not, if the sweep lists one.
+-- full_trial_id   feed-forwards) kept, whichever strategy lists it; and the trial of K=0, once it is
+--               done. With another model as the teacher, K=0 learns from it as well. Then these are
+--               of the K=0 without a teacher, if the sweep lists one.
 -- change        score - score_full, in points: negative is a loss.
--- error_type    of the last failed attempt, where the cell failed.
+-- error_type    the type of the last failed attempt, where the cell failed.
 WITH listed AS (
     SELECT * REPLACE (
         coalesce(k, depth - len(kept_layers)) AS k,
-        coalesce(feed_forward, 'none') AS feed_forward  -- null: a file of before this column
+        coalesce(feed_forward, 'none') AS feed_forward  -- null: the file is older than this column
     ),
         coalesce(nullif(regexp_extract(procedure, ' distill (.*)', 1), ''), 'none') AS distill
     FROM store.sweeps
@@ -38,7 +38,7 @@ WITH listed AS (
 failures AS (
     SELECT trial_id, count(*) AS n_failures, arg_max(error_type, ended_at) AS error_type
     FROM attempts
-    WHERE coalesce(final, true)  -- null: a file of before this column
+    WHERE coalesce(final, true)  -- null: the file is older than this column
       AND trial_id NOT IN (SELECT profile_id FROM store.profiles WHERE profile_id IS NOT NULL)
     GROUP BY trial_id
 ),

@@ -1,12 +1,12 @@
--- embedding_table: one row per sweep, model, procedure, strategy, K (or threshold) and task of
--- embeddings, and per device that its speed was measured on: score, speed and size of an index.
+-- embedding_table: score, speed and index size of networks for embeddings. One row per sweep, model,
+-- procedure, strategy, K (or threshold), embedding task, and device that its speed was measured on.
 --
 -- mean, sd, change   points, over n seeds; change is against all layers (see task_table)
--- vector_width       numbers of a vector; index_row_bytes: what it takes in an index, 4 bytes each
--- texts_per_second_1, texts_per_second_64   by the clock on the wall, one text at a time and 64 at a
---                    time, of `length` tokens each; null where that batch was not timed
+-- vector_width       numbers in a vector; index_row_bytes: its bytes in an index, 4 per number
+-- texts_per_second_1, texts_per_second_64   wall-clock speed, one text at a time and 64 at a time, of
+--                    `length` tokens each; null where that batch was not timed
 --                    (`measure: {speed: ..., speed_batches: [1, 64]}`)
--- device_name, device_type, threads, precision, length   of the measurement, as in speed_table
+-- device_name, device_type, threads, precision, length   how it was measured, as in speed_table
 WITH widths AS (
     SELECT cells.sweep, cells.model, cells.task, any_value(trials.vector_width) AS vector_width
     FROM cells

@@ -1,40 +1,40 @@
 -- min_layers: how many layers a task needs. One row per sweep, model, procedure, strategy, task,
 -- allowed loss (delta) and unit.
 --
--- The answer is the LARGEST K whose loss is within delta, even if a smaller K loses more: a curve
--- need not fall evenly, and the question is which network will do.
+-- The answer is the LARGEST K whose loss is within delta, even if a smaller K loses more: the loss
+-- need not grow with K, and the question is which network is good enough.
 --
 -- delta            the loss allowed, from `store.deltas` (--within), in `unit`:
 --                  points   mean over seeds of (score of K=0 - score), paired by seed
 --                  percent  100 * that / mean score of K=0
--- max_dropped      the answer, K; null while the cells that are missing could change it, where it
---                  was not searched for, or without K=0. min_layers_kept = depth - K.
+-- max_dropped      the answer, a K. Null while missing cells could change it, where no search looked
+--                  for this loss, or without K=0. min_layers_kept = depth - K.
 -- max_dropped_low, max_dropped_high
 --                  the answer lies between these (equal: it is known). A K with a missing seed
---                  counts as one that might do; a deferred one might drop all but one layer.
+--                  counts as possible; a deferred one could drop all but one layer.
 -- kept_layers, score_full, score_kept (points), loss (in `unit`), n_seeds (pairs)
---                  of max_dropped_low.
--- n_seeds_asked    seeds that the sweep lists for this task, at any K. Where n_seeds is smaller the
+--                  describe max_dropped_low.
+-- n_seeds_asked    seeds that the sweep lists for this task, at any K. If n_seeds is smaller, the
 --                  answer rests on fewer seeds than were asked for.
 -- n_missing        pairs of K and seed that are listed here and can't be compared yet.
--- n_not_searched   K that a search (`until: min_layers`) never ran and that stand next above
---                  max_dropped_low: it was for other losses. They might do.
+-- n_not_searched   how many K just above max_dropped_low a search (`until: min_layers`) never ran,
+--                  because it was for other losses. One of them could be the answer.
 -- untried          the K above max_dropped_low that a search never ran, ascending; null: none. The
---                  answer assumes that none of them would do.
+--                  answer assumes that each of them loses too much.
 -- tried            the K above 0 with a score, ascending.
--- majority         points of the constant answer; of a correlation 0, null where there is none.
--- n_full           seeds of K=0 that are done, and n_learned_nothing of them whose score is no better
--- n_learned_nothing  than the constant answer's (`majority`): below it, or less than 0.005 points
---                  above, which two decimals don't show. A correlation has 0 for it (pearson,
---                  spearman, mcc), and a score that is null counts as that of a constant answer.
---                  Where a task has no such answer, none is counted. What learned nothing has
---                  nothing to lose: with any of them the answer says little.
--- What else a search did not need is not missing, and a seed without its K=0, which another sweep
--- has left, is not looked at.
+-- majority         points of always guessing one label (ranking: of a random order); 0 for a
+--                  correlation. Null where the metric has no such score.
+-- n_full           seeds of K=0 that are done, and how many of them did not learn: they score no
+-- n_learned_nothing  better than `majority`, which is below it or less than 0.005 points above (two
+--                  decimals don't show that). For a correlation (pearson, spearman, mcc) `majority`
+--                  is 0. A null score counts as not learned. Without a `majority` none is counted.
+--                  A model that did not learn has nothing to lose, so the answer means little.
+-- Other cells that a search did not need are not missing. A seed whose K=0 is in another sweep only
+-- is ignored.
 -- Networks without some of their feed-forwards are left out.
--- K=0 is shared: a strategy that does not list it uses the one that another lists. It is the one
--- that cells.score_full is of, also where another model teaches and K=0 learns from it.
--- MATERIALIZED: read more than once; DuckDB would plan all that it rests on for each reader.
+-- K=0 is shared: a strategy that does not list it uses the K=0 of another strategy. It is always the
+-- K=0 of cells.score_full, also where another model is the teacher and K=0 learns from it.
+-- MATERIALIZED: it is read more than once, and DuckDB would plan its inputs again for each reader.
 WITH listed AS MATERIALIZED (FROM cells),
 
 whole_layers AS MATERIALIZED (
@@ -69,7 +69,7 @@ full_depth AS MATERIALIZED (
     GROUP BY ALL
 ),
 
-learned AS (  -- of the seeds of K=0: how many learned nothing
+learned AS (  -- how many seeds of K=0 did not learn
     SELECT sweep, model, procedure, task,
         count(*) AS n_full,
         avg(constant) AS majority,
@@ -79,7 +79,7 @@ learned AS (  -- of the seeds of K=0: how many learned nothing
     GROUP BY ALL
 ),
 
-lists AS (  -- not a strategy that only says K=0 for the others
+lists AS (  -- leaves out a strategy that only lists K=0 for the others
     SELECT sweep, model, procedure, strategy, task, depth, min(cell) AS position,
         bool_or(n_kept IS DISTINCT FROM depth OR threshold IS NOT NULL)
         OR (sweep, model, procedure, strategy, task) IN (
@@ -90,7 +90,7 @@ lists AS (  -- not a strategy that only says K=0 for the others
     QUALIFY prunes OR NOT bool_or(prunes) OVER (PARTITION BY sweep, model, procedure, task)
 ),
 
-points AS (  -- a network per K and seed; two thresholds that chose one set count once
+points AS (  -- a network per K and seed; two thresholds that chose the same layers count once
     SELECT sweep, model, procedure, strategy, task, depth, k, seed,
         any_value(kept_layers) AS kept_layers,
         any_value(score) AS score,
@@ -117,7 +117,7 @@ curve AS MATERIALIZED (  -- what dropping K layers loses, in points
     GROUP BY ALL
 ),
 
-gaps AS (  -- of a search: the K that it never ran, by the next smaller one that it did
+gaps AS (  -- the K that a search never ran, by the next smaller K that it ran
     SELECT sweep, model, procedure, strategy, task, k_below AS k, max(k) AS k_last, count(*) AS n_k
     FROM (
         SELECT *, max(k) FILTER (WHERE n > 0) OVER (
@@ -130,7 +130,7 @@ gaps AS (  -- of a search: the K that it never ran, by the next smaller one that
     GROUP BY ALL
 ),
 
-never_run AS (  -- of a search: the K without any cell that was asked for
+never_run AS (  -- the K of a search for which it asked no cell
     SELECT sweep, model, procedure, strategy, task, list(k ORDER BY k) AS ks
     FROM not_needed
     ANTI JOIN curve USING (sweep, model, procedure, strategy, task, k)
@@ -143,14 +143,14 @@ judged AS (
         CASE
             WHEN unit = 'points' THEN loss
             WHEN score_full > 0 THEN 100 * loss / score_full
-            WHEN loss <= 0 THEN 0  -- no share of a score of zero: only no loss at all will do
+            WHEN loss <= 0 THEN 0  -- of a score of zero, only no loss is within delta
         END AS loss_in_unit,
         k IS NULL OR n < n_expected AS undecided,
         CASE
             WHEN k = 0 THEN n > 0
             ELSE NOT undecided AND coalesce(loss_in_unit <= delta + 1e-9, false)  -- float noise
         END AS holds,
-        coalesce(k_last, k, depth - 1) AS k_at_most,  -- what was never run above it may do, too
+        coalesce(k_last, k, depth - 1) AS k_at_most,  -- larger K that were never run may hold as well
         coalesce(n_k, 0) AS n_never_run
     FROM curve
     LEFT JOIN gaps USING (sweep, model, procedure, strategy, task, k)

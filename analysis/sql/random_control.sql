@@ -1,17 +1,17 @@
--- random_control: what dropping K layers at random scores, and what each other strategy scores beside
--- it. One row per sweep, model, procedure, feed_forward, K with draws (`random 0`, `random 1`, ...),
--- tasks and strategy of that K.
+-- random_control: compares the score of each strategy with that of K layers dropped at random. One row
+-- per sweep, model, procedure, feed_forward, K with draws (`random 0`, `random 1`, ...), tasks, and
+-- strategy that drops K layers.
 --
 -- tasks          all, or stable: without those of `unstable_tasks`, where that makes a difference.
--- random_mean, random_sd  points: mean and sample standard deviation over draws, each the draw's mean
+-- random_mean, random_sd  points: mean and sample standard deviation over draws of the draw's mean
 --                over tasks. Draws are independent: two may drop the same layers, and both count.
--- n_draws, n_draws_expected  draws that have every task and seed, draws asked for. Where there are
---                fewer, random_mean is of those that are there.
+-- n_draws, n_draws_expected  draws that have every task and seed, draws asked for. If n_draws is
+--                smaller, random_mean is over these n_draws.
 -- strategy, threshold, mean  another strategy that drops K layers (on every task), and its mean over
 --                tasks; null where there is none, or where a task is missing.
--- difference     mean - random_mean, in points: above 0 it is better than chance.
--- n_below        draws whose own mean is below it.
--- MATERIALIZED: read more than once; DuckDB would plan all that it rests on for each reader.
+-- difference     mean - random_mean, in points: above 0, the strategy beats chance.
+-- n_below        draws whose mean is below the strategy's.
+-- MATERIALIZED: it is read more than once, and DuckDB would plan its inputs again for each reader.
 WITH strategies AS MATERIALIZED (FROM strategy_table WHERE k > 0),
 
 scored AS MATERIALIZED (

@@ -1,7 +1,7 @@
--- recipe_differences: in what the done cells of one sweep, model, procedure and task differ besides
--- their layers and seed: the other views compare them as if they had been trained alike. One row per
--- setting; no row where all is as it should be. A sweep file that is amended, and then run in part,
--- leaves such cells.
+-- recipe_differences: settings that differ between done cells of one sweep, model, procedure and task,
+-- besides their layers and seed. The other views compare these cells as if they had been trained
+-- alike. One row per setting, and no row where nothing differs. Such cells exist where a sweep file
+-- was changed and then only partly run.
 --
 -- setting  a key of `recipe:`; task: how the rows are read and scored; data_fingerprint,
 --          model_fingerprint: other rows, another model of the same name.
@@ -11,9 +11,11 @@ WITH trained AS (
         cells.sweep, cells.model, cells.procedure, cells.task AS name,
         trials.learning_rate, trials.batch_size, trials.epochs, trials.max_length,
         trials.weight_decay, trials.adam_beta1, trials.adam_beta2, trials.adam_epsilon,
-        trials.max_grad_norm, trials.warmup_ratio, trials.schedule, trials.precision,
+        trials.max_grad_norm, trials.warmup_ratio, trials.schedule,
+        -- `auto` is bf16 on one device and fp32 on another
+        coalesce(trials.precision_used, trials.precision) AS precision,
         trials.compute, trials.group_by_length, trials.freeze_embeddings,
-        -- null in any other column is a file of before it
+        -- null in any other column: the file is older than the column
         coalesce(trials.limit_train::VARCHAR, 'none') AS limit_train,
         coalesce(trials.limit_dev::VARCHAR, 'none') AS limit_dev,
         CASE WHEN json_valid(trials.spec) THEN trials.spec -> 'task' END AS task,
@@ -22,7 +24,7 @@ WITH trained AS (
     JOIN trials ON trials.trial_id = cells.trial_id
 ),
 
-unlike AS (  -- so that little is taken apart
+unlike AS (  -- keeps what differs, so that fewer settings are unpacked below
     SELECT sweep, model, procedure, name
     FROM trained
     GROUP BY ALL

@@ -1,24 +1,25 @@
--- speed_table: one row per network of a sweep, and per device and batch that its speed was measured
--- on: size and speed. A network without a measurement has one row, and null for its speed.
+-- speed_table: size and speed. One row per network of a sweep, and per device and batch that its speed
+-- was measured on. A network without a measurement has one row, and null for its speed.
 --
 -- A speed is measured (`measure: {speed: ...}` in the sweep file) and never derived: the network and
--- that with all layers take turns in one process on one device. Rows of two devices, precisions,
--- lengths or batches say nothing of each other: no ratio is taken across them.
+-- the full model take turns in one process on one device. Rows of two devices, precisions, lengths or
+-- batches are not comparable: no ratio is taken across them.
 --
--- kept_layers, feed_forward      the network; a speed holds for all tasks, seeds and procedures of it
--- params_total, params_percent   parameters (median over tasks, whose heads differ), and what share
---                                of the full network's they are; n_trials they were counted in
--- device_name, device_type, threads, precision, length, batch   of the measurement: threads of a CPU,
---                                tokens of each row, none of them padding, and rows
--- finetune_speedup, inference_speedup   times all layers: median over the pairs; _q25, _q75 their
---                                quartiles. Of a step with AdamW, and of a forward pass. Of the full
---                                network, measured beside itself, what is not 1 is error
--- finetune_ms, inference_ms      of a batch: CPU time over all threads, or the GPU's; _full_ms with
---                                all layers. _wall_ms: the same by the clock on the wall
--- pairs                          the fewest of the two
+-- kept_layers, feed_forward      the network; its speed holds for all tasks, seeds and procedures
+-- params_total, params_percent   parameters (median over tasks, whose heads differ), and their share
+--                                of the full network's; n_trials: how many trials counted them
+-- device_name, device_type, threads, precision, length, batch   how it was measured: threads of a CPU,
+--                                tokens per row, none of them padding, and rows per batch
+-- finetune_speedup, inference_speedup   how many times as fast as with all layers, for a step with
+--                                AdamW and for a forward pass: median over the pairs; _q25, _q75 are
+--                                the quartiles. The full network is measured against itself: its
+--                                difference from 1 is the error
+-- finetune_ms, inference_ms      time of a batch: CPU time over all threads, or GPU time; _full_ms:
+--                                with all layers. _wall_ms: the same in wall-clock time
+-- pairs                          the number of pairs, the smaller one of the two
 -- finetune_steady, inference_steady   whether the quartiles are within 5% of the median
--- others_busy_cores, busy        that other processes kept busy meanwhile, null: not known; whether
---                                they were more than half a one
+-- others_busy_cores, busy        cores that other processes kept busy meanwhile (null: not known), and
+--                                whether that was more than half a core
 WITH networks AS (
     SELECT
         cells.sweep, cells.model, cells.feed_forward, cells.depth, cells.kept_layers, cells.n_kept,

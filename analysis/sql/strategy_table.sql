@@ -1,20 +1,21 @@
--- strategy_table: one row per sweep, model, procedure, feed_forward, strategy and K (or threshold):
--- over tasks.
+-- strategy_table: means over tasks. One row per sweep, model, procedure, feed_forward, strategy and K
+-- (or threshold).
 --
 -- mean_all, change_all        points: the mean over all tasks of the task's mean over seeds, and of
---                             its change against K=0. Null while a task is missing: see the columns.
+--                             its change against K=0. Null while a task is missing: see missing_tasks.
 -- mean_stable, change_stable  the same without the tasks of `unstable_tasks`.
--- sd_all, sd_stable           points: over seeds, of that seed's mean over tasks; from the n_seeds_all
---                             (n_seeds_stable) seeds that have every task, null for fewer than two.
+-- sd_all, sd_stable           points: standard deviation over seeds of the seed's mean over tasks, from
+--                             the n_seeds_all (n_seeds_stable) seeds that have every task; null for
+--                             fewer than two.
 -- n_seeds_asked               seeds that the sweep lists for a task, at any K of any strategy
 -- n_tasks, n_tasks_expected   tasks whose every seed is done, tasks of this sweep and model;
 --                             n_stable, n_stable_expected likewise.
--- missing_tasks               the others by name, null where there are none.
--- n_not_needed                tasks whose search (`until: min_layers`) ended without this K: none of
---                             them is missing, and there is no mean over all tasks.
--- k                           layers dropped; null where a threshold came to different k on
---                             different tasks: k_mean is the mean over those that are known.
--- MATERIALIZED: read more than once; DuckDB would plan all that it rests on for each reader.
+-- missing_tasks               the other tasks by name, null where there are none.
+-- n_not_needed                tasks whose search (`until: min_layers`) ended without this K. They are
+--                             not missing, but then there is no mean over all tasks.
+-- k                           layers dropped; null where a threshold drops a different number on
+--                             different tasks. k_mean is the mean over the known ones.
+-- MATERIALIZED: it is read more than once, and DuckDB would plan its inputs again for each reader.
 WITH task_rows AS MATERIALIZED (
     SELECT *, CASE WHEN threshold IS NULL THEN k END AS setting FROM task_table
 ),
@@ -32,7 +33,7 @@ tasks AS (
     FROM task_rows
 ),
 
-grid AS (  -- what a full comparison needs, and what of it is complete
+grid AS (  -- the tasks that a full comparison needs, and how many are complete
     SELECT
         settings.*, tasks.task, tasks.stable, tasks.depth, task_rows.k,
         task_rows.n_asked,

@@ -1,16 +1,16 @@
--- task_table: one row per sweep, model, procedure, feed_forward, strategy, K (or threshold) and
--- task: over seeds.
+-- task_table: means over seeds. One row per sweep, model, procedure, feed_forward, strategy, K (or
+-- threshold) and task.
 --
 -- mean, sd           points; sd is the sample standard deviation over seeds, null for one seed.
--- n, n_expected      seeds with a score, seeds asked for: of a search those that it needed, or
---                    needs as far as is known by now. Where n < n_expected the mean is of the
---                    seeds that are there.
+-- n, n_expected      seeds with a score, seeds asked for. A search counts those that it has needed so
+--                    far. If n < n_expected, the mean is over the n seeds with a score.
 -- n_asked            seeds that the sweep lists for this task, at any K of any strategy
--- n_failed, n_deferred, n_impossible, n_pending   why the others are not.
--- change, change_sd  points against K=0 of the same seed, over n_paired seeds that have both.
--- majority           points of the constant answer, where the metric has one.
--- k                  layers dropped; for a threshold what it came to, null while deferred.
--- position           of the first of its cells in the plan: sort by it.
+-- n_failed, n_deferred, n_impossible, n_pending   why the other seeds have no score.
+-- change, change_sd  points against K=0 of the same seed, over the n_paired seeds that have both.
+-- majority           points of always guessing one label (ranking: of a random order), where the
+--                    metric has such a score.
+-- k                  layers dropped; for a threshold the number that it dropped, null while deferred.
+-- position           place of its first cell in the plan: sort by it.
 WITH listed AS (  -- a cell that is listed twice counts once
     SELECT *, count(DISTINCT seed) OVER (
         PARTITION BY sweep, model, procedure, task

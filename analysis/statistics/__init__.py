@@ -1,1 +1,1 @@
-"""How sure the numbers are: intervals, paired tests, the answer with its uncertainty."""
+"""The uncertainty of the numbers: intervals, paired tests, and the 90% set of an answer."""

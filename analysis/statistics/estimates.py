@@ -1,16 +1,16 @@
-"""How sure a mean score is, with two sources of error: the seeds and the rows of the dev set.
+"""The uncertainty of a mean score, from two sources of error: the seeds and the dev rows.
 
-A mean over S seeds on one dev set of n rows misses the mean of all seeds on all texts because
+A mean over S seeds on one dev set of n rows differs from the mean of all seeds on all texts because
 
 - other seeds would give other networks: variance s²/S, where s² is the sample variance of the S
   scores, with S - 1 degrees of freedom;
-- other rows would give other scores. Each network's share of that error is already in s²; the share
-  that all seeds have in common is the mean covariance between two seeds' scores over the rows.
+- other rows would give other scores. Each network's own share of that error is already in s²; the
+  share common to all seeds is the mean covariance between two seeds' scores over the rows.
 
-The half-width of an interval is sqrt(seeds + rows) times a mean of the quantiles of Student's t
-(weight: the seeds' share of the variance) and of the normal distribution (the rows' share):
-Cochran and Cox, *Experimental Designs* (2nd ed. 1957, section 4.14). `docs/statistics.md` has its
-coverage. Arrays in, numbers out; reads no store.
+The half-width of an interval is sqrt(seeds + rows) times a mean of two quantiles: of Student's t
+(weighted by the seeds' share of the variance) and of the normal distribution (the rows' share).
+See Cochran and Cox, *Experimental Designs* (2nd ed. 1957, section 4.14). `docs/statistics.md` has
+its coverage. Takes arrays, returns numbers; reads no store.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _CORRELATIONS = ("pearson", "spearman")
 
 
 class Scores(NamedTuple):
-    """Scores of several networks on the same dev rows, and what these rows leave uncertain."""
+    """Scores of several networks on the same dev rows, and their uncertainty from these rows."""
 
     points: Array  # (networks,)
-    covariance: Array  # (networks, networks) points²; over draws of as many rows
+    covariance: Array  # (networks, networks) points²; over other dev sets of the same size
     floor: float  # points²; see `scores_of`
     rows: int
 
@@ -55,19 +55,19 @@ class Estimate(NamedTuple):
 
 
 def scores_of(metric: str, labels: Array, predicted: Array, points: Array) -> Scores:
-    """`labels` (rows,), `predicted` (rows, networks) or tallies (rows, networks, 2m), `points`
-    (networks,).
+    """Scores and their covariance. `labels` (rows,), `predicted` (rows, networks) or tallies (rows,
+    networks, 2m), `points` (networks,).
 
-    No variance of a score is taken to be below that of two rows (of the rarest class, where classes
-    weigh alike): networks that answer every row rightly, or alike, need not go on so (compare
-    Agresti and Coull 1998; Bonett and Price 2012). Of correlations it may be.
+    The variance of a score is at least that of two rows (of the rarest class, if classes have equal
+    weight): networks that are right on every row, or agree on every row, may not be on other rows
+    (compare Agresti and Coull 1998; Bonett and Price 2012). Correlations have no such floor.
     """
     rows = len(labels)
     if metric == "accuracy":
         right = 100.0 * (predicted == labels[:, None])
         covariance = np.atleast_2d(np.cov(right, rowvar=False, ddof=0)) / max(1, rows - 1)
     else:
-        if metric in UNMERGED:  # then the draws are the same for any networks
+        if metric in UNMERGED:  # the draws do not depend on the networks
             columns = (predicted[:, [i]] for i in range(predicted.shape[1]))
             known = (np.asarray(each, np.float64).tobytes() for each in (labels, *columns))
             of_labels, *of_networks = known
@@ -79,21 +79,22 @@ def scores_of(metric: str, labels: Array, predicted: Array, points: Array) -> Sc
 
 
 def _drawn(metric: str, labels: Array, predicted: Array) -> Array:
-    """(RESAMPLES, networks) points."""
+    """The scores of the resamples: (RESAMPLES, networks) points."""
     patterns = patterns_of(metric, labels, predicted)
     return 100 * resampled_scores(metric, patterns, RESAMPLES, np.random.default_rng(_SEED))
 
 
-@lru_cache(maxsize=512)  # a network is compared with many, and its ranks take long
+@lru_cache(maxsize=512)  # each network is compared with many, and ranking is slow
 def _drawn_alone(metric: str, labels: bytes, predicted: bytes) -> Array:
-    """(RESAMPLES, 1): as `_drawn`, of one network, from (n,) and (n,) or (n, 2m) float64."""
+    """`_drawn` for one network, (RESAMPLES, 1), from (n,) and (n,) or (n, 2m) float64."""
     own = np.frombuffer(labels)
     shape = (len(own), 1, -1) if metric == TALLY else (len(own), 1)
     return _drawn(metric, own, np.frombuffer(predicted).reshape(shape))
 
 
 def _floor(metric: str, labels: Array) -> float:
-    """Points²: what two rows amount to. A row of a rare class moves F1 and MCC by more."""
+    """The smallest variance, in points²: that of two rows. A row of a rare class moves F1 and MCC
+    by more."""
     if metric in _CORRELATIONS:
         return 0.0
     weighty = len(labels)
@@ -105,8 +106,8 @@ def _floor(metric: str, labels: Array) -> float:
 
 
 def combined(scores: Scores, weights: Array) -> Estimate:
-    """`weights` (seeds, networks): of each seed, the combination of networks whose mean over seeds
-    is asked for. One seed: a 1 for its network; a change: also a -1 for K=0."""
+    """The estimate of a mean over seeds. `weights` (seeds, networks): for each seed, how to combine
+    the networks. A score has a 1 for its network; a change also has a -1 for K=0."""
     values = weights @ scores.points
     covariance = weights @ scores.covariance @ weights.T
     seeds = len(values)
@@ -119,7 +120,7 @@ def combined(scores: Scores, weights: Array) -> Estimate:
 
 
 def half_width(estimate: Estimate, tail: float) -> float:
-    """Distance in points that the mean exceeds on one side with a chance of `tail`."""
+    """The distance in points that the mean's error exceeds on one side with probability `tail`."""
     return float(np.sqrt(estimate.seeds + estimate.rows)) * _quantile(estimate, tail)
 
 
@@ -140,7 +141,8 @@ def interval(estimate: Estimate, level: float = LEVEL) -> tuple[float, float]:
 
 
 def two_sided_p(estimate: Estimate) -> float:
-    """One minus the level of the interval that just reaches zero. At least 2e-12."""
+    """The two-sided p of zero: one minus the level of the interval that just reaches zero. At least
+    2e-12."""
     from scipy.optimize import brentq
 
     off = abs(estimate.mean)
@@ -157,16 +159,16 @@ def two_sided_p(estimate: Estimate) -> float:
 
 
 # variances of a change between two networks that score nearly alike
-_APART = 0.10  # share of the rows that one of them gets right and the other wrong
-_ALIKE = 0.02  # of a row: the part of it that all seeds share
-_TRAINING_SD = 0.7  # points: of a change over seeds, beside what the rows bring
+_APART = 0.10  # share of the rows that only one of them gets right
+_ALIKE = 0.02  # variance of a row's change: the part that all seeds share
+_TRAINING_SD = 0.7  # points: sd of a change over seeds, without the part from the rows
 _POWER = 1.645 + 0.842  # a one-sided test at 5% finds it in four of five studies
 
 
 def smallest_loss(rows: float, seeds: int) -> float:
-    """The smallest loss of a pruned network, in points, that a dev set of so many rows and so many
-    seeds are likely to show, for a plan: nothing is known of the task yet. `docs/statistics.md` has
-    the numbers it assumes and where they come from."""
+    """The smallest loss of a pruned network, in points, that this many dev rows and seeds probably
+    show. For a plan: nothing is known about the task yet. `docs/statistics.md` has the assumed
+    numbers and their sources."""
     shared = 100**2 * _ALIKE / rows
     own = _TRAINING_SD**2 + 100**2 * (_APART - _ALIKE) / rows
     return float(_POWER * np.sqrt(shared + own / seeds))

@@ -1,9 +1,9 @@
-"""How sure a mean score is, a change against K=0, and one against a network that was not distilled:
-95% intervals and paired tests.
+"""95% intervals and paired tests: of a mean score, of a change against K=0, and of a change against
+a network that was not distilled.
 
-Over seeds and dev rows where there are two seeds or more; over the rows of the one network where
-there is one, and then nothing is said about other seeds. Without stored answers to the dev rows an
-interval is over the seeds alone. `over` names which. See `estimates`.
+With two or more seeds, an interval accounts for seeds and dev rows. With one seed, it accounts only
+for the rows, and says nothing about other seeds. Without stored answers to the dev rows, it
+accounts only for the seeds. The column `over` says which. See `estimates`.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ INTERVALS = pa.schema(
         ("task", _text),
         ("depth", _int),
         ("metric", _text),
-        ("mean", _float),  # points; over the seeds that are done
-        ("sd", _float),  # sample standard deviation over seeds, null for one
+        ("mean", _float),  # points, over the seeds that are done
+        ("sd", _float),  # sample standard deviation over seeds; null for one seed
         ("n", _int),
         ("n_expected", _int),
         ("low", _float),
         ("high", _float),
-        ("over", _text),  # what the interval accounts for: seeds and rows, rows, seeds, none
+        ("over", _text),  # the interval accounts for: seeds and rows, rows, seeds, none
         ("reason", _text),  # why there is no interval
     ]
 )
@@ -85,7 +85,7 @@ def _row(cells: Sequence[Row], read: Reader) -> dict[str, Any]:
 
 
 def interval_of(seeds: Sequence[Network], read: Reader) -> Interval:
-    """The mean score of one setting's networks, one per seed."""
+    """The interval of the mean score of one setting's networks, one per seed."""
     if not seeds:
         return Interval(None, None, "none", "no score")
     compared = compare(seeds, read)
@@ -118,7 +118,7 @@ class PairedTest(NamedTuple):
 
 
 def paired_test(metric: str, labels: Array, full: Array, pruned: Array) -> PairedTest:
-    """`full` and `pruned` are (rows, seeds) answers, or (rows, seeds, 2m) tallies."""
+    """The change from `full` to `pruned`: (rows, seeds) answers, or (rows, seeds, 2m) tallies."""
     seeds = full.shape[1]
     predicted = np.concatenate([full, pruned], axis=1)
     points = 100 * scores(metric, patterns_of(metric, labels, predicted))
@@ -144,8 +144,8 @@ def _mcnemar(labels: Array, full: Array, pruned: Array) -> tuple[float, int, int
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """p adjusted for the whole family, in the same order (Holm 1979): the i-th smallest of m times
-    m - i + 1, at least what a smaller one has, at most 1."""
+    """The p values adjusted for the whole family, in the same order (Holm 1979): the i-th smallest
+    of m is multiplied by m - i + 1, is never below a smaller one's result, and is at most 1."""
     order = np.argsort(ps, kind="stable")
     adjusted = np.empty(len(ps))
     adjusted[order] = np.maximum.accumulate(np.sort(ps) * np.arange(len(ps), 0, -1))
@@ -168,7 +168,7 @@ TESTS = pa.schema(
         ("high", _float),
         ("p", _float),  # two-sided
         ("p_holm", _float),  # over all different tests of these rows
-        ("n_tests", _int),  # how many these are
+        ("n_tests", _int),  # number of these tests
         ("test", _text),
         ("b", _int),  # examples that only K=0 answers rightly (McNemar)
         ("c", _int),  # that only the pruned network does
@@ -180,7 +180,7 @@ Pair = tuple[Network, Network]
 
 
 class _Tests:
-    """Each different comparison is made once: strategies and sweeps share networks."""
+    """Runs each different comparison once: strategies and sweeps share networks."""
 
     def __init__(self, read: Reader) -> None:
         self._read = read
@@ -212,7 +212,7 @@ class _Tests:
 def significance_rows(
     catalog: Catalog, models: Sequence[str] = (), strategies: Sequence[str] = ()
 ) -> pa.Table:
-    """Rows of TESTS. `p_holm` is of the family that these rows are: ask for less, correct less."""
+    """Rows of TESTS. `p_holm` corrects for all these rows: fewer rows need less correction."""
     tests = _Tests(reader(catalog))
     rows = []
     for group in networks.by_setting(networks.cells(catalog, models, strategies)):
@@ -247,7 +247,7 @@ def _one_seed(cell: Row, tests: _Tests) -> dict[str, Any]:
 
 
 def _over_seeds(cells: Sequence[Row], tests: _Tests) -> Iterator[dict[str, Any]]:
-    """The row of the network itself. None for a single seed: it would say the same again."""
+    """The row over all seeds of a network. No row for a single seed: it would repeat its row."""
     if len(cells) < 2:
         return
     place = {**_place(cells[0]), **_known(cells), "seed": None, "n_seeds": len(cells)}
@@ -261,7 +261,7 @@ def _over_seeds(cells: Sequence[Row], tests: _Tests) -> Iterator[dict[str, Any]]
 
 
 def _known(cells: Sequence[Row]) -> dict[str, Any]:
-    """The metric and the K of a threshold, which are known as soon as one seed is done."""
+    """The metric, and the K of a threshold: they are known as soon as one seed is done."""
     return {
         "k": max((cell["k"] for cell in cells if cell["k"] is not None), default=None),
         "metric": next((cell["metric"] for cell in cells if cell["metric"]), None),
@@ -282,7 +282,7 @@ DISTILLATION = pa.schema(
         ("task", _text),
         ("depth", _int),
         ("metric", _text),
-        ("n", _int),  # seeds that both list, and those of them with a score
+        ("n", _int),  # seeds that both list; then how many of them have a score
         ("n_plain", _int),
         ("n_distilled", _int),
         ("mean_plain", _float),  # points
@@ -295,9 +295,9 @@ DISTILLATION = pa.schema(
         ("b", _int),  # examples that only the plain network answers rightly (McNemar)
         ("c", _int),  # that only the distilled one does
         ("reason", _text),  # why there is no test
-        ("seconds_plain", _float),  # of a trial, mean over seeds
+        ("seconds_plain", _float),  # duration of a trial, mean over seeds
         ("seconds_distilled", _float),
-        ("seconds_logits", _float),  # of the teacher's logits, which all its students share
+        ("seconds_logits", _float),  # time for the teacher's logits, which all its students share
     ]
 )
 _SECONDS = """
@@ -312,9 +312,9 @@ GROUP BY ALL
 def distillation_rows(
     catalog: Catalog, models: Sequence[str] = (), strategies: Sequence[str] = ()
 ) -> pa.Table:
-    """Rows of DISTILLATION: each distilled network beside the plain one, paired by seed; those of
-    one setting together. The plain one is of the same procedure, else of `direct`. A network with
-    a bridge that was not distilled is beside the one without."""
+    """Rows of DISTILLATION, one per setting: the distilled networks against the plain ones, paired
+    by seed. The plain network has the same procedure; if there is none, `direct`. A network with a
+    bridge that was not distilled is compared with the network without a bridge."""
     cells = networks.cells(catalog, models, strategies)
     seconds = {row["trial_id"]: row for row in catalog.query(_SECONDS).to_pylist()}
     listed: dict[tuple[Any, ...], dict[str, list[Row]]] = {}  # by setting and procedure
@@ -332,20 +332,20 @@ def distillation_rows(
 
 
 def _plain(group: Sequence[Row], same: Mapping[str, Sequence[Row]]) -> Sequence[Row]:
-    """The cells that these are compared with; none where the sweep does not list them."""
+    """The cells that `group` is compared with; none if the sweep does not list them."""
     other = " distill " if group[0]["distill"] != "none" else " bridge "
     return same.get(str(group[0]["procedure"]).partition(other)[0]) or same.get("direct", ())
 
 
 def _way(group: Sequence[Row]) -> str:
-    """`logits T=4`; `bridge linear`, of a network that was not distilled; `none`."""
+    """`logits T=4`; `bridge linear` if the network was not distilled; `none`."""
     bridge = str(group[0]["procedure"]).partition(" bridge ")[2]
     distill = str(group[0]["distill"])
     return f"bridge {bridge}" if bridge and distill == "none" else distill
 
 
 def _is_shared(group: Sequence[Row], same: Mapping[str, Sequence[Row]]) -> bool:
-    """Whether it is K=0, and not one that learned from another model."""
+    """Whether the group is K=0, and did not learn from another model."""
     plain = {cell["trial_id"] for cell in _plain(group, same)}
     own = {cell["trial_id"] for cell in group}
     return networks.is_full(group[0]) and (not plain or own <= plain)

@@ -1,28 +1,28 @@
-"""Which numbers of dropped layers can be the answer of `min_layers`: a 90% confidence set.
+"""The 90% confidence set of a `min_layers` answer: the numbers of dropped layers that can be it.
 
 The answer is the largest K whose loss is within the limit. K is in the set if
 
-- its own loss may be within the limit: the one-sided bound at 4.5% says so; and
-- no larger K is surely within it. With a chance of 95.5% none is called so wrongly, however many
-  there are: each of the m that may be is tested at 4% / m, after those that are surely beyond the
-  limit are put aside at 0.5% in all (Romano, Shaikh and Wolf 2014, *A practical two-step method for
-  testing moment inequalities*). A smaller K has more larger ones, so its test is stricter and may
-  let it pass where that of a larger K did not; then that larger K is in the set as well, since it
-  has at least as much for it.
+- its own loss may be within the limit, by a one-sided bound at 4.5%; and
+- no larger K is surely within it. With a probability of 95.5%, no larger K is wrongly called so,
+  however many there are. First, the K surely beyond the limit are set aside, at 0.5% in all. Each
+  of the m others is tested at 4% / m (Romano, Shaikh and Wolf 2014, *A practical two-step method
+  for testing moment inequalities*). A smaller K has more K above it, so its test is stricter and
+  may pass where the test of a larger K does not. Then that larger K is in the set as well, since
+  the evidence for it is at least as good.
 
-Each is wrong about the true answer in 4.5% of studies at most. The last 1% is for approximations,
-so that the set holds the answer in 90%. A K without a score can be the answer, and is in the set
-unless a larger one is surely within: also one that was never asked for, where the strategy has such
-a K and a larger one was. Of what lies beyond the largest K that was asked for, a set says nothing.
+Each condition is wrong about the true answer in at most 4.5% of studies. The last 1% allows for
+approximations, so that the set holds the answer in 90%. A K without a score can be the answer: it
+is in the set unless a larger K is surely within. This includes a K that was never asked for, if the
+strategy has it and a larger K was asked for. A set says nothing about K above those asked for.
 
-The loss is paired by seed and row. Its variance over seeds is in part pooled over other networks
-(`Spreads`), so that one or two seeds give a set as well. A search (`until: min_layers`) has a set
-of its own, from `analysis.adaptive`: see `credible_sets`.
+The loss is paired by seed and row. Its variance over seeds is partly pooled over other networks
+(`Spreads`), so that one or two seeds also give a set. A search (`until: min_layers`) has its own
+set, from `analysis.adaptive`: see `credible_sets`.
 
 Two or three seeds say little about their own spread. Networks of one model and task, trained with
-the same seeds, together say more: what is left of their scores after a mean for each network and
-one for each seed. Only networks within NEAR points of the full model count, since a broken network
-moves by tens of points and says nothing about a healthy one.
+the same seeds, say more together: their scores minus a mean for each network and one for each seed.
+Only networks within NEAR points of the full model count. A broken network moves by tens of points,
+and says nothing about a healthy one.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.select import askable_k
 
 Unit = Literal["points", "percent"]
-_ITSELF = 0.045  # the chance that the answer's own loss is called beyond the limit
-_LARGER = 0.045  # the chance that a larger K is called within it, of which ...
-_ASIDE = 0.005  # ... this is spent on putting aside what is surely beyond
+_ITSELF = 0.045  # probability that the answer's own loss is called beyond the limit
+_LARGER = 0.045  # probability that a larger K is called within it, of which ...
+_ASIDE = 0.005  # ... this part is spent on setting aside the K surely beyond
 
 _CURVE = ("sweep", "model", "procedure", "strategy", "task")
 _AS_THERE = (  # as in min_layers
@@ -65,11 +65,11 @@ SCHEMA = pa.schema(
         ("unit", pa.string()),
         ("depth", pa.int64()),
         *((name, pa.int64()) for name in _AS_THERE),
-        ("credible", pa.list_(pa.int64())),  # K that can be the answer, in 90%; ascending
+        ("credible", pa.list_(pa.int64())),  # the 90% set of K that can be the answer, ascending
         *((name, pa.list_(pa.int64())) for name in ("untried", "tried")),  # as in min_layers
         ("n_seeds", pa.int64()),
         ("n_examples", pa.int64()),
-        ("seed_sd", pa.float64()),  # points: of one network's score over seeds, as it is pooled
+        ("seed_sd", pa.float64()),  # points: pooled sd of one network's score over seeds
         ("seed_sd_from", pa.string()),  # model and task, task, assumed, untrained
         ("reason", pa.string()),  # why there is no set
     ]
@@ -77,16 +77,16 @@ SCHEMA = pa.schema(
 
 
 class Curve(NamedTuple):
-    """The scores of one curve, and which network is of which K and seed."""
+    """The scores of one curve, and the network of each K and seed."""
 
     scores: Scores
     places: Mapping[tuple[int, int], int]  # (K, seed) -> its place in `scores`
-    ks: tuple[int, ...]  # 0 to the largest asked for, ascending; also those without a score
+    ks: tuple[int, ...]  # 0 to the largest asked for, ascending, also without a score
     spread: Spread
 
 
 def with_sets(catalog: Catalog, answers: pa.Table) -> pa.Table:
-    """Rows of SCHEMA: rows of `min_layers`, each with the set of answers that holds in 90%."""
+    """Rows of SCHEMA: rows of `min_layers`, each with the 90% set of its answer."""
     asked = answers.to_pylist()
     cells = networks.cells(catalog, (), ())
     listed, spreads, read = _by_curve(cells), Spreads(cells), reader(catalog)
@@ -104,13 +104,13 @@ def with_sets(catalog: Catalog, answers: pa.Table) -> pa.Table:
 
 
 def _by_curve(cells: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:
-    """As in min_layers."""
+    """Cells grouped by curve, selected as in the view `min_layers`."""
     whole = (cell for cell in cells if cell["feed_forward"] == "none")
     return grouped((cell for cell in whole if cell["state"] != "impossible"), _key)
 
 
 def curve_of(cells: Sequence[Row], spreads: Spreads, read: Reader) -> Curve | str:
-    """The curve made of these cells, or why there is none."""
+    """The curve of these cells, or why there is none."""
     if any(cell["k"] is None for cell in cells):
         return f"{sum(cell['k'] is None for cell in cells)} deferred"
     found = _networks(cells)
@@ -133,7 +133,7 @@ def curve_of(cells: Sequence[Row], spreads: Spreads, read: Reader) -> Curve | st
 
 
 def _networks(cells: Sequence[Row]) -> dict[tuple[int, int], Network]:
-    """By K and seed: each pruned network that is done, and K=0 of its seed."""
+    """By K and seed: each pruned network that is done, and the K=0 of its seed."""
     found: dict[tuple[int, int], Network] = {}
     for cell in cells:
         whole = networks.full(cell)
@@ -145,9 +145,9 @@ def _networks(cells: Sequence[Row]) -> dict[tuple[int, int], Network]:
 
 
 def excess(curve: Curve, delta: float, unit: Unit) -> dict[int, Estimate | None]:
-    """By K above 0: how far its loss lies beyond the limit, in points; None without a pair. A loss
-    in percent of the full model's mean is within delta where (1 - delta/100) of that mean is no
-    more than the score."""
+    """For each K above 0: how far its loss lies beyond the limit, in points; None without a pair. A
+    loss in percent of the full model's mean is within delta if (1 - delta/100) of that mean is at
+    most the score."""
     factor = 1 - delta / 100 if unit == "percent" else 1.0
     limit = 0.0 if unit == "percent" else delta
     found: dict[int, Estimate | None] = {}
@@ -190,7 +190,7 @@ def _row(answer: Row, curve: Curve | str) -> dict[str, Any]:
     if isinstance(curve, str):
         return {**answer, "reason": curve}
     can_be = {*answer_set(excess(curve, answer["delta"], answer["unit"]))}
-    if answer["max_dropped"] is not None:  # percent of a score below zero: only no loss will do
+    if answer["max_dropped"] is not None:  # the rules differ for a score below zero, in percent
         can_be.add(answer["max_dropped"])
     return {
         **answer,
@@ -202,15 +202,15 @@ def _row(answer: Row, curve: Curve | str) -> dict[str, Any]:
 
 
 NEAR = 5.0  # points below the full model
-WEIGHT = 4  # pooled degrees of freedom that count at most beside a network's own
-ASSUMED_SD, _ASSUMED_FREEDOM = 1.0, 2  # points; where no network of the task has two seeds
-OWN = "model and task"  # the source of a pool that has the network itself in it
+WEIGHT = 4  # at most this many pooled degrees of freedom are added to a network's own
+ASSUMED_SD, _ASSUMED_FREEDOM = 1.0, 2  # points; if no network of the task has two seeds
+OWN = "model and task"  # the source of a pool that includes the network itself
 _ROUNDING = 1e-9  # points²
 _SINGULAR = 1e-9  # share of the largest singular value
 
 
 class Spread(NamedTuple):
-    """Spread of one network's score over seeds, without what all networks of a seed share."""
+    """The spread of one network's score over seeds, without the part that all networks share."""
 
     variance: float  # points²
     freedom: int
@@ -226,7 +226,7 @@ class Squares(NamedTuple):
     freedom: int
 
 
-UNTRAINED = "untrained"  # the procedure of networks that no seed plays a part in
+UNTRAINED = "untrained"  # the procedure of networks that do not depend on a seed
 NO_SEED = Spread(0.0, WEIGHT, UNTRAINED)
 ASSUMED = Spread(ASSUMED_SD**2, _ASSUMED_FREEDOM, "assumed")
 
@@ -243,7 +243,7 @@ class Spreads:
             self._by_task.setdefault((task, metric), []).append(squares)
 
     def of(self, model: str, task: str, metric: str) -> Spread:
-        """`metric` as cells name it."""
+        """The pool for a model, task and metric (as cells name it), or the assumed spread."""
         places = (
             (OWN, self._by_model.get((model, task, metric), ())),
             ("task", self._by_task.get((task, metric), ())),
@@ -256,7 +256,7 @@ class Spreads:
 
 
 def spread_of(found: Iterable[Squares], source: str) -> Spread | None:
-    """None where nothing is left over: equal scores are a coincidence of few rows."""
+    """The pooled spread. None if it would be zero: equal scores are a coincidence of few rows."""
     total, freedom = (sum(part) for part in zip((0.0, 0), *found, strict=True))
     if not freedom or total <= _ROUNDING:
         return None
@@ -267,8 +267,8 @@ _Scores = Mapping[tuple[Any, int], float]  # network and seed -> points
 
 
 def _scores(cells: Sequence[Row]) -> dict[tuple[Any, ...], dict[tuple[int, int], float]]:
-    """By model, procedure, task and metric. A network is known by its trials: settings that keep
-    the same layers, and sweeps that share trials, count once."""
+    """Scores by model, procedure, task and metric. Settings that share a trial are one network:
+    settings that keep the same layers, and sweeps that share trials, count once."""
     tables: dict[tuple[Any, ...], dict[tuple[int, int], float]] = {}
     network_of: dict[str, int] = {}  # by trial
     for group in networks.by_setting(cells):
@@ -292,7 +292,7 @@ def _scores(cells: Sequence[Row]) -> dict[tuple[Any, ...], dict[tuple[int, int],
 
 
 def near(scores: _Scores) -> dict[tuple[Any, int], float]:
-    """Those of networks within NEAR points of the best mean."""
+    """The scores of networks within NEAR points of the best mean."""
     points = {
         network: [score for _, score in found]
         for network, found in grouped(scores.items(), lambda item: item[0][0]).items()
@@ -303,14 +303,14 @@ def near(scores: _Scores) -> dict[tuple[Any, int], float]:
 
 
 def left_over(scores: _Scores) -> Squares:
-    """Residuals of a least-squares fit of one mean per network and one per seed. The larger of the
-    two, of which there may be thousands, is eliminated from the normal equations."""
+    """The squared residuals of a least-squares fit of one mean per network and one per seed. The
+    larger group, which may have thousands of means, is eliminated from the normal equations."""
     if not scores:
         return Squares(0.0, 0)
     few, many = sorted((_numbered(name[part] for name in scores) for part in (0, 1)), key=max)
     points = np.array(list(scores.values()))
     counts = np.zeros((max(few) + 1, max(many) + 1))
-    counts[few, many] = 1  # a network has one score of a seed
+    counts[few, many] = 1  # a network has one score per seed
     of_each = counts.sum(axis=0)
 
     def centred(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -325,16 +325,16 @@ def left_over(scores: _Scores) -> Squares:
 
 
 def _numbered(names: Iterable[Any]) -> list[int]:
-    """Each name as a number from 0."""
+    """A number from 0 for each different name."""
     known: dict[Any, int] = {}
     return [known.setdefault(name, len(known)) for name in names]
 
 
 def moderated(change: Estimate, seeds: int, spread: Spread) -> Estimate:
-    """A change against the full model whose variance over seeds is its own together with the pooled
-    one (twice that of one network), which counts as up to WEIGHT more seeds: the posterior mean of
-    the variance in Smyth 2004, *Linear models and empirical Bayes methods*, section 3. What the
-    change itself brought into the pool does not count again."""
+    """A change against the full model, with a variance over seeds that combines its own with the
+    pooled one (twice that of one network). The pool counts as up to WEIGHT more seeds. This is the
+    posterior mean of the variance in Smyth 2004, *Linear models and empirical Bayes methods*,
+    section 3. The change's own part of the pool does not count twice."""
     own = seeds - 1
     others = spread.freedom - own if spread.source == OWN else spread.freedom
     extra = min(max(others, 0), WEIGHT)
@@ -353,8 +353,8 @@ ORDER BY ALL
 
 
 def credible_sets(catalog: Catalog, answers: Iterable[Row]) -> list[list[int] | None]:
-    """For each row of `min_layers` the K that can be the answer in 90%, ascending; None where it is
-    of no search, or nothing was run of it that could be compared."""
+    """For each row of `min_layers`, the 90% set of K that can be the answer, ascending; None if the
+    row belongs to no search, or if the search has no run to compare."""
     curves = _curves(catalog)
     return [_credible(curves.get(_key(answer)), answer) for answer in answers]
 

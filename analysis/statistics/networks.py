@@ -1,7 +1,7 @@
-"""The cells that statistics are made of, each with its network, and the networks' dev answers.
+"""Reads the cells for statistics, each with its network, and the networks' answers to the dev rows.
 
-Reads the main dev split only: the first, which `score` is of. Answers are matched by the number of
-the example, never by the order of rows. Networks that can't be compared give a reason instead.
+Reads only the main dev split: the first, on which `score` is measured. Answers are matched by the
+number of the example, never by the order of rows. Networks that can't be compared give a reason.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from lp_sweep.analysis.rows import Row, grouped
 from lp_sweep.analysis.statistics.resampling import METRICS, TALLY, patterns_of, scores
 from lp_sweep.storage.catalog import Catalog
 
-# a cell that is listed twice counts once, as in task_table; K=0 is shared by all strategies. What
-# a search did not need is none of them.
+# a cell that is listed twice counts once, as in task_table; all strategies share K=0. Leaves out
+# cells that a search did not need.
 _CELLS = """
 WITH networks AS (
     SELECT trial_id, metric, score, coalesce(epoch_metrics[1].split, 'validation') AS split
@@ -50,24 +50,24 @@ ORDER BY sweep, cell
 
 
 def cells(catalog: Catalog, models: Sequence[str], strategies: Sequence[str]) -> list[Row]:
-    """One row per cell, in the order of the plan; none named: all models, all strategies."""
+    """One row per cell, in the order of the plan. No name: all models, all strategies."""
     wanted = {"models": list(models), "strategies": list(strategies)}
     rows: list[Row] = catalog.query(_CELLS, wanted).to_pylist()
     return rows
 
 
 def is_full(cell: Row) -> bool:
-    """Is it K=0: the cell of a network with all its layers, and their feed-forwards?"""
+    """Whether the cell is K=0: a network with all its layers and their feed-forwards."""
     return bool(cell["n_kept"] == cell["depth"] and cell["feed_forward"] == "none")
 
 
 def own(cell: Row) -> Network:
-    """The network of a cell that is done."""
+    """The network of a finished cell."""
     return Network(cell["trial_id"], cell["own_metric"], cell["split"], cell["score"])
 
 
 def full(cell: Row) -> Network | None:
-    """That of K=0 of the same seed, if it is done."""
+    """The network of K=0 of the same seed, if it is done."""
     if cell["full_trial_id"] is None:
         return None
     place = (cell["full_trial_id"], cell["full_metric"], cell["full_split"])
@@ -75,7 +75,7 @@ def full(cell: Row) -> Network | None:
 
 
 def setting(cell: Row) -> tuple[Any, ...]:
-    """All that makes a cell but its seed; the k of a threshold is a result, not a setting."""
+    """All keys of a cell except its seed. The k of a threshold is a result, not a setting."""
     fixed = cell["k"] if cell["threshold"] is None else None
     place = (cell["sweep"], cell["model"], cell["procedure"], cell["feed_forward"])
     return (*place, cell["strategy"], fixed, cell["threshold"], cell["task"])
@@ -88,29 +88,29 @@ def by_setting(rows: Sequence[Row]) -> list[list[Row]]:
 
 Array = npt.NDArray[Any]
 _KEPT_IN_MEMORY = 128  # networks; 0.8 MB each on QQP
-_SAME_SCORE = 1e-4  # points; a score is made of the very same numbers
+_SAME_SCORE = 1e-4  # points: a recorded score comes from the same numbers
 
 
 class Network(NamedTuple):
-    """A trial that is done, as far as statistics need it."""
+    """A finished trial: the part that statistics need."""
 
     trial_id: str
     metric: str
-    split: str  # the main one
+    split: str  # the main dev split
     score: float | None  # points
 
 
 class Answers(NamedTuple):
     examples: Array  # (n,) ascending
     labels: Array
-    predicted: Array  # (n,), or of a metric that is a ratio of sums the tallies (n, 2m)
-    score: float | None  # points, of these answers; None where there is none
+    predicted: Array  # (n,); for a metric that is a ratio of sums, tallies (n, 2m)
+    score: float | None  # points, from these answers; None if it can't be computed
 
 
 class Compared(NamedTuple):
     """Several networks' answers to the same examples, or the reason why there are none."""
 
-    metric: str  # of `resampling`
+    metric: str  # a metric of `resampling`
     labels: Array  # (n,)
     predicted: Array  # (n, networks), or (n, networks, 2m)
     reason: str | None = None
@@ -120,11 +120,11 @@ Reader = Callable[[Network], Answers]
 
 
 def reader(catalog: Catalog) -> Reader:
-    """Reads a network's answers once for all its comparisons, as long as memory is kept for it."""
+    """A function that reads a network's answers, and caches those of the last few networks."""
     return lru_cache(maxsize=_KEPT_IN_MEMORY)(partial(_read, catalog))
 
 
-# grouped: a copied file counts once. The class that f1 scores, where the task names it, becomes 1
+# GROUP BY counts a copied file once. The class that f1 scores, if the task names it, becomes 1
 _ANSWERS = """
 WITH positive AS (SELECT any_value(positive_label) AS p FROM trials WHERE trial_id = $trial)
 SELECT
@@ -153,7 +153,7 @@ def answers_of(
     predicted: Array,
     tallies: Sequence[Sequence[float] | None] = (),
 ) -> Answers:
-    """(n,) each, ascending by example. With tallies the rest says nothing more."""
+    """Answers from (n,) arrays, ascending by example. Tallies replace labels and predictions."""
     if len(tallies) and tallies[0] is not None:
         metric, labels, predicted = TALLY, np.zeros(len(examples)), np.array(tallies, np.float64)
     score = None
@@ -165,7 +165,7 @@ def answers_of(
 
 
 def compare(networks: Sequence[Network], read: Reader) -> Compared:
-    """Their answers side by side, in the order of the examples."""
+    """The networks' answers side by side, in the order of the examples."""
     answers = [read(network) for network in networks]
     reason = _why_not(networks, answers)
     metric = networks[0].metric
@@ -194,13 +194,13 @@ def _why_not(networks: Sequence[Network], answers: Sequence[Answers]) -> str | N
 
 def _unusable(network: Network, answer: Answers) -> str | None:
     if network.score is None:
-        return "a score is no number"
+        return "a score is not a number"
     if not len(answer.examples):
         return "no predictions"
     if network.metric not in METRICS and answer.predicted.ndim == 1:
-        return f"{network.metric} is no sum over rows"
+        return f"{network.metric} is not a sum over rows"
     if answer.score is None:
-        return "a prediction is no number"
+        return "a prediction is not a number"
     if abs(answer.score - network.score) > _SAME_SCORE:
-        return "predictions do not give the score"
+        return "the stored predictions give a different score"
     return None

@@ -1,13 +1,13 @@
-"""Metrics of thousands of resamples at once. Arrays in, arrays out; reads no store.
+"""Computes metrics of thousands of resamples at once. Takes and returns arrays; reads no store.
 
-To draw n examples with replacement is to draw how often each occurs: a multinomial. Examples on
-which every network says the same are one *pattern*, so only patterns are drawn: a few thousand
-instead of the 40,430 examples of QQP, with the same distribution. Each metric here equals that of
-scikit-learn or scipy on the drawn examples (`tests/analysis/test_resampling.py` holds it to that);
-f1_score called 10,000 times would take a minute and a half for one network on QQP.
+Drawing n examples with replacement means drawing how often each occurs: a multinomial. Examples
+that are equal to the metric for every network form one *pattern*. Only patterns are drawn: a few
+thousand instead of the 40,430 examples of QQP, with the same distribution. Each metric here
+equals that of scikit-learn or scipy on the drawn examples, as `tests/analysis/test_resampling.py`
+checks. Calling f1_score 10,000 times would take a minute and a half for one network on QQP.
 
-A metric that is a ratio of sums over the examples needs no function of its own: each example brings
-what it adds to the sums, its *tally*.
+A metric that is a ratio of sums over the examples needs no function of its own: each example has a
+*tally*, which is what it adds to the sums.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-_CHUNK_BYTES = 32 * 2**20  # of weights held at a time
+_CHUNK_BYTES = 32 * 2**20  # weights in memory at a time
 TALLY = "tally"  # the metric of networks whose predictions are tallies
-UNMERGED = ("pearson", "spearman", TALLY)  # their examples are all patterns of their own
-_NO_SPREAD = 1e-10  # of the square sum: a spread below it is rounding, of a constant
+UNMERGED = ("pearson", "spearman", TALLY)  # each example is its own pattern
+_NO_SPREAD = 1e-10  # share of the square sum: a smaller spread is rounding of a constant
 
 
 class Patterns(NamedTuple):
-    """Examples that all networks answer alike, merged."""
+    """Merged examples: one row for all examples of a pattern."""
 
     labels: Array  # (patterns,)
     predicted: Array  # (patterns, networks); tallies (patterns, networks, 2m)
@@ -34,11 +34,11 @@ class Patterns(NamedTuple):
 
 
 def patterns_of(metric: str, labels: Array, predicted: Array) -> Patterns:
-    """Takes (examples,) labels and (examples, networks) predictions. Correlations and tallies merge
-    nothing."""
+    """Merge examples. Takes (examples,) labels and (examples, networks) predictions. Correlations
+    and tallies merge nothing."""
     if metric in UNMERGED:
         return Patterns(labels, predicted, np.ones(len(labels), np.int64))
-    if metric == "accuracy":  # right or wrong is all that counts: fewer patterns
+    if metric == "accuracy":  # only right or wrong counts: fewer patterns
         labels, predicted = np.ones(len(labels)), predicted == labels[:, None]
     rows = np.column_stack([labels, predicted]).astype(np.int32)
     unique, counts = np.unique(rows, axis=0, return_counts=True)
@@ -46,7 +46,7 @@ def patterns_of(metric: str, labels: Array, predicted: Array) -> Patterns:
 
 
 def scores(metric: str, patterns: Patterns) -> Array:
-    """(networks,) shares: the metric of the examples as they are."""
+    """(networks,) shares: the metric on the original examples."""
     shares: Array = metric_of(metric)(patterns.counts[None].astype(np.float64), *patterns[:2])
     return np.asarray(shares[0])
 
@@ -54,7 +54,8 @@ def scores(metric: str, patterns: Patterns) -> Array:
 def resampled_scores(
     metric: str, patterns: Patterns, resamples: int, rng: np.random.Generator
 ) -> Array:
-    """(resamples, networks) shares: examples drawn with replacement, the same for all networks."""
+    """(resamples, networks) shares: the metric on examples drawn with replacement, the same draw
+    for all networks."""
     parts = [
         metric_of(metric)(weights, patterns.labels, patterns.predicted)
         for weights in _weights(patterns.counts, resamples, rng)
@@ -63,7 +64,8 @@ def resampled_scores(
 
 
 def _weights(counts: Array, resamples: int, rng: np.random.Generator) -> Iterator[Array]:
-    """(up to `resamples`, patterns): how often each occurs. In chunks, to bound the memory."""
+    """Chunks of (up to `resamples`, patterns): how often each pattern occurs. Chunks bound the
+    memory."""
     chunk = max(1, _CHUNK_BYTES // (8 * len(counts)))
     for start in range(0, resamples, chunk):
         yield _draw(counts, min(chunk, resamples - start), rng).astype(np.float64)
@@ -82,13 +84,13 @@ def metric_of(name: str) -> Metric:
     return _tallied if name == TALLY else METRICS[name]
 
 
-# Each takes (resamples, patterns) weights, (patterns,) labels and (patterns, networks) predictions
-# and gives (resamples, networks).
+# Each takes (resamples, patterns) weights, (patterns,) labels and (patterns, networks) predictions,
+# and returns (resamples, networks).
 Metric = Callable[[Array, Array, Array], Array]
 
 
 def _tallied(weights: Array, labels: Array, tallies: Array) -> Array:
-    """The mean of part / whole over m pairs of sums, those whose whole is 0 left out. `tallies`
+    """The mean of part / whole over m pairs of sums, without pairs whose whole is 0. `tallies`
     (patterns, networks, 2m)."""
     sums = np.tensordot(weights, tallies, axes=1)  # (resamples, networks, 2m)
     part, whole = sums[..., ::2], sums[..., 1::2]
@@ -113,7 +115,7 @@ def _count(weights: Array, labels: Array, predicted: Array, label: float) -> _Cl
 
 
 def _share(part: Array, whole: Array) -> Array:
-    """part / whole, 0 where there is no whole."""
+    """part / whole; 0 where whole is 0."""
     return np.divide(part, whole, out=np.zeros(np.shape(part)), where=whole > 0)
 
 
@@ -123,7 +125,7 @@ def _f1(weights: Array, labels: Array, predicted: Array) -> Array:
 
 
 def _macro_f1(weights: Array, labels: Array, predicted: Array) -> Array:
-    """Over the classes that occur in the resample, among labels or predictions."""
+    """The mean F1 over the classes that occur in the resample, as labels or predictions."""
     total = np.zeros((len(weights), predicted.shape[1]))
     classes = np.zeros_like(total)
     for label in np.unique([*labels, *predicted.ravel()]):
@@ -154,7 +156,7 @@ def _pearson(weights: Array, labels: Array, predicted: Array) -> Array:
 
 
 def _spearman(weights: Array, labels: Array, predicted: Array) -> Array:
-    """Pearson of the ranks, which differ in every resample."""
+    """Pearson correlation of the ranks, which differ in every resample."""
     n = weights.sum(axis=1, keepdims=True)
     middle = (n + 1) / 2
     y = _ranks(weights, labels) - middle
@@ -167,7 +169,7 @@ def _spearman(weights: Array, labels: Array, predicted: Array) -> Array:
 
 
 def _ranks(weights: Array, values: Array) -> Array:
-    """(resamples, examples): the rank of each value in each resample, ties at their mean rank."""
+    """(resamples, examples): the rank of each value in each resample; ties get their mean rank."""
     order = np.argsort(values, kind="stable")
     starts = np.flatnonzero(np.diff(values[order], prepend=np.nan) != 0)
     occurs = np.add.reduceat(weights[:, order], starts, axis=1)
@@ -178,8 +180,8 @@ def _ranks(weights: Array, values: Array) -> Array:
 
 
 def _correlation(n: Array, x: Array, y: Array, xx: Array, yy: Array, xy: Array) -> Array:
-    """From the number of examples and the sums over them; 0 where either side is constant, as in
-    `trials.train.metrics`."""
+    """The correlation from the number of examples and the sums over them; 0 if either side is
+    constant, as in `trials.train.metrics`."""
     spread_x, spread_y = xx - x**2 / n, yy - y**2 / n
     varies = (spread_x > _NO_SPREAD * xx) & (spread_y > _NO_SPREAD * yy)
     scale = np.sqrt(np.where(varies, spread_x * spread_y, 1))

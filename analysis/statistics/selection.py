@@ -1,18 +1,18 @@
-"""How optimistic the score of a network is that was chosen on the dev set it is scored on.
+"""Estimates how optimistic a score is if the network was chosen on the same dev set.
 
-The best of several networks is partly the luckiest one on these rows. Cross-fitting estimates how
-much of its score is luck: the rows are split at random into `FOLDS` parts; the network is chosen on
-all parts but one, by the rule of `export --best`, and scored on the part that is left. The optimism
-is its score on the rows it was chosen on minus its score on the rows left out, averaged over the
-parts and over `REPEATS` splits (Efron, Tibshirani 1993, *An Introduction to the Bootstrap*, 17).
-Luck is larger on fewer rows, as one over the root of their number, so it is scaled to all rows.
-There are three parts: with ten the estimate varies twice as much from one dev set to the next.
+The best of several networks is partly the luckiest on these rows. Cross-fitting estimates how much
+of its score is luck. The rows are split at random into `FOLDS` parts. The network is chosen on all
+parts but one, by the rule of `export --best`, and scored on the part left out. The optimism is its
+score on the rows it was chosen on minus its score on the rows left out, averaged over the parts and
+over `REPEATS` splits (Efron, Tibshirani 1993, *An Introduction to the Bootstrap*, 17). Luck is
+proportional to one over the root of the number of rows, so it is scaled to all rows. There are
+three parts: with ten, the estimate varies twice as much from one dev set to the next.
 
-A metric that is no mean over rows (F1, correlations) is itself a little lower on few rows. So the
-same difference of the network that is chosen on all rows, which no split chooses, is subtracted;
-for accuracy it is zero.
+A metric that is not a mean over rows (F1, correlations) is itself a little lower on few rows. So
+the same difference is subtracted for the network chosen on all rows, which no split chooses; for
+accuracy it is zero.
 
-Only rows are drawn again, not seeds: the network that is exported has the weights it has.
+Only rows are drawn again, not seeds: the exported network has fixed weights.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _SLACK = 1e-9  # float noise, as in min_layers.sql
 _SEED = 0
 _FEWEST = 30  # dev rows
 _TOGETHER = 10  # splits scored at a time: 20 MB of weights on QQP
-_NONE = 0.05  # points: less is no luck worth a number
+_NONE = 0.05  # points: less luck is not worth a number
 
-# two thresholds may have chosen one network
+# min(trial_id): two thresholds may have chosen the same network
 _CANDIDATES = """
 SELECT procedure, strategy, coalesce(k, 0) AS k, seed, n_kept = depth AS is_full, full_trial_id,
     min(trial_id) AS trial_id, any_value(metric) AS metric, any_value(score) AS score,
@@ -51,7 +51,7 @@ ORDER BY position
 
 
 class Place(NamedTuple):
-    """Among which networks it was chosen. `strategy`: only of this one, and all layers."""
+    """The networks among which it was chosen. `strategy`: only those of this strategy, and K=0."""
 
     sweep: str
     model: str
@@ -60,7 +60,7 @@ class Place(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A K of a strategy: the columns of its networks, and of K=0 of the same seeds."""
+    """A K of a strategy: the columns of its networks, and those of K=0 of the same seeds."""
 
     k: int
     own: tuple[int, ...]
@@ -68,7 +68,7 @@ class Candidate(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """Means over seeds, in points, of each candidate and of K=0 of the same seeds."""
+    """Means over seeds, in points: of each candidate, and of K=0 of the same seeds."""
 
     own: Array  # (splits, candidates)
     full: Array
@@ -79,7 +79,7 @@ class Scores(NamedTuple):
 
 
 class Splits(NamedTuple):
-    """Scores on all rows (one split), on the rows to choose on, and on the rows left out."""
+    """Scores on all rows (as one split), on the rows to choose on, and on the rows left out."""
 
     ks: Array  # (candidates,)
     whole: Scores
@@ -90,17 +90,17 @@ class Splits(NamedTuple):
 
 
 class Optimism(NamedTuple):
-    """In points: how much lower the score, and how much larger the loss, is to be expected."""
+    """How much lower a score and how much larger a loss to expect on other rows, in points."""
 
     score: float
     loss: float
     rows: int
     strategies: int
-    networks: int  # that it was chosen from, each K of a strategy as one
+    networks: int  # to choose from; each K of a strategy counts as one
 
 
 def load(catalog: Catalog, place: Place, read: Reader) -> Splits | str | None:
-    """Or why there is nothing to estimate; None where there was nothing to choose from."""
+    """The splits, or why there is nothing to estimate; None if there was nothing to choose from."""
     rows = catalog.query(_CANDIDATES, place._asdict()).to_pylist()
     networks: dict[str, int] = {}  # columns by trial
     for row in rows:
@@ -123,7 +123,7 @@ def _network(row: Row) -> Network:
 
 
 def _candidates(rows: Iterable[Row], columns: Mapping[str, int]) -> list[Candidate]:
-    """In the order of the plan; networks that several strategies list count once."""
+    """The candidates in the order of the plan; networks that several strategies list count once."""
     groups: dict[tuple[Any, ...], dict[int, tuple[int, int]]] = {}
     for row in rows:
         full = columns.get(row["full_trial_id"])
@@ -147,7 +147,7 @@ def split(
     strategies: int,
     repeats: int = REPEATS,
 ) -> Splits:
-    """`labels` (n,); `predicted` (n, networks)."""
+    """Score the candidates on random splits. `labels` (n,); `predicted` (n, networks)."""
     rng = np.random.default_rng(_SEED)
     n = len(labels)
     weights = [np.ones((1, n))]
@@ -175,7 +175,8 @@ def _scores(points: Array, candidates: Sequence[Candidate]) -> Scores:
 
 
 def optimism(splits: Splits, within: float, unit: str) -> Optimism:
-    """Chooses the smallest network within a loss: the largest K, then the best mean score."""
+    """The optimism of choosing the smallest network within a loss: the largest K, then the best
+    mean score."""
     [always] = _chosen(splits.ks, splits.whole, within, unit)
     chosen = _chosen(splits.ks, splits.inside, within, unit)
     each = np.arange(len(chosen))
@@ -195,7 +196,7 @@ def optimism(splits: Splits, within: float, unit: str) -> Optimism:
 
 
 def _chosen(ks: Array, scores: Scores, within: float, unit: str) -> Array:
-    """(splits,) the candidate that `export --best` would take."""
+    """(splits,): the candidate that `export --best` would choose."""
     allowed = within * (scores.full / 100 if unit == "percent" else 1.0)
     holds = (scores.losses <= allowed + _SLACK) | (ks == 0)
     most = np.where(holds, ks, -1).max(axis=1, keepdims=True)
@@ -203,13 +204,13 @@ def _chosen(ks: Array, scores: Scores, within: float, unit: str) -> Array:
 
 
 def sentence(found: Splits | str | None, within: float, unit: str) -> str:
-    """For a reader; "" where there was nothing to choose from."""
+    """The optimism in a sentence; "" if there was nothing to choose from."""
     if found is None:
         return ""
     if isinstance(found, str):
         return (
-            "It was chosen on the dev set that it is scored on, and so its score is optimistic. "
-            f"By how much can't be estimated: {found}."
+            "It was chosen on the same dev set, so its score is optimistic. By how much can't be "
+            f"estimated: {found}."
         )
     luck = optimism(found, within, unit)
     among = f"{luck.strategies} strategies" if luck.strategies > 1 else "one strategy"

@@ -1,7 +1,9 @@
-"""Make `quickstart/model/` and `quickstart/data/` again: `python -m benchmarks.toy_language.build`.
+"""Makes `quickstart/model/` and `quickstart/data/` again.
 
-Everything is generated and seeded; nothing is downloaded. Takes 6 minutes of CPU time on one
-thread, a second with `--data-only`, which leaves the model alone.
+    python -m benchmarks.toy_language.build [--data-only]
+
+Everything is generated and seeded; nothing is downloaded. It takes 6 minutes of CPU time on one
+thread. With `--data-only`, it takes a second and does not change the model.
 """
 
 from __future__ import annotations
@@ -25,14 +27,14 @@ QUICKSTART = Path(__file__).resolve().parents[2] / "quickstart"
 THREADS = 1
 DATA_SEED = 20
 N_TRAIN, N_VALIDATION = 1200, 600
-# 12 layers as bert-base has, so that the papers' K mean the same here; everything else is small.
+# 12 layers, as in bert-base, so that a paper's K means the same here; everything else is small.
 SHAPE = {
     "hidden_size": 64,
     "num_attention_heads": 4,
     "intermediate_size": 128,
     "max_position_embeddings": 64,
     "initializer_range": 0.1,
-    # So few parameters underfit; dropout only slows them down.
+    # A network with so few parameters underfits; dropout only slows it down.
     "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0,
 }
@@ -41,7 +43,7 @@ RECIPE = Recipe(
     stages=(
         Stage(sources=(1, 2, 3), steps=2000, lr=2e-3),
         Stage(sources=(1, 1, 2, 2, 3, 3), steps=1200, lr=1.5e-3),
-        # Most copies at the top: there layers refine, as in large encoders, and can be spared.
+        # Most copies are at the top. There layers only refine, as in large encoders, and can go.
         Stage(sources=(1, 2, 3, 4, 5, 5, 5, 6, 6, 6, 6, 6), steps=800, lr=1e-3),
     ),
     batch_size=128,
@@ -73,7 +75,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def write_data(folder: Path) -> None:
-    """`<task>/{train,validation}.parquet`; class names travel in the schema."""
+    """Write `<task>/{train,validation}.parquet`, with the class names in the schema."""
     for task in grammar.ROWS:
         parts = grammar.task_rows(task, DATA_SEED, N_TRAIN, N_VALIDATION)
         (folder / task).mkdir(parents=True, exist_ok=True)
@@ -82,7 +84,7 @@ def write_data(folder: Path) -> None:
 
 
 def to_table(task: str, rows: list[grammar.Row]) -> pa.Table:
-    """Text columns, and `label` as int64 with class names or as float32."""
+    """A table with text columns, and `label` as int64 with class names or as float32."""
     from datasets import ClassLabel, Features, Value
 
     classes = grammar.CLASSES[task]
@@ -108,7 +110,7 @@ def write_model(folder: Path) -> None:
     text = grammar.passages(RECIPE.seed, held_out())
     model = pretrain(config, tokenizer, text, RECIPE)
     model.bert.save_pretrained(folder)
-    (folder / "model.safetensors").chmod(0o644)  # written as 0600: a package's files are for all
+    (folder / "model.safetensors").chmod(0o644)  # 0600 before; a package's files are for everybody
     tokenizer.save_pretrained(folder)
 
 

@@ -15,15 +15,15 @@ from benchmarks.toy_language import lexicon, reviews, scenes
 Row = dict[str, str | int | float]
 Text = tuple[str, ...]
 
-# The word that may open the second sentence of a pre-training pair. Guessing it when it is masked
-# needs the relation of the two sentences; the scenes of the tasks' own rows never contain one.
+# Words that may open the second sentence of a pre-training pair. To guess one when it is masked, a
+# model must know how the two sentences are related. The tasks' own rows never contain one.
 CONNECTIVES = {"entailment": "so", "neutral": "perhaps", "contradiction": "instead"}
 # Shares of plain, negated, reported and two-clause reviews.
 DEPTHS = (0, 0, 0, 1, 1, 1, 2, 2, 3, 3)
 
 
 class Passage(NamedTuple):
-    """One line of pre-training text. `second` is None where a sentence stands alone."""
+    """One line of pre-training text. `second` is None for a single sentence."""
 
     first: str
     second: str | None
@@ -59,7 +59,7 @@ def similarity_row(rng: Random) -> Row:
 
 
 def _scene_pair(rng: Random) -> tuple[scenes.Scene, scenes.Scene]:
-    """Premise and hypothesis, each relation equally likely; three rows in five speak of "the"."""
+    """Premise and hypothesis; each relation is equally likely. Three rows in five use "the"."""
     wanted = rng.choice(scenes.ENTAILMENT)
     plain = rng.random() < 0.6
     while True:
@@ -96,7 +96,7 @@ class Split(NamedTuple):
 
 
 def task_rows(task: str, seed: int, n_train: int, n_validation: int) -> Split:
-    """The task's rows for this seed; the classes of a part differ by at most one row."""
+    """The task's rows for this seed. In each part, class sizes differ by at most one row."""
     rng = Random(f"{task}/{seed}")
     seen: set[Text] = set()
     parts = [_draw(task, rng, n, seen) for n in (n_train, n_validation)]
@@ -128,10 +128,9 @@ def _draw(task: str, rng: Random, n_rows: int, seen: set[Text]) -> list[Row]:
 
 
 def passages(seed: int, held_out: frozenset[Text] = frozenset()) -> Iterator[Passage]:
-    """Endless text without labels: pairs of sentences, and one in twenty alone.
+    """Endless text without labels: pairs of sentences, and one single sentence in twenty passages.
 
-    Passages that would contain a text of `held_out` (see `texts`), telling words aside, are left
-    out.
+    Passages that contain a text of `held_out` (see `texts`), ignoring telling words, are left out.
     """
     rng = Random(f"passages/{seed}")
     telling = frozenset(telling_words())
@@ -144,7 +143,7 @@ def passages(seed: int, held_out: frozenset[Text] = frozenset()) -> Iterator[Pas
             continue
         if rng.random() < 0.05:
             yield Passage(first, None)
-        else:  # the relation is named in most pairs
+        else:  # most pairs name the relation
             named = relation and rng.random() < 0.85
             yield Passage(first, f"{relation} {second}" if named else second)
 
@@ -166,12 +165,12 @@ def _similarity_pair(rng: Random) -> tuple[str, str, str]:
 
 
 def telling_words() -> list[str]:
-    """The words of a second sentence that can be guessed from nothing but the first's meaning."""
+    """The words of a second sentence that can be guessed only from the meaning of the first."""
     return [*CONNECTIVES.values(), *scenes.PARTICLES.values(), *lexicon.PRAISE, *lexicon.BLAME]
 
 
 def vocabulary() -> list[str]:
-    """Every word that any sentence can hold, in a fixed order."""
+    """Every word that a sentence can contain, in a fixed order."""
     fixed = " ".join(
         [
             *scenes.QUANTIFIERS,

@@ -1,8 +1,8 @@
 """The words of the toy language, as trees of concepts. Data only: no rules, no randomness.
 
-A tree maps a concept to its parent ("dog" -> "pet" -> "animal"). A concept may have several
-surface words ("dog", "hound"): they mean the same to every rule, so only pre-training text or
-many labelled rows can teach that they do.
+A tree maps a concept to its parent ("dog" -> "pet" -> "animal"). A concept may have several surface
+words ("dog", "hound"). All rules treat them alike, so only pre-training text or many labelled rows
+can teach that they mean the same.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ Tree = dict[str, str | None]
 
 
 def _tree(branches: dict[str, tuple[str, ...]]) -> Tree:
-    """Child -> parent from parent -> children; whoever is nobody's child is a root (None)."""
+    """Turns parent -> children into child -> parent; the parent of a root is None."""
     parents: Tree = dict.fromkeys(branches)
     for parent, children in branches.items():
         parents.update(dict.fromkeys(children, parent))
@@ -84,13 +84,13 @@ BLAME = ("hated", "disliked", "regretted", "avoided")
 
 
 def leaves(tree: Tree) -> tuple[str, ...]:
-    """The most specific concepts, in the order in which they are written above."""
+    """The most specific concepts, in the order above."""
     parents = set(tree.values())
     return tuple(concept for concept in tree if concept not in parents)
 
 
 def is_under(tree: Tree, concept: str | None, ancestor: str | None) -> bool:
-    """True when `concept` is `ancestor` or lies below it; None, "anything", is above all."""
+    """Whether `concept` is `ancestor` or below it; None, "anything", is above all concepts."""
     while concept != ancestor and concept is not None:
         concept = tree[concept]
     return concept == ancestor

@@ -1,7 +1,7 @@
-"""Pre-train a small BERT by masked language modelling, growing it as it learns. CPU, seeded.
+"""Pre-trains a small BERT by masked language modelling, and grows it during training. CPU, seeded.
 
-A 12-layer post-norm network of this size hardly starts to learn in minutes; a 3-layer one does.
-So each stage begins with copies of the last one's layers. Knows nothing of the tasks: text only.
+A 12-layer post-norm network of this size hardly starts to learn in minutes, but a 3-layer one does.
+So each stage begins with copies of the previous stage's layers. It sees only text, no task.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ IGNORED = -100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """`steps` batches with one layer per entry of `sources`: the layer (from 1) it starts as a
-    copy of in the last stage's network. In the first stage all start at random.
+    """A stage of `steps` batches. The network has one layer per entry of `sources`, which is the
+    layer (from 1) of the previous stage's network that it copies. In the first stage, all layers
+    start at random.
     """
 
     sources: tuple[int, ...]
@@ -34,7 +35,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How to pre-train. Every stage warms up linearly; the last one decays linearly to zero."""
+    """How to pre-train. Every stage warms up linearly; the last stage decays linearly to zero."""
 
     seed: int
     stages: tuple[Stage, ...]
@@ -42,7 +43,7 @@ class Recipe:
     warmup_steps: int
     weight_decay: float
     mask_rate: float
-    # A second sentence's words that only the first can tell are masked more often than others.
+    # Words that can be guessed only from the first sentence are masked more often than others.
     telling_mask_rate: float
 
 
@@ -69,7 +70,7 @@ def pretrain(
 def copy_layers(
     small: BertForPreTraining, large: BertForPreTraining, sources: tuple[int, ...]
 ) -> None:
-    """Start `large` as `small`, its layers being copies of those (from 1) in `sources`."""
+    """Copy the weights of `small` into `large`; its layers copy those (from 1) in `sources`."""
     weights = small.state_dict()
     grown = {name: weight for name, weight in weights.items() if ".layer." not in name}
     for target, source in enumerate(sources):
@@ -88,7 +89,7 @@ def train_stage(
     *,
     decay: bool,
 ) -> None:
-    """`stage.steps` batches of AdamW from a fresh optimizer."""
+    """Train for `stage.steps` batches with a fresh AdamW optimiser."""
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=stage.lr, weight_decay=recipe.weight_decay, fused=True
     )
@@ -132,10 +133,10 @@ def _mask(
     recipe: Recipe,
     generator: torch.Generator,
 ) -> dict[str, torch.Tensor]:
-    """One batch: of the chosen words 80% become [MASK], 10% a random word, 10% stay."""
+    """One batch. 80% of the chosen words become [MASK], 10% a random word, and 10% stay."""
     batch = dict(tokenizer([_pair(p) for p in group], padding=True, return_tensors="pt"))
     ids = batch["input_ids"]  # (B, T)
-    n_special = len(tokenizer.all_special_ids)  # they come first
+    n_special = len(tokenizer.all_special_ids)  # these have the first ids
     rates = torch.full(ids.shape, recipe.mask_rate)
     rates[torch.isin(ids, telling) & (batch["token_type_ids"] == 1)] = recipe.telling_mask_rate
     rates[ids < n_special] = 0.0

@@ -1,6 +1,6 @@
 """Reviews, "although the plot was dull , the cast was not bad": their words and their polarity.
 
-What a review says is what its main judgement says, each negation turning it round once.
+A review has the polarity of its main judgement, reversed once by each negation.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from benchmarks.toy_language import lexicon
 SENTIMENT = ("negative", "positive")
 NEGATIONS = ("not", "never", "hardly")
 DEGREES = ("very", "really", "rather")
-# Each turns round the clause that follows it.
+# Each reverses the clause that follows it.
 DENIALS = ("nobody said that", "we doubt that")
-# Neither does.
+# These don't.
 REPORTS = ("everybody said that", "we think that")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Review:
-    """`polarity` is +1 or -1, negations applied; `item` is what the main judgement is about."""
+    """A review. `polarity` is +1 or -1, after negations; `item` is the main judgement's subject."""
 
     words: str
     polarity: int
@@ -29,12 +29,12 @@ class Review:
 
 
 def judgement(rng: Random, depth: int) -> Review:
-    """One clause with `depth` 0, 1 or 2 places where a negation may stand."""
+    """One clause with `depth` 0, 1 or 2 places for a negation."""
     item = rng.choice(lexicon.ITEMS)
     polarity = rng.choice((-1, 1))
     adjective = rng.choice(_side(polarity))
     words = ["the", item, "was"]
-    # Below one half, so that an adjective by itself still hints at the verdict.
+    # Below one half, so that an adjective alone still hints at the verdict.
     if depth >= 1 and rng.random() < 0.4:
         words += [rng.choice(NEGATIONS), adjective]
         polarity = -polarity
@@ -54,7 +54,7 @@ def _side(polarity: int) -> tuple[str, ...]:
 
 
 def review(rng: Random, depth: int) -> Review:
-    """A review of growing `depth`: 0 plain, 1 negated, 2 reported or denied, 3 two clauses."""
+    """A review of this `depth`: 0 plain, 1 negated, 2 reported or denied, 3 two clauses."""
     if depth < 3:
         return judgement(rng, depth)
     main, aside = judgement(rng, rng.randrange(2)), judgement(rng, rng.randrange(2))
@@ -66,13 +66,13 @@ def review(rng: Random, depth: int) -> Review:
 
 
 def consequence(verdict: Review, rng: Random) -> str:
-    """A second sentence that only someone who understood the review could finish."""
+    """A second sentence. To complete it, one must have understood the review."""
     verb = rng.choice(lexicon.PRAISE if verdict.polarity > 0 else lexicon.BLAME)
     return f"we {verb} the {verdict.item}"
 
 
 def all_words() -> list[str]:
-    """Every phrase that a review or its consequence can hold."""
+    """Every phrase that a review or its consequence can contain."""
     return [
         *("the", "was", "and", "although", "but", ",", "so", "we"),
         *(*NEGATIONS, *DEGREES, *DENIALS, *REPORTS),

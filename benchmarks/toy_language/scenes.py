@@ -1,6 +1,6 @@
-"""Scenes, "every small dog runs in the garden": their words, and the rules that relate two.
+"""Scenes, "every small dog runs in the garden": their words, and the rules for pairs of scenes.
 
-Labels are computed from the meaning, never from the words that happen to express it.
+Labels are computed from the meaning, never from the words that express it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from benchmarks.toy_language.lexicon import ADJECTIVES, NOUNS, PLACES, VERBS, is
 ENTAILMENT = ("entailment", "neutral", "contradiction")
 QUANTIFIERS = ("the", "a", "every", "no")
 TREES = {"adjective": ADJECTIVES, "noun": NOUNS, "verb": VERBS, "place": PLACES}
-# They occur in pre-training text only: see `say`.
+# They occur only in pre-training text: see `say`.
 PARTICLES = {"same": "still", "wider": "thus", "narrower": "even", "near": "almost", "far": "now"}
 # They sum to 5, the top of the similarity scale.
 SLOT_POINTS = {"noun": 2.0, "verb": 1.5, "place": 1.0, "adjective": 0.5}
@@ -33,10 +33,10 @@ class Scene:
 
 
 def say(scene: Scene, rng: Random, since: Scene | None = None) -> str:
-    """The scene in words; each concept takes one of its synonyms by chance.
+    """The scene in words; each concept uses one of its synonyms at random.
 
-    Said after another scene, half of the slots are opened by a particle that tells how they
-    changed `since` then: "the big dog runs" -> "the still large thus animal now sleeps".
+    After another scene (`since`), half of the slots start with a particle that says how they have
+    changed: "the big dog runs" -> "the still large thus animal now sleeps".
     """
     words = [scene.quantifier]
     for slot in ("adjective", "noun", "verb", "place"):
@@ -50,7 +50,7 @@ def say(scene: Scene, rng: Random, since: Scene | None = None) -> str:
 
 
 def change(slot: str, before: str | None, after: str) -> str:
-    """How a slot's second filler relates to its first: a key of PARTICLES."""
+    """How a slot's filler changed: a key of PARTICLES."""
     tree = TREES[slot]
     if before == after:
         return "same"
@@ -67,7 +67,7 @@ def _word(concept: str, rng: Random) -> str:
 
 
 def random_scene(rng: Random, quantifier: str, *, full: bool = False) -> Scene:
-    """A scene of specific concepts; unless `full`, adjective and place may stay open."""
+    """A scene of specific concepts; unless `full`, adjective and place may be left open."""
     return Scene(
         quantifier=quantifier,
         adjective=rng.choice(lexicon.leaves(ADJECTIVES)) if full or rng.random() < 0.6 else None,
@@ -78,18 +78,18 @@ def random_scene(rng: Random, quantifier: str, *, full: bool = False) -> Scene:
 
 
 def _lift(tree: lexicon.Tree, concept: str, rng: Random, chance: float) -> str:
-    """The concept, or with this chance the one above it."""
+    """The concept, or with probability `chance` the one above it."""
     parent = tree[concept]
     return parent if parent is not None and rng.random() < chance else concept
 
 
 def requantify(scene: Scene, quantifier: str) -> Scene:
-    """The same scene under another quantifier."""
+    """The same scene with another quantifier."""
     return replace(scene, quantifier=quantifier)
 
 
 def all_words() -> list[str]:
-    """Every phrase that a scene can hold besides its quantifier."""
+    """Every phrase that a scene can contain besides its quantifier."""
     return [*(c for tree in TREES.values() for c in tree), *lexicon.SYNONYMS.values()]
 
 
@@ -97,12 +97,12 @@ def all_words() -> list[str]:
 
 
 def within(inner: Scene, outer: Scene, *slots: str) -> bool:
-    """True when, slot by slot, `inner` is at least as specific as `outer`."""
+    """Whether, slot by slot, `inner` is at least as specific as `outer`."""
     return all(is_under(TREES[s], getattr(inner, s), getattr(outer, s)) for s in slots)
 
 
 def exclusive(one: Scene, other: Scene, *slots: str) -> bool:
-    """True when some slot holds two concepts that nothing can be at once."""
+    """Whether some slot has two concepts that exclude each other."""
     return any(_exclude(s, getattr(one, s), getattr(other, s)) for s in slots)
 
 
@@ -118,9 +118,9 @@ def _exclude(slot: str, one: str | None, other: str | None) -> bool:
 def entailment(premise: Scene, hypothesis: Scene) -> str:
     """One of ENTAILMENT, by monotonicity.
 
-    "the" and "a" let both parts of a sentence grow more general, "every" wants its subject more
-    specific and its predicate more general, "no" wants both more specific. Two "the" speak of
-    one individual, and "every" speaks of at least one.
+    With "the" and "a", subject and predicate may become more general. With "every", the subject may
+    become more specific and the predicate more general. With "no", both may become more specific.
+    Two "the" refer to one individual, and "every" refers to at least one.
     """
     if _entails(premise, hypothesis):
         return "entailment"
@@ -171,7 +171,7 @@ def _predicate(inner: Scene, outer: Scene) -> bool:
 
 
 def similarity(one: Scene, other: Scene) -> float:
-    """0..5 in steps of 0.25: a slot's points when it is equal, half when it shares a parent."""
+    """0..5 in steps of 0.25: a slot's points if it is equal, half of them if it shares a parent."""
     return sum(
         points * _closeness(TREES[slot], getattr(one, slot), getattr(other, slot))
         for slot, points in SLOT_POINTS.items()
@@ -188,7 +188,8 @@ def _closeness(tree: lexicon.Tree, one: str, other: str) -> float:
 
 
 def vary(scene: Scene, rng: Random, keep: float) -> Scene:
-    """Each slot stays with chance `keep`, else opens, closes, or moves near or far in its tree."""
+    """Vary a scene: each slot stays with probability `keep`. Otherwise it is left open, filled, or
+    moved near or far in its tree."""
     return _rewrite(scene, {s: _move(s, getattr(scene, s), rng, keep) for s in TREES})
 
 
@@ -204,12 +205,12 @@ def _move(slot: str, concept: str | None, rng: Random, keep: float) -> str | Non
 
 
 def _adjacent(tree: lexicon.Tree, one: str, other: str) -> bool:
-    """Parent and child, or siblings."""
+    """Whether these are parent and child, or siblings."""
     return one != other and (tree[one] in (other, tree[other]) or one == tree[other])
 
 
 def vary_leaves(scene: Scene, rng: Random, keep: float) -> Scene:
-    """As `vary`, but every slot stays filled by a most specific concept."""
+    """As `vary`, but every slot keeps a most specific concept."""
     return _rewrite(scene, {s: _swap(TREES[s], getattr(scene, s), rng, keep) for s in TREES})
 
 

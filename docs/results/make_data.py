@@ -1,7 +1,7 @@
-"""The retrieval and reranking sets of this folder's sweeps, made of GLUE's QNLI and of Cranfield.
+"""Makes the retrieval and reranking sets of this folder's sweeps from GLUE's QNLI and Cranfield.
 
 python docs/results/make_data.py GLUE CRANFIELD ENCODER OUT writes OUT/qnli-search (corpus, queries,
-qrels) and OUT/cranfield-rank (train, dev), in seconds: it draws nothing at random.
+qrels) and OUT/cranfield-rank (train, dev), in seconds. Nothing is random.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 QNLI_ROWS = 3000  # of 5,463
-CANDIDATES = 20  # passages a query that is scored
+CANDIDATES = 20  # passages scored per query
 
 
 def qnli_search(glue: Path, out: Path) -> None:
-    """QNLI's first validation rows as search: a question is a query, its answer its
+    """QNLI's first validation rows as a search task. Each question is a query, its answer is its
     one relevant document, and the sentences of all rows are the documents."""
     rows = pq.read_table(glue / "qnli" / "validation.parquet").to_pylist()[:QNLI_ROWS]
     sentences = {
@@ -45,9 +45,9 @@ def qnli_search(glue: Path, out: Path) -> None:
 
 
 def cranfield_rank(glue: Path, cranfield: Path, encoder: Path, out: Path) -> None:
-    """Rows of a query, a passage and 1 for a relevant one. Train: questions and sentences of QNLI,
-    where 1 is an answer. Dev: queries of Cranfield with the nearest abstracts by the encoder;
-    queries none of whose candidates is relevant are left out."""
+    """Rows of a query, a passage, and 1 if the passage is relevant. Train: questions and sentences
+    of QNLI; 1 is an answer. Dev: queries of Cranfield with the nearest abstracts by the encoder.
+    Queries without a relevant candidate are left out."""
     pairs = pq.read_table(glue / "qnli" / "train.parquet").to_pylist()
     train = [
         row(pair["question"], pair["question"], pair["sentence"], pair["label"] == 0)
@@ -87,7 +87,7 @@ def row(query_id: object, query: str, passage: str, relevant: bool) -> dict[str,
 
 
 def embed(encoder: Path, texts: list[str]) -> NDArray[np.float32]:
-    """(texts, width): the mean over tokens, of length 1."""
+    """(texts, width): the mean over tokens, scaled to length 1."""
     tokenizer, model = (
         AutoTokenizer.from_pretrained(encoder),
         AutoModel.from_pretrained(encoder).eval(),

@@ -1,8 +1,9 @@
-"""Add the records of a finished sweep to records/, and write the tables of README.md again.
+"""Adds the records of a finished sweep to records/, and writes the tables of README.md again.
 
-python docs/results/publish.py STORE NAME... copies what sweeps NAME of STORE need, without paths of
-this machine; without arguments it only writes the tables. Run it in the repository's root. Before,
-add NAME.yaml, and a section to README.md with the commands and a line `| x |` for each table.
+python docs/results/publish.py STORE NAME... copies the records of the sweeps NAME from STORE,
+without paths of this machine. Without arguments, it only writes the tables. Run it in the
+repository's root. First add NAME.yaml, and a section to README.md with the commands and a line
+`| x |` for each table.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from lp_sweep.storage.store import Store
 RESULTS = Path("docs/results")
 RECORDS = RESULTS / "records"
 IDS = {"trials": "trial_id", "profiles": "profile_id", "predictions": "trial_id"}
-MOST_LOGITS = 20  # a row; those of every word, or of 28 emotions, would fill the folder
+MOST_LOGITS = 20  # per row; logits of every word, or of 28 emotions, would fill the folder
 PRINTS = re.compile(r"lp-sweep (?:table|query) .*--format markdown")
 
 
 def publish(store: Path, names: list[str]) -> None:
-    """Raises SystemExit where a record still names a folder of this machine."""
+    """Copies the records. Raises SystemExit if a record still names a folder of this machine."""
     target = Store(str(RECORDS))
     there = {id_ for table in IDS for id_ in _ids(RECORDS / table, IDS[table])}
     wanted: set[str] = set()
@@ -74,10 +75,10 @@ def _with(rows: pa.Table, column: str, value: str | None) -> pa.Table:
 
 
 def print_again(page: Path) -> None:
-    """The tables after a block of commands are those that the commands print, in their order."""
+    """Replaces the tables after each block of commands by those that the commands print."""
     out: list[str] = []
     asked: list[str] = []
-    old = False  # in a table that was printed again
+    old = False  # inside a table that was replaced
     for line in page.read_text(encoding="utf-8").split("\n"):
         if not line.startswith("|"):
             old = False

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import typer
 
@@ -25,15 +23,15 @@ from lp_sweep.orchestrator.cli import (
     tables,
 )
 from lp_sweep.orchestrator.cli.interrupt import INTERRUPTED
-from lp_sweep.orchestrator.cli.options import spread
+from lp_sweep.orchestrator.cli.options import Commands
 from lp_sweep.orchestrator.cli.output import complain, emit, guard, say
 from lp_sweep.orchestrator.cli.root import Root
+from lp_sweep.orchestrator.service.initoptions import InitOptions
 from lp_sweep.storage.errors import LpSweepError
-from lp_sweep.storage.specs import TaskKind
 
 _ALIASES = {"md": "markdown", "tex": "latex"}  # short forms of values
 
-app = typer.Typer(
+app = Commands(
     name="lp-sweep",
     cls=Root,
     help="How many layers of an encoder does your task need? Fine-tunes layer-pruned networks in a "
@@ -121,69 +119,19 @@ def show_help(
         root.command.main([*(words or ()), "--help"], prog_name=root.info_name)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _InitFlags:
-    """The options of `init`: fields of `InitOptions`."""
-
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            "--data", help="File of your rows: CSV, JSONL, Parquet, CoNLL; split if no --dev."
-        ),
-    ] = None
-    text: Annotated[
-        list[str] | None, typer.Option("--text", help="Its column of texts; twice for pairs.")
-    ] = None
-    label: Annotated[
-        list[str] | None,
-        typer.Option("--label", help="Its column of labels; several of 0 and 1 for multi_label."),
-    ] = None
-    group: Annotated[
-        str | None,
-        typer.Option("--group", help="Keep rows with the same value of this column together."),
-    ] = None
-    dev: Annotated[Path | None, typer.Option("--dev", help="A dev set of your own.")] = None
-    kind: Annotated[
-        TaskKind | None,
-        typer.Option("--kind", metavar="KIND", help=f"{', '.join(get_args(TaskKind))}."),
-    ] = None
-    corpus: Annotated[
-        Path | None,
-        typer.Option("--corpus", help="For search, instead of --data: the documents (BEIR)."),
-    ] = None
-    queries: Annotated[
-        Path | None, typer.Option("--queries", help="With --corpus: the queries.")
-    ] = None
-    qrels: Annotated[
-        Path | None, typer.Option("--qrels", help="With --corpus: the judgements.")
-    ] = None
-    model: Annotated[
-        str | None,
-        typer.Option("--model", help="An encoder: hub id or folder (default bert-base-cased)."),
-    ] = None
-    full: Annotated[bool, typer.Option("--full", help="Write every key, commented.")] = False
-    force: Annotated[bool, typer.Option("--force", help="Overwrite files.")] = False
-
-
 @app.command()
-@spread
-def init(
-    file: Annotated[Path, typer.Argument(help="File to write.")] = Path("sweep.yaml"),
-    *,
-    flags: _InitFlags,
-) -> None:
+def init(options: InitOptions) -> None:
     """Write a sweep file that runs as it is, for GLUE or your own rows.
 
     Example: lp-sweep init --data reviews.csv --text text --label verdict
     """
     from lp_sweep.orchestrator.service.init import write_sweep
-    from lp_sweep.orchestrator.service.initrows import InitOptions
 
-    options = vars(flags) | {"text": tuple(flags.text or ()), "label": tuple(flags.label or ())}
-    written = write_sweep(InitOptions(file=file, **options))
+    written = write_sweep(options)
     for note in written.notes:
         say(note)
-    say(f"wrote {', '.join(map(str, written.files))}. Next: lp-sweep plan {quote(str(file))}")
+    next_command = f"lp-sweep plan {quote(str(options.file))}"
+    say(f"wrote {', '.join(map(str, written.files))}. Next: {next_command}")
 
 
 @app.command()

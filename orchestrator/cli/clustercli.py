@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lp_sweep.orchestrator.cli.options import (
-    AddressOption,
-    CacheDirOption,
-    InputFlags,
-    JsonOption,
-    Overrides,
-    spread,
-)
+from lp_sweep.orchestrator.cli.options import Commands, JsonOption, Overrides
 from lp_sweep.orchestrator.cli.output import emit, say
+from lp_sweep.orchestrator.cluster.wanted import Wanted
+from lp_sweep.orchestrator.flags import AddressOption, CacheDirOption
+from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.storage.errors import PreflightError, SpecError
 from lp_sweep.storage.places import is_file, node_folder
-from lp_sweep.storage.printable import shown
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.inputs.nodes import Node
     from lp_sweep.orchestrator.service.clustercheck import Checked
 
 
-app = typer.Typer(no_args_is_help=True)
+app = Commands(no_args_is_help=True)
 
 
 @app.callback()
@@ -40,49 +35,10 @@ def _root() -> None:
     """
 
 
-@dataclass(frozen=True, kw_only=True)
-class _ClusterFlags:
-    """The options of `init`: fields of `Wanted`, with lists and numbers still as text."""
-
-    gpus: Annotated[int | None, typer.Option("--gpus", help="Maximum number of GPUs. [8]")] = None
-    gpu_type: Annotated[
-        str | None, typer.Option("--gpu-type", help="GPU: t4, a10g, l4, a100, ... [a10g, l4]")
-    ] = None
-    max_price: Annotated[
-        float | None, typer.Option("--max-price", help="Maximum hourly price of a spot machine.")
-    ] = None
-    on_demand: Annotated[
-        bool, typer.Option("--on-demand", help="Use on-demand instances, not spot.")
-    ] = False
-    prices: Annotated[
-        list[str] | None,
-        typer.Option("--price", help="Hourly prices, for estimates: gpu=0.6, head=0.2."),
-    ] = None
-    region: Annotated[str | None, typer.Option("--region", help="[us-west-2, us-central1]")] = None
-    project: Annotated[str | None, typer.Option("--project", help="gcp: the project's id.")] = None
-    name: Annotated[str, typer.Option("--name", help="Name of the cluster.")] = "lp-sweep"
-    store: Annotated[
-        str | None, typer.Option("--store", help="Records: s3://bucket/prefix or a shared folder.")
-    ] = None
-    head_ip: Annotated[
-        str | None, typer.Option("--head-ip", help="onprem: address of the head.")
-    ] = None
-    worker_ips: Annotated[
-        str | None, typer.Option("--worker-ips", help="onprem: 10.0.0.11,10.0.0.12")
-    ] = None
-    ssh_user: Annotated[str | None, typer.Option("--ssh-user", help="[in a cloud: ubuntu]")] = None
-    ssh_key: Annotated[str | None, typer.Option("--ssh-key", help="A private key.")] = None
-    image: Annotated[str | None, typer.Option("--image", help="kuberay: container image.")] = None
-
-
 @app.command()
-@spread
 def init(
-    provider: Annotated[
-        str, typer.Argument(metavar="aws|gcp|onprem|kuberay", help="onprem: your own machines.")
-    ],
     *,
-    asked: _ClusterFlags,
+    asked: Wanted,
     out: Annotated[Path, typer.Option("--out", help="File to write.")] = Path("cluster.yaml"),
     force: Annotated[bool, typer.Option("--force", help="Overwrite it.")] = False,
 ) -> None:
@@ -91,15 +47,12 @@ def init(
     Example: lp-sweep cluster init aws --gpus 8 --gpu-type a10g --max-price 0.6
     """
     from lp_sweep.orchestrator.cluster.compose import compose, pins, wheel_command
-    from lp_sweep.orchestrator.cluster.wanted import Wanted
 
     if is_file(out) and not force:
         raise SpecError(f"{out} exists. Name another with --out, or overwrite it with --force.")
-    worker_ips = tuple(filter(None, (asked.worker_ips or "").split(",")))
-    read = {"prices": _prices(asked.prices or []), "worker_ips": worker_ips}
-    _write(out, compose(Wanted(provider=provider, **vars(asked) | read), pins()))
+    _write(out, compose(asked, pins()))
     say(f"wrote {out}. Look at its lines with CHANGE. Next:")
-    for step in _steps(provider, wheel_command(), out):
+    for step in _steps(asked.provider, wheel_command(), out):
         say(f"  {step}")
 
 
@@ -122,20 +75,6 @@ def validate(
         lines = zip(places, found, strict=True)
         raise SpecError("\n".join(f"{place}: {mistake.text()}" for place, mistake in lines))
     emit(f"{file}: nothing wrong was found. Quotas and images only the cloud can check.")
-
-
-def _prices(told: list[str]) -> dict[str, float]:
-    """`gpu=0.6` by kind of machine."""
-    prices = {}
-    for text in told:
-        kind, _, price = text.partition("=")
-        try:
-            prices[kind] = float(price)
-        except ValueError:
-            raise SpecError(
-                f"--price is {shown(text)}: give a kind of machine and money per hour, as gpu=0.6."
-            ) from None
-    return prices
 
 
 def _write(path: Path, text: str) -> None:
@@ -162,7 +101,6 @@ _GIB = 2**30
 
 
 @app.command()
-@spread
 def check(
     file: Annotated[
         str | None,
@@ -170,7 +108,7 @@ def check(
     ] = None,
     overrides: Overrides = None,
     *,
-    inputs: InputFlags,
+    inputs: Request,
     address: AddressOption = None,
     cache_dir: CacheDirOption = None,
     as_json: JsonOption = False,
@@ -180,12 +118,11 @@ def check(
 
     Example: lp-sweep cluster check sweep.yaml --address auto
     """
-    from lp_sweep.orchestrator.inputs.request import Request
     from lp_sweep.orchestrator.service.clustercheck import Question, check_cluster
 
     location, sweep = inputs.store, None
     if file is not None:
-        request = Request(file, overrides or (), **vars(inputs))
+        request = replace(inputs, file=file, overrides=overrides or ())
         found = request.sweep_file()
         sweep, location = request.resolved(found), request.location(found)
     question = Question(location, sweep, node_folder(cache_dir), inputs.offline)

@@ -5,62 +5,28 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from lp_sweep.orchestrator.cli import completion
-from lp_sweep.orchestrator.cli.options import (
-    CacheDirOption,
-    InputFlags,
-    JsonOption,
-    OfflineOption,
-    SetupOption,
-    StoreOption,
-    SweepOption,
-    Unit,
-    advanced,
-    spread,
-    strategy_option,
-)
+from lp_sweep.orchestrator import flags
+from lp_sweep.orchestrator.cli.options import Commands, JsonOption, strategy_option
 from lp_sweep.orchestrator.cli.output import emit, say, stored
+from lp_sweep.orchestrator.export.options import Asked, ExportOptions
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.select import by_position
 
-app = typer.Typer()
+app = Commands()
 
-OutOption = Annotated[Path, typer.Option("--out", help="Folder to create.")]
-ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite an earlier export there.")]
 PushOption = Annotated[
     str | None, typer.Option("--push-to-hub", help="Also send it to this hub repository.")
 ]
 PrivateOption = Annotated[bool, typer.Option("--private", help="Create the repository as private.")]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _ExportFlags(InputFlags):
-    """The options of `export`: fields of `ExportOptions`."""
-
-    out: OutOption
-    sweep: SweepOption = None
-    setup: SetupOption = None
-    file: Annotated[
-        str | None,
-        typer.Option("--file", help="Sweep file that names model and data. [sweep.yaml]"),
-    ] = None
-    cache_dir: CacheDirOption = None
-    force: ForceOption = False
-    accept_retrained: Annotated[
-        bool,
-        advanced("--accept-retrained", "Accept a score that changed after training again."),
-    ] = False
-    onnx: Annotated[bool, typer.Option("--onnx", help="Also write onnx/model.onnx.")] = False
-
-
 @app.command()
-@spread
 def export(
     trial: Annotated[
         str | None, typer.Argument(help="A trial's identifier, or the beginning of one.")
@@ -69,22 +35,9 @@ def export(
         bool,
         typer.Option("--best", help="Choose the smallest network that loses at most --within."),
     ] = False,
-    task: Annotated[
-        str | None,
-        typer.Option("--task", autocompletion=completion.tasks, help="--best: on this task."),
-    ] = None,
-    within: Annotated[float, typer.Option("--within", help="--best: the allowed loss.")] = 1.0,
-    unit: Annotated[
-        Unit, typer.Option("--unit", help="--best: points, or percent of the full model's score.")
-    ] = Unit.points,
-    model: Annotated[str | None, typer.Option("--model", help="--best: only this model.")] = None,
-    strategy: Annotated[str | None, strategy_option("--best: only this strategy. [all]")] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option("--seed", help="--best: this seed. [the one with the median score]"),
-    ] = None,
     *,
-    flags: _ExportFlags,
+    asked: Asked,
+    options: ExportOptions,
     push_to_hub: PushOption = None,
     private: PrivateOption = False,
     as_json: JsonOption = False,
@@ -93,20 +46,17 @@ def export(
 
     Example: lp-sweep export --best --task rte --within 1 --out smaller
     """
-    from lp_sweep.orchestrator.export.choice import Asked
-    from lp_sweep.orchestrator.export.trialfolder import ExportOptions
     from lp_sweep.orchestrator.service.export import export_trial
 
     if best == (trial is not None):
         raise SpecError("name a trial, or choose one with --best --task NAME; not both.")
-    if best and task is None:
+    if best and not asked.task:
         raise SpecError("--best: on which task? Name it with --task.")
-    if flags.setup and not best:
+    if options.setup and not best:
         raise SpecError("--setup is for --best: an identifier names one trial in any setup.")
-    _check_push(push_to_hub, flags.offline, private)
+    _check_push(push_to_hub, options.offline, private)
     _end_in_order()
-    wanted = Asked(task or "", within, unit.value, model, strategy, seed) if best else None
-    done = export_trial(ExportOptions(trial=trial, best=wanted, **vars(flags)))
+    done = export_trial(replace(options, trial=trial, best=asked if best else None))
     score = f"{done.metric} {done.score:.2f}"
     if done.interval:
         score += f" (95% {done.interval[0]:.2f} to {done.interval[1]:.2f} over the dev set)"
@@ -119,7 +69,7 @@ def export(
 @app.command()
 def prune(
     model: Annotated[str, typer.Argument(help="A model folder, or a hub model.")],
-    out: OutOption,
+    out: flags.OutOption,
     strategy: Annotated[str | None, strategy_option(f"{by_position()}.")] = None,
     k: Annotated[int | None, typer.Option("--k", help="How many layers to drop.")] = None,
     layers: Annotated[
@@ -128,8 +78,8 @@ def prune(
     revision: Annotated[
         str | None, typer.Option("--revision", help="Hub commit, branch or tag.")
     ] = None,
-    offline: OfflineOption = False,
-    force: ForceOption = False,
+    offline: flags.OfflineOption = False,
+    force: flags.ForceOption = False,
     push_to_hub: PushOption = None,
     private: PrivateOption = False,
     as_json: JsonOption = False,
@@ -167,13 +117,13 @@ def publish(
         str,
         typer.Option("--to", help="hf://datasets/USER/NAME, a folder to create, or delta:FOLDER."),
     ],
-    store: StoreOption = None,
-    sweep: SweepOption = None,
+    store: flags.StoreOption = None,
+    sweep: flags.SweepOption = None,
     private: Annotated[
         bool, typer.Option("--private", help="Create the data set of the hub as private.")
     ] = False,
-    force: ForceOption = False,
-    offline: OfflineOption = False,
+    force: flags.ForceOption = False,
+    offline: flags.OfflineOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Publish a store's scores and recipes as a data set, without paths or hosts.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lp_sweep.orchestrator.cli.output import emit, say
 from lp_sweep.orchestrator.plan.naming import ASSUMED
 from lp_sweep.orchestrator.sweepfile.axes import WITHIN, searched_losses
-from lp_sweep.storage.errors import LpSweepError
+from lp_sweep.storage.errors import LpSweepError, SpecError
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.engine.driver import Outcome
@@ -33,14 +34,16 @@ def farewell(result: RunResult, options: RunOptions, *, as_json: bool) -> int:
 
 def _lines(result: RunResult, options: RunOptions) -> Iterator[str]:
     outcome, store, used = result.outcome, result.store, result.used
-    again, retry = _again("run", store, options), _again("retry", store, options)
+    options = replace(options, store=store.location)
+    again = options.again("run")
+    retry = options.again("retry", trials=(), error_type=None)
     where = shlex.quote(store.location)
     if outcome.stopped_by in ("max-hours", "max-cost"):
         yield f"this run has used {used.sentence()}; the next one starts counting at 0."
         yield "Interrupted trials continue from their last checkpoints."
     yield from _failures(outcome.failed, where)
     if outcome.stopped_by:
-        yield from _stopped(outcome, again, retry)
+        yield from _stopped(outcome, _again(outcome, options), retry)
     elif left := result.left_failed:
         yield f"{outcome.done} done in this run; {left} of the sweep's trials failed."
         yield f"Retry them: {retry}"
@@ -69,21 +72,27 @@ def _answer(outcome: Outcome, store: Store) -> Iterator[str]:
         yield f"note: no answer could be read from the store: {error}"
 
 
-def _again(verb: str, store: Store, options: RunOptions) -> str:
-    """The command that continues the sweep."""
-    given: dict[str, object] = {
-        "--address": options.address,
-        "--cache-dir": options.cache_dir,
-        # a pasted command must keep the limits of this one
-        "--cluster": options.cluster,
-        "--max-hours": options.max_hours,
-        "--max-cost": options.max_cost,
-        "--mirror": [kind.value for kind in options.mirrors],
-    }
-    if options.inline:  # it overrules variables about a cluster
-        given = {key: given[key] for key in ("--cache-dir", "--max-hours", "--mirror")}
-    words = options.again(verb, store, given)
-    return f"{words} --inline" if options.inline else words
+def _again(outcome: Outcome, options: RunOptions) -> str:
+    """The command that goes on with what was stopped. After a `retry` of named trials it names
+    those that are left."""
+    changed: dict[str, object] = {}
+    if outcome.stopped_by == "nothing-learned":
+        changed = {"stop_if_nothing_learned": False}
+    left = [name for name in options.trials if _is_left(name, outcome)]
+    if options.retry and (left or not options.trials):
+        return options.again("retry", trials=left, **changed)
+    return options.again("run", **changed)
+
+
+def _is_left(name: str, outcome: Outcome) -> bool:
+    """Whether a trial that `retry` named failed before this run, and has not been done since."""
+    from lp_sweep.orchestrator.plan.selection import retry_selection
+
+    try:
+        ids = retry_selection(None, [name], outcome.plan).ids
+    except SpecError:
+        return False
+    return not ids & outcome.failed.keys()
 
 
 def _failures(failed: dict[str, str], where: str) -> Iterator[str]:
@@ -105,7 +114,7 @@ def _stopped(outcome: Outcome, again: str, retry: str) -> Iterator[str]:
         yield f"stopped after {len(outcome.failed)} failures. Go on with the rest: {again}"
         yield f"Retry the failed trials: {retry}"
     elif outcome.stopped_by == "nothing-learned":
-        yield f"stopped: a full model learned nothing. {outcome.done} done in this run."
+        yield f"stopped: a full model did not learn. {outcome.done} done in this run."
         yield f"Change the recipe, or go on as it is: {again}"
     else:
         by = "Ctrl-C" if outcome.stopped_by == "SIGINT" else outcome.stopped_by

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import typer
 from typer.core import TyperGroup
 
+from lp_sweep.orchestrator.flags import variable_of
 from lp_sweep.storage.printable import did_you_mean
 
 # what `--help` lists; `help more` has all
@@ -185,7 +186,6 @@ def _meant(message: str) -> str:
     return did_you_mean(given.strip("'"), re.findall(r"'([^']*)'", allowed))
 
 
-PREFIX = "LP_SWEEP_"
 # Options without a variable, since it would surprise later calls: of every command, or of the one
 # named before the option.
 WITHOUT = {
@@ -231,8 +231,3 @@ def options_of(command: Any, name: str = "") -> Iterator[Option]:
             yield Option(name, next(o for o in parameter.opts if o.startswith("--")), parameter)
     for below, subcommand in getattr(command, "commands", {}).items():
         yield from options_of(subcommand, f"{name} {below}".strip())
-
-
-def variable_of(flag: str) -> str:
-    """LP_SWEEP_DATA_DIR of `--data-dir`."""
-    return PREFIX + flag.removeprefix("--").replace("-", "_").upper()

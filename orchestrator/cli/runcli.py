@@ -5,52 +5,44 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
+from lp_sweep.orchestrator import flags
 from lp_sweep.orchestrator.cli import completion
 from lp_sweep.orchestrator.cli.interrupt import told_if_interrupted
 from lp_sweep.orchestrator.cli.options import (
-    ClusterFileOption,
-    DataDirOption,
+    Commands,
     FileArgument,
     Format,
     FormatOption,
-    InlineOption,
-    InputFlags,
     JsonOption,
-    ManifestOption,
     Overrides,
     Printing,
-    RunFlags,
-    spread,
 )
 from lp_sweep.orchestrator.cli.output import emit, say, stored, warn_unreadable
+from lp_sweep.orchestrator.engine.runoptions import RunOptions
+from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import DEFAULT_STORE
 from lp_sweep.storage.printable import on_terminal
 
-if TYPE_CHECKING:
-    from lp_sweep.orchestrator.engine.runoptions import RunOptions
-
 _IDENTIFIER = re.compile(r"^[tp]\d+-[0-9a-f]*$")
 
-app = typer.Typer()
+app = Commands()
 
 
 @app.command()
-@spread
 def run(
     file: FileArgument = "sweep.yaml",
     overrides: Overrides = None,
     *,
-    flags: RunFlags,
+    options: RunOptions,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only plan.")] = False,
     printing: Printing,
 ) -> None:
@@ -58,12 +50,13 @@ def run(
 
     Example: lp-sweep run sweep.yaml task=rte seed=42,43
     """
+    options = replace(options, file=file, overrides=overrides or ())
     if dry_run:
         if printing.events:
             raise SpecError("--events is for a run. For a plan use --json.")
-        _plan(file, overrides or (), flags, flags.cluster, printing.as_json)
+        _plan(options, options.cluster, printing.as_json)
         return
-    _start(flags, printing, file=file, overrides=overrides or ())
+    _start(options, printing)
 
 
 # a name that users of other tools expect
@@ -75,7 +68,6 @@ app.command(
 
 
 @app.command()
-@spread
 def retry(
     what: Annotated[
         list[str] | None,
@@ -89,7 +81,7 @@ def retry(
         str | None, typer.Option("--type", help="Only failures of this type, such as bug.")
     ] = None,
     *,
-    flags: RunFlags,
+    options: RunOptions,
     printing: Printing,
 ) -> None:
     """Retry failed trials, including those that `run` skips because they would fail again.
@@ -105,27 +97,21 @@ def retry(
     if names and (error_type or failed):
         raise SpecError("name trials, or choose them with --failed or --type: not both.")
     file = (files or ["sweep.yaml"])[0]
-    chosen: dict[str, Any] = {"retry": True, "trials": names, "error_type": error_type}
-    _start(flags, printing, file=file, overrides=overrides, **chosen)
+    options = replace(options, file=file, overrides=overrides)
+    _start(replace(options, retry=True, trials=names, error_type=error_type), printing)
 
 
-def _start(flags: RunFlags, printing: Printing, **asked: Any) -> NoReturn:
-    """Runs the sweep, prints how it ended, and exits. `asked`: the fields of `RunOptions` that are
-    not flags."""
-    if printing.as_json and printing.events and not flags.detach:  # else --events is the job's
+def _start(options: RunOptions, printing: Printing) -> NoReturn:
+    """Runs the sweep, prints how it ended, and exits."""
+    if printing.as_json and printing.events and not printing.detach:  # else --events is the job's
         raise SpecError(
             "--events is JSON already, and its last line has what --json prints. Keep one of them."
         )
     if sys.stderr.isatty():  # at once: imports and a hub may take seconds
-        say(f"reading {asked['file']}, the store, models and data ...")
+        say(f"reading {options.file}, the store, models and data ...")
     with told_if_interrupted():
-        from lp_sweep.orchestrator.engine.runoptions import RunOptions
-
-        given = {**vars(flags)}
-        detach, mirrors = given.pop("detach"), given.pop("mirrors") or ()
-        command = ("lp-sweep", *sys.argv[1:])
-        options = RunOptions(**given, **asked, mirrors=mirrors, command=command)
-        if detach:
+        options = replace(options, command=("lp-sweep", *sys.argv[1:]))
+        if printing.detach:
             _detach(options, printing)
             raise typer.Exit
         from lp_sweep.orchestrator.cli.farewell import farewell
@@ -149,13 +135,12 @@ def _detach(options: RunOptions, printing: Printing) -> None:
 
 
 @app.command()
-@spread
 def plan(
     file: FileArgument = "sweep.yaml",
     overrides: Overrides = None,
     *,
-    inputs: InputFlags,
-    cluster: ClusterFileOption = None,
+    inputs: Request,
+    cluster: flags.ClusterFileOption = None,
     as_json: JsonOption = False,
     audit: Annotated[
         str | None,
@@ -176,17 +161,12 @@ def plan(
         return
     if form != Format.table:
         raise SpecError("--format is for --audit; a plan is text, or JSON with --json.")
-    _plan(file, overrides or (), inputs, cluster, as_json)
+    _plan(replace(inputs, file=file, overrides=overrides or ()), cluster, as_json)
 
 
-def _plan(
-    file: str, overrides: Sequence[str], inputs: InputFlags, cluster: Path | None, as_json: bool
-) -> None:
-    from lp_sweep.orchestrator.inputs.request import Request
+def _plan(request: Request, cluster: Path | None, as_json: bool) -> None:
     from lp_sweep.orchestrator.service import plan as service
 
-    found = {field.name: getattr(inputs, field.name) for field in fields(InputFlags)}
-    request = Request(file, overrides, **found)
     made = service.plan(request, cluster)
     warn_unreadable(made.made.ledger.unreadable)
     emit(json.dumps(made.plain()) if as_json else on_terminal(made.text(), sys.stdout))
@@ -205,15 +185,14 @@ def _audit(location: str | None, sweep: str, form: Format) -> None:
 def prefetch(
     file: FileArgument = "sweep.yaml",
     overrides: Overrides = None,
-    data_dir: DataDirOption = None,
-    manifest: ManifestOption = None,
+    data_dir: flags.DataDirOption = None,
+    manifest: flags.ManifestOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Download the models and data sets of a sweep at pinned revisions, for `run --offline`.
 
     Example: lp-sweep prefetch sweep.yaml
     """
-    from lp_sweep.orchestrator.inputs.request import Request
     from lp_sweep.orchestrator.service import plan as service
 
     request = Request(file, overrides or (), data_dir=data_dir, manifest=manifest)
@@ -227,7 +206,7 @@ def quickstart(
     out: Annotated[
         Path, typer.Option("--out", help="Folder for the sweep file, model, data and store.")
     ] = Path("lp-sweep-quickstart"),
-    inline: InlineOption = False,
+    inline: flags.InlineOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write a toy sweep with its model and data into a folder, and run it.
@@ -238,5 +217,10 @@ def quickstart(
 
     file = write_quickstart(out)
     say(f"{file}: a toy model and toy tasks. Its store is next to it")
-    flags = RunFlags(store=str(out / DEFAULT_STORE), inline=inline or find_spec("ray") is None)
-    _start(flags, Printing(as_json=as_json), file=str(file), overrides=overrides or ())
+    options = RunOptions(
+        file=str(file),
+        overrides=overrides or (),
+        store=str(out / DEFAULT_STORE),
+        inline=inline or find_spec("ray") is None,
+    )
+    _start(options, Printing(as_json=as_json))

@@ -9,13 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lp_sweep.orchestrator.cli.options import (
-    JsonOption,
-    StoreOption,
-    SweepOption,
-    TrialArgument,
-)
+from lp_sweep.orchestrator.cli.options import Commands, JsonOption, TrialArgument
 from lp_sweep.orchestrator.cli.output import emit, stored, warn_unreadable
+from lp_sweep.orchestrator.flags import StoreOption, SweepOption
 from lp_sweep.orchestrator.mirrors.kinds import MirrorKind, check_installed, open_mirror
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import page
@@ -26,7 +22,7 @@ if TYPE_CHECKING:
     from lp_sweep.storage.runs import Announcement
     from lp_sweep.storage.store import Store
 
-app = typer.Typer()
+app = Commands()
 
 
 @app.command()

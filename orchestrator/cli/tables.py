@@ -4,36 +4,38 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from lp_sweep.analysis.sqlfiles import VIEWS
+from lp_sweep.analysis.tabledef import Unit
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.orchestrator.cli import completion
 from lp_sweep.orchestrator.cli.interrupt import ends_promptly
 from lp_sweep.orchestrator.cli.options import (
-    CacheDirOption,
+    Commands,
     Format,
     FormatOption,
-    InputFlags,
     JsonOption,
-    SetupOption,
-    StoreOption,
-    SweepOption,
-    Unit,
     losses,
-    spread,
     strategy_option,
 )
 from lp_sweep.orchestrator.cli.output import doing, emit, say, stored, warn_unreadable
+from lp_sweep.orchestrator.flags import CacheDirOption, SetupOption, StoreOption, SweepOption
+from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import node_folder
 
-app = typer.Typer()
+app = Commands()
 
 
-@app.command()
+@app.command(
+    help=f"Query the store in SQL (DuckDB, read-only). Views: {' '.join(VIEWS)}.\n\n"
+    'Example: lp-sweep query "SELECT strategy, k, avg(score) FROM cells GROUP BY ALL"'
+)
 def query(
     sql: Annotated[str, typer.Argument(help="One SELECT over the views; `-` reads stdin.")],
     store: StoreOption = None,
@@ -42,12 +44,6 @@ def query(
     form: FormatOption = Format.table,
     as_json: JsonOption = False,
 ) -> None:
-    """Query the store in SQL (DuckDB, read-only). Views: trials cells epochs layers predictions
-    attempts min_layers task_table strategy_table random_control speed_table
-    embedding_table recipe_differences.
-
-    Example: lp-sweep query "SELECT strategy, k, avg(score) FROM cells GROUP BY ALL"
-    """
     from lp_sweep.analysis.render import render_rows
     from lp_sweep.analysis.views import open_views
 
@@ -101,7 +97,7 @@ def table(
     unit: Annotated[
         Unit,
         typer.Option("--unit", help="min-layers: points, or percent of the full model's score."),
-    ] = Unit.points,
+    ] = "points",
 ) -> None:
     """Print a table of results: layers needed, scores, speed, intervals.
 
@@ -111,7 +107,7 @@ def table(
     from lp_sweep.analysis.views import open_views
     from lp_sweep.orchestrator.service import tables
 
-    asked = tables.TableAsked(name, unit.value, model or (), strategy or ())
+    asked = tables.TableAsked(name, unit, model or (), strategy or ())
     views = TABLES[name].views
     with ends_promptly():
         location = stored(store)
@@ -204,7 +200,6 @@ def report(
 
 
 @app.command()
-@spread
 def cka(
     first: Annotated[
         str,
@@ -219,7 +214,7 @@ def cka(
     ],
     file: Annotated[str, typer.Option("--file", help="The trials' sweep file.")] = "sweep.yaml",
     *,
-    inputs: InputFlags,
+    inputs: Request,
     cache_dir: CacheDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -228,10 +223,9 @@ def cka(
     Example: lp-sweep cka t1-0c1f t1-77ab --file sweep.yaml
     """
     from lp_sweep.orchestrator.cli.showing import layers_text
-    from lp_sweep.orchestrator.inputs.request import Request
     from lp_sweep.orchestrator.service.cka import compare
 
-    row = compare(Request(file, **vars(inputs)), (first, second), node_folder(cache_dir))
+    row = compare(replace(inputs, file=file), (first, second), node_folder(cache_dir))
     if as_json:
         names = ("profile_id", "trial_id", "against", "model", "task", "dev_examples", "values")
         emit(json.dumps({name: row[name] for name in names}))

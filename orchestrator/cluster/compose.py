@@ -28,12 +28,12 @@ PYTHON = "3.11"  # the version of constraints.txt
 UV = "0.13.9"  # also chooses the 3.11 that a machine without one gets
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _APT = """\
-  # CHANGE on another system than Ubuntu: what makes Python's venv
+  # CHANGE if the system is not Ubuntu: this installs Python's venv
   - python3 -c 'import ensurepip' || { sudo apt-get -o DPkg::Lock::Timeout=300 update -qq;
     sudo apt-get -o DPkg::Lock::Timeout=300 install -qq -y python3-venv; }
 """
 _KEYS_OF_S3 = """\
-  # The store is S3's, at AWS or elsewhere, and a machine of Google's needs keys for it. CHANGE:
+  # The store is an S3 bucket, at AWS or elsewhere, and a Google machine needs keys for it. CHANGE:
   # ~/.aws/credentials: ~/.aws/credentials
 """
 _GCP_CLIENT = {

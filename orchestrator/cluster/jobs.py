@@ -23,7 +23,7 @@ from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.printable import short
 
 STOP_SECONDS = 120  # from SIGTERM to SIGKILL; Ray's default of 3 s is too short for a run
-SERVER = "RAY_APISERVER_ADDRESS"
+SERVER = "RAY_API_SERVER_ADDRESS"  # as in `cli/jobcli.py`
 _OURS = "lp_sweep"  # in a job's metadata: the version of the lp-sweep that made it
 _CHATTY = (
     "dashboard.modules.dashboard_sdk",

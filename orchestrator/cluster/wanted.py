@@ -8,9 +8,11 @@ hour and region, so the user states them.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+from lp_sweep.orchestrator.flags import Flag, flags_of
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import choose, listed, shown
 
@@ -82,26 +84,56 @@ _FORMS = {
 }
 
 
+def _prices(told: Iterable[str]) -> dict[str, float]:
+    """`gpu=0.6` by kind of machine."""
+    prices = {}
+    for text in told:
+        kind, _, price = text.partition("=")
+        try:
+            prices[kind] = float(price)
+        except ValueError:
+            raise SpecError(
+                f"--price is {shown(text)}: give a kind of machine and money per hour, as gpu=0.6."
+            ) from None
+    return prices
+
+
+def _addresses(told: str) -> tuple[str, ...]:
+    return tuple(filter(None, told.split(",")))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """`gpus` is the maximum in total; money is per hour of a machine; `prices` are by kind of
     machine. None means the provider's default. Raises SpecError."""
 
-    provider: str
-    name: str = "lp-sweep"
-    gpus: int | None = None
-    gpu_type: str | None = None
-    max_price: float | None = None
-    on_demand: bool = False
-    region: str | None = None
-    project: str | None = None
-    store: str | None = None
-    head_ip: str | None = None
-    worker_ips: tuple[str, ...] = ()
-    ssh_user: str | None = None
-    ssh_key: str | None = None
-    image: str | None = None
-    prices: dict[str, float] = field(default_factory=dict)
+    provider: Annotated[
+        str, Flag("onprem: your own machines.", argument=True, metavar="aws|gcp|onprem|kuberay")
+    ]
+    gpus: Annotated[int | None, Flag("Maximum number of GPUs. [8]")] = None
+    gpu_type: Annotated[str | None, Flag("GPU: t4, a10g, l4, a100, ... [a10g, l4]")] = None
+    max_price: Annotated[float | None, Flag("Maximum hourly price of a spot machine.")] = None
+    on_demand: Annotated[bool, Flag("Use on-demand instances, not spot.")] = False
+    prices: Annotated[
+        dict[str, float],
+        Flag(
+            "Hourly prices, for estimates: gpu=0.6, head=0.2.",
+            name="--price",
+            typed=list[str],
+            read=_prices,
+        ),
+    ] = field(default_factory=dict)
+    region: Annotated[str | None, Flag("[us-west-2, us-central1]")] = None
+    project: Annotated[str | None, Flag("gcp: the project's id.")] = None
+    name: Annotated[str, Flag("Name of the cluster.")] = "lp-sweep"
+    store: Annotated[str | None, Flag("Records: s3://bucket/prefix or a shared folder.")] = None
+    head_ip: Annotated[str | None, Flag("onprem: address of the head.")] = None
+    worker_ips: Annotated[
+        tuple[str, ...], Flag("onprem: 10.0.0.11,10.0.0.12", typed=str | None, read=_addresses)
+    ] = ()
+    ssh_user: Annotated[str | None, Flag("[in a cloud: ubuntu]")] = None
+    ssh_key: Annotated[str | None, Flag("A private key.")] = None
+    image: Annotated[str | None, Flag("kuberay: container image.")] = None
 
     def __post_init__(self) -> None:
         self._machines_that_can_be_had()
@@ -170,4 +202,4 @@ class Wanted:
 
 def option(name: str) -> str:
     """The command-line option of a field."""
-    return "--price" if name == "prices" else f"--{name.replace('_', '-')}"
+    return flags_of(Wanted)[name].name

@@ -318,8 +318,8 @@ class Outlook:
         return elapsed
 
     def eta(self) -> Eta:
-        """With its band, unless the run is later than that. Blocked work counts as if it were sure
-        to run."""
+        """The time left with its band, unless the run is later than that. Blocked work counts as if
+        it were sure to run."""
         scale = self._scale_now()
         if scale is None:
             return Eta()

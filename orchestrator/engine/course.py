@@ -292,7 +292,7 @@ class FullModels:
         if steps < FEWEST_STEPS:
             advice = f"more recipe.epochs ({steps} optimiser steps are few)"
         said = (
-            f"{name} learned nothing on {pair[1]}: it scores {scores}, and always guessing one "
+            f"{name} did not learn {pair[1]}: it scores {scores}, and always guessing one "
             f"label scores {100 * rows[0]['majority']:.2f}. No pruned network can be judged by it. "
             f"Try {advice}; --stop-if-nothing-learned ends such a run here"
         )

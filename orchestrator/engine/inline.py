@@ -24,8 +24,10 @@ from lp_sweep.orchestrator.engine.opening import open_run
 from lp_sweep.orchestrator.engine.recorder import Loss
 from lp_sweep.orchestrator.inputs.gpumemory import local_gpus
 from lp_sweep.orchestrator.plan.plan import Work
-from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.errors import GraphRecordingError, StoreError
 
+# after these this process can't use the device any more
+_UNFIT = ("device_error", GraphRecordingError.kind)
 _LOOK_SECONDS = 1.0  # between two looks at the budget, and at the work of other runs
 
 
@@ -85,6 +87,8 @@ def _execute(job: dict[str, Any]) -> Mapping[str, Any] | Loss:
             return execute(job, job["store"])
     except StoreError as error:  # neither the store nor the spool took the record
         return {"status": "not stored", "message": str(error)}
+    except GraphRecordingError as error:
+        return Loss(error.kind, str(error), traceback.format_exc(), None)
     except torch.AcceleratorError as error:
         return Loss("device_error", str(error), traceback.format_exc(), None)
     except Exception as error:  # a bug of ours: `execute` reports a trial's own failures
@@ -97,7 +101,7 @@ def _report(course: Course, work: Work, told: Mapping[str, Any] | Loss) -> None:
         course.ended(work, told)
         return
     course.lost(work, told)
-    if told.error_type == "device_error":  # this process can't use the device any more
+    if told.error_type in _UNFIT:
         course.queue.stopped = course.queue.stopped or "device"
 
 

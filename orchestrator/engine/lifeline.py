@@ -204,7 +204,7 @@ class Lifeline:
         return "" if alive else "the raylet of this machine has died"
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        """In the main thread. The signal is repeated until this thread has left Ray."""
+        """Handles the signal in the main thread. It is repeated until this thread has left Ray."""
         del number
         if self._over.is_set() or not self._lost.is_set():  # sent for an earlier Ray
             return

@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -137,7 +138,7 @@ def _share() -> str:
         return f"{_CONTROL} is not installed"
     try:
         done = _run([_CONTROL, "-d"])
-        said = (done.stdout + done.stderr).strip()
+        said = done.stdout.strip()
         if "already running" in said:
             return FOUND
         if done.returncode:
@@ -151,16 +152,20 @@ def _share() -> str:
 
 
 def _run(command: list[str], text: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command,
-        input=text,
-        env=unhidden(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_SECONDS,
-        start_new_session=True,  # the daemon outlives this process
-    )
+    with tempfile.TemporaryFile("w+") as said:  # a daemon would hold a pipe open, and `run` wait
+        done = subprocess.run(
+            command,
+            input=text,
+            env=unhidden(),
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=_SECONDS,
+            start_new_session=True,  # the daemon outlives this process
+        )
+        said.seek(0)
+        return subprocess.CompletedProcess(command, done.returncode, said.read())
 
 
 def shared_note(told: Iterable[tuple[str, str]]) -> str:

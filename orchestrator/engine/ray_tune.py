@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 from ray import tune
 from ray.tune.search import Searcher
 
+from lp_sweep.storage.errors import GraphRecordingError
+
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.engine.capacity import Capacity, Slots
     from lp_sweep.orchestrator.engine.course import Course
@@ -265,7 +267,7 @@ def _error_text(trial: Any) -> str:
 
 
 def _actor_id(error: Any, text: str) -> str | None:
-    """From the error, or from its text: an error of our own code names its worker only there."""
+    """The actor that failed. An error of our own code names its worker only in its text."""
     actor = getattr(error, "actor_id", None)
     if isinstance(actor, bytes):
         return actor.hex()
@@ -276,6 +278,8 @@ def _actor_id(error: Any, text: str) -> str | None:
 def _type(error: Any, text: str, fate: Fate) -> str:
     if getattr(error, "preempted", False) or "preempt" in fate.cause.lower():
         return "preempted"
+    if GraphRecordingError.__name__ in text:
+        return GraphRecordingError.kind
     if "OutOfMemoryError" in text or "low on memory" in text:
         return "out_of_memory"
     if fate.announced and not _is_task_error(error):

@@ -2,30 +2,62 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated, Any
 
+from lp_sweep.orchestrator import flags
+from lp_sweep.orchestrator.flags import Flag, words_of
 from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.mirrors.kinds import MirrorKind
 from lp_sweep.storage.places import node_folder
 
+# the options that --inline excludes, and why
+NOT_INLINE = {
+    "address": "is about a cluster. Keep one of them.",
+    "cluster": "is about a cluster. Keep one of them.",
+    "max_cost": "counts a cluster's machines. Use --max-hours.",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(Request):
-    """One field for each option; `lp-sweep run --help` describes them. `retry`: run only what has
-    failed, narrowed down by `trials` and `error_type`. `command`: the command line, for records."""
+    """A field with a Flag is an option. `retry`: run only what has failed, narrowed down by
+    `trials` and `error_type`. `command`: the command line, for records."""
 
-    inline: bool = False
-    address: str | None = None
-    cluster: Path | None = None
-    cache_dir: Path | None = None
-    fail_fast: bool = False
-    max_failures: int | None = None
-    stop_if_nothing_learned: bool = False
-    max_hours: float | None = None
-    max_cost: float | None = None
-    mirrors: Sequence[MirrorKind] = ()
+    inline: flags.InlineOption = False
+    address: flags.AddressOption = None
+    cache_dir: flags.CacheDirOption = None
+    fail_fast: Annotated[bool, Flag("Stop at the first failed trial.")] = False
+    max_failures: Annotated[
+        int | None, Flag("Start no more trials after N failures.", advanced=True, min=1)
+    ] = None
+    stop_if_nothing_learned: Annotated[
+        bool, Flag("Stop if a full model scores no better than the majority class.", advanced=True)
+    ] = False
+    max_hours: Annotated[float | None, Flag("Stop after this many hours.", min=0.0)] = None
+    max_cost: Annotated[
+        float | None,
+        Flag(
+            "Stop at this cost of the machines, at the cluster file's prices.",
+            advanced=True,
+            min=0.0,
+        ),
+    ] = None
+    cluster: flags.ClusterFileOption = None
+    mirrors: Annotated[
+        Sequence[MirrorKind],
+        Flag(
+            f"Also copy each finished trial to {', '.join(MirrorKind)}. May be repeated.",
+            name="--mirror",
+            advanced=True,
+            metavar="<tool>",
+            typed=list[MirrorKind],
+            read=tuple,
+        ),
+    ] = ()
     retry: bool = False
     trials: Sequence[str] = ()
     error_type: str | None = None
@@ -40,3 +72,14 @@ class RunOptions(Request):
         if self.fail_fast and failed:
             return True
         return self.max_failures is not None and failed >= self.max_failures
+
+    def again(self, verb: str, **changed: Any) -> str:
+        """The command that runs or retries with these options, the limits of this run included;
+        `changed` are other values of fields."""
+        if self.inline:  # it overrules variables about a cluster
+            changed = dict.fromkeys(NOT_INLINE) | changed
+        same = replace(self, **changed)
+        words = ["lp-sweep", verb, same.file, *same.overrides]
+        if verb == "retry":
+            words += [*same.trials, *(("--type", same.error_type) if same.error_type else ())]
+        return shlex.join([*words, *words_of(same)])

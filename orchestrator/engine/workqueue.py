@@ -20,7 +20,7 @@ from lp_sweep.orchestrator.estimate.pace import Pace
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.selection import Selection, policy
-from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.errors import GraphRecordingError, StoreError
 from lp_sweep.storage.networks import keep_while_needed
 from lp_sweep.storage.runs import Progress
 from lp_sweep.storage.select import Measured
@@ -58,6 +58,7 @@ class WorkQueue:
         self._begun: set[str] = set()  # all that this run ever began
         self._measured: set[str] = set()  # of trained networks, and speeds
         self._tries: Counter[tuple[str, str]] = Counter()
+        self._without_graphs = set(plan.known.without_graphs)  # models
         self.stopped: str | None = None  # why nothing more is handed out
         self.store_error: str | None = None
         self.ray_error: str | None = None
@@ -86,7 +87,8 @@ class WorkQueue:
 
     def job(self, work: Work) -> Job:
         job = self.plan.job(work, network=self._backlog.needed(work.id))
-        return replace(job, halvings=self.halvings(work.id))
+        graphs = work.model.name not in self._without_graphs
+        return replace(job, halvings=self.halvings(work.id), graphs=graphs)
 
     def halvings(self, id_: str) -> int:
         """How often the work ran out of its host's memory: its micro-batch is halved as often."""
@@ -110,6 +112,8 @@ class WorkQueue:
         """Live work failed in a way that may pass. True: it will be retried; False: it has no
         retries left, and has failed."""
         self._tries[id_, error_type] += 1
+        if error_type == GraphRecordingError.kind:
+            self._without_graphs.add(self.live[id_].model.name)
         again = self._tries[id_, error_type] <= policy(error_type).retries
         self._let_go(id_)
         if again:

@@ -63,7 +63,8 @@ class _Trial(NamedTuple):
 
 
 def audit(store: Store, sweep: str) -> Audit:
-    """By model and task, and in total. Raises SpecError for an unknown sweep, StoreError."""
+    """Estimated and actual time by model and task, and in total. Raises SpecError for an unknown
+    sweep, StoreError."""
     cells = store.read_all("sweeps", store.sweeps(sweep), ["trial_id"])
     ledger = read_ledger(store)
     ours = pc.is_in(ledger.timings["trial_id"], cells.rows["trial_id"].unique())

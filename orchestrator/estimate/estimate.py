@@ -73,7 +73,9 @@ class Rates:
 
     def seconds(self, work: Work) -> float:
         """Expected seconds on one slot."""
-        kind = self.kind(work)
+        return self.seconds_of(self.kind(work))
+
+    def seconds_of(self, kind: Kind) -> float:
         return kind.stated * self._ratios.of(kind.pair).median
 
     def total(self, pieces: Mapping[Kind, float]) -> Span:
@@ -97,8 +99,9 @@ def _has_gpu() -> bool:
 
 class Estimate(NamedTuple):
     """Hours on one slot, in all and by task. While a search may add trials they are an upper limit,
-    mostly far too high, and have no band. `longest_hours`: of one trial, which more slots do not
-    shorten; `alone_hours`: of the speeds, which run while the other slots idle."""
+    mostly far too high, and have no band. `longest`: the longest trial; a run takes at least its
+    `longest_hours`, on any number of slots. `alone_hours`: of the speeds, which run while the other
+    slots idle."""
 
     hours: float
     low_hours: float | None
@@ -109,6 +112,7 @@ class Estimate(NamedTuple):
     basis: str
     longest_hours: float = 0.0
     alone_hours: float = 0.0
+    longest: Work | None = None
     tasks: Mapping[str, Span] = MappingProxyType({})
 
     @property
@@ -133,32 +137,32 @@ def estimate(plan: Plan, rates: Rates) -> Estimate:
     A deferred cell counts as a full network."""
     to_do = taken_on(plan)
     by_task: dict[str, Counter[Kind]] = defaultdict(Counter)
-    training = ((work, 1) for work in to_do if not plan.has_network(work.id))
-    for work, count in (*training, *_measurements(plan, to_do), *deferred(plan)):
+    longest, most, alone = None, 0.0, 0.0
+    for work in to_do:
+        if plan.has_network(work.id):
+            continue  # only measured
+        kind = rates.kind(work)
+        by_task[work.task.name or _SPEEDS][kind] += 1
+        seconds = rates.seconds_of(kind)
+        if work.id in plan.trials and seconds > most:
+            longest, most = work, seconds
+        alone += seconds if work.id in plan.speeds else 0.0
+    for work, count in (*_measurements(plan, to_do), *deferred(plan)):
         by_task[work.task.name or _SPEEDS][rates.kind(work)] += count
     tasks = {task: rates.total(pieces).times(1 / 3600) for task, pieces in by_task.items()}
     if any(cell.search == "waiting" for cell in plan.cells):
         tasks = {task: Span(hours.expected, None, None) for task, hours in tasks.items()}
-    longest = longest_trial(plan, rates)
-    alone = sum(rates.seconds(work) for work in to_do if work.id in plan.speeds)
     return Estimate(
         *added(tasks.values()),
         rates.trials,
         rates.device,
         rates.on_gpu,
         rates.basis if to_do else "nothing is missing",
-        longest_hours=rates.seconds(longest) / 3600 if longest else 0.0,
+        longest=longest,
+        longest_hours=most / 3600,
         alone_hours=alone / 3600,
         tasks=tasks,
     )
-
-
-def longest_trial(plan: Plan, rates: Rates) -> Work | None:
-    """The longest trial of a run. The run takes at least as long, on any number of slots."""
-    trained = [
-        work for work in taken_on(plan) if work.id in plan.trials and not plan.has_network(work.id)
-    ]
-    return max(trained, key=rates.seconds, default=None)
 
 
 def deferred(plan: Plan) -> Iterator[tuple[Work, int]]:

@@ -117,8 +117,8 @@ class Evidence(NamedTuple):
 
 
 def evidence(trials: pa.Table, lengths: MeanLengths, recipe: Recipe) -> Evidence:
-    """From the newest trials on the device of the newest one, with the recipe's `compute` and
-    `precision` if there are any."""
+    """The timings of the newest trials on the device of the newest one, with the recipe's `compute`
+    and `precision` if there are any."""
     sound = usable(trials)
     if not len(sound):
         return Evidence(None, False, Ratios(), 0, True)

@@ -16,6 +16,7 @@ from lp_sweep.analysis.notes import barely, mixed_notes, untaught
 from lp_sweep.analysis.statistics import selection
 from lp_sweep.analysis.statistics.minimum import credible_sets
 from lp_sweep.analysis.statistics.networks import Answers, Network, Reader, answers_of
+from lp_sweep.orchestrator.export.options import Asked
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import choose
@@ -43,17 +44,6 @@ WHERE (sweep, model, task) = ($sweep, $model, $task)
         ELSE (procedure, strategy) = ($procedure, $strategy) END
 ORDER BY score, seed
 """
-
-
-class Asked(NamedTuple):
-    """The options of `--best`: a task, a loss and what narrows the choice down."""
-
-    task: str
-    within: float
-    unit: str = "points"
-    model: str | None = None
-    strategy: str | None = None
-    seed: int | None = None
 
 
 class Chosen(NamedTuple):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,6 +29,7 @@ from lp_sweep.orchestrator.export.network import (
     taught_by,
     trained_again,
 )
+from lp_sweep.orchestrator.export.options import ExportOptions
 from lp_sweep.orchestrator.export.places import (
     DevRows,
     Where,
@@ -47,9 +47,6 @@ from lp_sweep.storage.schema import PUBLISHED_VERSIONS
 from lp_sweep.storage.specs import TrialSpec
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.train.procedures import UNTRAINED
-
-if TYPE_CHECKING:
-    from lp_sweep.orchestrator.export.choice import Asked
 
 # the columns of a record that may leave the store, here and in `publish`: a column that a later
 # version adds stays private
@@ -69,28 +66,6 @@ PUBLISHED = (
     "seconds_train", "seconds_evaluate", "seconds_total", "train_examples_per_second",
     "dev_examples_per_second", "device_type", "device_name", "threads", "started_at", "ended_at",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExportOptions:
-    """The options of an export. `trial`: an identifier or its beginning; without it the `best`
-    network. `file`: the sweep file that names your own models and data (default sweep.yaml, if it
-    exists)."""
-
-    out: str | Path
-    trial: str | None = None
-    best: Asked | None = None
-    store: str | None = None
-    sweep: str | None = None
-    setup: int | None = None
-    file: str | None = None
-    data_dir: Path | None = None
-    manifest: Path | None = None
-    cache_dir: Path | None = None
-    offline: bool = False
-    force: bool = False  # overwrite an earlier export
-    accept_retrained: bool = False
-    onnx: bool = False
 
 
 class Wanted(NamedTuple):

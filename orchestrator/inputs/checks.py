@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from lp_sweep.orchestrator.inputs import hub
 from lp_sweep.orchestrator.inputs.data import TaskData, looked_at
-from lp_sweep.orchestrator.inputs.hub import DEFAULT_REVISION, Refused, absent, model_files
+from lp_sweep.orchestrator.inputs.hub import Refused, absent, model_files
 from lp_sweep.orchestrator.inputs.models import ModelInput, config_depth
 from lp_sweep.orchestrator.inputs.pins import Manifest
 from lp_sweep.orchestrator.inputs.resolve import Needed, Sweep, TaskInput, local_fingerprints
@@ -81,7 +81,6 @@ def check(
 
 def check_inputs(sweep: Sweep, wanted: Needed, *, offline: bool) -> Found:
     """Reads the headers of weights, every row of the data and, online, the hub's listings."""
-    asked = _revisions(sweep)
     local: list[str] = []
     of_hub: list[str] = []
     notes: list[str] = []
@@ -98,7 +97,7 @@ def check_inputs(sweep: Sweep, wanted: Needed, *, offline: bool) -> Found:
             (of_hub if task.source.dataset else local).append(rows.problem)
     if offline and sweep.manifest is not None:
         local += _changed(sweep, sweep.manifest, wanted)
-        of_hub += _not_in_manifest(sweep, sweep.manifest, wanted, asked)
+        of_hub += _not_in_manifest(sweep, sweep.manifest, wanted)
     next_step = [_next_step(sweep)] if of_hub and offline else []
     return Found([*local, *of_hub, *next_step], download, notes)
 
@@ -132,15 +131,9 @@ def check_small_files(sweep: Sweep, wanted: Needed) -> tuple[list[str], list[Tas
     return notes, data
 
 
-def _revisions(sweep: Sweep) -> dict[str, str]:
-    """Model -> the revision in the sweep file."""
-    return {entry.id: entry.revision or DEFAULT_REVISION for entry in sweep.spec.models}
-
-
 def stated_sizes(sweep: Sweep, model: ModelInput) -> dict[str, int]:
     """File -> bytes of a model, from the manifest; {} where it does not list the model."""
-    asked = _revisions(sweep)[model.name]
-    held = sweep.manifest.find(model.path, asked) if sweep.manifest else None
+    held = sweep.manifest.find(model.path, model.asked) if sweep.manifest else None
     return {name: file.bytes for name, file in held.files.items()} if held else {}
 
 
@@ -233,14 +226,12 @@ def read_rows(
     return Rows(None, [*shared, *doubtful_rows(loaded, task.source)], loaded)
 
 
-def _not_in_manifest(
-    sweep: Sweep, manifest: Manifest, wanted: Needed, asked: dict[str, str]
-) -> Iterator[str]:
+def _not_in_manifest(sweep: Sweep, manifest: Manifest, wanted: Needed) -> Iterator[str]:
     """Inputs that the sweep file names and the manifest does not."""
     of = f"is not in the manifest {sweep.manifest_file}"
     for model in wanted.models:
-        if model.of_hub and not manifest.find(model.path, asked[model.name]):
-            yield f"model {model.name!r} ({asked[model.name]}) {of}"
+        if model.of_hub and not manifest.find(model.path, model.asked):
+            yield f"model {model.name!r} ({model.asked}) {of}"
     for task in wanted.tasks:
         source = task.source
         if source.dataset and not manifest.find(source.dataset, str(task.asked), source.config):

@@ -76,6 +76,7 @@ class ModelInput(NamedTuple):
     hidden: int | None = None  # width
     longest_row: int | None = None  # the most tokens; None: no limit, or unknown
     why_not_pinned: str | None = None
+    asked: str = hub.DEFAULT_REVISION  # of a hub model: the revision that the user wrote
     # of a Sentence Transformers folder
     pooling: str | None = None
     similarity: str = "cosine"  # or dot
@@ -176,6 +177,7 @@ def _hub_model(
         hidden=_hidden(config),
         longest_row=longest_row(config) if config else None,
         why_not_pinned=pin.why_not,
+        asked=revision or hub.DEFAULT_REVISION,
         family=_family(config),
     )
 

@@ -17,7 +17,6 @@ from rich import filesize
 
 from lp_sweep.orchestrator.inputs import hub
 from lp_sweep.orchestrator.inputs.hub import (
-    DEFAULT_REVISION,
     Kind,
     Refused,
     RemoteFile,
@@ -96,10 +95,10 @@ def prefetch(
 def _fetch_all(sweep: Sweep) -> Manifest:
     """Tries every input, then reports all failures at once."""
     models, datasets, problems = [], [], []
-    for model, entry in zip(sweep.models, sweep.spec.models, strict=True):
+    for model in sweep.models:
         if model.of_hub:
             try:
-                models.append(fetch_model(model, entry.revision or DEFAULT_REVISION))
+                models.append(fetch_model(model))
             except PreflightError as error:
                 problems.append(str(error))
     for task in sweep.tasks.values():
@@ -110,13 +109,13 @@ def _fetch_all(sweep: Sweep) -> Manifest:
                 problems.append(str(error))
     if problems:
         raise PreflightError("\n".join(problems))
-    local = dict(local_fingerprints(sweep.models, sweep.tasks.values()))
+    local = dict(local_fingerprints(sweep.all_models, sweep.tasks.values()))
     return Manifest().merged_with(
         Manifest(models=tuple(models), datasets=tuple(datasets), local=local)
     )
 
 
-def fetch_model(model: ModelInput, asked: str) -> Held:
+def fetch_model(model: ModelInput) -> Held:
     """Config, safetensors and tokenizer of one model. Raises PreflightError."""
     where = f"model {model.name!r}"
     commit = str(model.revision)
@@ -129,9 +128,9 @@ def fetch_model(model: ModelInput, asked: str) -> Held:
     folder = hub.snapshot("model", model.path, commit)
     if problems := folder_problems(folder, depth=model.depth, sizes=sizes):
         raise PreflightError(f"{where} at {commit}: {'; '.join(problems)}")
-    if asked != commit:
-        hub.remember_commit("model", model.path, asked, commit)
-    return Held(id=model.path, asked=asked, commit=commit, files=files)
+    if model.asked != commit:
+        hub.remember_commit("model", model.path, model.asked, commit)
+    return Held(id=model.path, asked=model.asked, commit=commit, files=files)
 
 
 def _fetch_dataset(task: TaskInput) -> Held:

@@ -29,13 +29,15 @@ from lp_sweep.trials.data.datasource import data_fingerprint, unlabelled_fingerp
 from lp_sweep.trials.data.readers import CONLL
 from lp_sweep.trials.data.tasks import (
     CORPUS,
+    QRELS,
     QUERIES,
     TASKS,
     TaskSource,
     canonical_name,
+    file_format,
     glue_source,
     is_commit,
-    user_task,
+    user_definition,
 )
 from lp_sweep.trials.kinds import IMITATE, KINDS
 from lp_sweep.trials.model.familytable import FAMILIES, family_of
@@ -111,6 +113,11 @@ class Sweep:
     @property
     def name(self) -> str:
         return self.spec.name
+
+    @property
+    def all_models(self) -> tuple[ModelInput, ...]:
+        """The models and the teachers."""
+        return (*self.models, *self.teachers.values())
 
 
 def resolve(
@@ -281,31 +288,20 @@ def _find_task(
         name = entry.name
         if entry.dataset is not None:
             revision, why_not = pins.find("dataset", entry.dataset, entry.revision)
-        definition, source = user_task(
-            name=name,
-            train=entry.train,
-            dev=entry.dev,
-            corpus=entry.corpus,
-            queries=entry.queries,
-            qrels=entry.qrels,
-            skip_unjudged=entry.unjudged == "skip",
-            dataset=entry.dataset,
-            config=entry.config,
-            revision=revision,
-            train_split=entry.train_split,
-            dev_split=entry.dev_split,
+        definition = user_definition(
+            name,
             text=entry.text or (["text"] if entry.corpus and entry.train else []),
             label=entry.label,
             kind=entry.kind,
             metric=entry.metric,
-            labels=entry.labels or [],
+            labels=entry.labels,
             positive=entry.positive,
-            **_vectors(entry, models),
             tune_thresholds=entry.tune_thresholds,
             group=entry.group,
             loss=entry.loss if entry.kind == "ranking" else None,
-            base_dir=folder,
+            **_vectors(entry, models),
         )
+        source = _source(entry, revision, folder.absolute())
     fingerprint, embeds = data_fingerprint(source, definition), KINDS[entry.kind].embeds
     _refuse_one_for_both(name, source)
     asked = entry.revision or DEFAULT_REVISION if entry.dataset else source.revision
@@ -319,6 +315,26 @@ def _find_task(
         why_not_pinned=why_not,
         loss="" if entry.loss in (None, IMITATE) or not embeds else entry.loss,
     )
+
+
+def _source(entry: TaskEntry, revision: str | None, folder: Path) -> TaskSource:
+    """Relative paths start at `folder`. A `revision` that is no commit can be planned but not read.
+    Does not look for files. Raises SpecError for a task with files and a data set."""
+    if entry.dataset is not None:
+        if entry.train is not None or entry.dev is not None:
+            raise SpecError(
+                f"task {entry.name!r}: has both files and a hub data set. Keep one of them."
+            )
+        splits = {"train": entry.train_split, "validation": entry.dev_split}
+        return TaskSource(
+            dataset=entry.dataset, config=entry.config, revision=revision, splits=splits
+        )
+    named = {"train": entry.train, "validation": entry.dev}
+    named |= {CORPUS: entry.corpus, QRELS: entry.qrels, QUERIES: entry.queries}
+    files = {part: str(folder / path) for part, path in named.items() if path is not None}
+    for path in files.values():
+        file_format(path)
+    return TaskSource(files=files, skip_unjudged=entry.unjudged == "skip")
 
 
 def _with_unlabelled(task: TaskInput, path: Path) -> TaskInput:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lp_sweep.storage.errors import GraphRecordingError
 from lp_sweep.storage.networks import has_network
 from lp_sweep.storage.schema import TRIALS
 from lp_sweep.storage.select import Measured
@@ -35,7 +36,8 @@ _TIMING = (
 class Known(NamedTuple):
     """The state of a store and a run. `trials`, `profiles`: done. `failed`: with the error type.
     `networks`: those in the store, of the trials given to `with_networks`. For searches: the scores
-    of done trials in points, and the trials that this run was asked for or gave up."""
+    of done trials in points, and the trials that this run was asked for or gave up.
+    `without_graphs`: models of which a trial that is not done could not record a CUDA graph."""
 
     trials: Set[str]
     failed: Mapping[str, str]
@@ -44,6 +46,7 @@ class Known(NamedTuple):
     points: Mapping[str, float] = MappingProxyType({})
     asked: Set[str] = frozenset()
     given_up: Set[str] = frozenset()
+    without_graphs: Set[str] = frozenset()
 
     @classmethod
     def nothing(cls) -> Known:
@@ -75,6 +78,7 @@ def read_ledger(store: Store) -> Ledger:
             failures(attempts.rows, done | set(measured)),
             measured,
             points=points_of(trials.rows),
+            without_graphs=_without_graphs(attempts.rows, done),
         ),
         timing_columns(trials.rows),
         [*trials.unreadable, *profiles.unreadable, *attempts.unreadable],
@@ -96,6 +100,12 @@ def timing_columns(trials: pa.Table | Iterable[Mapping[str, Any]] = ()) -> pa.Ta
         trials = pa.Table.from_pylist(list(trials), wanted)
     layers = pc.list_value_length(trials["kept_layers"])
     return trials.select(list(_TIMING)).append_column("layers", layers)
+
+
+def _without_graphs(attempts: pa.Table, done: Set[str]) -> Set[str]:
+    refused = attempts.filter(pc.equal(attempts["error_type"], GraphRecordingError.kind))
+    rows = refused.select(["trial_id", "model"]).to_pylist()
+    return {row["model"] for row in rows if row["trial_id"] not in done}
 
 
 def with_networks(known: Known, store: Store, trials: Set[str]) -> Known:

@@ -186,7 +186,7 @@ class Plan:
         return self.needed_networks().union(*map(self._untaught, students))
 
     def inputs_needed(self) -> Needed:
-        """For the missing work, and for cells that wait for a profile."""
+        """The inputs of the missing work, and of cells that wait for a profile."""
         work = self.missing()
         asked = [cell.asked for cell in self.cells if cell.state == "deferred"]
         models = {item.model.name for item in work} | {cell.model for cell in asked}
@@ -199,9 +199,8 @@ class Plan:
                 trainings.append(
                     Training(item.model, item.task, spec.recipe, size, item.id in kept)
                 )
-        everything = (*self.sweep.models, *self.sweep.teachers.values())
         return Needed(
-            [model for model in everything if model.name in models],
+            [model for model in self.sweep.all_models if model.name in models],
             [task for task in self.sweep.tasks.values() if task.name in tasks],
             trainings,
         )

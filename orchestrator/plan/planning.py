@@ -130,6 +130,8 @@ class _Builder:
             entry.name: entry.measured_on or spec.contribution.measured_on
             for entry in spec.strategies
         }
+        self._of_full = spec.measure.asked_of("full")
+        self._of_pruned = spec.measure.asked_of("pruned")
         self._layers: dict[tuple[Any, ...], _Layers] = {}
         self._specs: dict[tuple[Any, ...], _Seeded] = {}
         self._profile_ids: dict[tuple[str, str, str], str] = {}
@@ -252,11 +254,10 @@ class _Builder:
 
     def _measure(self, id_: str, asked: Asked, spec: TrialSpec) -> None:
         """Adds the measurements of the trial's network to the plan."""
-        entry = self.plan.sweep.spec.measure
         everything = full_layers(self.models[asked.model].depth)
         whole = spec.kept_layers == everything and not spec.removed_feed_forwards
         wanted = []
-        for name in entry.asked_of("full" if whole else "pruned"):
+        for name in self._of_full if whole else self._of_pruned:
             against = ""
             if MEASURES[name].to_full and not whole:
                 direct = asked._replace(procedure="direct", feed_forward=NONE)

@@ -124,6 +124,8 @@ POLICIES: dict[str, Policy] = {
     "missing_input": Policy(0, True, True),
     "worker_lost": Policy(3, True, True),
     "device_error": Policy(3, True, True),
+    # other trials of the model began with graphs at the same time: each fails once
+    "graph_not_recorded": Policy(1, False, True),
     # nobody's fault
     "node_lost": Policy(20, False, True),
     "preempted": Policy(20, False, True),

@@ -133,7 +133,7 @@ def _own_inputs(question: Question) -> list[Finding]:
     sweep = question.sweep
     if sweep is None:
         return []
-    models = [model for model in sweep.models if not model.of_hub or not model.pinned]
+    models = [model for model in sweep.all_models if not model.of_hub or not model.pinned]
     tasks = [task for task in sweep.tasks.values() if not (task.source.dataset and task.pinned)]
     found = check_inputs(sweep, Needed(models, tasks), offline=question.offline)
     allowed, following = "a run takes it from here", "fix it, and check again"
@@ -146,7 +146,7 @@ def _own_inputs(question: Question) -> list[Finding]:
 def _shipped(sweep: Sweep | None) -> int:
     if sweep is None:
         return 0
-    models = sum(not model.of_hub for model in sweep.models)
+    models = sum(not model.of_hub for model in sweep.all_models)
     sources = [task.source for task in sweep.tasks.values()]
     return models + sum(bool(source.files) + bool(source.unlabelled) for source in sources)
 

@@ -24,6 +24,7 @@ from typing import NamedTuple
 from lp_sweep.orchestrator.cluster.jobs import SERVER, Jobs
 from lp_sweep.orchestrator.engine.connection import is_job_server
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
+from lp_sweep.orchestrator.flags import flags_of
 from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.inputs.resolve import Sweep
 from lp_sweep.orchestrator.sweepfile.load import SweepFile
@@ -39,11 +40,11 @@ _CARRIED = re.compile(
     r"(?!LP_SWEEP_JSON$)(LP_SWEEP|HF|AWS|MLFLOW|WANDB|TENSORBOARD)_[A-Za-z0-9_]+|XDG_CACHE_HOME"
 )
 _FORGOTTEN = 24 * 3600.0  # seconds
-# variables of another machine that the driver gets: what to run, no places of that machine
+# variables of another machine that the driver gets: what to run, but not where that machine is
+_OF_HERE = ("address", "cache_dir", "inline")
 _SAID = (
-    *("STORE", "STORE_PATIENCE", "DATA_DIR", "OFFLINE", "MANIFEST", "CLUSTER", "MAX_HOURS"),
-    *("MAX_COST", "MAX_FAILURES", "FAIL_FAST", "MIRROR", "EVENTS"),
-    "STOP_IF_NOTHING_LEARNED",
+    *(flag.variables[0] for name, flag in flags_of(RunOptions).items() if name not in _OF_HERE),
+    *("LP_SWEEP_STORE_PATIENCE", "LP_SWEEP_EVENTS"),
 )
 # Ray's job server accepts 100 MiB (DASHBOARD_CLIENT_MAX_SIZE); 1 MiB is for the archive itself
 MOST_BYTES = 99 * 2**20
@@ -144,8 +145,7 @@ def _submit_from_afar(
 ) -> None:
     file = request.sweep_file()
     _refuse_places_of_here(request, file, cluster)
-    settings = {name: os.environ.get(f"LP_SWEEP_{name}") for name in _SAID}
-    said = [f"LP_SWEEP_{name}={value}" for name, value in settings.items() if value]
+    said = [f"{name}={value}" for name in _SAID if (value := os.environ.get(name))]
     command = f"exec {shlex.join(['env', *said, 'lp-sweep', *words])}"
     with tempfile.TemporaryDirectory(prefix="lp-sweep-") as name:
         folder = Path(name).resolve()
@@ -217,7 +217,7 @@ def pack(files: Iterable[Path], here: Path, target: Path) -> None:
 
 def own_files(sweep: Sweep) -> Iterator[Path]:
     """The files of models and data that do not come from the hub."""
-    for model in sweep.models:
+    for model in sweep.all_models:
         if not model.of_hub:
             yield from needed_files(Path(model.path))
     for task in sweep.tasks.values():

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lp_sweep.orchestrator.export.trialfolder import ExportOptions
+from lp_sweep.orchestrator.export.options import ExportOptions
 from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.service.store import existing, history
 from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError, StoreError
@@ -16,8 +16,8 @@ from lp_sweep.storage.printable import say
 from lp_sweep.storage.store import Store
 
 if TYPE_CHECKING:
-    from lp_sweep.orchestrator.export.choice import Asked as Best
     from lp_sweep.orchestrator.export.choice import Chosen
+    from lp_sweep.orchestrator.export.options import Asked as Best
     from lp_sweep.orchestrator.export.prunedfolder import Pruned
     from lp_sweep.orchestrator.export.trialfolder import Exported
     from lp_sweep.orchestrator.inputs.models import ModelInput
@@ -83,7 +83,7 @@ def prune_model(
     kept = chosen_layers(found.depth, strategy, k, layers)
     how = f"strategy {strategy}" if strategy else "layers named by hand"
     tell(f"{found.name}: {len(kept)} of {found.depth} layers stay, {how}")
-    files = _files_of(found, revision, offline)
+    files = _files_of(found, offline)
     return prune(found, files, kept, how, out=out, force=force, offline=offline, tell=tell)
 
 
@@ -156,12 +156,11 @@ def _sweep(asked: ExportOptions, tell: Callable[[str], None]) -> Sweep | None:
         return None
 
 
-def _files_of(model: ModelInput, revision: str | None, offline: bool) -> Path:
+def _files_of(model: ModelInput, offline: bool) -> Path:
     """The folder of the model's files, downloaded if needed. Raises PreflightError."""
     if not model.of_hub:
         return Path(model.path)
     from lp_sweep.orchestrator.inputs import hub
-    from lp_sweep.orchestrator.inputs.hub import DEFAULT_REVISION
     from lp_sweep.orchestrator.inputs.prefetch import fetch_model
     from lp_sweep.orchestrator.inputs.weights import folder_problems
 
@@ -170,7 +169,7 @@ def _files_of(model: ModelInput, revision: str | None, offline: bool) -> Path:
         raise PreflightError(f"model {model.name!r}: its commit is not known: {why}.")
     folder = hub.snapshot("model", model.path, str(model.revision))
     if not offline and folder_problems(folder, depth=model.depth):
-        fetch_model(model, revision or DEFAULT_REVISION)
+        fetch_model(model)
     if problems := folder_problems(folder, depth=model.depth):
         raise PreflightError(
             f"model {model.name!r} at {model.revision} is not in the Hugging Face cache: "

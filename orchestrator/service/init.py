@@ -17,9 +17,9 @@ import numpy as np
 import yaml
 
 from lp_sweep.orchestrator.inputs.data import balance, epochs_for
+from lp_sweep.orchestrator.service.initoptions import InitOptions
 from lp_sweep.orchestrator.service.initrows import (
     LENGTHS,
-    InitOptions,
     RowFile,
     fitting_length,
     label_of,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,13 +17,14 @@ import pyarrow as pa
 from pyarrow import csv
 from pyarrow import parquet as pq
 
+from lp_sweep.orchestrator.service.initoptions import InitOptions
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import listed, shown
 from lp_sweep.storage.specs import TaskKind
 from lp_sweep.trials.data.columns import Rows, feature_names
 from lp_sweep.trials.data.datasource import LoadedTask, doubtful_rows, load_task, text_keys
 from lp_sweep.trials.data.readers import CONLL, column_names, conll_text, read_file, require_columns
-from lp_sweep.trials.data.tasks import TaskSource, file_format, user_task
+from lp_sweep.trials.data.tasks import TaskSource, file_format, user_definition
 from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.kinds.entities import OUTSIDE, is_tag
 
@@ -34,25 +34,6 @@ MOST_CLASSES = 20  # with numbers as names; more distinct numbers are measuremen
 UNBALANCED = 0.75  # the share of the largest class from which accuracy says little
 LENGTHS = (32, 64, 128, 256, 512)  # tokens
 TOKENS_A_WORD = 1.5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InitOptions:
-    """The options of `init`. `text` and `label` name columns of `data`."""
-
-    file: Path = Path("sweep.yaml")
-    data: Path | None = None
-    dev: Path | None = None  # your own dev set: nothing is split
-    text: Sequence[str] = ()
-    label: Sequence[str] = ()  # several columns hold 0 and 1
-    group: str | None = None  # rows with the same value stay on one side
-    kind: TaskKind | None = None  # None: guessed from the labels
-    corpus: Path | None = None  # documents to search, with queries and judgements
-    queries: Path | None = None
-    qrels: Path | None = None
-    model: str | None = None  # None: the usual one of the kind
-    full: bool = False
-    force: bool = False
 
 
 class RowFile(NamedTuple):
@@ -264,17 +245,15 @@ def _load(
     options: InitOptions, kind: TaskKind, source: TaskSource, labels: tuple[str, ...]
 ) -> LoadedTask:
     files = source.files
-    definition = user_task(
-        name=Path(files["train"]).name,
+    definition = user_definition(
+        Path(files["train"]).name,
         text=options.text,
         label=label_of(options),
         kind=kind,
         metric="accuracy" if kind == "tokens" and not _entities(files["train"], options) else None,
         labels=labels,
         group=options.group if kind == "ranking" else None,
-        train=files["train"],
-        dev=files["dev"],
-    ).definition
+    )
     return load_task(definition, source)
 
 

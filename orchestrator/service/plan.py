@@ -36,7 +36,6 @@ class PlanAnswer(NamedTuple):
 
     made: Planned
     estimate: Estimate
-    rates: Rates
     slots: int  # of the active runs of the sweep
     cost: Cost | None  # on the cluster of the cluster file
     data: Sequence[TaskData]  # for tasks whose rows were read
@@ -55,6 +54,7 @@ class PlanAnswer(NamedTuple):
             "data": [task.plain() for task in self.data],
             "estimate": {
                 **estimate._asdict(),
+                "longest": estimate.longest and estimate.longest.id,
                 "tasks": {task: hours._asdict() for task, hours in estimate.tasks.items()},
                 "at_most": estimate.at_most,
                 "slots": self.slots or None,
@@ -104,7 +104,7 @@ def plan(request: Request, cluster_file: Path | None = None) -> PlanAnswer:
             slots=largest.slots.number,
             on_gpu=bool(largest.slots.gpus),
         )
-    return PlanAnswer(made, hours, rates, _slots_at_work(made), price, data)
+    return PlanAnswer(made, hours, _slots_at_work(made), price, data)
 
 
 def _slots_at_work(made: Planned) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lp_sweep.analysis.phrases import heading
 from lp_sweep.orchestrator.cluster.clusterfile import PRICES
-from lp_sweep.orchestrator.estimate.estimate import Cost, Estimate, Rates, longest_trial
+from lp_sweep.orchestrator.estimate.estimate import Cost, Estimate
 from lp_sweep.orchestrator.estimate.pace import duration, two_digits
 from lp_sweep.orchestrator.estimate.timings import Span
 from lp_sweep.orchestrator.inputs.resolve import TaskInput
@@ -32,7 +32,7 @@ def plan_text(answer: PlanAnswer) -> str:
     lines += _cost_lines(answer.cost) if answer.cost else []
     for task in answer.data:
         lines += ["", f"data of {task.task}", *(f"  {line}" for line in task.lines())]
-    lines += ["", *_matrix(plan), *_shared(plan), *_longest(plan, answer.rates)]
+    lines += ["", *_matrix(plan), *_shared(plan), *_longest(answer.estimate)]
     lines += [f"note: {note}" for note in plan.sweep.notes]
     return page(lines)
 
@@ -239,12 +239,12 @@ def _point(cell: Cell) -> str:
     return " ".join(words)
 
 
-def _longest(plan: Plan, rates: Rates) -> list[str]:
-    longest = longest_trial(plan, rates)
-    if longest is None:
+def _longest(estimate: Estimate) -> list[str]:
+    work = estimate.longest
+    if work is None:
         return []
     return [
-        f"longest trial: {short_model(longest.model.name)} {longest.task.name}, "
-        f"about {duration(Span(rates.seconds(longest) / 3600, None, None))}",
+        f"longest trial: {short_model(work.model.name)} {work.task.name}, "
+        f"about {duration(Span(estimate.longest_hours, None, None))}",
         "",
     ]

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.cluster.clusterfile import read_cluster_file
 from lp_sweep.orchestrator.engine.budget import Budget, Used
 from lp_sweep.orchestrator.engine.capacity import file_on_head
 from lp_sweep.orchestrator.engine.driver import Outcome, run_sweep
-from lp_sweep.orchestrator.engine.runoptions import RunOptions
+from lp_sweep.orchestrator.engine.runoptions import NOT_INLINE, RunOptions
 from lp_sweep.orchestrator.estimate.estimate import Rates
+from lp_sweep.orchestrator.flags import flags_of, from_environment
 from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.mirrors.kinds import check_installed
 from lp_sweep.orchestrator.plan.listing import unkept_note
@@ -30,8 +30,6 @@ from lp_sweep.storage.store import Store, is_store
 
 _SLOW_SECONDS = 0.7  # a step that takes longer is announced
 _STORE_PATIENCE = 600.0  # seconds for which an unreachable store is retried
-_OF_A_CLUSTER = "is about a cluster. Keep one of them."
-_OF_MACHINES = "counts a cluster's machines. Use --max-hours."
 
 
 class RunResult(NamedTuple):
@@ -174,16 +172,10 @@ def _check(options: RunOptions) -> None:
     variables."""
     if not options.inline:
         return
-    given: dict[str, tuple[str | Path | float | None, Sequence[str], str]] = {
-        "--address": (options.address, ("LP_SWEEP_ADDRESS", "RAY_ADDRESS"), _OF_A_CLUSTER),
-        "--cluster": (options.cluster, ("LP_SWEEP_CLUSTER",), _OF_A_CLUSTER),
-        "--max-cost": (options.max_cost, ("LP_SWEEP_MAX_COST",), _OF_MACHINES),
-    }
-    for option, (value, names, why) in given.items():
-        if value is None:
-            continue
-        by_variable = [type(value)(told) for name in names if (told := os.environ.get(name))]
-        if value not in by_variable:
+    by_variable = from_environment(RunOptions)
+    for name, why in NOT_INLINE.items():
+        if getattr(options, name) not in (None, by_variable.get(name)):
+            option = flags_of(RunOptions)[name].name
             raise SpecError(f"--inline runs the trials in this process, and {option} {why}")
 
 

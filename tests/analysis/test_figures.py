@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
@@ -30,6 +31,7 @@ from tests.support.measured import (
 )
 
 matplotlib = pytest.importorskip("matplotlib")
+Figure = pytest.importorskip("matplotlib.figure").Figure
 
 
 @pytest.fixture(scope="module")
@@ -68,107 +70,89 @@ def only(rows: Any, **wanted: Any) -> dict[str, Any]:
     return dict(found[0])
 
 
-def test_bars_over_tasks_and_seeds(catalog: Catalog) -> None:
+def has(rows: pa.Table, where: dict[str, Any], **expected: Any) -> None:
+    row = only(rows, **where)
+    assert {name: row[name] for name in expected} == pytest.approx(expected), where
+
+
+def test_bars_and_lines_over_tasks_and_seeds(catalog: Catalog) -> None:
     rows = numbers.strategies(catalog, six=False)
     assert set(rows["model"].to_pylist()) == {DEEP}
-    whole = only(rows, role="full")
-    assert whole["mean"] == pytest.approx((91 + 92 + 81 + 82) / 4)
-    assert whole["sd"] == pytest.approx(math.sqrt(0.5))  # seeds 86 and 87
-    assert only(rows, strategy="top")["mean"] == pytest.approx(73)
-    missing = only(rows, strategy="bottom")  # not all its cells have a score
-    assert (missing["mean"], missing["missing_tasks"]) == (None, "STS-B")
-    differs = only(rows, threshold=0.9)  # by task
-    assert (differs["k"], differs["k_mean"], differs["mean"]) == (None, 1.5, 60)
-    row = only(rows, role="reference")  # a whole model, as deep as a pruned one
-    assert (row["reference"], row["model"], row["mean"]) == (SIX, DEEP, pytest.approx(66.5))
+    has(rows, {"role": "full"}, mean=(91 + 92 + 81 + 82) / 4, sd=math.sqrt(0.5))  # 86 and 87
+    has(rows, {"strategy": "top"}, mean=73)
+    has(rows, {"strategy": "bottom"}, mean=None, missing_tasks="STS-B")  # one cell has no score
+    has(rows, {"threshold": 0.9}, k=None, k_mean=1.5, mean=60)  # K differs by task
+    # a whole model, as deep as a pruned one
+    has(rows, {"role": "reference"}, reference=SIX, model=DEEP, mean=66.5)
     six = numbers.strategies(catalog, six=True)
     assert sorted(six["role"].to_pylist()) == ["full", "pruned"]
+    top = {"model": DEEP, "strategy": "top"}
+    of_a_task = {"task": "SST-2", **top}
+    has(numbers.curves(catalog), of_a_task, k_mean=2, mean=73, n_seeds=2, sd=math.sqrt(2))
+    over_tasks = numbers.curves(catalog, most=3)
+    assert set(over_tasks["task"].to_pylist()) == {None}
+    has(over_tasks, top, mean=73)
 
 
-def test_probes_are_of_the_main_metric_over_tasks(catalog: Catalog) -> None:
-    row = only(layernumbers.probes(catalog), network="full", model=DEEP, layer=4)
-    assert row["mean"] == pytest.approx((45 + 40) / 2 + 4 + 3)
-    assert (row["low"], row["high"]) == (pytest.approx(48.5), pytest.approx(50.5))
-    assert row["sd"] == pytest.approx(math.sqrt(2))
-    assert (row["n_seeds"], row["n_tasks"], row["n_tasks_asked"]) == (2, 2, 2)
+def test_numbers_of_layers(catalog: Catalog) -> None:
+    """Of the main metric, over tasks."""
+    rows, whole = layernumbers.probes(catalog), {"network": "full", "model": DEEP}
+    fourth = {"mean": (45 + 40) / 2 + 4 + 3, "low": 48.5, "high": 50.5, "sd": math.sqrt(2)}
+    has(rows, whole | {"layer": 4}, **fourth, n_seeds=2, n_tasks=2, n_tasks_asked=2)
+    has(rows, whole | {"layer": 3}, mean=None, n_seeds=1)
+    has(rows, {"network": "pretrained", "model": SIX}, layer=2, mean=50, n_seeds=0)
+    after = only(rows.filter(pc.equal(rows["network"], "pruned")))  # no first stage, of no cell
+    assert (after["layer"], after["mean"], after["kept_layers"]) == (6, 40, [1, 2, 3, 4, 5, 6])
+    # STS-B's has no pearson
+    assert layers.curve_label(after) == f"{DEEP}, pruned (1 of 2 tasks)"
+    rows, eighth = layernumbers.similarity(catalog), {"model": DEEP, "layer": 8}
+    has(rows, eighth | {"part": "sentence"}, mean=0.95 - 8 * 0.05 - 0.015)
+    has(rows, eighth | {"part": "tokens"}, mean=0.95 - 8 * 0.02 - 0.015)
+    rows = layernumbers.cka(catalog)
+    has(rows, {"model": DEEP, "layer": 1}, value=0.375, n_profiles=4, n_tasks=2)
+    has(rows, {"model": DEEP, "layer": 0}, value=None)
 
 
-def test_a_layer_without_a_number_is_missing_and_a_gap_in_the_line(catalog: Catalog) -> None:
-    rows = layernumbers.probes(catalog)
-    row = only(rows, network="full", model=DEEP, layer=3)
-    assert (row["mean"], row["n_seeds"]) == (None, 1)
-    from matplotlib.figure import Figure
+def test_layers_with_and_without_feed_forwards(catalog: Catalog) -> None:
+    rows = layernumbers.feed_forward_layers(catalog)
+    assert set(rows["model"].to_pylist()) == {SIX}, "no network of the other lacks one"
+    assert ("none", "attention") not in {(r["network"], r["part"]) for r in rows.to_pylist()}
+    probe = {"part": "probes", "layer": 4}
+    has(rows, probe | {"network": "top 3"}, mean=40, n_tasks=2, n_seeds=2)
+    has(rows, probe | {"network": "none"}, mean=(35 + 30) / 2 + 4 + 3)
+    # with the full network of its seed, the same layer
+    has(rows, {"network": "top 3", "part": "attention", "layer": 1}, mean=0.13)
 
+
+def test_a_missing_layer_is_a_gap_in_the_line(catalog: Catalog) -> None:
     figure = Figure()
-    layers.probes(figure, rows.to_pylist())
-    lines: list[Any] = list(figure.axes[0].lines)
-    drawn = [list(line.get_ydata()) for line in lines]
+    layers.probes(figure, layernumbers.probes(catalog).to_pylist())
+    drawn = [list(line.get_ydata()) for line in figure.axes[0].lines]
     (whole,) = [values for values in drawn if len(values) == 9 and not math.isnan(values[0])]
     assert [math.isnan(value) for value in whole] == [layer == 3 for layer in range(9)]
 
 
-def test_pretrained_and_pruned_probes_stand_apart(catalog: Catalog) -> None:
-    rows = layernumbers.probes(catalog)
-    before = only(rows, network="pretrained", model=SIX)
-    assert (before["layer"], before["mean"], before["n_seeds"]) == (2, 50, 0)
-    rows = rows.filter(pc.equal(rows["network"], "pruned"))
-    after = only(rows)  # no row of the first stage of another procedure, which no cell has
-    assert (after["layer"], after["mean"], after["kept_layers"]) == (6, 40, [1, 2, 3, 4, 5, 6])
-    # STS-B's has no pearson
-    assert layers.curve_label(after) == f"{DEEP}, pruned (1 of 2 tasks)"
-
-
-def test_similarity_is_of_both_parts(catalog: Catalog) -> None:
-    rows = layernumbers.similarity(catalog)
-    for part, step in (("sentence", 0.05), ("tokens", 0.02)):
-        row = only(rows, part=part, model=DEEP, layer=8)
-        assert row["mean"] == pytest.approx(0.95 - 8 * step - 0.015)
-
-
-def test_contributions_cka_and_feed_forwards(catalog: Catalog) -> None:
+def test_contributions_and_feed_forwards(catalog: Catalog) -> None:
     rows = layernumbers.contribution(catalog).to_pylist()
     kept = [row["layer"] for row in rows if row["task"] == "SST-2" and row["kept"]]
     assert kept == [1, 2, 4, 5, 6, 7, 8], "not above the threshold"
     assert {row["threshold"] for row in rows} == {0.9}
-    row = only(layernumbers.cka(catalog), model=DEEP, layer=1)
-    assert (row["value"], row["n_profiles"], row["n_tasks"]) == (pytest.approx(0.375), 4, 2)
-    assert only(layernumbers.cka(catalog), model=DEEP, layer=0)["value"] is None
     found = numbers.feed_forwards(catalog)
     assert found["feed_forward"].to_pylist() == ["none", "top 3"]
     assert found["mean"].to_pylist() == pytest.approx([66.5, 41.5])
     assert found["parameters"].to_pylist() == [23_000_000 + 6 * 7_000_000, 10_000_000]
 
 
-def test_layers_with_and_without_feed_forwards(catalog: Catalog) -> None:
-    rows = layernumbers.feed_forward_layers(catalog)
-    assert set(rows["model"].to_pylist()) == {SIX}, "no network of the other lacks one"
-    without = only(rows, network="top 3", part="probes", layer=4)
-    assert (without["mean"], without["n_tasks"], without["n_seeds"]) == (pytest.approx(40), 2, 2)
-    whole = only(rows, network="none", part="probes", layer=4)
-    assert whole["mean"] == pytest.approx((35 + 30) / 2 + 4 + 3)
-    cka = only(rows, network="top 3", part="attention", layer=1)
-    assert cka["mean"] == pytest.approx(0.13), "with the full network of its seed, the same layer"
-    assert not [
-        row for row in rows.to_pylist() if (row["network"], row["part"]) == ("none", "attention")
-    ]
-
-
-def test_a_line_is_the_mean_over_seeds_of_a_task_or_over_many_tasks(catalog: Catalog) -> None:
-    row = only(numbers.curves(catalog), model=DEEP, task="SST-2", strategy="top")
-    assert (row["k_mean"], row["mean"], row["n_seeds"]) == (2, pytest.approx(73), 2)
-    assert row["sd"] == pytest.approx(math.sqrt(2))
-    rows = numbers.curves(catalog, most=3)
-    assert set(rows["task"].to_pylist()) == {None}
-    assert only(rows, model=DEEP, strategy="top")["mean"] == pytest.approx(73)
+def rows_of(fake: FakeSweep, numbers_of: Callable[..., pa.Table], **asked: Any) -> list[Any]:
+    with open_views(fake.publish()) as opened:
+        return numbers_of(opened, **asked).to_pylist()
 
 
 def test_the_draws_of_random_are_one_strategy(fake: FakeSweep) -> None:
     fake.cell(k=0, score=90.0)
     for draw, dropped in enumerate([(3, 5), (2, 8)]):
         fake.cell(k=2, strategy=f"random {draw}", dropped=dropped, score=70.0 + draw)
-    with open_views(fake.publish()) as opened:
-        rows = numbers.curves(opened).to_pylist()
-    found = [(row["strategy"], row["mean"]) for row in rows]
+    found = [(row["strategy"], row["mean"]) for row in rows_of(fake, numbers.curves)]
     assert found == [("all layers", 90), ("random", 70), ("random", 71)]
 
 
@@ -179,8 +163,7 @@ def test_the_front_are_those_that_none_beats_in_both(fake: FakeSweep) -> None:
         layers = list(range(kept[0], kept[1] + 1))
         fake.speed(1.0, speedup, kept_layers=layers)
         fake.speed(1.0, 9.0, kept_layers=layers, device_name="another", batches=(8,))
-    with open_views(fake.publish()) as opened:
-        rows = numbers.pareto(opened).to_pylist()
+    rows = rows_of(fake, numbers.pareto)
     front = {(row["device_name"], row["strategy"], row["k"]) for row in rows if row["front"]}
     assert len(rows) == 8, "one row a device; what was not measured has none"
     assert {(row["task"], row["metric"]) for row in rows} == {("SST-2", "accuracy")}
@@ -198,9 +181,7 @@ def test_each_task_has_its_own_front_and_the_full_model_its_point(fake: FakeSwee
     fake.curve({0: 80.0, 2: 85.0, 4: 84.0}, task="stsb")
     for k in (2, 4):
         fake.speed(1.0, 1 + k / 10, kept_layers=list(range(1, 13 - k)))
-    with open_views(fake.publish()) as opened:
-        rows = numbers.pareto(opened).to_pylist()
-        over_tasks = numbers.pareto(opened, most=1).to_pylist()
+    rows, over_tasks = rows_of(fake, numbers.pareto), rows_of(fake, numbers.pareto, most=1)
     front = [(row["task"], row["k"], row["speedup"]) for row in rows if row["front"]]
     assert front == [
         *(("sst2", k, pytest.approx(1 + k / 10)) for k in (0, 2, 4)),
@@ -217,8 +198,7 @@ def test_without_a_speed_the_front_is_of_size(fake: FakeSweep) -> None:
     for k, score, params in ((0, 90.0, 100), (2, 91.0, 90), (4, 80.0, 80)):
         fake.cell(k=k, score=score, params_total=params)
     fake.cell(k=4, strategy="bottom", score=85.0, params_total=80)
-    with open_views(fake.publish()) as opened:
-        rows = numbers.pareto(opened).to_pylist()
+    rows = rows_of(fake, numbers.pareto)
     assert {row["speedup"] for row in rows} == {None}
     front = {(row["strategy"], row["k"], row["size"]) for row in rows if row["front"]}
     assert front == {("top", 2, 90), ("bottom", 4, 80)}
@@ -243,8 +223,6 @@ def test_until_the_full_model_has_a_record_no_size_is_drawn(fake: FakeSweep) -> 
 
 
 def test_axes_stay_inside_0_to_100_and_have_the_lines_across(catalog: Catalog) -> None:
-    from matplotlib.figure import Figure
-
     rows = [row for row in numbers.curves(catalog).to_pylist() if row["task"] == "SST-2"]
     rows = [{**row, "mean": 100.0, "majority": 0.0} for row in rows]
     figure = Figure()
@@ -257,8 +235,6 @@ def test_axes_stay_inside_0_to_100_and_have_the_lines_across(catalog: Catalog) -
 
 
 def test_a_panel_that_nobody_measured_says_so(catalog: Catalog) -> None:
-    from matplotlib.figure import Figure
-
     rows = layernumbers.feed_forward_layers(catalog).to_pylist()
     figure = Figure()
     layers.feed_forward_layers(figure, [row for row in rows if row["part"] == "probes"])
@@ -274,8 +250,7 @@ def test_cka_of_two_networks_by_hand_is_not_of_the_full_one(fake: FakeSweep) -> 
     )
     put_profile(fake, "cka", [("layer", 1, 1, 0.9)], top, against=full["trial_id"])
     put_profile(fake, "cka", [("layer", 1, 1, 0.1)], top, against=bottom["trial_id"])
-    with open_views(fake.publish()) as opened:
-        assert only(layernumbers.cka(opened))["value"] == pytest.approx(0.9)
+    assert [row["value"] for row in rows_of(fake, layernumbers.cka)] == [pytest.approx(0.9)]
 
 
 def test_every_figure_is_there_and_says_its_numbers(drawings: dict[str, Drawing]) -> None:
@@ -296,14 +271,11 @@ def test_every_figure_is_there_and_says_its_numbers(drawings: dict[str, Drawing]
     assert all(text.endswith(".") and "\n" not in text for text in said.values())
 
 
-def settings_now() -> dict[str, Any]:
-    """But for the backend: asking for it loads pyplot."""
-    return {key: matplotlib.rcParams[key] for key in matplotlib.rcParams if key != "backend"}
+def test_files_stay_the_same(drawings: dict[str, Drawing], folder: Path, tmp_path: Path) -> None:
+    def settings_now() -> dict[str, Any]:
+        """But for the backend: asking for it loads pyplot."""
+        return {key: matplotlib.rcParams[key] for key in matplotlib.rcParams if key != "backend"}
 
-
-def test_files_are_the_same_again(
-    drawings: dict[str, Drawing], folder: Path, tmp_path: Path
-) -> None:
     settings = settings_now()
     with matplotlib.rc_context({"lines.linewidth": 9, "svg.fonttype": "path", "font.size": 30}):
         for name in ("2", "4"):
@@ -395,10 +367,10 @@ WAITING: dict[Any, dict[str, str]] = {
         "score": "no network with fewer layers has a score yet",
         "pareto": "`measure: {speed: cuda}`",
         "contribution": "no contribution is measured yet: `lp-sweep status`",
-        "feed-forward": "of the procedure direct: `lp-sweep status`",
+        "feed-forward": "with the procedure direct: `lp-sweep status`",
     },
     only_of_others: {
-        "2": "by the procedure direct",
+        "2": "with the procedure direct",
         "4": "only of others (layers dropped by another procedure",
         "5": "no similarity of full models in this store, only of others",
         "cka": "only of others (layers dropped by another procedure",

@@ -30,6 +30,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 # -- what is refused, and what is answered
 
+READ_ONLY = """
+CREATE TEMP TABLE mine AS FROM trials
+UPDATE store.trials SET last = 1
+COPY trials TO 'out.csv'
+SET enable_external_access = true
+SELECT content FROM read_text('/etc/passwd')
+EXPLAIN ANALYZE DELETE FROM store.trials
+"""
 REFUSED = """
 EXPLAIN ANALYZE COMMIT
 EXPLAIN (FORMAT json, ANALYZE) COMMIT
@@ -91,6 +99,8 @@ MORE = [
 def test_what_is_refused(world: World) -> None:
     for sql in [*REFUSED.strip().splitlines(), *MORE]:
         assert isinstance(world.ask(sql), QueryError), sql[:60]
+    for sql in READ_ONLY.strip().splitlines():
+        assert "read-only" in str(world.ask(sql)), sql
 
 
 ANSWERED = """

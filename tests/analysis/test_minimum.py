@@ -150,20 +150,6 @@ def test_more_candidates_need_more_evidence() -> None:
 # --- the spread over seeds
 
 
-def test_the_pooled_spread_is_what_network_and_seed_leave() -> None:
-    rng = np.random.default_rng(0)
-    seeds, noise = rng.normal(0, 5, 40), rng.normal(0, 0.7, (30, 40))
-    scores = {
-        (frozenset([str(k)]), s): 90 - k + seeds[s] + noise[k, s]
-        for k in range(30)
-        for s in range(40)
-        if (k + s) % 7  # some are missing
-    }
-    squares = left_over(scores)
-    assert squares.total / squares.freedom == pytest.approx(0.49, rel=0.1)
-    assert squares.freedom == len(scores) - 30 - 40 + 1
-
-
 def test_own_seeds_outweigh_the_pool_as_they_grow() -> None:
     pool = Spread(1.0, 50, "task")
     for seeds, expected in ((1, 2.0), (3, (2 * 8 + WEIGHT * 2) / (2 + WEIGHT)), (1000, 8.0)):

@@ -96,4 +96,4 @@ def test_without_a_draw_it_says_what_to_add(fake: FakeSweep) -> None:
     for terminal in (True, False):
         text = render(table(fake), terminal=terminal, width=200)
         assert "(no rows)" in text
-        assert "takes `{name: random, k: [2, 4], draws: 0-4}` among the strategies" in text
+        assert "needs `{name: random, k: [2, 4], draws: 0-4}` in the strategies" in text

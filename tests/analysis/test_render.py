@@ -85,11 +85,27 @@ def test_json_and_csv_are_the_long_form_with_raw_numbers(catalog: Catalog) -> No
     assert records[2]["mean"] == ""
 
 
-def test_the_plain_table_is_aligned(catalog: Catalog) -> None:
-    sql = "SELECT model, k, score FROM cells ORDER BY cell"
-    assert render_rows(catalog.query(sql), "table", terminal=False) == (
+# query, format -> text
+RENDERED = {
+    ("SELECT model, k, score FROM cells ORDER BY cell", "table"): (
         "model  k  score\n-----  -  -----\nbert   0  92.43\nbert   6  90.25\nbert   8   NULL\n"
-    )
+    ),
+    ("SELECT unnest(['模型模型', 'ab']) AS name, 1 AS n", "table"): (
+        "name      n\n--------  -\n模型模型  1\nab        1\n"
+    ),
+    ("SELECT 'a_b' AS max_dropped, 1.5 AS x", "markdown"): (
+        "| max_dropped | x |\n|---|---:|\n| a_b | 1.5 |\n"
+    ),
+    ("SELECT 'a_b' AS max_dropped, 1.5 AS x", "latex"): (
+        "\\begin{tabular}{lr}\n\\toprule\nmax\\_dropped & x \\\\\n\\midrule\n"
+        "a\\_b & 1.5 \\\\\n\\bottomrule\n\\end{tabular}\n"
+    ),
+}
+
+
+@pytest.mark.parametrize(("sql", "form"), RENDERED)
+def test_the_rows_of_a_query(catalog: Catalog, sql: str, form: str) -> None:
+    assert render_rows(catalog.query(sql), form, terminal=False) == RENDERED[sql, form]
 
 
 def test_a_terminal_breaks_notes_between_words_and_a_pipe_nowhere(catalog: Catalog) -> None:
@@ -100,20 +116,6 @@ def test_a_terminal_breaks_notes_between_words_and_a_pipe_nowhere(catalog: Catal
     assert max(map(len, lines)) <= 50
     assert note in " ".join(lines)
     assert note in render(table, terminal=False).splitlines()
-
-
-def test_wide_characters_are_aligned(catalog: Catalog) -> None:
-    rows = catalog.query("SELECT unnest(['模型模型', 'ab']) AS name, 1 AS n")
-    assert render_rows(rows, terminal=False).splitlines()[2:] == ["模型模型  1", "ab        1"]
-
-
-def test_markdown_and_latex_of_a_query(catalog: Catalog) -> None:
-    rows = catalog.query("SELECT 'a_b' AS max_dropped, 1.5 AS x")
-    assert render_rows(rows, "markdown") == "| max_dropped | x |\n|---|---:|\n| a_b | 1.5 |\n"
-    assert render_rows(rows, "latex") == (
-        "\\begin{tabular}{lr}\n\\toprule\nmax\\_dropped & x \\\\\n\\midrule\n"
-        "a\\_b & 1.5 \\\\\n\\bottomrule\n\\end{tabular}\n"
-    )
 
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE.keys())

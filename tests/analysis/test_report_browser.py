@@ -61,9 +61,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [360, 768, 1280])
-def test_it_fits_and_nothing_is_complained_of(
-    window: Browser, page: Path, width: int, dark: bool
-) -> None:
+def test_it_fits_without_complaints(window: Browser, page: Path, width: int, dark: bool) -> None:
     window.open(page, width, dark=dark)
     assert window.run(f"{OPEN_ALL} return document.documentElement.scrollWidth") <= width
     outside = window.run(
@@ -164,9 +162,7 @@ def test_print_has_all_that_is_folded(window: Browser, page: Path, tmp_path: Pat
     assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
 
 
-def test_the_policy_refuses_a_script_that_is_not_its_own(
-    window: Browser, page: Path, tmp_path: Path
-) -> None:
+def test_the_policy_refuses_another_script(window: Browser, page: Path, tmp_path: Path) -> None:
     text = page.read_text(encoding="utf-8")
     broken = tmp_path / "broken.html"
     broken.write_text(text.replace("</h1>", "</h1><script>window.pwned = 1</script>", 1))

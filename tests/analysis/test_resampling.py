@@ -47,30 +47,22 @@ def test_every_metric_is_there() -> None:
 
 
 @pytest.mark.parametrize("metric", METRICS)
-@given(n=st.integers(1, 12), seed=SEED)
+@given(n=st.integers(1, 40), seed=SEED)
 def test_a_metric_is_that_of_the_drawn_examples(metric: str, n: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     labels = random_answers(metric, n, 1, rng)[:, 0]
     predicted = random_answers(metric, n, 2, rng)
     weights = rng.multinomial(n, np.full(n, 1 / n), size=3)
     found = METRICS[metric](weights.astype(float), labels, predicted)
+    real = metrics.METRICS[metric]
     expected = [
-        [metrics.METRICS[metric](labels.repeat(w), predicted[:, i].repeat(w)) for i in range(2)]
-        for w in weights
+        [real(labels.repeat(w), column.repeat(w)) for column in predicted.T] for w in weights
     ]
     np.testing.assert_allclose(found, expected, atol=1e-9)
-
-
-@pytest.mark.parametrize("metric", METRICS)
-@given(n=st.integers(1, 40), seed=SEED)
-def test_merging_examples_changes_no_score(metric: str, n: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    labels = random_answers(metric, n, 1, rng)[:, 0]
-    predicted = random_answers(metric, n, 2, rng)
-    patterns = patterns_of(metric, labels, predicted)
+    patterns = patterns_of(metric, labels, predicted)  # equal examples are merged
     assert patterns.counts.sum() == n
-    expected = [metrics.METRICS[metric](labels, column) for column in predicted.T]
-    np.testing.assert_allclose(scores(metric, patterns), expected, atol=1e-9)
+    whole = [real(labels, column) for column in predicted.T]
+    np.testing.assert_allclose(scores(metric, patterns), whole, atol=1e-9)
 
 
 @given(n=st.integers(1, 12), pairs=st.integers(1, 3), seed=SEED)
@@ -117,18 +109,11 @@ def answers_of(both: int, b: int, c: int, neither: int) -> tuple[Any, Any, Any]:
     return np.ones(len(full)), full[:, None], pruned[:, None]
 
 
-@pytest.mark.parametrize(
-    ("table", "p"),
-    [
-        ((80, 10, 2, 8), 2 * (1 + 12 + 66) / 2**12),  # by hand: a binomial of 12 tosses
-        ((90, 0, 0, 10), 1.0),
-    ],
-)
-def test_accuracy_of_one_seed_is_tested_by_mcnemar(table: Any, p: float) -> None:
+@pytest.mark.parametrize("table", [(80, 10, 2, 8), (90, 0, 0, 10)])
+def test_accuracy_of_one_seed_is_tested_by_mcnemar(table: tuple[int, int, int, int]) -> None:
     both, b, c, neither = table
     found = paired_test("accuracy", *answers_of(*table))
     assert (found.test, found.b, found.c) == ("mcnemar", b, c)
-    assert found.p == pytest.approx(p)
     assert found.p == pytest.approx(mcnemar([[both, b], [c, neither]], exact=True).pvalue)
     assert found.change == pytest.approx(100 * (c - b) / sum(table))
     assert found.low <= found.change <= found.high
@@ -217,24 +202,6 @@ def test_holm_is_that_of_statsmodels() -> None:
     for n in (1, 2, 30):
         ps = np.random.default_rng(n).random(n).round(1) ** 4  # some are equal, some 0
         assert holm([*ps]) == pytest.approx(multipletests(ps, method="holm")[1])
-
-
-def one_dev_set(rng: np.random.Generator, n: int = 300, seeds: int = 3) -> tuple[Any, Any, Any]:
-    """The pruned network loses 10% of the examples whatever the seed, wins 5%, and is 2% noise:
-    a true change of about -4.8 points, on which all seeds have the same dev set's luck."""
-    fate = rng.choice([-1, 0, 1], p=[0.1, 0.85, 0.05], size=n)[:, None]
-    full = np.where(fate == 1, 0, 1) ^ (rng.random((n, seeds)) < 0.02)
-    pruned = np.where(fate == -1, 0, 1) ^ (rng.random((n, seeds)) < 0.02)
-    return np.ones(n), full, pruned
-
-
-@pytest.mark.parametrize("seeds", [1, 3])
-def test_the_interval_of_a_change_holds_the_truth_about_as_often_as_it_says(seeds: int) -> None:
-    truth = -100 * 0.05 * 0.96
-    rng = np.random.default_rng(5)
-    tests = [paired_test("accuracy", *one_dev_set(rng, seeds=seeds)) for _ in range(250)]
-    covered = np.mean([test.low <= truth <= test.high for test in tests])
-    assert 0.90 <= covered <= 0.985  # seeds drawn with examples of their own cover 0.8
 
 
 @pytest.mark.parametrize("seeds", [2, 5])

@@ -6,8 +6,9 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -15,6 +16,9 @@ import pytest
 
 import lp_sweep
 from lp_sweep import LpSweepError, Results, Rows, Run, Sweep, open_store
+from lp_sweep.orchestrator.engine.runoptions import RunOptions
+from lp_sweep.orchestrator.flags import flags_of
+from lp_sweep.orchestrator.service import run as running
 from tests.support.fake_records import FakeSweep
 from tests.support.program import sweep as command
 from tests.support.toyworld import save_world, sweep_content
@@ -35,6 +39,15 @@ def results(fake: FakeSweep) -> Iterator[Results]:
         yield results
 
 
+def python(program: str, cwd: Path | None = None) -> str:
+    """The program's output."""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=cwd, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
 def test_an_import_loads_nothing_heavy() -> None:
     heavy = ["torch", "ray", "pandas", "duckdb", "pyarrow", "matplotlib"]
     program = f"import lp_sweep, sys; print([name for name in {heavy} if name in sys.modules])"
@@ -49,15 +62,6 @@ def test_a_users_pandas_is_left_alone(fake: FakeSweep) -> None:
         "import pandas, pyarrow; print(pyarrow.array(pandas.Series([1.0, None])).null_count)"
     )
     assert python(program) == "1"
-
-
-def python(program: str, cwd: Path | None = None) -> str:
-    """The program's output."""
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=cwd, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
 
 
 def test_public_names() -> None:
@@ -91,44 +95,32 @@ def test_polars_gets_them_too_or_is_asked_for(results: Results) -> None:
 
 
 @pytest.mark.parametrize("form", ["table", "json"])
-def test_a_table_is_the_one_of_the_command_line(
-    fake: FakeSweep, results: Results, form: str
-) -> None:
+def test_a_table_is_that_of_the_command_line(fake: FakeSweep, results: Results, form: str) -> None:
     place = fake.store.location
     done = command("table", "tasks", "--store", place, "--format", form, cwd=Path(place))
     assert results.table("tasks").text(form) == done.stdout
     assert results.table("tasks").title
 
 
-def test_what_a_notebook_shows_is_escaped(tmp_path: Path) -> None:
+def test_notebooks_show_escaped_text(tmp_path: Path, fake: FakeSweep, results: Results) -> None:
     text = "<img src=x onerror=alert(1)>"
-    fake = FakeSweep(tmp_path / "records")
-    fake.curve({0: 92.0, 2: 91.5}, task=text)
-    with open_store(fake.publish().location) as results:
-        table = results.table("tasks")
+    hostile = FakeSweep(tmp_path / "hostile")
+    hostile.curve({0: 92.0, 2: 91.5}, task=text)
+    with open_store(hostile.publish().location) as found:
+        table = found.table("tasks")
     task = {**sweep_content()["tasks"][0], "name": text}
     plan = Sweep.from_yaml(save_world(tmp_path, tasks=[task])).plan()
     for shown in (Rows(pa.table({text: [text]})), table, plan):
         page = shown._repr_html_()
         assert "<img" not in page
         assert page.count("&lt;img") > 1, "in each of its parts"
-
-
-def test_a_run_and_a_store_in_a_notebook_are_escaped(fake: FakeSweep, results: Results) -> None:
     totals = {"trials": 3, "trials_done": 1}
-    shown = Run(1, {"t1-<b>": "bug <b>"}, "SIGINT", totals, 130)._repr_html_()
-    assert "SIGINT" in shown
-    assert "1 of 3 trials" in shown
-    assert "t1-&lt;b&gt;" in shown
-    assert "<b>" not in shown
+    run = Run(1, {"t1-<b>": "bug <b>"}, "SIGINT", totals, 130)._repr_html_()
+    assert all(part in run for part in ("SIGINT", "1 of 3 trials", "t1-&lt;b&gt;"))
+    assert "<b>" not in run
     store = results._repr_html_()
     assert fake.store.location in store
     assert "<td>5</td>" in store, "cells"
-
-
-def test_results_are_published(results: Results, tmp_path: Path) -> None:
-    assert results.publish(tmp_path / "published") == str(tmp_path / "published")
-    assert (tmp_path / "published" / "data" / "cells.parquet").is_file()
 
 
 def test_refresh_reads_what_came_since(fake: FakeSweep, results: Results) -> None:
@@ -148,35 +140,29 @@ def test_one_sweep_of_a_store(fake: FakeSweep) -> None:
         assert [state["sweep"] for state in results.status()] == ["other"]
 
 
-def test_the_records_of_a_trial_and_upkeep(fake: FakeSweep, results: Results) -> None:
+def test_records_publishing_and_upkeep(fake: FakeSweep, results: Results, tmp_path: Path) -> None:
     trial = fake.cells[0]["trial_id"]
     assert results.show(trial)["record"]["trial_id"] == trial
     assert results.logs(trial)
+    assert results.publish(tmp_path / "published") == str(tmp_path / "published")
+    assert (tmp_path / "published" / "data" / "cells.parquet").is_file()
     assert results.compact()["records"] > 0
     assert results.doctor() == []
 
 
-@pytest.mark.slow  # draws figures
-def test_a_report_is_written(results: Results, tmp_path: Path) -> None:
-    page = results.report(tmp_path / "report.html")
-    assert "The answer" in page.read_text(encoding="utf-8")
+MISTAKES: dict[str, Callable[[Results], Any]] = {
+    "Did you mean 'min-layers'": lambda found: found.table("min-layer"),
+    "unknown strategy 'botom'": lambda found: found.table("tasks", strategies=["botom"]),
+    "read-only": lambda found: found.sql("DELETE FROM cells"),
+    "no Table 7": lambda found: found.paper(7),
+    "t1-none": lambda found: found.show("t1-none"),
+}
 
 
-@pytest.mark.parametrize(
-    ("ask", "message"),
-    [
-        (lambda found: found.table("min-layer"), "Did you mean 'min-layers'"),
-        (lambda found: found.table("tasks", strategies=["botom"]), "unknown strategy 'botom'"),
-        (lambda found: found.sql("DELETE FROM cells"), "read"),
-        (lambda found: found.paper(7), "no Table 7"),
-        (lambda found: found.show("t1-none"), "t1-none"),
-    ],
-    ids=["table", "strategy", "not a SELECT", "paper", "trial"],
-)
-def test_a_mistake_is_one_message(results: Results, ask: object, message: str) -> None:
-    assert callable(ask)
+@pytest.mark.parametrize("message", MISTAKES)
+def test_a_mistake_is_one_message(results: Results, message: str) -> None:
     with pytest.raises(LpSweepError, match=message):
-        ask(results)
+        MISTAKES[message](results)
 
 
 def test_no_store_is_an_error(tmp_path: Path) -> None:
@@ -225,6 +211,53 @@ def test_places_of_the_file_of_arguments_and_of_variables(
     monkeypatch.setenv("LP_SWEEP_OFFLINE", "perhaps")
     with pytest.raises(LpSweepError, match="LP_SWEEP_OFFLINE is 'perhaps': give 1 or 0"):
         Sweep.from_yaml(file)
+
+
+def test_a_run_reads_the_variables_of_its_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the command line does; an argument comes first."""
+    asked: list[RunOptions] = []
+
+    def caught(options: RunOptions) -> None:
+        asked.append(options)
+        raise LpSweepError("enough")
+
+    monkeypatch.setattr(running, "run", caught)
+    for flag in flags_of(RunOptions).values():
+        for variable in flag.variables:
+            monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    told = {"MAX_HOURS": "2.5", "MAX_FAILURES": "3", "FAIL_FAST": "1", "MIRROR": "mlflow wandb"}
+    for name, text in told.items():
+        monkeypatch.setenv(f"LP_SWEEP_{name}", text)
+    sweep = Sweep.from_yaml(save_world(tmp_path), store=tmp_path / "records")
+    for start in (sweep.run, sweep.retry, lambda: sweep.run(max_hours=1.0, fail_fast=False)):
+        with pytest.raises(LpSweepError, match="enough"):
+            start()
+    first, retried, given = asked
+    assert (first.address, first.max_hours, first.max_failures) == ("10.0.0.1:6379", 2.5, 3)
+    assert (first.fail_fast, first.mirrors) == (True, ("mlflow", "wandb"))
+    assert first.store == str(tmp_path / "records")
+    assert (retried.retry, retried.max_hours) == (True, 2.5)
+    assert (given.max_hours, given.fail_fast, given.max_failures) == (1.0, False, 3)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("LP_SWEEP_MAX_HOURS", "-1"),
+        ("LP_SWEEP_MAX_FAILURES", "0"),
+        ("LP_SWEEP_MIRROR", "mlflo"),
+        ("LP_SWEEP_FAIL_FAST", "perhaps"),
+    ],
+)
+def test_a_wrong_value_of_a_variable_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(LpSweepError, match=f"{variable} is '{value}'"):
+        Sweep.from_yaml(save_world(tmp_path)).run()
 
 
 PROGRAM = """

@@ -36,9 +36,7 @@ def test_the_words_are_of_the_whole_task_and_not_of_the_rows(tmp_path: Path) -> 
     assert task.dev["dev"].lengths.max() == LENGTH, "as long as the network takes"
 
 
-def test_a_step_is_timed_in_the_mode_of_a_trial(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_is_timed_as_in_a_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
     for name in ("OMP_NUM_THREADS", "HF_HUB_OFFLINE"):
         monkeypatch.setenv(name, "1")  # the benchmark sets them; this restores them

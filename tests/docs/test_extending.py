@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -39,23 +40,16 @@ def apply(diff: str, root: Path) -> None:
     path.write_text(text.replace(before, after), encoding="utf-8")
 
 
-class Copy:
-    """The source as lp_sweep, in a folder of its own."""
+class Copy(NamedTuple):
+    """The source as lp_sweep, in the folder `path`."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        package = folder / "path" / "lp_sweep"
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / "api", package, ignore=ignored)
-        for room in ROOMS:
-            shutil.copytree(ROOT / room, package / room, ignore=ignored)
-        self.package = package
+    folder: Path
 
     def python(self, *arguments: str) -> str:
         done = subprocess.run(
             [sys.executable, *arguments],
             cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": str(self.package.parent)},
+            env={**os.environ, "PYTHONPATH": str(self.folder / "path")},
             capture_output=True,
             text=True,
             check=False,
@@ -70,8 +64,12 @@ class Copy:
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
     made = Copy(tmp_path_factory.mktemp("extended"))
+    package, ignored = made.folder / "path" / "lp_sweep", shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "api", package, ignore=ignored)
+    for room in ROOMS:
+        shutil.copytree(ROOT / room, package / room, ignore=ignored)
     for diff in DIFFS:
-        apply(diff, made.package)
+        apply(diff, package)
     save_world(
         made.folder,
         strategies=[{"name": "below-last", "k": [0, 2]}],

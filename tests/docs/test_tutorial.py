@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import os
-import random
 import re
 import subprocess
 import sys
@@ -19,10 +16,9 @@ from transformers import BertConfig, BertModel, DistilBertConfig, DistilBertMode
 from tests.support.docpages import read
 from tests.support.hubserver import Hub, serve
 from tests.support.hubworld import World
-from tests.support.kindworlds import WRITERS, collection
-from tests.support.kindworlds import ranked as candidates
+from tests.support.kindworlds import WRITERS, collection, labelled, ranked, tagged
 from tests.support.tiny import tiny_tokenizer
-from tests.support.toyworld import BAD, GOOD, PLAIN, WORDS, rows
+from tests.support.toyworld import WORDS, rows
 
 
 def push_encoders(hub: Hub, folder: Path) -> None:
@@ -45,40 +41,31 @@ def push_encoders(hub: Hub, folder: Path) -> None:
 
 
 def save_reviews(folder: Path) -> None:
-    verdicts = {"pos": "good", "neg": "bad"}
-    with (folder / "reviews.csv").open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["text", "verdict"])
-        writer.writerows([row["text"], verdicts[row["label"]]] for row in rows(400, 1))
+    made, verdicts = rows(400, 1), {"pos": "good", "neg": "bad"}
+    columns = {"text": [row["text"] for row in made]}
+    columns["verdict"] = [verdicts[row["label"]] for row in made]
+    WRITERS["csv"](folder / "reviews.csv", columns)
 
 
 def save_comments(folder: Path) -> None:
-    draw = random.Random(4)
-    with (folder / "comments.jsonl").open("w", encoding="utf-8") as stream:
-        for _ in range(300):
-            labels = [name for name in ("damage", "delivery") if draw.random() < 0.4]
-            words = draw.choices(PLAIN, k=draw.randint(2, 9))
-            words += [draw.choice(BAD if name == "damage" else GOOD) for name in labels]
-            stream.write(json.dumps({"text": " ".join(words), "labels": labels}) + "\n")
+    made, names = labelled(300, 4), {"good": "delivery", "bad": "damage"}
+    labels = [[names[mark] for mark in row["label"] if mark in names] for row in made]
+    columns = {"text": [row["text"] for row in made], "labels": labels}
+    WRITERS["jsonl"](folder / "comments.jsonl", columns)
 
 
 def save_people(folder: Path) -> None:
-    draw = random.Random(4)
-    with (folder / "people.conll").open("w", encoding="utf-8") as stream:
-        for _ in range(300):
-            words = [(word, "O") for word in draw.choices(PLAIN, k=draw.randint(2, 9))]
-            for first in draw.sample(range(len(words)), draw.randint(0, 2)):
-                words[first:first] = [(GOOD[0], "B-person"), (GOOD[1], "I-person")]
-            words = [*words, *[(BAD[0], "B-place")] * draw.randint(0, 1)]
-            stream.write("".join(f"{word}\t{tag}\n" for word, tag in words) + "\n")
+    sentences = (zip(row["tokens"], row["tags"], strict=True) for row in tagged(300, 4))
+    text = "\n".join("".join(f"{word}\t{tag}\n" for word, tag in words) for words in sentences)
+    text = text.replace("-x", "-person").replace("-y", "-place")
+    (folder / "people.conll").write_text(text, encoding="utf-8")
 
 
 def save_candidates(folder: Path) -> None:
-    with (folder / "search.csv").open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, ["query_id", "query", "passage", "relevance"])
-        writer.writeheader()
-        for row in candidates(60, 4):
-            writer.writerow({"query_id": row.pop("id"), **row})
+    made = ranked(60, 4)
+    names = {"query_id": "id", "query": "query", "passage": "passage", "relevance": "relevance"}
+    columns = {name: [row[key] for row in made] for name, key in names.items()}
+    WRITERS["csv"](folder / "search.csv", columns)
 
 
 def save_collection(folder: Path) -> None:

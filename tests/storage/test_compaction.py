@@ -122,46 +122,30 @@ def test_a_record_that_no_pack_may_take_stays(store: Store) -> None:
 # -- stopped, together, or on damaged packs
 
 
-def kept_singles(store: Store, names: list[str]) -> Callable[[], None]:
-    """Puts back what a compactor deleted, as if it had been killed before."""
-    contents = {name: store.files.read(f"trials/{name}.parquet") for name in names}
+@pytest.mark.parametrize("twice", ["single files", "pack"])
+def test_what_is_there_twice_counts_once_and_goes_next_time(store: Store, twice: str) -> None:
+    """A compactor was killed before it deleted, or two made a pack of the same records."""
 
-    def restore() -> None:
-        for name, content in contents.items():
-            store.files.write(f"trials/{name}.parquet", content)
+    def write(files: dict[str, bytes]) -> None:
+        for path, content in files.items():
+            store.files.write(path, content)
 
-    return restore
-
-
-def test_what_a_killed_compactor_left_counts_once_and_goes_next_time(store: Store) -> None:
     names = fill(store, 6)
-    restore = kept_singles(store, names[:4])
     before = rows_of(store)
+    singles = {path: store.files.read(path) for path in [f"trials/{n}.parquet" for n in names]}
     compact(store, settle=0)
-    restore()
-    assert files(store) == (4, 1)
+    if twice == "pack":
+        (first,) = store.contents("trials").packs
+        pack = {first: store.files.read(first)}
+        store.files.delete(first)
+        write(singles)
+        compact(store, settle=0)
+        write(pack)
+    else:
+        write(dict(list(singles.items())[:4]))
+    assert files(store) == ((0, 2) if twice == "pack" else (4, 1))
     assert rows_of(store) == before
     assert store.names("trials") == set(names)
-    assert compact(store).records == 4
-    assert files(store) == (0, 1)
-    assert rows_of(store) == before
-
-
-def test_two_packs_with_the_same_records_count_once(store: Store) -> None:
-    names = fill(store, 5)
-    restore = kept_singles(store, names)
-    before = rows_of(store)
-    compact(store, settle=0)
-    first = store.contents("trials").packs
-    restore()
-    moved = {path: store.files.read(path) for path in first}
-    for path in first:
-        store.files.delete(path)
-    compact(store, settle=0)
-    for path, content in moved.items():
-        store.files.write(path, content)
-    assert files(store) == (0, 2)
-    assert rows_of(store) == before
     compact(store, settle=0)
     assert files(store) == (0, 1)
     assert rows_of(store) == before
@@ -177,9 +161,7 @@ def damage(store: Store, table: str, at: float) -> str:
     return path
 
 
-def test_a_damaged_pack_loses_only_its_damaged_row_groups(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_damaged_row_groups_are_lost(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "_GROUP_ROWS", 5)
     names = fill(store, 50)
     compact(store, settle=0)
@@ -251,9 +233,7 @@ def test_an_unreadable_pack_is_named_and_never_in_the_way(
     assert store.files.read(path) == spoilt
 
 
-def test_a_pack_that_did_not_arrive_whole_costs_nothing(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_torn_pack_costs_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     names = fill(store, 4)
     write = type(store.files).write
     monkeypatch.setattr(

@@ -43,9 +43,7 @@ def tried(library: Path, folder: Path, verb: str, fault: str, step: int) -> dict
     ("verb", "fault"),
     few(zip(VERBS, ["killed", "full", "killed", "full", "killed"], strict=True), 1),
 )
-def test_some_changes_of_each_verb(
-    faulty_disk: Path, tmp_path: Path, verb: str, fault: str
-) -> None:
+def test_some_changes_of_a_verb(faulty_disk: Path, tmp_path: Path, verb: str, fault: str) -> None:
     told = tried(faulty_disk, tmp_path, verb, fault, 8)
     assert told["wrong"] == []
     assert told["changes"] > 15
@@ -61,9 +59,7 @@ def test_a_careless_verb_is_found_out(faulty_disk: Path, tmp_path: Path) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_change_of_each_verb(
-    faulty_disk: Path, tmp_path: Path, verb: str, fault: str
-) -> None:
+def test_every_change_of_a_verb(faulty_disk: Path, tmp_path: Path, verb: str, fault: str) -> None:
     told = tried(faulty_disk, tmp_path, verb, fault, 1)
     assert told["wrong"] == []
     assert told["tried"] == told["changes"] > 15

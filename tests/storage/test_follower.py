@@ -53,12 +53,8 @@ def test_it_says_what_status_says(location: str) -> None:
     assert (picture.done, picture.failed, picture.left, picture.total) == (2, 1, 1, 4)
     assert picture.failures == {"out_of_memory": 1}
     assert picture.waiting == (Waiting(model="bert", task="SST-2", pieces=1),)
-    assert means(picture) == {
-        ("top", 0): 90.0,
-        ("top", 6): 88.0,
-        ("top", 8): None,
-        ("top", 9): None,
-    }
+    scores = {("top", 0): 90.0, ("top", 6): 88.0, ("top", 8): None, ("top", 9): None}
+    assert means(picture) == scores
     assert picture.elapsed is None
     assert picture.eta.seconds is None
     json.dumps(picture_json(picture), allow_nan=False)
@@ -120,12 +116,9 @@ def test_compaction_changes_nothing(fake: FakeSweep, opened: Counter[str]) -> No
     compact(fake.store, settle=0)
     opened.clear()
     after = look(follower)
-    assert (after.curves, after.counts, after.failures) == (
-        before.curves,
-        before.counts,
-        before.failures,
-    )
     assert not opened
+    for part in ("curves", "counts", "failures"):
+        assert getattr(after, part) == getattr(before, part)
     assert look(Follower(fake.store)).curves == before.curves
 
 

@@ -124,53 +124,31 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return World(folder, names)
 
 
-VERBS = [
-    "status",
-    "status --json",
-    *(f"query FROM+{view}" for view in ("cells", "trials", "attempts", "layers", "epochs")),
-    *(f"query FROM+trials --format {form}" for form in ("json", "markdown", "latex")),
-    "query FROM+trials --format csv",
-    *(f"table {name}" for name in TABLES_SHOWN),
-    "paper",
-    "paper --check",
-    "paper --table 1",
-    "show TRIAL",
-    "show TRIAL --json",
-    "show FAILED",
-    "show SPEED",
-    "show PROFILE",
-    "show t1",
-    "show",
-    "logs TRIAL",
-    "logs FAILED",
-    "report --figures figures",
-    "plan sweep.yaml --data-dir glue",
-    "plan sweep.yaml --audit SWEEP",
-    "export TRIAL --out exported",
-    "mirror --to tensorboard",
-    "publish --to published",
-    "doctor",
-    "doctor --json",
-    "compact",
-    "doctor --fix",
-]
-EVERY_DAY = {
+EVERY_DAY = [
     *("status", "status --json", "query FROM+trials", "query FROM+trials --format latex"),
     *("table min-layers", "table tasks", "table speed", "paper --check", "show TRIAL"),
-    *("show FAILED", "show PROFILE", "logs FAILED", "plan sweep.yaml --audit SWEEP"),
-    *("doctor", "compact"),
-}
-DRAWN = [verb for verb in VERBS if verb.startswith(("query", "table", "paper"))]
+    *("show FAILED", "show PROFILE", "logs FAILED", "plan sweep.yaml --audit SWEEP", "doctor"),
+]
+OTHERS = [
+    *(f"query FROM+{view}" for view in ("cells", "attempts", "layers", "epochs")),
+    *(f"query FROM+trials --format {form}" for form in ("json", "markdown", "csv")),
+    *(f"table {name}" for name in TABLES_SHOWN if f"table {name}" not in EVERY_DAY),
+    *("paper", "paper --table 1", "show TRIAL --json", "show SPEED", "show t1", "show"),
+    *("logs TRIAL", "report --figures figures", "plan sweep.yaml --data-dir glue"),
+    *("export TRIAL --out exported", "mirror --to tensorboard", "publish --to published"),
+    "doctor --json",
+]
+DRAWN = [verb for verb in EVERY_DAY + OTHERS if verb.startswith(("query", "table", "paper"))]
 
 
 @pytest.mark.parametrize(
     ("verb", "screen"),
     [
-        *(
-            pytest.param(verb, False, marks=[pytest.mark.slow] * (verb not in EVERY_DAY))
-            for verb in VERBS
-        ),
+        *((verb, False) for verb in EVERY_DAY),
+        *(pytest.param(verb, False, marks=pytest.mark.slow) for verb in OTHERS),
         *few(((verb, True) for verb in DRAWN), 4),
+        ("compact", False),
+        pytest.param("doctor --fix", False, marks=pytest.mark.slow),
     ],
 )
 def test_nothing_of_it_acts(world: World, verb: str, screen: bool) -> None:

@@ -6,7 +6,7 @@ from dataclasses import MISSING, asdict, fields, is_dataclass, replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lp_sweep.storage.identity import (
@@ -65,46 +65,39 @@ SPEED = SpeedSpec(
 KINDS = (TrialSpec, Distillation, Recipe, TaskDefinition, ProfileSpec, SpeedSpec)
 
 
-@pytest.mark.parametrize(
-    ("spec", "expected"),
-    [
-        pytest.param(TRIAL, "t1-72276f5f4fdb84be709f", id="all-defaults"),
-        pytest.param(PRUNED, "t1-a22a3c3391611101245f", id="pruned-regression-own-recipe"),
-        pytest.param(MNLI, "t1-601db23a482b71ec7dd7", id="labels-and-two-dev-splits"),
-        pytest.param(DISTILLED, "t1-2b727867ebea75473cb4", id="distilled"),
-    ],
-)
-def test_trial_id_is_pinned(spec: TrialSpec, expected: str) -> None:
-    # records are found by these: a change that breaks this one needs a new IDENTITY_VERSION
-    assert trial_id(spec) == expected
+def id_of(spec: TrialSpec | ProfileSpec | SpeedSpec) -> str:
+    return trial_id(spec) if isinstance(spec, TrialSpec) else profile_id(spec)
 
 
-@pytest.mark.parametrize(
-    ("spec", "expected"),
-    [
-        pytest.param(PROFILE, "p1-6c7ab1a624a0a3ea12a7", id="all-defaults"),
-        pytest.param(
-            replace(PROFILE, task=TASKS["rte"].definition, max_length=64, limit_dev=100),
-            "p1-495f93ced428e6af4705",
-            id="rte-limited",
+PINNED: dict[str, tuple[TrialSpec | ProfileSpec | SpeedSpec, str]] = {
+    "all-defaults": (TRIAL, "t1-72276f5f4fdb84be709f"),
+    "pruned-regression-own-recipe": (PRUNED, "t1-a22a3c3391611101245f"),
+    "labels-and-two-dev-splits": (MNLI, "t1-601db23a482b71ec7dd7"),
+    "distilled": (DISTILLED, "t1-2b727867ebea75473cb4"),
+    "a profile": (PROFILE, "p1-6c7ab1a624a0a3ea12a7"),
+    "a profile, limited": (
+        replace(PROFILE, task=TASKS["rte"].definition, max_length=64, limit_dev=100),
+        "p1-495f93ced428e6af4705",
+    ),
+    "a speed": (SPEED, "p1-3ac9e1acff35a74fe711"),
+    "a speed on a gpu": (
+        replace(
+            SPEED,
+            device_type="cuda",
+            batches=(32, 256),
+            precision="bf16",
+            removed_feed_forwards=(3,),
+            second_norm="drop",
         ),
-        pytest.param(SPEED, "p1-3ac9e1acff35a74fe711", id="a speed"),
-        pytest.param(
-            replace(
-                SPEED,
-                device_type="cuda",
-                batches=(32, 256),
-                precision="bf16",
-                removed_feed_forwards=(3,),
-                second_norm="drop",
-            ),
-            "p1-2682a677c89ed94d9d81",
-            id="a speed on a gpu",
-        ),
-    ],
-)
-def test_profile_id_is_pinned(spec: ProfileSpec | SpeedSpec, expected: str) -> None:
-    assert profile_id(spec) == expected
+        "p1-2682a677c89ed94d9d81",
+    ),
+}
+
+
+@pytest.mark.parametrize(("spec", "expected"), PINNED.values(), ids=PINNED.keys())
+def test_identifiers_are_pinned(spec: Any, expected: str) -> None:
+    """Records are found by these: a change that breaks one needs a new IDENTITY_VERSION."""
+    assert id_of(spec) == expected
 
 
 def test_defaults_are_pinned() -> None:
@@ -193,23 +186,6 @@ def test_defaults_are_pinned() -> None:
     assert TRIAL.recipe == Recipe()
 
 
-@pytest.mark.parametrize(
-    "same",
-    [
-        pytest.param(replace(TRIAL, kept_layers=(12, *range(12, 0, -1))), id="layers"),
-        pytest.param(replace(TRIAL, procedure="direct", recipe=Recipe(epochs=3)), id="spelt-out"),
-        pytest.param(replace(TRIAL, recipe=Recipe(max_grad_norm=1)), id="int-for-float"),
-    ],
-)
-def test_spelling_does_not_matter(same: TrialSpec) -> None:
-    assert trial_id(same) == trial_id(TRIAL)
-
-
-def test_int_and_float_are_one_value_off_the_default_too() -> None:
-    one, other = Recipe(max_grad_norm=2), Recipe(max_grad_norm=2.0)
-    assert trial_id(replace(TRIAL, recipe=one)) == trial_id(replace(TRIAL, recipe=other))
-
-
 def another(value: Any) -> Any:
     """A value that is not this one, of the same type where there is one."""
     if is_dataclass(value):
@@ -242,15 +218,13 @@ BASES: dict[type, Any] = {
 
 def identifiers(value: Any) -> list[str]:
     """Identifiers of the trial or profile that has the value."""
-    if isinstance(value, TrialSpec):
-        return [trial_id(value)]
     if isinstance(value, Distillation):
         return [trial_id(replace(DISTILLED, distill=value))]
     if isinstance(value, Recipe):
         return [trial_id(replace(TRIAL, recipe=value))]
     if isinstance(value, TaskDefinition):
         return [trial_id(replace(TRIAL, task=value)), profile_id(replace(PROFILE, task=value))]
-    return [profile_id(value)]
+    return [id_of(value)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -265,73 +239,69 @@ def test_every_field_matters(kind: type) -> None:
         assert all(one != other for one, other in changed), item.name
 
 
-@pytest.mark.parametrize(
-    "idle",
-    [
-        {"freeze_dropped": True},
-        {"epochs_per_layer": 5},
-        {"second_norm": "drop"},
-        {"removed_feed_forwards": (13,)},
-        {"recipe": Recipe(freeze_layers=(13,))},
-    ],
-    ids=str,
-)
-def test_what_is_of_no_use_makes_no_second_identifier(idle: dict[str, Any]) -> None:
-    assert trial_id(replace(TRIAL, **idle)) == trial_id(TRIAL)
+def taught(task: TaskDefinition = TASK, kept: tuple[int, ...] = (1, 2, 3), **changes: Any) -> Any:
+    distill = Distillation(alpha=0.7, **changes)
+    return replace(DISTILLED, task=task, kept_layers=kept, distill=distill)
 
 
-def test_what_is_frozen_anyway_makes_no_second_identifier() -> None:
-    staged = replace(PRUNED, procedure="finetune_then_drop", freeze_dropped=True)
-    same = replace(staged, recipe=replace(staged.recipe, freeze_layers=(7,)))
-    assert trial_id(same) == trial_id(staged)
-    learns = replace(staged, freeze_dropped=False)
-    other = replace(learns, recipe=replace(learns.recipe, freeze_layers=(7,)))
-    assert trial_id(other) != trial_id(learns)
+def with_recipe(spec: TrialSpec, **changes: Any) -> TrialSpec:
+    return replace(spec, recipe=replace(spec.recipe, **changes))
 
 
-@pytest.mark.parametrize(
-    ("trial", "idle"),
-    [
-        pytest.param({"task": TASKS["stsb"].definition}, {"temperature": 3.0}, id="of a number"),
-        pytest.param({"kept_layers": (2,)}, {"hidden_weight": 2.0}, id="of one layer"),
-    ],
-)
-def test_a_setting_that_teaches_nothing_makes_no_second_identifier(
-    trial: dict[str, Any], idle: dict[str, Any]
-) -> None:
-    one, other = (
-        replace(DISTILLED, distill=Distillation(alpha=0.7, **settings), **trial)
-        for settings in (idle, {})
-    )
-    assert trial_id(one) == trial_id(other)
+FROZEN = replace(PRUNED, procedure="finetune_then_drop", freeze_dropped=True)
+NUMBER = TASKS["stsb"].definition
+SAME: dict[str, tuple[Any, Any]] = {
+    "order of layers": (TRIAL, replace(TRIAL, kept_layers=(12, *range(12, 0, -1)))),
+    "defaults spelt out": (TRIAL, replace(TRIAL, procedure="direct", recipe=Recipe(epochs=3))),
+    "1 and 1.0, the default": (TRIAL, with_recipe(TRIAL, max_grad_norm=1)),
+    "2 and 2.0": (with_recipe(TRIAL, max_grad_norm=2), with_recipe(TRIAL, max_grad_norm=2.0)),
+    "nothing is dropped to freeze": (TRIAL, replace(TRIAL, freeze_dropped=True)),
+    "no iteration to be long": (TRIAL, replace(TRIAL, epochs_per_layer=5)),
+    "no feed-forward is removed": (TRIAL, replace(TRIAL, second_norm="drop")),
+    "a feed-forward of no layer": (TRIAL, replace(TRIAL, removed_feed_forwards=(13,))),
+    "a frozen layer that is not kept": (TRIAL, with_recipe(TRIAL, freeze_layers=(13,))),
+    "frozen anyway": (FROZEN, with_recipe(FROZEN, freeze_layers=(7,))),
+    "a number has no temperature": (taught(NUMBER), taught(NUMBER, temperature=3.0)),
+    "one layer has no hidden states": (taught(kept=(2,)), taught(kept=(2,), hidden_weight=2.0)),
+    "order of a speed": (
+        SPEED,
+        replace(SPEED, kept_layers=(3, 2, 1, 1), second_norm="drop", batches=(32, 32)),
+    ),
+}
 
 
-def test_spelling_does_not_matter_of_a_speed() -> None:
-    same = replace(SPEED, kept_layers=(3, 2, 1, 1), second_norm="drop", batches=(32, 32))
-    assert profile_id(same) == profile_id(SPEED)
+@pytest.mark.parametrize(("one", "other"), SAME.values(), ids=SAME.keys())
+def test_the_same_work_has_one_identifier(one: Any, other: Any) -> None:
+    assert id_of(one) == id_of(other)
+
+
+def test_a_frozen_layer_matters_to_a_network_that_learns() -> None:
+    learns = replace(FROZEN, freeze_dropped=False)
+    assert trial_id(with_recipe(learns, freeze_layers=(7,))) != trial_id(learns)
 
 
 def test_text_order_and_field_borders_matter() -> None:
-    def id_of(*columns: str) -> str:
-        return trial_id(replace(TRIAL, task=replace(TASK, text_columns=columns)))
+    texts = [("a", "b"), ("b", "a"), ("ab",), ("a,b",)]
+    tasks = [replace(TASK, text_columns=columns) for columns in texts]
+    assert len({trial_id(replace(TRIAL, task=task)) for task in tasks}) == len(texts)
 
-    assert len({id_of("a", "b"), id_of("b", "a"), id_of("ab"), id_of("a,b")}) == 4
+
+FROM_PLAIN: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "trial": (PRUNED, trial_spec_from_plain),
+    "distilled": (DISTILLED, trial_spec_from_plain),
+    "greedy": (
+        replace(PROFILE, recipe=Recipe(freeze_layers=(1,)), seed=0),
+        profile_spec_from_plain,
+    ),
+    "profile": (PROFILE, profile_spec_from_plain),
+    "speed": (
+        replace(SPEED, removed_feed_forwards=(2,), batches=(32, 256)),
+        speed_spec_from_plain,
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("spec", "from_plain"),
-    [
-        (PRUNED, trial_spec_from_plain),
-        (DISTILLED, trial_spec_from_plain),
-        (replace(PROFILE, recipe=Recipe(freeze_layers=(1,)), seed=0), profile_spec_from_plain),
-        (PROFILE, profile_spec_from_plain),
-        (
-            replace(SPEED, removed_feed_forwards=(2,), batches=(32, 256)),
-            speed_spec_from_plain,
-        ),
-    ],
-    ids=["trial", "distilled", "greedy", "profile", "speed"],
-)
+@pytest.mark.parametrize(("spec", "from_plain"), FROM_PLAIN.values(), ids=FROM_PLAIN.keys())
 def test_a_spec_comes_back_from_json(spec: Any, from_plain: Callable[[Any], Any]) -> None:
     assert from_plain(json.loads(json.dumps(asdict(spec)))) == spec
 
@@ -386,21 +356,11 @@ def test_another_text_is_no_spec(text: str) -> None:
         trial_spec_from_canonical(text)
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        PRUNED,
-        replace(TRIAL, seed=-3, removed_feed_forwards=(1,), second_norm="drop"),
-        replace(TRIAL, data_fingerprint='"seed":42,', model_fingerprint='\\"seed":'),
-        replace(TRIAL, task=replace(TASK, labels=('"seed":42', "seed"))),
-    ],
-    ids=["recipe", "later fields", "hostile names", "hostile labels"],
-)
-def test_identifiers_of_seeds_are_those_of_the_trials(spec: TrialSpec) -> None:
-    for seed in (0, 42, -1, 2**62):
-        assert trial_ids(spec)(seed) == trial_id(replace(spec, seed=seed))
-
-
-@given(SPECS, st.integers(0, 2**31))
+@given(SPECS, st.integers(-(2**31), 2**62))
+@example(PRUNED, 42)
+@example(replace(TRIAL, data_fingerprint='"seed":42,', model_fingerprint='\\"seed":'), 7)
+@example(replace(TRIAL, task=replace(TASK, labels=('"seed":42', "seed"))), 7)
 def test_another_seed_changes_nothing_else(spec: TrialSpec, seed: int) -> None:
-    assert spec.with_seed(seed) == replace(spec, seed=seed)
+    other = replace(spec, seed=seed)
+    assert spec.with_seed(seed) == other
+    assert trial_ids(spec)(seed) == trial_id(other)

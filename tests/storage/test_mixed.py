@@ -66,15 +66,6 @@ def test_of_another_model_nothing_is_said(fake: FakeSweep) -> None:
     assert not any("Not comparable" in n for n in table_notes(fake.store, "tasks", ("roberta",)))
 
 
-@pytest.mark.parametrize("other", [{"setup": None}, {"setup": "s1-b", "state": "pending"}])
-def test_what_is_not_known_or_not_done_is_not_said(tmp_path: Path, other: Any) -> None:
-    fake = FakeSweep(tmp_path)
-    fake.cell(k=0, score=90.0, setup="s1-a")
-    fake.cell(**{"k": 2, "score": None if "state" in other else 90.0} | other)
-    with open_views(fake.publish()) as catalog:
-        assert list(mixed_notes(catalog)) == []
-
-
 def test_the_view_tells_in_what(fake: FakeSweep) -> None:
     fake.cell(k=3, score=90.0, seed=1, task="MRPC", epochs=3, data_fingerprint="sha256:b")
     fake.cell(k=4, score=90.0, seed=1, task="MRPC", epochs=3, data_fingerprint="sha256:c")
@@ -85,6 +76,17 @@ def test_the_view_tells_in_what(fake: FakeSweep) -> None:
         "MRPC data_fingerprint": ["sha256:b", "sha256:c"],
         "CoLA limit_train": ["8", "none"],
     }
+
+
+def test_a_precision_that_devices_chose_is_told(tmp_path: Path) -> None:
+    """`auto` is part of the identity as it was asked for: bf16 on one device, fp32 on another."""
+    fake = FakeSweep(tmp_path)
+    for k, used in enumerate(("bf16", "fp32", "bf16")):
+        fake.cell(k=k, score=90.0, setup="s1-a", precision="auto", precision_used=used)
+    fake.cell(k=0, score=90.0, setup="s1-b", task="RTE", precision="auto", precision_used="bf16")
+    store = fake.publish()
+    assert differences(store) == {"SST-2 precision": ["bf16", "fp32"]}
+    assert "(SST-2)" in table_notes(store, "tasks")[0]
 
 
 def test_how_rows_are_scored_is_told_of_specs_that_can_be_read(tmp_path: Path) -> None:
@@ -98,7 +100,8 @@ def test_how_rows_are_scored_is_told_of_specs_that_can_be_read(tmp_path: Path) -
     }
 
 
-def test_sweeps_procedures_and_models_are_each_their_own(tmp_path: Path) -> None:
+def test_what_can_be_compared_says_nothing(tmp_path: Path) -> None:
+    """Each sweep, procedure and model alone; what is not known, and what is not done."""
     for name in ("one", "two"):
         fake = FakeSweep(tmp_path, name)
         for model in ("bert", "roberta"):
@@ -106,8 +109,12 @@ def test_sweeps_procedures_and_models_are_each_their_own(tmp_path: Path) -> None
                 setup = f"{name} {model} {procedure}"
                 axes = {"model": model, "procedure": procedure, "seed": len(name + setup)}
                 fake.cell(k=0, score=90.0, setup=setup, compute=setup, **axes)
-        store = fake.publish()
-    with open_views(store) as catalog:
+        fake.publish()
+    fake = FakeSweep(tmp_path, "three")
+    fake.cell(k=0, score=90.0, setup="s1-a")
+    fake.cell(k=2, score=90.0, setup=None)
+    fake.cell(k=4, setup="s1-b")
+    with open_views(fake.publish()) as catalog:
         assert [*mixed(catalog), *mixed_notes(catalog)] == []
 
 

@@ -26,6 +26,7 @@ from lp_sweep.storage.store import Store
 from tests.support.program import sweep
 from tests.support.sweepfiles import PLAIN, find, make_data, make_inputs, make_model, run_of
 
+AMENDED = f"{PLAIN}recipe: {{epochs: 1}}\n"
 RECIPE = "another recipe (epochs 3 instead of 1)"
 
 
@@ -41,14 +42,18 @@ def store_of(file: Path) -> Store:
     return Store(file.parent / "store")
 
 
-def amend(file: Path, text: str = "recipe: {epochs: 1}\n") -> None:
-    file.write_text(PLAIN + text)
-
-
-def begin(file: Path, *overrides: str) -> None:
-    """Writes what a run writes before its first trial ends."""
+def begin(file: Path, text: str = AMENDED, *overrides: str) -> None:
+    """Changes the file, and writes what its run writes before the first trial ends."""
+    file.write_text(text)
     plan = make_plan(find(file, overrides), Known.nothing())
     Recorder(store_of(file), part=is_part(overrides), command="").cells(plan)
+
+
+@pytest.fixture
+def amended(file: Path) -> Path:
+    """A run of another recipe has begun."""
+    begin(file)
+    return file
 
 
 def told(file: Path) -> list[Any]:
@@ -63,28 +68,26 @@ def said(file: Path, *words: str) -> str:
 
 
 def test_what_a_run_would_no_longer_show_is_in_the_plan(file: Path) -> None:
-    amend(file)
+    assert "not shown" not in said(file, "status")
+    file.write_text(AMENDED)
     text = said(file, "plan", "sweep.yaml", "--data-dir", "glue")
     assert f"8 finished trials of 'plain' used {RECIPE} and are not shown after a run" in text
     assert told(file) == [], "nothing is written"
 
 
-@pytest.mark.parametrize("words", [("status",), ("table", "tasks", "--json")])
-def test_every_answer_names_what_it_does_not_show(file: Path, words: tuple[str, ...]) -> None:
-    assert "not shown" not in said(file, *words)
-    amend(file)
-    begin(file)
-    text = said(file, *words)
-    assert f"8 finished trials of 'plain' used {RECIPE} and are not shown: `lp-sweep" in text
-    assert "--sweep plain --setup 1" in text
+def test_every_answer_names_what_it_does_not_show(amended: Path) -> None:
+    for words in (("status",), ("table", "tasks", "--json")):
+        text = said(amended, *words)
+        assert f"8 finished trials of 'plain' used {RECIPE} and are not shown: `lp-sweep" in text
+        assert "--sweep plain --setup 1" in text
+    with open_views(store_of(amended)) as catalog:
+        assert any(RECIPE in sentence for sentence in gaps(catalog, "store").sentences)
 
 
 def test_the_command_of_the_note_shows_them(file: Path) -> None:
     before = open_store(file.parent / "store").table("tasks").text("csv")
-    amend(file)
     begin(file)
-    now = open_store(file.parent / "store")
-    assert now.table("tasks").text("csv") != before
+    assert open_store(file.parent / "store").table("tasks").text("csv") != before
     with open_store(file.parent / "store", setup=1) as earlier:
         table = earlier.table("tasks")
         assert table.text("csv") == before
@@ -92,60 +95,40 @@ def test_the_command_of_the_note_shows_them(file: Path) -> None:
     assert "10 of 12  90.00" in said(file, "table", "tasks", "--sweep", "plain", "--setup", "1")
     counted = "SELECT count(*) AS n FROM cells WHERE state = 'done'"
     assert "8" in said(file, "query", counted, "--setup", "1")
-
-
-def test_setups_are_listed_with_how_they_differ(file: Path) -> None:
-    amend(file)
-    begin(file)
-    (row,) = json.loads(said(file, "table", "setups", "--json"))
-    assert row == {
-        "sweep": "plain",
-        "setup": 1,
-        "differences": ["epochs 3 instead of 1"],
-        "cells": 8,
-        "trials_finished": 8,
-    }
-    (state,) = json.loads(said(file, "status", "--json"))
-    assert state["earlier"] == [
-        {"setup": 1, "differences": ["epochs 3 instead of 1"], "trials_finished": 8}
-    ]
-
-
-def test_the_report_says_it(file: Path) -> None:
-    amend(file)
-    begin(file)
-    with open_views(store_of(file)) as catalog:
-        assert any(RECIPE in sentence for sentence in gaps(catalog, "store").sentences)
     with open_views(store_of(file), setup=1) as catalog:
         assert any("earlier setup 1" in sentence for sentence in gaps(catalog, "store").sentences)
 
 
+def test_setups_are_listed_with_how_they_differ(amended: Path) -> None:
+    (row,) = json.loads(said(amended, "table", "setups", "--json"))
+    differ = {"setup": 1, "differences": ["epochs 3 instead of 1"], "trials_finished": 8}
+    assert row == {"sweep": "plain", "cells": 8, **differ}
+    (state,) = json.loads(said(amended, "status", "--json"))
+    assert state["earlier"] == [differ]
+
+
 @pytest.mark.slow  # draws every figure
-def test_a_report_of_an_earlier_setup_shows_its_scores(file: Path) -> None:
-    amend(file)
-    begin(file)
-    with open_store(file.parent / "store", setup=1) as earlier:
-        page = earlier.report(file.parent / "earlier.html").read_text()
+def test_a_report_of_an_earlier_setup_shows_its_scores(amended: Path) -> None:
+    with open_store(amended.parent / "store", setup=1) as earlier:
+        page = earlier.report(amended.parent / "earlier.html").read_text()
     assert "90.00" in page
     assert "--store" in page
     assert page.count("--setup 1") > 5, "its commands read what it reads"
 
 
 def test_numbers_stay_when_an_earlier_recipe_returns(file: Path) -> None:
-    amend(file)
+    file.write_text(AMENDED)
     run_of(file)
     assert told(file) == [(1, ("epochs 3 instead of 1",), 8, 8)]
-    amend(file, "")
-    begin(file)
+    begin(file, PLAIN)
     assert told(file) == [(2, ("epochs 1 instead of 3",), 8, 8)], "1 is today's again"
-    amend(file, "recipe: {epochs: 5}\n")
-    begin(file)
+    begin(file, PLAIN + "recipe: {epochs: 5}\n")
     assert [(number, finished) for number, _, _, finished in told(file)] == [(1, 8), (2, 8)]
 
 
 def test_many_earlier_setups_are_one_sentence(file: Path) -> None:
     for epochs in (4, 5, 6, 7):
-        amend(file, f"recipe: {{epochs: {epochs}}}\n")
+        file.write_text(f"{PLAIN}recipe: {{epochs: {epochs}}}\n")
         run_of(file)
     text = said(file, "status")
     assert text.count("note:") == 1
@@ -155,49 +138,42 @@ def test_many_earlier_setups_are_one_sentence(file: Path) -> None:
 
 def test_other_data_and_another_model_are_named(file: Path) -> None:
     make_data(file.parent / "glue", rows=6)
-    begin(file)
+    begin(file, PLAIN)
     data = ("other data of task 'rte'", "other data of task 'mrpc'")
     assert told(file) == [(1, data, 8, 8)]
     make_model(file.parent / "folder/of/a/model", weight=1.0)
-    begin(file)
+    begin(file, PLAIN)
     ((_, ways, _, _), *_) = told(file)
     assert "another revision or other weights of model './folder/of/a/model'" in ways
 
 
 def test_parts_that_are_run_one_by_one_are_one_setup(file: Path) -> None:
-    amend(file)
-    begin(file, "task=rte")
-    assert told(file) == [(1, ("epochs 3 instead of 1",), 4, 4)]
-    begin(file, "task=mrpc")
-    assert told(file) == [(1, ("epochs 3 instead of 1",), 8, 8)]
+    for task, cells in (("rte", 4), ("mrpc", 8)):
+        begin(file, AMENDED, f"task={task}")
+        assert told(file) == [(1, ("epochs 3 instead of 1",), cells, cells)]
 
 
 @pytest.mark.parametrize(
-    ("recipe", "expected"),
-    [("", []), ("recipe: {epochs: 1}\n", [(1, ("epochs 3 instead of 1",), 8, 8)])],
+    ("content", "expected"),
+    [(PLAIN, []), (AMENDED, [(1, ("epochs 3 instead of 1",), 8, 8)])],
     ids=["the same recipe", "another recipe"],
 )
-def test_cells_of_a_shorter_list(file: Path, recipe: str, expected: list[Any]) -> None:
-    file.write_text(PLAIN.replace("[42, 43]", "[42]").replace("[rte, mrpc]", "[rte]") + recipe)
-    begin(file)
+def test_cells_of_a_shorter_list(file: Path, content: str, expected: list[Any]) -> None:
+    begin(file, content.replace("[42, 43]", "[42]").replace("[rte, mrpc]", "[rte]"))
     assert told(file) == expected
 
 
 def test_only_finished_trials_are_worth_a_note(file: Path) -> None:
-    amend(file, "recipe: {epochs: 9}\n")
-    begin(file)
-    amend(file)
+    begin(file, PLAIN + "recipe: {epochs: 9}\n")
     begin(file)
     assert [(number, finished) for number, _, _, finished in told(file)] == [(1, 8), (2, 0)]
     assert said(file, "status").count("note:") == 1
 
 
-def test_a_number_that_is_not_there_names_those_that_are(file: Path) -> None:
-    amend(file)
-    begin(file)
+def test_a_number_that_is_not_there_names_those_that_are(amended: Path) -> None:
     with pytest.raises(SpecError, match=r"--setup 2.*1 of 'plain'.*table setups"):
-        open_store(file.parent / "store", setup=2)
-    assert list(examine(store_of(file))) == []
+        open_store(amended.parent / "store", setup=2)
+    assert list(examine(store_of(amended))) == []
 
 
 def test_two_names_of_one_model_are_one_earlier_setup() -> None:

@@ -143,12 +143,6 @@ def test_the_next_trial_brings_what_waits(tmp_path: Path, store: Store) -> None:
     assert store.names("trials") == {name, mine[0].name}
 
 
-def test_two_stores_on_one_node_do_not_mix(tmp_path: Path, store: Store) -> None:
-    fill(tmp_path, store)
-    other = Store(tmp_path / "other", create=True)
-    assert flush(other, tmp_path / "cache") == Flushed(sent=0, waiting=0)
-
-
 def test_a_full_store(tmp_path: Path, small_disk: Path) -> None:
     store, mine = Store(small_disk / "store", create=True), records(tmp_path)
     fill_disk(small_disk / "filler")
@@ -218,9 +212,11 @@ def test_a_record_that_the_store_has_is_not_written_again(tmp_path: Path, store:
     assert store.read("trials", torn)[0]["last"] == 0.51, "a torn one is replaced"
 
 
-def test_predictions_go_before_the_record(tmp_path: Path, store: Store) -> None:
+def test_predictions_go_first_and_the_checkpoint_goes(tmp_path: Path, store: Store) -> None:
     """A flush that breaks off leaves no record without its predictions."""
-    fill(tmp_path, store)
+    (name,) = fill(tmp_path, store)
+    (tmp_path / "file").write_bytes(b"x")
+    store.put_file("checkpoints", f"{name}.safetensors", tmp_path / "file")
     order: list[str] = []
     put = store.put
 
@@ -231,19 +227,14 @@ def test_predictions_go_before_the_record(tmp_path: Path, store: Store) -> None:
     store.put = spy  # type: ignore[method-assign]
     flush(store, tmp_path / "cache")
     assert order == ["predictions", "trials"]
-
-
-def test_what_is_written_just_now_is_left_to_its_worker(tmp_path: Path, store: Store) -> None:
-    fill(tmp_path, store)
-    assert flush(store, tmp_path / "cache", older_than=60.0) == Flushed(sent=0, waiting=2)
-
-
-def test_the_checkpoint_of_a_flushed_trial_goes(tmp_path: Path, store: Store) -> None:
-    (name,) = fill(tmp_path, store)
-    (tmp_path / "file").write_bytes(b"x")
-    store.put_file("checkpoints", f"{name}.safetensors", tmp_path / "file")
-    flush(store, tmp_path / "cache")
     assert store.listing("checkpoints") == []
+
+
+def test_another_store_and_new_files_are_left_alone(tmp_path: Path, store: Store) -> None:
+    fill(tmp_path, store)
+    other = Store(tmp_path / "other", create=True)
+    assert flush(other, tmp_path / "cache") == Flushed(sent=0, waiting=0)
+    assert flush(store, tmp_path / "cache", older_than=60.0) == Flushed(sent=0, waiting=2)
 
 
 def test_an_outbox_finds_what_waits(tmp_path: Path, store: Store) -> None:

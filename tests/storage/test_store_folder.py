@@ -124,9 +124,8 @@ def test_its_trial_is_stored_all_the_same(littered: Store, tmp_path: Path) -> No
     is_folder = place.is_dir() and not place.is_symlink()
     with warnings.catch_warnings(record=True, action="always") as told:
         littered.put("trials", "t1-x", [trial("t1-x")])
-    assert [("t1-x" in str(w.message), "was a directory" in str(w.message)) for w in told] == (
-        [(True, True)] * is_folder
-    )
+    assert len(told) == is_folder
+    assert all("t1-x" in str(w.message) and "was a directory" in str(w.message) for w in told)
     assert littered.find("trials", "t1-x")
     assert (tmp_path / "set-aside/trials/t1-x.parquet/mine").exists() == is_folder
 
@@ -312,14 +311,11 @@ ASKED_WHILE_AWAY: dict[str, Callable[[Store], Any]] = {
 
 
 @pytest.mark.parametrize("ask", ASKED_WHILE_AWAY.values(), ids=ASKED_WHILE_AWAY.keys())
-def test_a_store_that_comes_back_within_the_patience(
-    tmp_path: Path, ask: Callable[[Store], Any]
-) -> None:
-    home, away = tmp_path / "store", tmp_path / "away"
-    store = Store(home, create=True, patience=15)
+def test_a_store_that_comes_back_in_time(tmp_path: Path, ask: Callable[[Store], Any]) -> None:
+    store = Store(tmp_path / "store", create=True, patience=15)
     store.put("trials", "t1-a", [trial("t1-a")])
-    home.rename(away)
-    back = threading.Timer(0.5, away.rename, [home])
+    (tmp_path / "store").rename(tmp_path / "away")
+    back = threading.Timer(0.5, (tmp_path / "away").rename, [tmp_path / "store"])
     back.start()
     begun = time.monotonic()
     assert ask(store)
@@ -361,9 +357,7 @@ def test_two_processes_write_one_record_while_a_third_reads(tmp_path: Path) -> N
     assert everything(store) == {"t1-a.parquet"}
 
 
-def test_a_file_half_written_is_never_listed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_written_files_are_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path, create=True)
     sync, looked = os.fsync, []
 

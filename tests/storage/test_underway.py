@@ -44,9 +44,7 @@ def test_what_is_told_is_found_and_gone_at_the_end(store: Store) -> None:
     assert looks.of(["t1-a"]) == {}
 
 
-def test_the_time_left_goes_on_from_where_this_try_began(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_time_left_is_that_of_this_try(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A trial that continues from a checkpoint has not done all its steps just now."""
     clock = iter([100.0, 110.0, 110.0])
     monkeypatch.setattr(underway.time, "monotonic", lambda: next(clock, 110.0))

@@ -91,11 +91,6 @@ class Browser:
         """Messages on the browser's console since the last call."""
         return [entry["message"] for entry in self._ask("POST", "/se/log", {"type": "browser"})]
 
-    def screenshot(self, target: Path) -> None:
-        """The whole page, as PNG."""
-        taken = self.protocol("Page.captureScreenshot", {"captureBeyondViewport": True})
-        target.write_bytes(base64.b64decode(taken["data"]))
-
     def print(self, target: Path) -> None:
         """The whole page, as PDF."""
         printed = self.protocol("Page.printToPDF", {"printBackground": True})

@@ -43,6 +43,12 @@ def assert_same(store: Store, job: dict[str, Any], expected: dict[str, Any]) -> 
     return record
 
 
+def left_by(store: Store, job: dict[str, Any]) -> dict[str, Any]:
+    """What a training that nothing interrupted has stored, for `assert_same`."""
+    [record] = store.read("trials", job["id"])
+    return {"record": record, "predictions": store.read("predictions", job["id"])}
+
+
 def cut_off(job: dict[str, Any], store: Store, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """Train, and stop right before `step` with a checkpoint of it written."""
     real, last = finetuning.train_step, [0]
@@ -62,10 +68,8 @@ def cut_off(job: dict[str, Any], store: Store, monkeypatch: pytest.MonkeyPatch, 
     assert not store.names("trials")
 
 
-def write_state(path: Path, text: str, tensors: dict[str, torch.Tensor]) -> None:
-    checkpoint.save_state(path, text, tensors)
-
-
 def other_network(path: Path) -> None:
     text = checkpoint.read_state(path)
-    write_state(path, text, {"model.a": torch.zeros(3), "step_losses": torch.zeros(STEPS)})
+    checkpoint.save_state(
+        path, text, {"model.a": torch.zeros(3), "step_losses": torch.zeros(STEPS)}
+    )

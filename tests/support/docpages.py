@@ -7,7 +7,6 @@ comment that readers don't see, on the line before the fence; several marks have
     <!-- not run: hours -->         WHY of NOT_RUN, perhaps with `, played by tests/docs/test_x.py`
     <!-- not run: run by tests/docs/test_x.py -->
     <!-- exit 2 -->                 exit code of the last command of the block
-    <!-- output varies -->          the output below a `$ ` command is an example
     <!-- new folder -->             run in an empty folder, without results of earlier blocks
     <!-- file: sweep.yaml -->       the block is the content of that file, not a command
 """
@@ -48,7 +47,7 @@ PROGRAMS = {
     "aws", "cat", "cd", "cp", "curl", "docker", "echo", "export", "for", "gcloud", "git", "jq",
     "kubectl", "ls", "lp-sweep", "make", "mkdir", "pip", "pytest", "python", "ray", "sed", "ssh",
 }  # fmt: skip
-_MARKS = ("not run: ", "exit ", "output varies", "new folder", "file: ")
+_MARKS = ("not run: ", "exit ", "new folder", "file: ")
 _FENCE = re.compile(
     r"(?P<marks>(?:^ *<!-- [^\n]* -->\n)*)^(?P<indent> *)```(?P<language>\S*)[^\n]*\n"
     r"(?P<text>.*?)^(?P=indent)```[^\S\n]*$",
@@ -125,8 +124,8 @@ def loose_marks(text: str, page: str) -> list[str]:
 
 def commands(block: Block) -> list[Command]:
     """A block with `$ ` is one command after another, with what each prints; any other is a script.
-    A line that follows a backslash, or stands in a here-document, is of the command before it.
-    Raises ValueError for a line before the first command."""
+    A line that follows a backslash is of the command before it. Raises ValueError for a line before
+    the first command."""
     if not re.search(r"^\$ ", block.text, re.MULTILINE):
         return [Command(block.text, None)]
     typed: list[str] = []
@@ -135,7 +134,7 @@ def commands(block: Block) -> list[Command]:
         if line.startswith("$ "):
             typed.append(line.removeprefix("$ "))
             shown.append("")
-        elif typed and not shown[-1] and _goes_on(typed[-1]):
+        elif typed and not shown[-1] and typed[-1].endswith("\\"):
             typed[-1] += f"\n{line}"
         elif typed:
             shown[-1] += f"{line}\n"
@@ -144,11 +143,6 @@ def commands(block: Block) -> list[Command]:
     return [
         Command(one, below.strip("\n") or None) for one, below in zip(typed, shown, strict=True)
     ]
-
-
-def _goes_on(typed: str) -> bool:
-    document = re.search(r"<<-?\s*['\"]?(\w+)", typed)
-    return document[1] not in typed.split("\n")[1:] if document else typed.endswith("\\")
 
 
 def mistake(block: Block) -> str | None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -85,13 +83,6 @@ def two_networks(file: Path, order: Sequence[dict[str, Any]]) -> World:
         assert execute({**job, "keep": "all"}, store.location)["status"] == "done"
     full, pruned = order
     return World(file, store, pruned["id"], full["id"])
-
-
-def runs(code: str, folder: Path) -> None:
-    """A program of a model card ends well, in the folder that was exported."""
-    program = [sys.executable, "-c", code]
-    done = subprocess.run(program, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def answer_here(folder: Path, request: Mapping[str, Any]) -> Answer:

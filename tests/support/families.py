@@ -5,7 +5,7 @@ Not a test. Weights are random and the same in every run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,21 +30,22 @@ DROPOUTS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Family:
     """One architecture: where its layers are, its name for the depth, and a tiny config."""
 
     name: str
-    model_type: str
     layers: str
     embedding: str
+    settings: dict[str, Any]
+    _: KW_ONLY
+    model_type: str = ""  # the name
     depth_field: str = "num_hidden_layers"
-    settings: dict[str, Any] = field(default_factory=dict)
     first_layer_stays: bool = False
 
     def config(self, depth: int) -> PretrainedConfig:
-        settings = dict(self.settings) | {self.depth_field: depth, "vocab_size": VOCABULARY}
-        config = AutoConfig.for_model(self.model_type, **settings)
+        settings = self.settings | {self.depth_field: depth, "vocab_size": VOCABULARY}
+        config = AutoConfig.for_model(self.model_type or self.name, **settings)
         for name in DROPOUTS:
             if hasattr(config, name):
                 setattr(config, name, 0.0)
@@ -68,18 +69,29 @@ DEBERTA = BERT_LIKE | {
     "position_biased_input": False,
     "type_vocab_size": 0,
 }
-_CONVOLUTION = {"conv_kernel_size": 3, "conv_act": "gelu"}
+MODERN = BERT_LIKE | {
+    "local_attention": 4,
+    "global_attn_every_n_layers": 3,
+    "bos_token_id": 2,
+    "eos_token_id": 3,
+    "cls_token_id": 2,
+    "sep_token_id": 3,
+}
+DISTILLED = {
+    "dim": 16,
+    "n_heads": 2,
+    "hidden_dim": 24,
+    "max_position_embeddings": 40,
+    "pad_token_id": 1,
+}
+XLNET = {"d_model": 16, "n_head": 2, "d_inner": 24, "mem_len": 8, "pad_token_id": 1}
 
 
-def _like_bert(name: str, root: str = "", settings: dict[str, Any] = BERT_LIKE) -> Family:
-    path = root or name
-    return Family(
-        name=name,
-        model_type=name,
-        layers=f"{path}.encoder.layer",
-        embedding=f"{path}.embeddings",
-        settings=settings,
-    )
+def _like_bert(
+    name: str, root: str = "", settings: dict[str, Any] = BERT_LIKE, **more: Any
+) -> Family:
+    root = root or name
+    return Family(name, f"{root}.encoder.layer", f"{root}.embeddings", settings, **more)
 
 
 FAMILIES = {
@@ -92,56 +104,31 @@ FAMILIES = {
         _like_bert("electra", settings=BERT_LIKE | {"embedding_size": 8}),
         _like_bert("mpnet"),
         Family(
-            name="distilbert",
-            model_type="distilbert",
-            layers="distilbert.transformer.layer",
-            embedding="distilbert.embeddings",
+            "distilbert",
+            "distilbert.transformer.layer",
+            "distilbert.embeddings",
+            DISTILLED,
             depth_field="n_layers",
-            settings={
-                "dim": 16,
-                "n_heads": 2,
-                "hidden_dim": 24,
-                "max_position_embeddings": 40,
-                "pad_token_id": 1,
-            },
         ),
         Family(
-            name="xlnet",
-            model_type="xlnet",
-            layers="transformer.layer",
-            embedding="transformer.word_embedding",
+            "xlnet",
+            "transformer.layer",
+            "transformer.word_embedding",
+            XLNET,
             depth_field="n_layer",
-            settings={"d_model": 16, "n_head": 2, "d_inner": 24, "mem_len": 8, "pad_token_id": 1},
         ),
         _like_bert("deberta-v2", "deberta", DEBERTA),
-        replace(
-            _like_bert("deberta-v2", "deberta", DEBERTA | _CONVOLUTION), name="deberta-v2-conv"
+        _like_bert(
+            "deberta-v2-conv",
+            "deberta",
+            DEBERTA | {"conv_kernel_size": 3, "conv_act": "gelu"},
+            model_type="deberta-v2",
         ),
-        Family(
-            name="modernbert",
-            model_type="modernbert",
-            layers="model.layers",
-            embedding="model.embeddings",
-            settings=BERT_LIKE
-            | {
-                "local_attention": 4,
-                "global_attn_every_n_layers": 3,
-                "bos_token_id": 2,
-                "eos_token_id": 3,
-                "cls_token_id": 2,
-                "sep_token_id": 3,
-            },
-            first_layer_stays=True,
-        ),
+        Family("modernbert", "model.layers", "model.embeddings", MODERN, first_layer_stays=True),
     )
 }
-
-
-DEBERTA_1 = replace(
-    FAMILIES["deberta-v2"],
-    name="deberta",
-    model_type="deberta",
-    settings={name: value for name, value in DEBERTA.items() if name != "position_buckets"},
+DEBERTA_1 = _like_bert(
+    "deberta", settings={key: value for key, value in DEBERTA.items() if key != "position_buckets"}
 )
 
 

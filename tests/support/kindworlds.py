@@ -12,24 +12,26 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
+from transformers import AutoModel, AutoTokenizer
 
-from lp_sweep.storage.store import Store
-from lp_sweep.trials.worker.run import execute
 from tests.support.toyworld import BAD, GOOD, PLAIN, RECIPE, jobs, save_world
 
 Rows = list[dict[str, Any]]
 Table = dict[str, list[Any]]
 
 
-def _saved(folder: Path, suffix: str, train: Rows, dev: Rows, epochs: int, **task: Any) -> Any:
-    """Writes the rows. The task, and a recipe under which it is learned."""
+def _world(
+    folder: Path, suffix: str, rows: tuple[Rows, Rows], epochs: int, task: Any, changes: Any
+) -> Path:
+    """Train and dev rows, and a sweep file with the task and epochs in which it is learned."""
     folder.mkdir(exist_ok=True)
-    for name, rows in (("train", train), ("dev", dev)):
-        WRITERS[suffix](
-            folder / f"{name}.{suffix}", {key: [r[key] for r in rows] for key in rows[0]}
-        )
+    for name, lines in zip(("train", "dev"), rows, strict=True):
+        table = {key: [line[key] for line in lines] for key in lines[0]}
+        WRITERS[suffix](folder / f"{name}.{suffix}", table)
     entry = {"train": f"train.{suffix}", "dev": f"dev.{suffix}"} | task
-    return {"tasks": [entry], "recipe": RECIPE | {"compute": "fast", "epochs": epochs}}
+    recipe = RECIPE | {"compute": "fast", "epochs": epochs}
+    return save_world(folder, **{"tasks": [entry], "recipe": recipe} | changes)
 
 
 def labelled(count: int, seed: int) -> Rows:
@@ -46,9 +48,7 @@ def labelled(count: int, seed: int) -> Rows:
 
 def label_world(folder: Path, task: dict[str, Any] | None = None, **changes: Any) -> Path:
     named = {"name": "moods", "kind": "multi_label", "text": ["text"]} | (task or {})
-    return save_world(
-        folder, **_saved(folder, "parquet", labelled(320, 1), labelled(60, 2), 8, **named) | changes
-    )
+    return _world(folder, "parquet", (labelled(320, 1), labelled(60, 2)), 8, named, changes)
 
 
 def ranked(queries: int, seed: int) -> Rows:
@@ -73,9 +73,7 @@ def ranked(queries: int, seed: int) -> Rows:
 def ranking_world(folder: Path, task: dict[str, Any] | None = None, **changes: Any) -> Path:
     columns = {"text": ["query", "passage"], "label": "relevance", "group": "id"}
     named = {"name": "search", "kind": "ranking"} | columns | (task or {})
-    return save_world(
-        folder, **_saved(folder, "parquet", ranked(60, 1), ranked(16, 2), 3, **named) | changes
-    )
+    return _world(folder, "parquet", (ranked(60, 1), ranked(16, 2)), 3, named, changes)
 
 
 def tagged(count: int, seed: int) -> Rows:
@@ -93,9 +91,7 @@ def tagged(count: int, seed: int) -> Rows:
 
 def token_world(folder: Path, task: dict[str, Any] | None = None, **changes: Any) -> Path:
     named = {"name": "names", "kind": "tokens", "text": "tokens", "label": "tags"} | (task or {})
-    return save_world(
-        folder, **_saved(folder, "jsonl", tagged(160, 1), tagged(40, 2), 3, **named) | changes
-    )
+    return _world(folder, "jsonl", (tagged(160, 1), tagged(40, 2)), 3, named, changes)
 
 
 def pairs(folder: Path, rows: int = 24) -> dict[str, Any]:
@@ -141,6 +137,15 @@ def search_world(folder: Path, **changes: Any) -> Path:
     write(folder, collection())
     files = {part: f"{part}.parquet" for part in ("corpus", "queries", "qrels")}
     return _of_vectors(folder, {"name": "find", "kind": "embedding", **files}, **changes)
+
+
+def vectors_by_hand(folder: Path, texts: list[str]) -> torch.Tensor:
+    """(N, H) of length 1: the mean of each text's token states, one text at a time."""
+    model = AutoModel.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    with torch.no_grad():
+        states = [model(**tokenizer(text, return_tensors="pt")).last_hidden_state for text in texts]
+    return torch.nn.functional.normalize(torch.stack([of[0].mean(0) for of in states]))
 
 
 WORDS = ["good", "bad", "fine", "poor", *(f"w{i}" for i in range(20))]
@@ -207,11 +212,3 @@ def in_order(file: Path) -> list[dict[str, Any]]:
     return sorted(
         jobs(file), key=lambda job: (job["kind"], -len(job["spec"].get("kept_layers", [])))
     )
-
-
-def run(job: dict[str, Any], store: Store) -> dict[str, Any]:
-    """The record."""
-    told = execute(job, store.location)
-    assert told["status"] == "done", told
-    (record,) = store.read("trials" if job["kind"] == "trial" else "profiles", job["id"])
-    return record

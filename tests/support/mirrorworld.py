@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import struct
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -65,17 +62,3 @@ def texts(folder: Path) -> dict[str, str]:
         for value in event.summary.value
         if value.tag.endswith("/text_summary")
     }
-
-
-def lp_sweep(*arguments: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("LP_SWEEP_")}
-    places = {"LP_SWEEP_CACHE_DIR": str(cwd / "cache"), "RAY_worker_niceness": "0"}
-    return subprocess.run(
-        [sys.executable, "-m", "lp_sweep.orchestrator.cli", *arguments],
-        cwd=cwd,
-        env=clean | places | variables,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )

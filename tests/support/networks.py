@@ -44,12 +44,13 @@ def logits(model: nn.Module) -> torch.Tensor:
     return result
 
 
+def count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
 def feed_forward_parameters(model: PreTrainedModel) -> dict[int, int]:
     """Parameters of each layer's feed-forward linears, by the layer's number in the very first
     network; 0 where it was removed."""
     linears = feed_forward_of(model.config).linears
     layers = zip(original_layers(model.config), find_layers(model).layers, strict=True)
-    return {
-        number: sum(p.numel() for part in parts(layer, linears) for p in part.parameters())
-        for number, layer in layers
-    }
+    return {number: sum(map(count, parts(layer, linears))) for number, layer in layers}

@@ -73,13 +73,31 @@ def command(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "lp_sweep.orchestrator.cli", *map(str, arguments)]
 
 
-def run(*arguments: str | Path, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+Ended = subprocess.CompletedProcess[str]
+
+
+def run(*arguments: str | Path, cwd: Path, code: int = 0, **settings: str) -> Ended:
+    """`lp-sweep ARGUMENTS` in a process of its own, to its end."""
+    return ended(command(*arguments), cwd, code, settings)
+
+
+def python(
+    program: str, *arguments: str, cwd: Path, code: int = 0, typed: str = "", **settings: str
+) -> Ended:
+    """A program in Python."""
+    return ended([sys.executable, "-c", program, *arguments], cwd, code, settings, typed)
+
+
+def ended(
+    words: list[str], cwd: Path, code: int, settings: Mapping[str, str], typed: str = ""
+) -> Ended:
     done = subprocess.run(
-        command(*arguments),
+        words,
         cwd=cwd,
+        env=environment(cwd) | settings,
+        input=typed,
         capture_output=True,
         text=True,
-        env=environment(cwd),
         timeout=300,
     )
     assert done.returncode == code, done.stderr

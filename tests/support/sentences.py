@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from lp_sweep.trials.model.prune import load_pruned
 from tests.support.families import FAMILIES, VOCABULARY, save_pretrained
+from tests.support.networks import load
 
 LENGTHS = (9, 3, 6, 2, 9)
 Batch = dict[str, torch.Tensor]
@@ -40,13 +40,7 @@ def network(
     name: str, folder: Path, depth: int = 4, kept_layers: list[int] | None = None
 ) -> PreTrainedModel:
     """A classifier of this family with the weights that `save_pretrained` draws."""
-    return load_pruned(
-        save_pretrained(FAMILIES[name], depth, folder),
-        kept_layers=kept_layers,
-        num_labels=2,
-        problem_type="single_label_classification",
-        seed=1,
-    )
+    return load(save_pretrained(FAMILIES[name], depth, folder), kept_layers, num_labels=2)
 
 
 def shaken(model: PreTrainedModel, by: float = 0.1) -> PreTrainedModel:

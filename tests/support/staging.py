@@ -41,18 +41,21 @@ def staged(world: Path, **changes: Any) -> tuple[Job, Job]:
     return with_spec(job, first, network=True), {**job, "start": trial_id(first)}
 
 
+def profile_spec(job: Job, **settings: Any) -> ProfileSpec:
+    """A measurement of the job's pre-trained model on its task, but for what is told."""
+    trial = spec_of(job)
+    of_trial: dict[str, Any] = {
+        "model_fingerprint": trial.model_fingerprint,
+        "task": trial.task,
+        "data_fingerprint": trial.data_fingerprint,
+        "max_length": trial.recipe.max_length,
+    }
+    return ProfileSpec(**of_trial | settings)
+
+
 def measurement(job: Job, measure: str, **settings: Any) -> dict[str, Any]:
     """One of the job's trained network, as a job names it."""
-    trial = spec_of(job)
-    spec = ProfileSpec(
-        model_fingerprint=trial.model_fingerprint,
-        task=trial.task,
-        data_fingerprint=trial.data_fingerprint,
-        max_length=trial.recipe.max_length,
-        measure=measure,
-        trial=job["id"],
-        **settings,
-    )
+    spec = profile_spec(job, measure=measure, trial=job["id"], **settings)
     return {"id": profile_id(spec), "spec": asdict(spec)}
 
 

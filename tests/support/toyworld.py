@@ -20,6 +20,13 @@ from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from tests.support.tiny import tiny_tokenizer
 
 GOOD, BAD, PLAIN = ["good", "fine"], ["bad", "poor"], [f"w{i}" for i in range(20)]
+_SMALL = {
+    "hidden_size": 32,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.1,
+}
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *GOOD, *BAD, *PLAIN]
 
 
@@ -35,17 +42,8 @@ def save_model(folder: Path, depth: int = 4, **settings: Any) -> Path:
 def _model_files(depth: int, **settings: Any) -> dict[str, bytes]:
     with torch.random.fork_rng(devices=[]), tempfile.TemporaryDirectory() as made:
         torch.manual_seed(3)
-        config = BertConfig(
-            vocab_size=len(WORDS),
-            hidden_size=32,
-            num_hidden_layers=depth,
-            num_attention_heads=2,
-            intermediate_size=64,
-            max_position_embeddings=64,
-            initializer_range=0.1,
-            **settings,
-        )
-        BertForSequenceClassification(config).bert.save_pretrained(made)
+        config = {"vocab_size": len(WORDS), "num_hidden_layers": depth, **_SMALL, **settings}
+        BertForSequenceClassification(BertConfig(**config)).bert.save_pretrained(made)
         tiny_tokenizer(WORDS).save_pretrained(made)
         return {path.name: path.read_bytes() for path in Path(made).iterdir()}
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from lp_sweep.storage.errors import MissingInputError, SpecError
 from lp_sweep.storage.places import is_file
@@ -66,11 +66,6 @@ class TaskSource:
     @property
     def paths(self) -> list[str]:
         return [*self.files.values(), *([self.unlabelled] if self.unlabelled else [])]
-
-
-class UserTask(NamedTuple):
-    definition: TaskDefinition
-    source: TaskSource
 
 
 def _glue(
@@ -164,76 +159,35 @@ def file_format(path: str | Path) -> str:
     return FORMATS[suffix]
 
 
-def user_task(
-    *,
+def user_definition(
     name: str,
+    *,
     text: str | Sequence[str],
     label: str | Sequence[str] = "label",
     kind: TaskKind = "classification",
     metric: str | None = None,
-    labels: Sequence[str] = (),
-    positive: str | None = None,
-    pooling: str | None = None,
-    similarity: str | None = None,
-    query_prompt: str | None = None,
-    document_prompt: str | None = None,
-    tune_thresholds: bool = False,
-    group: str | None = None,
-    loss: str | None = None,
-    train: str | Path | None = None,
-    dev: str | Path | None = None,
-    corpus: str | Path | None = None,
-    queries: str | Path | None = None,
-    qrels: str | Path | None = None,
-    skip_unjudged: bool = False,
-    dataset: str | None = None,
-    config: str | None = None,
-    revision: str | None = None,
-    train_split: str = "train",
-    dev_split: str = "validation",
-    base_dir: Path | None = None,
-) -> UserTask:
-    """A user's own task, from a checked entry of the sweep file.
-
-    It has `train` and `dev` files, or a hub `dataset`. A task of kind retrieval has `corpus`,
-    `queries` and `qrels` files, and a `train` file to learn from other texts than the corpus.
-    Relative paths start at `base_dir`, the sweep file's folder. The metric defaults to the kind's
-    first. A `revision` that is no commit can be planned but not read. Does not look for files.
-    Raises SpecError.
-    """
+    **fields: Any,
+) -> TaskDefinition:
+    """How the rows of a user's own task are read and scored, from a checked entry of the sweep
+    file. `fields`: the others of a `TaskDefinition`; None is the default. The metric defaults to
+    the kind's first. Raises SpecError."""
     if canonical_name(name):
         raise SpecError(f"task {name!r}: a GLUE task has this name. Choose another.")
     metrics, searches = KINDS[kind].metrics, KINDS[kind].searches
     metric = metric or metrics[0]
+    given = {key: value for key, value in fields.items() if value is not None}
+    if given.get("loss") == USUAL_LOSS:
+        del given["loss"]
     definition = TaskDefinition(
         text_columns=(text,) if isinstance(text, str) else tuple(text),
         **({"label_column": label} if isinstance(label, str) else {"label_columns": tuple(label)}),
         kind=kind,
         metric=metric,
         extra_metrics=tuple(other for other in metrics if searches and other != metric),
-        labels=tuple(labels),
-        positive=positive or "",
-        pooling=pooling or "",
-        similarity=similarity or "",
-        query_prompt=query_prompt or "",
-        document_prompt=document_prompt or "",
-        tune_thresholds=tune_thresholds,
-        group=group or "",
-        loss="" if loss in (None, USUAL_LOSS) else loss,
+        **given,
     )
     _check_definition(name, definition)
-    if dataset is None:
-        parts = {"train": train, "validation": dev, CORPUS: corpus, QRELS: qrels, QUERIES: queries}
-        folder = (base_dir or Path()).absolute()
-        files = {part: str(folder / path) for part, path in parts.items() if path is not None}
-        for path in files.values():
-            file_format(path)
-        return UserTask(definition, TaskSource(files=files, skip_unjudged=skip_unjudged))
-    if train is not None or dev is not None:
-        raise SpecError(f"task {name!r}: has both files and a hub data set. Keep one of them.")
-    splits = {"train": train_split, "validation": dev_split}
-    source = TaskSource(dataset=dataset, config=config, revision=revision, splits=splits)
-    return UserTask(definition, source)
+    return definition
 
 
 def unnamed_positive(name: str, definition: TaskDefinition, classes: Sequence[str]) -> str | None:

@@ -42,6 +42,7 @@ from lp_sweep.trials.model.states import noted_sentences
 from lp_sweep.trials.pick import Picked, pick
 
 UNPADDED, GROUPED, PADDED, GRAPHS = "unpadded", "grouped", "padded", "graphs"
+PACKED = "packed"  # the bins of `graphs`, operation by operation
 BY_PLACE = (UNPADDED, GRAPHS)  # these have no columns of padding
 _GROUP = 32  # the cost of one more group, in tokens through a small encoder on a CPU
 

@@ -201,7 +201,7 @@ def as_asked(tokens: RealTokens, vectors: torch.Tensor) -> torch.Tensor:
 
 
 def _way(model: Any) -> ForwardPass:
-    """For a network that `forward_pass_of` knows."""
+    """How to pass through a network that `forward_pass_of` knows."""
     return PASSES[family_of(model.config.model_type).unpadded or ""]
 
 

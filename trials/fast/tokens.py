@@ -20,6 +20,7 @@ from lp_sweep.trials.pick import Picked
 # The cost of one more group, in attention scores of one head: about where a step of a 6-layer
 # MiniLM is fastest on a CPU. A GPU gets one group, since arithmetic does not limit it.
 _GROUP = 3000
+_EVERY_NUMBER = 8  # bins: up to here any number is used
 _ALIGNED = 8  # tokens: attention kernels of a GPU are fast at multiples of it
 
 Ints = npt.NDArray[np.int64]
@@ -193,7 +194,9 @@ class Bins(NamedTuple):
         filler: int,
         type_filler: int,
     ) -> Bins:
-        """By first fit, in the order of the rows. `length`: at least that of the longest row."""
+        """By first fit, in the order of the rows. `length`: at least that of the longest row.
+        Above 8 bins the number is even, with a bin of fillers: half as many graphs to record. It
+        does not depend on earlier batches, since dropout's masks depend on it."""
         lengths = split.lengths_of(rows)
         room: list[int] = []
         firsts = np.empty(len(rows), np.int64)
@@ -203,18 +206,19 @@ class Bins(NamedTuple):
                 room.append(length)
             firsts[index] = (bin_ + 1) * length - room[bin_]
             room[bin_] -= needed
+        number = len(room) + (len(room) % 2 if len(room) > _EVERY_NUMBER else 0)
         inside = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         source = np.repeat(split.offsets[rows], lengths) + inside
         place = np.repeat(firsts, lengths) + inside
 
         def spread(values: npt.NDArray[np.integer], filler: int) -> Ints:
-            found = np.full(len(room) * length, filler, np.int64)
+            found = np.full(number * length, filler, np.int64)
             found[place] = values
             return found
 
         types = split.token_types
         return cls(
-            len(room),
+            number,
             length,
             spread(split.tokens[source], filler),
             np.zeros(0, np.int64) if types is None else spread(types[source], type_filler),

@@ -66,9 +66,9 @@ def probe_scores(
 
 
 def _standardised(train: Vectors, dev: Vectors) -> tuple[Array, Array]:
-    """In float64, by the train rows' mean and deviation. A feature that is constant up to float32's
-    rounding becomes 0, not blown-up noise: at BERT's embedding output all sentence tokens are
-    equal."""
+    """Features in float64, standardised by the train rows' mean and deviation. A feature that is
+    constant up to float32's rounding becomes 0, not blown-up noise: at BERT's embedding output all
+    sentence tokens are equal."""
     from sklearn.preprocessing import StandardScaler
 
     scaler = StandardScaler().fit(train.astype(np.float64))

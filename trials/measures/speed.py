@@ -79,7 +79,7 @@ def _compared(
     make: Callable[[PreTrainedModel], Callable[[], None]],
     rule: Rule,
 ) -> Comparison:
-    """What `make` makes, such as an optimiser's averages, is freed on return."""
+    """Times both networks. Frees on return what `make` makes, such as an optimiser's averages."""
     of_full, of_pruned = make(full), make(pruned)
     return compare(
         lambda: _timed(of_full, full.device), lambda: _timed(of_pruned, full.device), rule

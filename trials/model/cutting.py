@@ -99,7 +99,7 @@ def _renamed(
     kept: Sequence[int],
     depth: int,
 ) -> dict[str, torch.Tensor]:
-    """With the layers under their new numbers. A head's own list of layers has another name."""
+    """The tensors with new layer numbers. A head's own list of layers has another name."""
     pattern = re.compile(rf"^((?:{re.escape(prefix)}\.)?{re.escape(found.path)}\.)(\d+)\.")
     place = {layer - 1: position for position, layer in enumerate(kept)}
     layers: set[int] = set()

@@ -49,6 +49,8 @@ from lp_sweep.trials.train.thresholds import FoldedThresholds
 class Trained(NamedTuple):
     progress: Progress
     logits: dict[str, np.ndarray]  # split -> the last epoch's (rows, classes) float32, in its order
+    compute: str  # how the last phase's steps ran, as in a trial's record
+    recordings: dict[int, float]  # seconds to record each of its CUDA graphs, by number of bins
 
 
 class Saver:
@@ -111,7 +113,7 @@ def finetune(
             run.enter(phase_at(setting.course, run.progress.epoch))
             run.train()
             logits = run.evaluate()
-        return Trained(run.progress, logits)
+        return Trained(run.progress, logits, run.learn.compute, run.learn.recordings)
 
 
 class _Run:

@@ -8,12 +8,14 @@ only one runs at a time. The input of a step is one copy.
 
 The first step with a number of bins runs operation by operation, which prepares libraries and AdamW
 for a recording. The second is recorded, which computes nothing, and launched. Batches that are not
-full or are in micro-batches always run operation by operation. A graph's dropout follows the
-generator's seed at each launch.
+full or are in micro-batches always run operation by operation. So do all steps if the host waits
+for the device in one, which could not be recorded. A graph's dropout follows the generator's seed
+at each launch.
 """
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable
 from typing import NamedTuple
@@ -23,8 +25,10 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from lp_sweep.storage.errors import GraphRecordingError
 from lp_sweep.trials.data.batches import EncodedSplit
-from lp_sweep.trials.fast.forward import by_place
+from lp_sweep.trials.device import noted_waits
+from lp_sweep.trials.fast.forward import GRAPHS, PACKED, by_place
 from lp_sweep.trials.fast.tokens import Bins, RealTokens, aligned, packed_tokens
 from lp_sweep.trials.train.steps import EagerPass, Setting, update
 
@@ -37,9 +41,11 @@ class Recorded(NamedTuple):
 
 
 class CudaRecorder:
-    """Records all graphs of a training on one stream and in one pool of memory."""
+    """Records all graphs of a training on one stream and in one pool of memory. `waits`: where the
+    host waited for the device in a warm-up, as `file:line`."""
 
     def __init__(self, device: torch.device) -> None:
+        self.waits: list[str] = []
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
@@ -48,16 +54,45 @@ class CudaRecorder:
         """Run it on the stream of the recording."""
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream):
+        with torch.cuda.stream(self._stream), noted_waits() as waits:
             loss = run()
         current.wait_stream(self._stream)
+        self.waits += waits
         return loss
 
     def record(self, run: Run) -> Recorded:
+        """Raises GraphRecordingError, after which this process can't use the device: PyTorch's
+        allocator and random generator still take it for recording."""
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-            loss = run()
+        current = torch.cuda.current_stream(self._device)
+        try:
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+                loss = run()
+        except RuntimeError as error:
+            torch.cuda.set_stream(current)  # a recording that fails leaves its own
+            refuse_recording(error)
+            raise
         return Recorded(graph.replay, loss)
+
+
+# cudaErrorStreamCaptureUnsupported to cudaErrorStreamCaptureWrongThread
+_CAPTURE_ERRORS = range(900, 909)
+
+
+def refuse_recording(error: BaseException) -> None:
+    """Raises GraphRecordingError if `error` is one of recording; others, such as a lack of memory,
+    leave the process fit."""
+    link: BaseException | None = error
+    links: list[BaseException] = []
+    while link is not None:
+        links.append(link)
+        link = link.__cause__ or link.__context__
+    if any(getattr(e, "error_code", 0) in _CAPTURE_ERRORS or "captur" in str(e) for e in links):
+        first = (str(links[-1]).splitlines() or [type(links[-1]).__name__])[0]
+        raise GraphRecordingError(
+            f"compute: graphs: a CUDA graph could not be recorded: {first}. The trial runs again "
+            "without graphs."
+        ) from error
 
 
 class GraphPass(EagerPass):
@@ -67,7 +102,7 @@ class GraphPass(EagerPass):
         self, model: PreTrainedModel, setting: Setting, recorder: CudaRecorder | None = None
     ) -> None:
         super().__init__(model, setting)
-        if recorder is None and setting.device.type == "cuda":
+        if recorder is None and setting.graphs and setting.device.type == "cuda":
             recorder = CudaRecorder(setting.device)
         self._recorder = recorder
         self._held: dict[int, tuple[_Buffer, Recorded]] = {}  # by number of bins
@@ -77,11 +112,20 @@ class GraphPass(EagerPass):
         batch = self._packed(split, rows)
         return self._backward(_Buffer(batch, self.setting.device), share)
 
+    @property
+    def compute(self) -> str:
+        return GRAPHS if self._recorder is not None and self._in_one_pass() else PACKED
+
+    def _in_one_pass(self) -> bool:
+        """Whether a full batch is not in micro-batches."""
+        setting = self.setting
+        return setting.compares_batch or setting.recipe.batch_size <= setting.batches.training
+
     def step(
         self, optimizer: torch.optim.Optimizer, split: EncodedSplit, rows: np.ndarray
     ) -> torch.Tensor:
-        whole = len(rows) == self.setting.recipe.batch_size == self.setting.batches.training
-        if self._recorder is None or not whole:
+        full = len(rows) == self.setting.recipe.batch_size * self.setting.rows_together
+        if self._recorder is None or not full or not self._in_one_pass():
             return super().step(optimizer, split, rows)
         batch = self._packed(split, rows)
         if batch.bins.number in self._held:
@@ -98,28 +142,22 @@ class GraphPass(EagerPass):
 
         if batch.bins.number not in self._warm:
             self._warm.add(batch.bins.number)
-            return self._recorder.warm_up(run)
-        try:
-            recorded = self._recorder.record(run)
-        except torch.AcceleratorError:
-            raise
-        except RuntimeError as error:
-            self._give_up(error)
-            optimizer.zero_grad(set_to_none=True)
-            return run()
+            loss = self._recorder.warm_up(run)
+            if self._recorder.waits:
+                warnings.warn(
+                    "compute: graphs goes on without CUDA graphs: a step waits for the GPU, at "
+                    f"{self._recorder.waits[0]}",
+                    stacklevel=2,
+                )
+                self._recorder = None
+                self._held.clear()
+            return loss
+        begun = time.perf_counter()
+        recorded = self._recorder.record(run)
+        self.recordings[batch.bins.number] = time.perf_counter() - begun
         self._held[batch.bins.number] = (buffer, recorded)
         recorded.launch()
         return recorded.loss
-
-    def _give_up(self, error: RuntimeError) -> None:
-        """Continue operation by operation."""
-        said = (str(error).splitlines() or [type(error).__name__])[0]
-        warnings.warn(
-            f"compute: graphs goes on without CUDA graphs: one could not be recorded: {said}",
-            stacklevel=4,
-        )
-        self._recorder = None
-        self._held.clear()
 
     def _packed(self, split: EncodedSplit, rows: np.ndarray) -> _Batch:
         padding, teaching = self.setting.padding, self.setting.teaching
@@ -172,7 +210,7 @@ class _Buffer:
         self.taught = None if batch.taught is None else views[bins + 1]
 
     def fill(self, batch: _Batch) -> None:
-        """In one copy, without waiting for it."""
+        """Copies the batch to the device in one copy, without waiting for it."""
         gpu = self._bytes.is_cuda
         # PyTorch's cache of pinned memory does not reuse it before it was read
         host = torch.empty(self._bytes.shape, dtype=torch.uint8, pin_memory=gpu)

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from lp_sweep.storage.specs import Compute, Recipe, TaskDefinition
 from lp_sweep.trials.data.batches import EVALUATION_BATCH, BatchSizes, EncodedSplit, Padding, chunks
 from lp_sweep.trials.device import autocast, onto
-from lp_sweep.trials.fast.forward import forward
+from lp_sweep.trials.fast.forward import compute_used, forward
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.kinds.tokens import SILENT
 from lp_sweep.trials.model.families import embedding_path, find_layers
@@ -72,11 +72,17 @@ class Setting:
     label_names: tuple[str, ...] = ()
     teaching: Teaching | None = None
     loss: str = ""  # one of the kind's `losses`; empty: its default
+    graphs: bool = True  # False: `compute: graphs` records none, since one failed in an earlier try
 
     @property
     def rows_together(self) -> int:
         """Rows of one example: 2 for a pair."""
         return kind_of(self.definition).rows_together(self.loss)
+
+    @property
+    def compares_batch(self) -> bool:
+        """Whether the loss compares the rows of a batch, so all take one pass."""
+        return kind_of(self.definition).compares_batch(self.loss)
 
     @property
     def epochs(self) -> int:
@@ -153,6 +159,12 @@ class EagerPass:
 
     def __init__(self, model: PreTrainedModel, setting: Setting) -> None:
         self.model, self.setting = model, setting
+        self.recordings: dict[int, float] = {}  # seconds of each CUDA graph's, by number of bins
+
+    @property
+    def compute(self) -> str:
+        """How passes run, as in a trial's record."""
+        return compute_used(self.model, self.setting.recipe.compute, self.setting.device)
 
     def __call__(self, split: EncodedSplit, rows: np.ndarray, share: float) -> torch.Tensor:
         """Adds `share` times the gradient of the rows' mean loss to the parameters' `.grad`;
@@ -203,8 +215,7 @@ class EagerPass:
         """Learn from a whole batch; returns its mean loss, valid until the next step. One pass per
         micro-batch, or one in all if the loss compares the rows of a batch."""
         setting = self.setting
-        whole = kind_of(setting.definition).compares_batch(setting.loss)
-        size = len(rows) if whole else setting.batches.training
+        size = len(rows) if setting.compares_batch else setting.batches.training
         total = torch.zeros((), device=setting.device)
         for part in chunks(rows, size):
             total += self(split, part, split.answers(part) / max(1, split.answers(rows)))

@@ -77,7 +77,8 @@ class FoldedThresholds:
         self._learned: torch.Tensor | None = None
 
     def fold(self, marks: Array, logits: Array, metric: str) -> None:
-        """From train rows, (n, labels) each. Raises UnsupportedModelError."""
+        """Merges thresholds, chosen on train rows, into the bias. `marks`, `logits`: (n, labels).
+        Raises UnsupportedModelError."""
         bias = output_bias(self._model)
         if bias is None:
             raise UnsupportedModelError(

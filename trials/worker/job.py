@@ -103,7 +103,7 @@ class Place:
 class Job:
     """Work with its inputs. `start`: the trial whose network it continues from; `network`: whether
     other work needs this trial's network; `halvings`: how often the micro-batch was already halved
-    for lack of memory."""
+    for lack of memory; `graphs`: whether `compute: graphs` may record CUDA graphs."""
 
     id: str
     spec: Spec
@@ -114,6 +114,7 @@ class Job:
     measures: tuple[Measure, ...] = ()
     network: bool = False
     halvings: int = 0
+    graphs: bool = True
     place: Place = field(default_factory=Place)
 
     @property
@@ -154,6 +155,7 @@ class Job:
             "measures": [{"id": item.id, "spec": asdict(item.spec)} for item in self.measures],
             "network": self.network,
             "halvings": self.halvings,
+            "graphs": self.graphs,
             **asdict(self.place),
             "cache_dir": str(self.place.cache_dir),
         }

@@ -16,7 +16,12 @@ from typing import Any, NamedTuple, TextIO, cast
 
 import torch
 
-from lp_sweep.storage.errors import MissingInputError, NotDeterministicError, StoreError
+from lp_sweep.storage.errors import (
+    GraphRecordingError,
+    MissingInputError,
+    NotDeterministicError,
+    StoreError,
+)
 from lp_sweep.storage.identity import IDENTITY_VERSION, canonical_json
 from lp_sweep.storage.printable import metric_name
 from lp_sweep.storage.redact import redact_text
@@ -44,6 +49,7 @@ class _Way(NamedTuple):
 
     halvings: int  # of the micro-batch
     deterministic: bool = True
+    graphs: bool = True
 
     def after(self, error_type: str) -> _Way:
         if error_type == NotDeterministicError.kind:
@@ -68,7 +74,8 @@ def execute(plain: Mapping[str, Any], store_location: str) -> dict[str, Any]:
     again; a missing measurement of its network, or a missing network that other trials need, is.
     A record that the store refuses waits in this node's spool. Running out of memory halves the
     micro-batch, at most three times in all. Raises only what makes the process unfit for more work:
-    torch.AcceleratorError, and StoreError if neither the store nor the spool takes the record.
+    torch.AcceleratorError and GraphRecordingError, and StoreError if neither the store nor the
+    spool takes the record.
     """
     job = Job.from_plain(plain)
     outbox = Outbox(store_location, job.place.cache_dir, job.place.store_patience)
@@ -81,7 +88,7 @@ def execute(plain: Mapping[str, Any], store_location: str) -> dict[str, Any]:
         job = replace(job, measures=missing)
         if not missing and not keeper.lacks(job.id):
             return _finished(job, outbox, keeper, done)
-    way = _Way(min(job.halvings, _most_halvings(job)))
+    way = _Way(min(job.halvings, _most_halvings(job)), graphs=job.graphs)
     tried = _try(job, outbox, keeper, way, done)
     while tried.attempt is not None:
         _send_attempt(outbox, tried.attempt)
@@ -121,7 +128,7 @@ def _try(
                 afterwards = Afterwards(job, outbox, keeper, way.halvings)
                 attempt = Try(**way._asdict(), saver=saver, tell=tell, afterwards=afterwards)
                 return _Tried(_run(job, outbox, attempt, done), None, way, afterwards)
-        except torch.AcceleratorError:
+        except (torch.AcceleratorError, GraphRecordingError):
             raise
         except Exception as error:
             forget_frames(error)  # before anything else asks for memory

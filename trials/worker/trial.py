@@ -25,7 +25,6 @@ from lp_sweep.trials.device import (
     reproducible,
     reset_peak_memory,
 )
-from lp_sweep.trials.fast.forward import compute_used
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.model.feedforward import remove_feed_forwards
 from lp_sweep.trials.model.prune import parameter_counts
@@ -56,6 +55,7 @@ class Try:
 
     halvings: int = 0  # of the micro-batch, since the whole batch found no memory
     deterministic: bool = True  # False: an operation has no such kernel on this device
+    graphs: bool = True  # False: a CUDA graph could not be recorded
     saver: Saver = field(default_factory=Saver)
     tell: Tell | None = None  # called after each step
     afterwards: Afterwards | None = None  # what is done with a trained network before it goes
@@ -110,6 +110,7 @@ def _run_trial(job: Job, spec: TrialSpec, batches: BatchSizes, attempt: Try) -> 
         label_names=inputs.encoded.label_names,
         teaching=teaching,
         loss=spec.loss,
+        graphs=attempt.graphs,
     )
     trained = finetune(inputs.model, inputs.encoded, setting, attempt.saver, attempt.tell)
     record = {
@@ -176,7 +177,7 @@ def _run_columns(job: Job, inputs: Inputs, setting: Setting, trained: Trained) -
     return {
         "model_revision": job.model.revision,  # a commit: a run refuses less
         "precision_used": setting.precision,
-        "compute_used": compute_used(inputs.model, setting.recipe.compute, setting.device),
+        "compute_used": trained.compute,
         "params_total": counts.total,
         "params_encoder": counts.encoder,
         "vector_width": inputs.model.config.hidden_size if embeds else None,

@@ -1,5 +1,5 @@
-// Headings that sort, tooltips for pointer and keyboard, and all that is folded open in print.
-// Without it the page says the same.
+// Sorts by heading, shows tooltips for pointer and keyboard, and opens folded parts in print.
+// The page has the same content without it.
 "use strict";
 (() => {
   // -- a tooltip: one element, moved to whatever has the pointer or the focus
@@ -30,7 +30,7 @@
   document.addEventListener("scroll", () => { if (!tip.hidden) place(); }, true);
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
 
-  // -- sorting: up, down, and as it was
+  // -- sorting: up, down, and the original order
   const leading = /^[×<]?(?:t=)?([-+]?\d+(?:\.\d+)?)/;
   const number = (text) => {
     const found = leading.exec(text.trim().replace("−", "-").replaceAll(",", ""));
@@ -49,7 +49,7 @@
     if (direction) {
       const { keys, by } = compared(rows.map((row) => row.cells[column].textContent));
       const key = new Map(rows.map((row, place) => [row, keys[place]]));
-      const last = (row) => Number.isNaN(key.get(row));  // words among numbers: always below
+      const last = (row) => Number.isNaN(key.get(row));  // words always sort below numbers
       rows.sort((a, b) => last(a) - last(b) || (last(a) ? 0 : direction * by(key.get(a), key.get(b))));
     }
     table.tBodies[0].append(...rows);
@@ -78,7 +78,7 @@
     });
   }
 
-  // -- what is folded: open where a link leads, and in print
+  // -- folded parts: open for a link that leads into them, and in print
   const unfold = () => {
     const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
     for (let at = target; at; at = at.parentElement) if (at.localName === "details") at.open = true;

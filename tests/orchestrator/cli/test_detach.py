@@ -20,6 +20,7 @@ import yaml
 from lp_sweep.orchestrator.cli import jobcli
 from lp_sweep.orchestrator.cli.__main__ import app
 from lp_sweep.orchestrator.cli.root import options_of
+from lp_sweep.orchestrator.cluster import jobs
 from lp_sweep.orchestrator.cluster.jobs import Job
 from lp_sweep.orchestrator.engine.driver import StopSignals
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
@@ -205,6 +206,19 @@ def test_what_is_sent_makes_the_same_trials(
     assert planned(request).plan.trials.keys() == ours.trials.keys()
 
 
+def test_the_job_server_asked_for_is_the_one_that_ray_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ray lets its variables overrule an argument."""
+    from ray.dashboard.utils import get_address_for_submission_client
+
+    monkeypatch.setenv("RAY_ADDRESS", "http://elsewhere:1")
+    monkeypatch.setenv(jobs.SERVER, SERVER)
+    assert get_address_for_submission_client("http://elsewhere:2") == SERVER
+    of_attach = [o for o in options_of(typer.main.get_command(app)) if o.command == "attach"]
+    assert any(jobs.SERVER in (option.parameter.envvar or ()) for option in of_attach)
+
+
 # of this terminal and this machine, or of the cluster that it joins
 NOT_SENT = {"LP_SWEEP_ADDRESS", "LP_SWEEP_CACHE_DIR", "LP_SWEEP_INLINE", "LP_SWEEP_JSON"}
 
@@ -216,7 +230,7 @@ def test_an_option_by_its_variable_goes_along(verb: str) -> None:
     command = typer.main.get_command(app)
     ours = [option.parameter.envvar for option in options_of(command) if option.command == verb]
     names = {name for name in ours if isinstance(name, str)} - NOT_SENT
-    assert names <= {f"LP_SWEEP_{name}" for name in detaching._SAID}
+    assert names <= {*detaching._SAID}
 
 
 @pytest.mark.parametrize(
@@ -236,13 +250,11 @@ def test_places_of_this_machine_are_refused(
         laptop.submit(**given)
 
 
-def test_an_absolute_path_in_the_file_leads_nowhere(laptop: Laptop) -> None:
+def test_what_is_outside_and_an_absolute_path_are_not_sent(laptop: Laptop) -> None:
     laptop.change(models=[str(laptop.sweep / "model")])
     with pytest.raises(PreflightError, match="paths of this machine, from / or ~"):
         laptop.submit(store="/mnt/records")
 
-
-def test_what_is_outside_is_not_sent(laptop: Laptop) -> None:
     (laptop.sweep / "train.csv").rename(laptop.here.parent / "train.csv")
     task = {"name": "mood", "train": "../../train.csv", "dev": "dev.csv", "text": ["text"]}
     laptop.change(tasks=[task])
@@ -280,15 +292,13 @@ def test_the_exit_code_is_the_runs(status: str, code: int | None, expected: int)
     assert job("a", status, code).exit_code == expected
 
 
-def test_the_last_run_is_followed_but_one_at_work_comes_first() -> None:
+def test_which_run_is_followed_and_which_is_stopped() -> None:
     ended, at_work = job("new", "FAILED", 1), job("old", "RUNNING")
     assert jobcli._last([ended, at_work]) == at_work
     assert jobcli._last([ended, job("older", "SUCCEEDED", 0)]) == ended
     with pytest.raises(PreflightError, match="none was started with `lp-sweep run --detach`"):
         jobcli._last([])
 
-
-def test_what_there_is_to_stop() -> None:
     ended, one, two = job("a", "FAILED", 1), job("b", "RUNNING"), job("c", "PENDING")
     assert jobcli._only_running([ended, one]) == one
     with pytest.raises(PreflightError, match="several runs are at work: name one") as told:

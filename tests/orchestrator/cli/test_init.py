@@ -162,13 +162,6 @@ def test_without_data_it_is_for_glue(tmp_path: Path) -> None:
     assert len((tmp_path / "full.yaml").read_text(encoding="utf-8").splitlines()) > 50
 
 
-def test_it_asks_for_the_columns_by_a_command(tmp_path: Path) -> None:
-    write(tmp_path / "data.csv", rows())
-    told = init(tmp_path, *DATA, code=2)
-    assert "lp-sweep init sweep.yaml --data data.csv --text text --label verdict" in told
-    assert [*tmp_path.iterdir()] == [tmp_path / "data.csv"]
-
-
 @pytest.mark.parametrize(
     ("kind", "row", "columns"),
     [
@@ -205,39 +198,6 @@ def test_the_command_that_it_asks_with_runs(
     texts = task["text"] if isinstance(task["text"], list) else [task["text"]]
     assert [*texts, task["label"], *filter(None, [task.get("group")])] == columns.split()
     assert task["kind"] == kind
-
-
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (["--data", "data.csv", "--text", "texts", "--label", "verdict"], "'text'"),
-        (["--data", "data.csv", *COLUMNS, "--group", "usr"], "'user'"),
-        (["--data", "none.csv", *COLUMNS], "none.csv"),
-        (["--data", "data.xlsx", *COLUMNS], ".csv"),
-        (["--label", "verdict"], "--data"),
-        (["--data", "one.csv", *COLUMNS], "one.csv"),
-        (["--data", "same.csv", *COLUMNS, "--group", "user"], "--dev"),
-        (["--data", "data.csv", "--text", "text", "--label", "text"], "--label"),
-        (["--data", "data.csv", "--text", "text", *COLUMNS], "'text', 'text'"),
-        (["--data", "data.csv", *COLUMNS, "--kind", "retrieval"], "--qrels"),
-        (["--data", "."], "--corpus"),
-        (["--data", "data.csv", "--text", "text", "--label", "name"], "30 values"),
-    ],
-    ids=[
-        *("text", "group", "no-file", "format", "no-data", "one-class", "one-group"),
-        *("text-as-label", "text-twice", "kind-of-search", "folder", "identifier"),
-    ],
-)
-def test_what_can_not_be_used(tmp_path: Path, words: list[str], named: str) -> None:
-    write(tmp_path / "data.csv", rows(30))
-    write(tmp_path / "one.csv", [{**row, "verdict": "good"} for row in rows(30)])
-    write(tmp_path / "same.csv", [{**row, "user": "u"} for row in rows(30)])
-    before = sorted(tmp_path.iterdir())
-    done = sweep("init", *words, cwd=tmp_path)
-    assert done.returncode in (2, 4)
-    assert named in done.stderr
-    assert "Traceback" not in done.stderr
-    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_nothing_is_overwritten_unasked(tmp_path: Path) -> None:

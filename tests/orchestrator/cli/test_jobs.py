@@ -86,15 +86,13 @@ def test_a_run_goes_on_by_itself_and_is_followed(saw: dict[str, Any]) -> None:
     assert "complete: 1 done in this run" in log["out"]
 
 
-def test_ctrl_c_leaves_the_run_alone(saw: dict[str, Any]) -> None:
+def test_ctrl_c_leaves_the_run_alone_and_stop_ends_it_in_order(saw: dict[str, Any]) -> None:
     left = saw["left"]
     assert left["code"] == 130, left
     assert left["first"] or left["out"]
     assert "the run continues. Look again: lp-sweep attach lp-sweep-" in left["err"]
     assert "Traceback" not in left["err"]
 
-
-def test_stop_ends_it_in_order(saw: dict[str, Any]) -> None:
     assert saw["stop"]["code"] == 0, saw["stop"]
     assert "stopped by SIGTERM: " in saw["stop"]["err"]
     assert saw["stopped log"]["code"] == 3
@@ -103,7 +101,9 @@ def test_stop_ends_it_in_order(saw: dict[str, Any]) -> None:
     assert "it has ended before" in saw["stop again"]["err"]
 
 
-def test_a_run_is_sent_from_another_machine(saw: dict[str, Any]) -> None:
+def test_a_run_is_sent_from_another_machine_and_ends_with_its_own_code(
+    saw: dict[str, Any],
+) -> None:
     """One of its two trials was done before; its model and data came along."""
     sent, log = saw["sent"], saw["sent log"]
     assert (sent["code"], log["code"]) == (0, 0), (sent, log)
@@ -111,18 +111,21 @@ def test_a_run_is_sent_from_another_machine(saw: dict[str, Any]) -> None:
     assert "complete: 1 done in this run" in log["out"]
     assert saw["records"] == 2
 
-
-def test_the_exit_code_is_the_runs_own(saw: dict[str, Any]) -> None:
     assert saw["resumed"]["code"] == 0
     assert saw["resumed log"]["code"] == 4, saw["resumed log"]
     assert "can't make a store at /proc/no-store" in saw["resumed log"]["out"]
 
 
-def test_what_there_is_is_said(saw: dict[str, Any]) -> None:
+def test_what_there_is_is_said_and_who_has_not_the_token_is_told_so(saw: dict[str, Any]) -> None:
     assert saw["none"]["code"] == 4
     assert "none was started with `lp-sweep run --detach`" in saw["none"]["err"]
     assert saw["unknown"]["code"] == 4
     assert "RUNNING, sweep 'toy', since " in saw["unknown"]["err"]
+
+    told = saw["wrong token"]
+    assert told["code"] == 4, told
+    assert "Traceback" not in told["err"]
+    assert "oken" in told["err"]
 
 
 def test_no_secret_is_kept_of_a_job(saw: dict[str, Any]) -> None:
@@ -130,10 +133,3 @@ def test_no_secret_is_kept_of_a_job(saw: dict[str, Any]) -> None:
     assert "lp_sweep.orchestrator.cli run" in jobs
     assert SECRET not in json.dumps(saw)
     assert not saw["cache"]
-
-
-def test_who_has_not_the_token_is_told_so(saw: dict[str, Any]) -> None:
-    told = saw["wrong token"]
-    assert told["code"] == 4, told
-    assert "Traceback" not in told["err"]
-    assert "oken" in told["err"]

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.clusterfiles import cluster_file
 from tests.support.fake_records import command_line_world
 from tests.support.program import sweep
 from tests.support.sweepfiles import PLAIN
@@ -30,15 +31,43 @@ plan --data-dir glue --store bad.yaml
 plan --stoer s
 plan --seed 3
 plan task=rte
+plan --data-dir glue --cluster absent.yaml
+plan --data-dir glue --cluster sweep.yaml
+plan --data-dir glue --cluster broken.yaml
+plan --data-dir glue --cluster words.yaml
+plan --data-dir glue --cluster nothing.yaml
+plan --data-dir glue --cluster none.yaml
+plan --data-dir glue --cluster sizes.yaml
+plan sweep.yaml resources_per_trial.accelerator_type=L4 --data-dir glue --cluster prices.yaml
+plan few.yaml --data-dir glue
+plan unbased.yaml --data-dir glue
+plan others.yaml --data-dir glue
+plan huge.yaml --data-dir glue
 plann
 train
 sql 'SELECT 1'
 run --data-dir nowhere
+plan --audit nightly --store store
 run bad.yaml
+LP_SWEEP_MAX_FAILURES=0 lp-sweep run
+LP_SWEEP_MIRROR=mlflo lp-sweep run
+LP_SWEEP_OFFLINE=maybe lp-sweep plan
+run --store ''
+run --events --dry-run
+run --max-cost 20 --data-dir glue
+run --max-cost 20 --data-dir glue --cluster prices.yaml
+run --inline --address auto
+run --inline --cluster cluster.yaml
+run --inline --detach
+run --inline --max-cost 3
 resume bad.yaml
+retry sweep.yaml --events --json
 status
 status --store store --sweep dmo
 status --store bad.yaml
+status --store store --every 5s
+status --store store --watch --every soon
+status --store store --watch --sweep nope
 query
 query '' --store store
 query 'SELECT 1' --store x
@@ -49,36 +78,130 @@ query 'SELECT 1' --store store --sweep x
 table taks --store store
 table tasks --store x
 table tasks --store store --format markdwn
+LP_SWEEP_FORMAT=marcdown lp-sweep table tasks
+table tasks --store store --model brt
+table tasks --store store --strategy topp
+table speed --store store --strategy top
+table setups --store store --model bert
 table min-layers --store store --within one
 show t1-nope --store store
+show '' --store store
 logs t1-nope --store store
 export t1-nope --store store --out out
 export --store store --out out
+export t1-0 --best --task mood --out out
+export --best --out out
+export t1-0 --private --out out
+export t1-0 --push-to-hub me/x --offline --out out
 paper --store x
+paper --store store --table 7
+paper --store store --model bert
+paper --store store --model =bert-base-cased
+paper --store store --model mine=
+paper --store store --model mine=bert-base-cased
+paper --store store --model bert=bort
+mirror --to tensorbord --store store
+mirror --to tensorboard --store store --sweep dmo
 report --store x
+publish --store store --to s3://bucket/prefix
+publish --store store --to hf://datasets/me
+publish --store store --to hf://datasets/me/x --offline
+publish --store store --to here --private
+quickstart --out glue
+help tabel
 init sweep.yaml
 init no/where.yaml
+init new.yaml --data data.csv
+init new.yaml --data data.csv --text texts --label verdict
+init new.yaml --data data.csv --text text --label verdict --group usr
+init new.yaml --data none.csv --text text --label verdict
+init new.yaml --data data.xlsx --text text --label verdict
+init new.yaml --label verdict
+init new.yaml --data one.csv --text text --label verdict
+init new.yaml --data same.csv --text text --label verdict --group user
+init new.yaml --data data.csv --text text --label text
+init new.yaml --data data.csv --text text --text text --label verdict
+init new.yaml --data data.csv --text text --label verdict --kind retrieval
+init new.yaml --data .
+init new.yaml --data data.csv --text text --label name
+prune ./folder/of/a/model --offline --out out
+prune ./folder/of/a/model --offline --out out --strategy top --layers 1
+prune ./folder/of/a/model --offline --out out --layers 1 --k 2
+prune ./folder/of/a/model --offline --out out --layers 1,1
+prune ./folder/of/a/model --offline --out out --layers 0,13
+prune ./folder/of/a/model --offline --out out --strategy top
+prune ./folder/of/a/model --offline --out out --strategy top --k 12
+prune ./folder/of/a/model --offline --out out --strategy contribution --k 2
 cluster int
 cluster init
+cluster init amazon
+cluster init aws --gpu-type a10
+cluster init aws --gpu-type v100
+cluster init aws --gpus 0
+cluster init aws --gpus 12 --gpu-type a100
+cluster init gcp --max-price 0.6
+cluster init aws --max-price 0.6 --on-demand
+cluster init aws --max-price nan
+cluster init aws --price gpu:0.6
+cluster init aws --price cpu=0.6
+cluster init aws --name Lab_2
+cluster init onprem
+cluster init onprem --head-ip '$(id)' --worker-ips a
+cluster watch-spot aws
 """
+
+SEARCH = PLAIN.replace("[0, 2]", "all, until: min_layers")
+AWS = "cluster_name: c, provider: {type: aws}"
+FILES = {  # each is wrong in its way
+    "bad.yaml": PLAIN.replace("seeds", "sedes"),
+    "two.yaml": PLAIN.replace("rte", "rtee").replace("top", "botom"),
+    "few.yaml": SEARCH.replace("min_layers", "min_layers, max_seeds: 3"),
+    "unbased.yaml": f"{SEARCH}exclude: [{{k: [0]}}]\n",
+    "others.yaml": f"{SEARCH}feed_forward: [none, top 2, all]\n",
+    "huge.yaml": PLAIN.replace("42, 43", "0-9999").replace(
+        "top, k: [0, 2]", "random, k: all, draws: 0-2"
+    ),
+    "broken.yaml": "a: [",
+    "words.yaml": f"{{{AWS}, metadata: {{price_per_hour: {{gpu: cheap}}}}}}",
+    "nothing.yaml": f"{{{AWS}, metadata: {{price_per_hour: {{gpu: 1}}}}, head_node_type: h, "
+    "available_node_types: {h: {}}}",
+    "none.yaml": f"{{{AWS}, available_node_types: {{}}}}",
+    "sizes.yaml": f"{{{AWS}, head_node_type: head, available_node_types: "
+    "{head: {resources: {CPU: 4}}, gpu: {max_workers: 4}}}",
+}
 
 
 def said(world: Path, line: str) -> str:
-    """The command, what it writes to stderr, and its exit code."""
-    done = sweep(*shlex.split(line), cwd=world, env={"COLUMNS": "200"})
+    """The command, what it writes to stderr, and its exit code. It leaves nothing behind."""
+    variable, _, command = line.rpartition("lp-sweep ")
+    name, _, value = variable.strip().partition("=")
+    env = {"COLUMNS": "200"} | ({name: value} if name else {})
+    before = {path: path.stat().st_mtime_ns for path in world.rglob("*")}
+    done = sweep(*shlex.split(command), cwd=world, env=env)
+    assert {path: path.stat().st_mtime_ns for path in world.rglob("*")} == before, line
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
     text = done.stderr.replace(str(world), "FOLDER")
     text = re.sub(r"(Usage: |Try ').*?lp-sweep", r"\1lp-sweep", text)  # pytest's own name
     text = re.sub(r"(\[OPTIONS\])\n\s+", r"\1 ", text)  # wrapped after that name
     text = re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE)
-    return f"$ lp-sweep {line}\n{text}[exit code {done.returncode}]\n"
+    return f"$ {variable}lp-sweep {command}\n{text}[exit code {done.returncode}]\n"
 
 
 def test_messages(tmp_path: Path) -> None:
     world = command_line_world(tmp_path)
-    (world / "bad.yaml").write_text(PLAIN.replace("seeds", "sedes"))
-    (world / "two.yaml").write_text(PLAIN.replace("rte", "rtee").replace("top", "botom"))
+    cluster_file(world, {"big": 4.0}).rename(world / "prices.yaml")
+    for name, text in FILES.items():
+        (world / name).write_text(text)
+    for name, alike in (("data", {}), ("one", {"verdict": "good"}), ("same", {"user": "u"})):
+        rows = [
+            {"text": f"text {i}", "verdict": "bad" if i % 3 else "good", "user": f"u{i % 10}"}
+            | {"name": f"n{i}"}
+            | alike
+            for i in range(30)
+        ]
+        lines = [",".join(row) for row in (rows[0], *(row.values() for row in rows))]
+        (world / f"{name}.csv").write_text("\n".join(lines) + "\n")
     found = "\n".join(said(world, line) for line in COMMANDS.splitlines())
     if os.environ.get("LP_SWEEP_TEST_GOLDEN") == "write":
         GOLDEN.write_text(found, encoding="utf-8")

@@ -32,15 +32,13 @@ def watched(cloud: str, url: str) -> tuple[Notice, list[str]]:
     return notice, said
 
 
-def test_aws_gives_the_time_of_the_end(serve: Serve) -> None:
+def test_aws_gives_the_time_of_the_end_and_gcp_half_a_minute(serve: Serve) -> None:
     server = serve((404, ""), (200, action(120)))
     notice, said = watched("aws", server.url)
     assert (server.asked, said) == (2, [])
     assert 100 < notice.seconds <= 120
     assert "terminate" in notice.text
 
-
-def test_gcp_gives_half_a_minute(serve: Serve) -> None:
     server = serve((200, "FALSE\n"), (200, "TRUE"))
     notice, said = watched("gcp", server.url)
     assert (server.asked, notice.seconds, said) == (2, 30.0, [])
@@ -150,9 +148,3 @@ def test_one_watcher_a_machine(
     assert sweep(*command, cwd=tmp_path).returncode == 0
     assert "another watcher is at work on this machine" in again[0].stderr
     assert server.asked == 1
-
-
-def test_without_an_address_it_says_where_to_put_it(tmp_path: Path) -> None:
-    done = sweep("cluster", "watch-spot", "aws", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "--address: $RAY_HEAD_IP:6379" in done.stderr

@@ -1,7 +1,9 @@
-"""`lp-sweep table` of some models and strategies, as a user asks for them."""
+"""`lp-sweep table` of some models and strategies, and `lp-sweep paper`, as a user asks for them."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from lp_sweep.orchestrator.service.tables import TableAsked, make_table
 from lp_sweep.storage.store import Store
 from tests.support.answered import network, right
 from tests.support.fake_records import FakeSweep
-from tests.support.program import sweep
+from tests.support.program import Done, sweep
 
 BRACKETS = "./a[b]"  # this name is also a pattern
 
@@ -47,15 +49,6 @@ def found(folder: Path, name: str, *narrow: str) -> list[dict[str, Any]]:
     return rows
 
 
-def test_md_is_markdown(world: Path) -> None:
-    short, long = (
-        sweep("table", "strategies", "--store", "store", "--format", form, cwd=world).stdout
-        for form in ("md", "markdown")
-    )
-    assert short == long
-    assert "|---|" in short.replace(" ", "").replace(":", "")
-
-
 @pytest.mark.parametrize("name", OF_CELLS)
 def test_every_table_takes_models_and_strategies(world: Path, name: str) -> None:
     assert {row["model"] for row in found(world, name, "--model", BRACKETS)} == {BRACKETS}
@@ -75,7 +68,9 @@ def test_a_table_names_all_views_and_columns_that_it_reads(world: Path, name: st
         assert ("host" in columns) == ("trials" in TABLES[name].views)
 
 
-def test_fewer_comparisons_are_corrected_less(world: Path) -> None:
+def test_fewer_comparisons_are_corrected_less_and_patterns_are_taken(
+    world: Path,
+) -> None:
     several = ("--model", BRACKETS, "--model", "bert")
     both = found(world, "significance", *several)
     assert both[0]["n_tests"] == 8
@@ -83,25 +78,77 @@ def test_fewer_comparisons_are_corrected_less(world: Path) -> None:
     (one,) = found(world, "significance", "--model", "bert", "--strategy", "top")
     assert one["n_tests"] == 1
 
-
-def test_a_pattern_takes_all_that_match(world: Path) -> None:
     rows = found(world, "strategies", "--strategy", "random*", "--model", "bert")
     assert {row["strategy"] for row in rows} == {"random 0", "random 1"}
 
 
-@pytest.mark.parametrize(
-    ("asked", "message"),
-    [
-        (["tasks", "--model", "brt"], "--model: unknown model 'brt'. Choose one of: ./a[b], bert."),
-        (["tasks", "--strategy", "topp"], "Did you mean 'top'?"),
-        (["speed", "--strategy", "top"], "table speed takes no --strategy"),
-        (["setups", "--model", "bert"], "table setups takes no --model"),
-    ],
-    ids=["model", "strategy", "speed", "setups"],
-)
-def test_an_unknown_or_needless_name_is_refused(
-    world: Path, asked: list[str], message: str
-) -> None:
-    done = sweep("table", *asked, "--store", "store", cwd=world)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert message in done.stderr
+# -- paper
+
+PAPER_FULL, PAPER_TOP_6 = 92.43, 90.25  # BERT on SST-2, Table 1
+OF_QQP = {"task": "qqp", "rows": 40_430, "full": 91.07, "top_6": 90.35}
+
+
+def store(
+    folder: Path, *, model: str = "bert-base-cased", off: float = 0.0, task: str = "sst2",
+    rows: int = 872, full: float = PAPER_FULL, top_6: float = PAPER_TOP_6,
+) -> Path:  # fmt: skip
+    """The paper's own numbers for a task, two seeds; K=6 is `off` points from them."""
+    fake = FakeSweep(folder / "store")
+    for seed in (1, 2):
+        for k, score in ((0, full), (6, top_6 + off)):
+            axes = {"model": model, "task": task, "seed": seed, "dev_examples": rows}
+            row = fake.cell(k=k, score=score, **axes)
+            fake.predictions(row["trial_id"], [i % 10 != k for i in range(100)])
+    fake.publish()
+    return folder
+
+
+def paper(folder: Path, *words: str) -> Done:
+    return sweep("paper", "--store", "store", *words, cwd=folder)
+
+
+@pytest.mark.parametrize(("off", "code"), [(0.0, 0), (-20.0, 1)])
+def test_check_is_an_exit_code(tmp_path: Path, off: float, code: int) -> None:
+    store(tmp_path, off=off, **OF_QQP)
+    told = paper(tmp_path, "--table", "1", "--check")
+    assert told.returncode == code, told.stderr
+    assert ("differs: " in told.stderr) is bool(code)
+    assert "paper 90.35" in told.stdout
+    assert paper(tmp_path, "--table", "1").returncode == 0
+
+
+def test_check_without_power_is_no_confirmation(tmp_path: Path) -> None:
+    """The paper's own numbers, and 872 rows cannot tell a point."""
+    store(tmp_path)
+    told = paper(tmp_path, "--table", "1", "--check")
+    assert told.returncode == 1
+    assert "0 agree" in told.stderr
+    assert "cannot tell" in told.stdout
+
+
+def test_a_store_without_the_papers_models(tmp_path: Path) -> None:
+    """It is told once, and a model may stand for one of the paper's."""
+    store(tmp_path, model="./mine", off=-20.0)
+    told = paper(tmp_path)
+    assert (told.returncode, told.stdout) == (0, "")
+    assert told.stderr.count("the store has none of the paper's models (bert-base-cased, ") == 1
+    assert "It has: ./mine (12 layers)." in told.stderr
+    assert "lp-sweep run examples/poor-mans-bert.yaml" in told.stderr
+    assert "--model ./mine=bert-base-cased" in told.stderr
+    assert paper(tmp_path, "--table", "5").stdout.count("missing (paper") == 20
+    nothing = paper(tmp_path, "--table", "1", "--check")
+    assert nothing.returncode == 1
+    assert "nothing was compared" in nothing.stderr
+    named = paper(tmp_path, "--table", "1", "--check", "--model", "./mine=bert-base-cased")
+    assert named.returncode == 1
+    assert "differs: " in named.stderr
+
+
+@pytest.mark.parametrize("asked", [(), ("--table=1", "--table=4")], ids=["all", "two"])
+def test_json_and_csv_are_one_piece(tmp_path: Path, asked: tuple[str, ...]) -> None:
+    store(tmp_path)
+    rows = json.loads(paper(tmp_path, *asked, "--json").stdout)
+    assert len({row["source"] for row in rows}) > 1
+    header, *lines = csv.reader(io.StringIO(paper(tmp_path, *asked, "--format", "csv").stdout))
+    assert header == list(rows[0])
+    assert len(lines) == len(rows)

@@ -126,7 +126,7 @@ def test_a_clock_is_only_as_wrong_as_the_question_took_no_longer() -> None:
 # -- what a node says
 
 
-def test_a_probe_of_the_store(tmp_path: Path) -> None:
+def test_a_probe_of_the_store_leaves_nothing_behind(tmp_path: Path) -> None:
     """Seen where the store is the driver's; a store that is new goes again."""
     with probed(str(tmp_path / "a" / "store")) as probe:
         assert unseen(probe) is None
@@ -138,8 +138,7 @@ def test_a_probe_of_the_store(tmp_path: Path) -> None:
         assert file.name == probe.name
     assert not (tmp_path / "a").exists()
 
-
-def test_a_store_that_is_there_keeps_what_it_has(tmp_path: Path) -> None:
+    # a store that is there keeps what it has
     store = Store(tmp_path / "store", create=True)
     store.put_text("sweeps", "toy.yaml", "x")
     with pytest.raises(ZeroDivisionError), probed(store.location):

@@ -113,12 +113,17 @@ def test_a_slip_is_found(name: str, change: Callable[[Any], None], message: str)
     assert any(re.search(message, line) for line in found), found
 
 
-def test_a_mistake_has_its_line() -> None:
+def test_a_mistake_and_what_is_still_to_change_have_their_line() -> None:
     content = shipped("cluster.yaml")
     rename(*GPU, "max_workers", to="max_worker")(content)
     [found] = validated(content)
     lines = Path("cluster.yaml").read_text(encoding="utf-8").splitlines()
     assert lines[int(found.partition(":")[0]) - 1] == "    max_worker: 8"
+
+    [found] = mistakes_of(ROOT / "cluster.yaml")
+    lines = (ROOT / "cluster.yaml").read_text().splitlines()
+    assert found.line
+    assert lines[found.line - 1].strip() == "export LP_SWEEP_STORE=s3://CHANGE-bucket/lp-sweep"
 
 
 @pytest.mark.parametrize(
@@ -135,13 +140,6 @@ def test_another_version_than_this_machine_has(name: str, old: str, new: str, me
     [found] = validated(text.replace(old, new))
     assert message in found
     assert "cluster init" in found
-
-
-def test_what_is_still_to_change_is_named_with_its_line() -> None:
-    [found] = mistakes_of(ROOT / "cluster.yaml")
-    lines = (ROOT / "cluster.yaml").read_text().splitlines()
-    assert found.line
-    assert lines[found.line - 1].strip() == "export LP_SWEEP_STORE=s3://CHANGE-bucket/lp-sweep"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""The whole path on a real local Ray: run, ask, run again."""
+"""The driver on a real local Ray: run, ask and run again; told to stop; with trials, workers and
+nodes that fail; with thousands of trials."""
 
 from __future__ import annotations
 
@@ -6,15 +7,20 @@ import contextlib
 import json
 import os
 import pty
+import re
+import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from lp_sweep.storage.store import Store
+from tests.support.faults import Sweep, sweep, wait_for, with_changes
 from tests.support.program import command, environment, record_path, run
-from tests.support.toyworld import save_world
+from tests.support.toyworld import RECIPE, save_world
 
 pytestmark = pytest.mark.ray
 
@@ -81,3 +87,184 @@ def test_a_terminal_gets_the_live_display(tmp_path: Path) -> None:
         assert text in shown, text
     assert json.loads(output)["totals"]["trials_done"] == 2
     assert json.loads(output)["done"] == 2
+
+
+# -- told to stop
+
+
+def written(store: Path) -> dict[Path, int]:
+    """Record -> when it was written, in nanoseconds."""
+    return {path: path.stat().st_mtime_ns for path in store.glob("trials/t*.parquet")}
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "by"),
+    [
+        pytest.param(signal.SIGINT, 130, "Ctrl-C", id="ctrl-c"),
+        pytest.param(signal.SIGTERM, 3, "SIGTERM", id="terminated", marks=pytest.mark.slow),
+    ],
+)
+def test_an_interrupted_sweep_goes_on(
+    tmp_path: Path, number: signal.Signals, code: int, by: str
+) -> None:
+    save_world(tmp_path, seeds=list(range(4)), name="broken-off")
+    store = tmp_path / "lp-sweep-store"
+    with sweep(tmp_path, "sweep.yaml") as process:
+        wait_for(lambda: process.text().count("] done ") >= 2, f"two trials: {process.text()}")
+        process.process.send_signal(number)
+        assert process.wait(60) == code, process.text()
+    assert f"stopped by {by}" in process.text()
+    assert "Traceback (most" not in process.text()
+    before = written(store)
+    assert 2 <= len(before) < 8
+    done = run("run", "sweep.yaml", cwd=tmp_path)
+    told = re.search(r"(\d+) done in this run", done.stderr)
+    assert told
+    # a worker may record its trial after the driver has ended
+    assert int(told[1]) <= 8 - len(before)
+    assert len(Store(store).names("trials")) == 8
+    assert before.items() <= written(store).items()
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1.5], ids=["at once", "while Ray starts"])
+@pytest.mark.slow
+def test_a_signal_while_ray_starts(tmp_path: Path, seconds: float) -> None:
+    """Ray's own handler would end the process at once, with the number of the signal."""
+    save_world(tmp_path)
+    announced = tmp_path / "lp-sweep-store" / "runs"
+    with sweep(tmp_path, "sweep.yaml") as process:
+        wait_for(lambda: list(announced.glob("*.json")), "the announcement")
+        time.sleep(seconds)
+        process.process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 3, process.text()
+    assert "stopped by SIGTERM" in process.text()
+
+
+# -- trials, workers and nodes that fail
+
+
+def run_with(folder: Path, **settings: str) -> tuple[str, list[dict[str, Any]]]:
+    """Runs a sweep of one trial that fails: what was printed, and its attempts."""
+    save_world(folder, seeds=[1], strategies=[{"name": "top", "k": [0]}])
+    done = run("run", "sweep.yaml", cwd=folder, code=1, **settings)
+    assert "Traceback (most" not in done.stderr
+    return done.stderr, Store(folder / "lp-sweep-store").read_all("attempts").rows.to_pylist()
+
+
+KILLS = """
+import os, sys
+if "default_worker.py" in " ".join(sys.orig_argv):
+    import importlib.abc
+    class Killer(importlib.abc.MetaPathFinder):
+        def find_spec(self, name, path=None, target=None):
+            if name == "lp_sweep.trials.worker.run":
+                os._exit(9)
+    sys.meta_path.insert(0, Killer())
+"""
+
+
+@pytest.mark.slow
+def test_a_lost_worker_is_a_failed_attempt_and_the_sweep_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(KILLS, encoding="utf-8")
+    said, attempts = run_with(tmp_path, PYTHONPATH=str(tmp_path))
+    assert "worker_lost" in said
+    assert {row["error_type"] for row in attempts} == {"worker_lost"}
+    assert sorted(row["final"] for row in attempts) == [False, False, False, True]
+    assert re.search("died|lost|exit", attempts[0]["traceback"])
+
+
+BREAKS = """
+import importlib.abc, os, sys
+class Breaks(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == "lp_sweep.trials.train.finetune":
+            raise RuntimeError("this node has a broken driver")
+if os.environ.get("LP_SWEEP_TEST_BROKEN"):
+    sys.meta_path.insert(0, Breaks())
+"""
+
+
+@pytest.mark.slow
+def test_a_node_on_which_trials_fail_in_a_row_is_set_aside(tmp_path: Path) -> None:
+    """One of two nodes fails at each trial; the sweep completes on the other."""
+    from ray.cluster_utils import Cluster
+
+    # long enough that the bad node fails thrice, each time in a new process, before all is done
+    save_world(tmp_path, seeds=[1, 2, 3, 4], recipe=RECIPE | {"epochs": 25})
+    (tmp_path / "sitecustomize.py").write_text(BREAKS, encoding="utf-8")
+    broken = {"LP_SWEEP_TEST_BROKEN": "1", "PYTHONPATH": str(tmp_path)}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0})
+    try:
+        cluster.add_node(num_cpus=1, num_gpus=1)
+        cluster.add_node(num_cpus=1, num_gpus=1, env_vars=broken)
+        done = run("run", "sweep.yaml", "--address", cluster.address, cwd=tmp_path)
+    finally:
+        cluster.shutdown()
+    assert "is set aside: 3 different trials failed on it in a row" in done.stderr
+    assert "8 done in this run" in done.stderr
+    store = Store(tmp_path / "lp-sweep-store")
+    assert len(store.names("trials")) == 8
+    attempts = store.read_all("attempts").rows.to_pylist()
+    assert all("broken driver" in row["traceback"] for row in attempts)
+
+
+@pytest.mark.slow
+def test_a_node_out_of_memory_ends_the_trial_and_not_the_sweep(tmp_path: Path) -> None:
+    """Ray's memory monitor kills the workers at once, each time: tried with three smaller
+    micro-batches, then failed; `run` leaves it alone then, `retry` does not."""
+    pressed = {"RAY_memory_usage_threshold": "0.001", "RAY_memory_monitor_refresh_ms": "50"}
+    said, attempts = run_with(tmp_path, **pressed)
+    assert "(out_of_memory)" in said
+    assert {row["error_type"] for row in attempts} == {"out_of_memory"}
+    assert sorted(row["final"] for row in attempts) == [False, False, False, True]
+    again = run("run", "sweep.yaml", cwd=tmp_path, code=1)
+    assert "0 done in this run; 1 of the sweep's trials failed" in again.stderr
+    run("retry", "sweep.yaml", "--type", "out_of_memory", cwd=tmp_path)  # memory is there again
+    assert json.loads(run("status", "--json", cwd=tmp_path).stdout)[0]["trials_failed"] == 0
+
+
+# -- thousands of trials
+
+
+NOOP = with_changes(LP_SWEEP_TEST_NOOP="1")
+MEGABYTE = 2**20
+
+
+def count(store: Path) -> int:
+    return len(list(store.glob("trials/t*.parquet")))
+
+
+def memory(run: Sweep) -> int:
+    return int(psutil.Process(run.process.pid).memory_info().rss)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_ten_thousand_trials_and_the_drivers_memory_stays_flat(tmp_path: Path) -> None:
+    trials = 10_000
+    save_world(tmp_path, seeds=f"0-{trials - 1}", strategies=[{"name": "top", "k": [0]}])
+    store = tmp_path / "lp-sweep-store"
+    with sweep(tmp_path, "sweep.yaml", **NOOP) as run:
+        ended = run.process.poll
+        middle = trials * 2 // 5
+        wait_for(lambda: ended() is not None or count(store) >= middle, "the middle", 900)
+        assert ended() is None, run.text()[-2000:]
+        run.kill()
+        wait_for(lambda: not run.relatives(), "its Ray has gone", 60)
+    before = written(store)
+    assert 0 < len(before) < trials
+    samples = []  # records, and bytes of the driver
+    with sweep(tmp_path, "sweep.yaml", **NOOP) as run:
+        ended = run.process.poll
+        while ended() is None:
+            samples.append((count(store), memory(run)))
+            more = samples[-1][0] + trials // 50
+            wait_for(lambda more=more: ended() is not None or count(store) >= more, "progress")
+        assert run.wait() == 0, run.text()[-2000:]
+    assert before.items() <= written(store).items(), "what was done was not done again"
+    assert f"{trials - len(before)} done in this run" in run.text()
+    rows = Store(store).read_all("trials").rows
+    assert sorted(rows["seed"].to_pylist()) == list(range(trials))
+    print(*(f"{done} records: {size / MEGABYTE:.0f} MB" for done, size in samples), sep="\n")
+    settled = [size for done, size in samples if done >= 6500]  # the first Tuner is full by then
+    assert max(settled) - min(settled) < 150 * MEGABYTE

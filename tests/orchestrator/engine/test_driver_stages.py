@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,155 +14,127 @@ from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.networks import has_network
 from lp_sweep.storage.store import Store
 from tests.support.faults import sweep, wait_for
-from tests.support.program import command
+from tests.support.program import run
 from tests.support.toyworld import RECIPE, save_world
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
-STAGED = {
-    "procedures": ["direct", "finetune_then_drop", "iterative"],
-    "feed_forward": ["none", "top 1"],
-    "strategies": [{"name": "top", "k": [0, 2]}],
-    "measure": {"probes": ["full"], "cka": ["pruned"], "probe_rows": 50},
-    "recipe": RECIPE | {"epochs": 1},
-    "resources_per_trial": {"cpu": 1},
-}
+KINDS = ("trials", "predictions", "profiles", "teacher_logits")
 
 
-def plan(folder: Path, *overrides: str) -> dict[str, Any]:
-    words = command("plan", "sweep.yaml", *overrides, "--json")
-    done = subprocess.run(words, cwd=folder, capture_output=True, check=True, timeout=120)
-    return dict(json.loads(done.stdout))
+class World:
+    """A sweep of one epoch a trial, its plan and its store."""
 
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.folder = folder
+        recipe = RECIPE | {"epochs": 1}
+        save_world(folder, recipe=recipe, resources_per_trial={"cpu": 1}, **settings)
+        self.store = Store(folder / "lp-sweep-store", create=True)
+        self.wanted = self.plan()
+        self.trials = {cell["trial_id"] for cell in self.wanted["cells"] if cell["trial_id"]}
 
-def contents(store: Store, table: str) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in Path(store.location, table).glob("*.parquet")}
+    def plan(self, *overrides: str) -> dict[str, Any]:
+        done = run("plan", "sweep.yaml", *overrides, "--json", cwd=self.folder)
+        return dict(json.loads(done.stdout))
 
+    @property
+    def full(self) -> str:
+        """The full network that others go on from, or learn from."""
+        cells = self.wanted["cells"]
+        [id_] = {c["trial_id"] for c in cells if c["k"] == 0 and c["feed_forward"] == "none"}
+        return str(id_)
 
-def written(store: Store, *tables: str) -> dict[Path, int]:
-    """Record -> when it was written, in nanoseconds."""
-    paths = [path for table in tables for path in Path(store.location, table).glob("*.parquet")]
-    return {path: path.stat().st_mtime_ns for path in paths}
+    def run(self, *overrides: str) -> str:
+        """To the end, without a failed try and with no network left behind."""
+        with sweep(self.folder, "sweep.yaml", *overrides) as process:
+            assert process.wait() == 0, process.text()
+        assert self.rows("attempts") == []
+        weights = Path(self.store.location, "weights")
+        assert [path for path in weights.rglob("*") if path.is_file()] == []
+        return process.text()
 
+    def run_killed(self, when: Callable[[set[str]], bool]) -> None:
+        """Once it has such trials."""
+        with sweep(self.folder, "sweep.yaml") as process:
+            wait_for(lambda: when(self.store.names("trials")), "the first records")
+            process.kill()
 
-def rows(store: Store, table: str) -> list[dict[str, Any]]:
-    return list(store.read_all(table).rows.to_pylist())
+    def run_again(self) -> str:
+        """After a kill: nothing that was recorded is written again, and then nothing is missing."""
+        before = self.written()
+        text = self.run()
+        after = self.written()
+        assert before.items() <= after.items()
+        assert "nothing was missing" in self.run()
+        assert self.written() == after
+        return text
 
+    def written(self) -> dict[Path, int]:
+        """Record -> when it was written, in nanoseconds."""
+        paths = [p for kind in KINDS for p in Path(self.store.location, kind).glob("*.parquet")]
+        return {path: path.stat().st_mtime_ns for path in paths}
 
-def weights(store: Store) -> list[Path]:
-    return [path for path in Path(store.location, "weights").rglob("*") if path.is_file()]
-
-
-def run_to_the_end(folder: Path, *overrides: str) -> str:
-    with sweep(folder, "sweep.yaml", *overrides) as run:
-        assert run.wait() == 0, run.text()
-        return run.text()
-
-
-def run_killed(folder: Path, when: Callable[[set[str]], bool]) -> Store:
-    """The store of a run that was killed once it had such trials."""
-    store = Store(folder / "lp-sweep-store", create=True)
-    with sweep(folder, "sweep.yaml") as run:
-        wait_for(lambda: when(store.names("trials")), "the first records")
-        run.kill()
-    return store
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        return list(self.store.read_all(table).rows.to_pylist())
 
 
 def test_stages_measurements_and_a_kill_between_them(tmp_path: Path) -> None:
-    save_world(tmp_path, **STAGED)
-    wanted = plan(tmp_path)
-    [full] = {
-        cell["trial_id"]
-        for cell in wanted["cells"]
-        if cell["k"] == 0 and cell["feed_forward"] == "none"
-    }
-    trials = {cell["trial_id"] for cell in wanted["cells"]}
-    assert wanted["totals"]["measures"] == len(trials)  # one of each network
-    store = run_killed(tmp_path, lambda done: full in done)
+    world = World(
+        tmp_path,
+        procedures=["direct", "finetune_then_drop", "iterative"],
+        feed_forward=["none", "top 1"],
+        strategies=[{"name": "top", "k": [0, 2]}],
+        measure={"probes": ["full"], "cka": ["pruned"], "probe_rows": 50},
+    )
+    store, trials, full = world.store, world.trials, world.full
+    assert world.wanted["totals"]["measures"] == len(trials)  # one of each network
+    world.run_killed(lambda done: full in done)
     assert store.names("trials") != trials
     assert has_network(store, full)
-    before = written(store, "trials", "predictions")
-
-    run_to_the_end(tmp_path)
+    world.run_again()
     assert store.names("trials") == trials
-    assert before.items() <= written(store, "trials", "predictions").items()
-    started = {row["trial_id"]: row["started_from"] for row in rows(store, "trials")}
-    assert {start for start in started.values() if start} == {full}
-    staged = {c["trial_id"] for c in wanted["cells"] if c["procedure"] == "finetune_then_drop"}
-    assert {id_ for id_, start in started.items() if start} == staged - {full}
+    started = {row["trial_id"]: row["started_from"] for row in world.rows("trials")}
+    cells = world.wanted["cells"]
+    staged = {c["trial_id"] for c in cells if c["procedure"] == "finetune_then_drop"} - {full}
+    assert {id_: start for id_, start in started.items() if start} == dict.fromkeys(staged, full)
     assert len(store.names("profiles")) == len(trials)
-    assert weights(store) == []
-    assert plan(tmp_path)["totals"]["measures_done"] == len(trials)
+    assert world.plan()["totals"]["measures_done"] == len(trials)
 
-    tables = ("trials", "predictions", "profiles")
-    after = written(store, *tables)
-    assert "nothing was missing" in run_to_the_end(tmp_path)
-    assert written(store, *tables) == after
-
-    bytes_before = {table: contents(store, table) for table in tables}
-    more = plan(tmp_path, "measure.similarity=pruned")
+    before = world.written()
+    more = world.plan("measure.similarity=pruned")
     assert {cell["state"] for cell in more["cells"]} == {"done"}
     # the pruned networks, and the full one that some of them go on from: none was kept
-    text = run_to_the_end(tmp_path, "measure.similarity=pruned")
+    text = world.run("measure.similarity=pruned")
     assert f"{len(trials)} done in this run" in text
-    for table in ("trials", "predictions"):
-        assert contents(store, table) == bytes_before[table]
-    profiles = contents(store, "profiles")
-    assert bytes_before["profiles"].items() <= profiles.items()
-    assert len(profiles) == 2 * len(trials) - 1
-    assert weights(store) == []
-    assert rows(store, "attempts") == []
-
-
-DISTILLED = {
-    "distill": ["none", "logits", {"loss": "logits+hidden", "start": "teacher"}],
-    "strategies": [{"name": "top", "k": [0, 1, 2]}],
-    "recipe": RECIPE | {"epochs": 1},
-    "resources_per_trial": {"cpu": 1},
-}
+    new = world.written().keys() - before.keys()
+    assert before.items() <= world.written().items()
+    assert [path.parent.name for path in new] == ["profiles"] * (len(trials) - 1)
 
 
 def test_students_after_a_kill_learn_from_the_teacher_that_there_was(tmp_path: Path) -> None:
-    save_world(tmp_path, **DISTILLED)
-    wanted = plan(tmp_path)
-    [full] = {cell["trial_id"] for cell in wanted["cells"] if cell["k"] == 0}
-    trials = {cell["trial_id"] for cell in wanted["cells"]}
-    store = run_killed(tmp_path, lambda done: full in done)
-    [logits] = store.names("teacher_logits")
-    before = written(store, "trials", "teacher_logits")
-
-    run_to_the_end(tmp_path)
-    assert store.names("trials") == trials
-    assert before.items() <= written(store, "trials", "teacher_logits").items()
-    taught = [row for row in rows(store, "trials") if row["distill"]]
-    assert {row["teacher"] for row in taught} == {full}
-    assert len(taught) == 4
-    assert store.names("teacher_logits") == store.names("profiles") == {logits}
-    assert weights(store) == [], "kept for hidden states, then released"
-    assert rows(store, "attempts") == []
-    assert "nothing was missing" in run_to_the_end(tmp_path)
-
-
-SEARCHED = {
-    "seeds": [1, 2, 3],
-    "strategies": [{"name": "top", "k": "all", "until": "min_layers", "within": 5}],
-    "recipe": RECIPE | {"epochs": 1},
-    "resources_per_trial": {"cpu": 1},
-}
+    world = World(
+        tmp_path,
+        distill=["none", "logits", {"loss": "logits+hidden", "start": "teacher"}],
+        strategies=[{"name": "top", "k": [0, 1, 2]}],
+    )
+    world.run_killed(lambda done: world.full in done)
+    [logits] = world.store.names("teacher_logits")
+    world.run_again()
+    assert world.store.names("trials") == world.trials
+    taught = [row for row in world.rows("trials") if row["distill"]]
+    assert [row["teacher"] for row in taught] == [world.full] * 4
+    assert world.store.names("teacher_logits") == world.store.names("profiles") == {logits}
 
 
 def test_a_search_that_is_killed_goes_on_and_ends(tmp_path: Path) -> None:
-    save_world(tmp_path, **SEARCHED)
-    totals = plan(tmp_path)["totals"]
-    assert (totals["cells"], totals["trials"]) == (12, 4)
-    store = run_killed(tmp_path, lambda done: len(done) >= 2)
-    run_to_the_end(tmp_path)
-    ended = plan(tmp_path)["totals"]
+    top = {"name": "top", "k": "all", "until": "min_layers", "within": 5}
+    world = World(tmp_path, seeds=[1, 2, 3], strategies=[top])
+    assert (world.wanted["totals"]["cells"], world.wanted["totals"]["trials"]) == (12, 4)
+    world.run_killed(lambda done: len(done) >= 2)
+    world.run_again()
+    ended = world.plan()["totals"]
     assert ended["cells_done"] + ended["cells_not_needed"] == 12
-    assert ended["cells_done"] == len(store.names("trials"))
-    with open_views(store, deltas=[5]) as catalog:
+    assert ended["cells_done"] == len(world.store.names("trials"))
+    with open_views(world.store, deltas=[5]) as catalog:
         [answer] = TABLES["min-layers"](catalog).long.to_pylist()
     assert answer["max_dropped"] in answer["credible"]
-    before = store.names("trials")
-    assert "nothing was missing" in run_to_the_end(tmp_path)
-    assert store.names("trials") == before

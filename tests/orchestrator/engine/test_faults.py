@@ -13,7 +13,7 @@ import pytest
 
 from lp_sweep.storage.store import Store
 from tests.support.faults import assert_equal, kill_one, sweep, wait_for
-from tests.support.program import command
+from tests.support.program import run as command_line
 from tests.support.toyworld import RECIPE, save_world
 
 pytestmark = pytest.mark.ray
@@ -129,9 +129,7 @@ def test_two_drivers_on_one_store_do_nothing_twice(world: Path, tmp_path: Path) 
     store = tmp_path / "store"
     with sweep(world, "sweep.yaml", "--store", store) as first:
         wait_for(lambda: finished(store), f"a record: {first.text()}")
-        status = subprocess.run(
-            command("status", "--store", store, "--json"), capture_output=True, text=True, cwd=world
-        )
+        status = command_line("status", "--store", store, "--json", cwd=world)
         running = json.loads(status.stdout)[0]["running"]
         assert [run["pid"] for run in running] == [first.process.pid]
         with sweep(world, "sweep.yaml", "--store", store) as second:

@@ -9,7 +9,7 @@ import pytest
 
 from lp_sweep.storage.store import Store
 from tests.support.faults import assert_equal, sweep, wait_for
-from tests.support.program import command
+from tests.support.program import run as command_line
 from tests.support.s3proxy import breaking_proxy
 from tests.support.s3server import BUCKET, Server, running_server
 from tests.support.stores import fill_disk, mounted
@@ -93,11 +93,15 @@ def test_a_sweep_on_object_storage(
             assert run.wait() == 0, run.text()
         assert "secret-of-the-test" not in run.text()
         assert_equal(Store(store), Store(world / "undisturbed"))
+
+        def ask(*arguments: str) -> str:
+            return command_line(*arguments, "--store", store, cwd=tmp_path).stdout
+
         sql = "SELECT count(*) AS n, round(sum(last), 6) AS total FROM trials"
-        before = ask("query", sql, "--json", "--store", store)
-        assert "files before" in ask("compact", "--store", store)
-        assert ask("query", sql, "--json", "--store", store) == before
-        assert ask("doctor", "--store", store).strip() == f"{store} is in order"
+        before = ask("query", sql, "--json")
+        assert "files before" in ask("compact")
+        assert ask("query", sql, "--json") == before
+        assert ask("doctor").strip() == f"{store} is in order"
         with sweep(world, "sweep.yaml", "--store", store) as run:
             assert run.wait() == 0, run.text()
         assert "nothing was missing" in run.text()
@@ -121,9 +125,3 @@ def test_a_sweep_through_a_server_that_breaks_every_fifth_request(
         direct = server.endpoint.removeprefix("http://")
         sound = Store(f"{there}?endpoint_override={direct}&scheme=http")
         assert_equal(sound, Store(world / "undisturbed"))
-
-
-def ask(*arguments: str) -> str:
-    done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return done.stdout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -18,11 +17,12 @@ from lp_sweep.orchestrator.cli.store import states_text
 from lp_sweep.orchestrator.engine import connection
 from lp_sweep.orchestrator.service.store import sweep_states
 from lp_sweep.storage import underway
-from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.errors import GraphRecordingError, SpecError
 from lp_sweep.storage.store import Store
-from tests.support.faults import assert_equal, wait_for
+from lp_sweep.trials.worker import run as worker
 from tests.support.faults import sweep as started
-from tests.support.program import Done, record_path, sweep
+from tests.support.faults import wait_for
+from tests.support.program import Done, python, sweep
 from tests.support.stores import mounted
 from tests.support.toyworld import RECIPE, save_world
 
@@ -54,23 +54,6 @@ run.run_trial = stopped
 _MAIN = "from lp_sweep.orchestrator.cli.__main__ import main\nmain()\n"
 
 
-def new_process(
-    folder: Path, changes: str, *words: str, typed: str = ""
-) -> subprocess.CompletedProcess[str]:
-    """`lp-sweep WORDS` in a Python with these changes."""
-    done = subprocess.run(
-        [sys.executable, "-c", changes + _MAIN, *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        input=typed,
-        env=os.environ | {"LP_SWEEP_CACHE_DIR": str(folder / "cache")},
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return done
-
-
 def run(*words: str, cwd: Path, code: int = 0, **settings: str) -> Done:
     env = {"LP_SWEEP_INLINE": "1", "LP_SWEEP_CACHE_DIR": str(cwd / "cache")} | settings
     done = sweep(*words, cwd=cwd, env=env)
@@ -85,23 +68,48 @@ def run(*words: str, cwd: Path, code: int = 0, **settings: str) -> Done:
 def test_the_quickstart_needs_no_ray(tmp_path: Path) -> None:
     small = ("task=toy-sentiment", "seed=1", "strategy=top", "k=4")
     small += ("recipe.epochs=1", "recipe.limit_train=32")
-    done = new_process(tmp_path, _WITHOUT_RAY, "quickstart", *small, "--json")
+    done = python(_WITHOUT_RAY + _MAIN, "quickstart", *small, "--json", cwd=tmp_path)
     assert json.loads(done.stdout)["totals"]["trials_done"] == 1
     folder = tmp_path / "lp-sweep-quickstart"
     held = {"README.md", "data", "lp-sweep-store", "model", "sweep.yaml"}
     assert {path.name for path in folder.iterdir()} == held
-    again = new_process(folder, _WITHOUT_RAY, "run", "sweep.yaml", *small, "--inline")
+    again = python(_WITHOUT_RAY + _MAIN, "run", "sweep.yaml", *small, "--inline", cwd=folder)
     assert "nothing was missing" in again.stderr, "its own store is the default there"
-    again = new_process(tmp_path, _WITHOUT_RAY, "quickstart", *small)
+    again = python(_WITHOUT_RAY + _MAIN, "quickstart", *small, cwd=tmp_path)
     assert "nothing was missing" in again.stderr
 
 
-def test_the_quickstart_overwrites_nothing(tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "sweep.yaml").write_text("name: mine")
-    done = run("quickstart", "--out", "mine", cwd=tmp_path, code=2)
-    assert re.search(r"mine exists.*--out", done.stderr)
-    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["sweep.yaml"]
+def test_students_learn_from_an_exported_network(tmp_path: Path) -> None:
+    save_world(tmp_path, recipe=SHORT, strategies=FULL)
+    run("run", "sweep.yaml", "keep=all", cwd=tmp_path)
+    run("export", "--best", "--task", "mood", "--out", "taught", cwd=tmp_path)
+    students = {"distill": [{"from": "./taught"}], "strategies": [{"name": "top", "k": [2]}]}
+    save_world(tmp_path, recipe=SHORT, **students)
+    done = run("run", "sweep.yaml", cwd=tmp_path)
+    assert "complete" in done.stderr
+    records = Store(tmp_path / "lp-sweep-store").read_all("trials", None).rows.to_pylist()
+    assert sorted('"distill"' in record["spec"] for record in records) == [False, True]
+
+
+def test_where_no_graph_can_be_recorded_the_next_run_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first failure ends the run, since its process is unfit."""
+    save_world(tmp_path, strategies=[{"name": "top", "k": [0, 2]}], recipe=SHORT)
+    real, graphs = worker.run_trial, []
+
+    def refused(job: Any, attempt: Any) -> Any:
+        graphs.append(attempt.graphs)
+        if attempt.graphs:
+            raise GraphRecordingError("a CUDA graph could not be recorded")
+        return real(job, attempt)
+
+    monkeypatch.setattr(worker, "run_trial", refused)
+    assert "stopped by device" in run("run", "sweep.yaml", cwd=tmp_path, code=3).stderr
+    run("run", "sweep.yaml", cwd=tmp_path)
+    assert graphs == [True, False, False]
+    (attempt,) = Store(tmp_path / "lp-sweep-store").read_all("attempts").rows.to_pylist()
+    assert (attempt["error_type"], attempt["final"]) == ("graph_not_recorded", False)
 
 
 def test_a_sweep_runs_to_its_end_where_ray_is_not_installed(tmp_path: Path) -> None:
@@ -109,7 +117,7 @@ def test_a_sweep_runs_to_its_end_where_ray_is_not_installed(tmp_path: Path) -> N
     contribution = {"name": "contribution", "threshold": [0.02, 0.999]}
     recipe = SHORT | {"limit_train": 64}
     save_world(tmp_path, strategies=[{"name": "top", "k": [0, 2]}, contribution], recipe=recipe)
-    done = new_process(tmp_path, _WITHOUT_RAY, "run", "sweep.yaml", "--inline", "--json")
+    done = python(_WITHOUT_RAY + _MAIN, "run", "sweep.yaml", "--inline", "--json", cwd=tmp_path)
     told = json.loads(done.stdout)
     totals = told["totals"]
     assert (totals["cells_deferred"], totals["cells_pending"]) == (0, 0)
@@ -130,35 +138,16 @@ def test_without_ray_a_run_names_inline(tmp_path: Path, monkeypatch: pytest.Monk
     assert re.search(r"error: Ray is not installed.*--inline", done.stderr)
 
 
-def test_options_of_a_cluster_are_refused(tmp_path: Path) -> None:
-    save_world(tmp_path)
-    options = ("--address auto", "--cluster cluster.yaml", "--detach", "--max-cost 3")
-    for option in options:
-        done = run("run", "sweep.yaml", *option.split(), cwd=tmp_path, code=2)
-        assert re.search(f"--inline.*{option.partition(' ')[0]}", done.stderr)
-
-
 @pytest.mark.slow
 def test_breakpoint_in_a_trial_opens_the_debugger(tmp_path: Path) -> None:
     save_world(tmp_path, recipe=SHORT, strategies=FULL)
     words = ("run", "sweep.yaml", "--inline", "--json")
-    done = new_process(tmp_path, _BREAKS, *words, typed="p 6 * 7\nc\n")
+    done = python(_BREAKS + _MAIN, *words, cwd=tmp_path, typed="p 6 * 7\nc\n")
     assert re.search(r"\(Pdb\) .*42", done.stderr, re.DOTALL)
     assert json.loads(done.stdout)["done"] == 1, "the debugger's words are not among the data"
 
 
 # -- what a run does, and shows
-
-
-def test_an_amended_sweep_trains_the_difference(tmp_path: Path) -> None:
-    save_world(tmp_path, seeds=[1], recipe=SHORT)
-    run("run", "sweep.yaml", cwd=tmp_path)
-    store = Store(tmp_path / "lp-sweep-store")
-    before = store.names("trials")
-    done = run("run", "sweep.yaml", "seed=1,2", cwd=tmp_path)
-    assert "2 done in this run" in done.stderr
-    added = store.names("trials") - before
-    assert {store.read("trials", name)[0]["seed"] for name in added} == {2}
 
 
 def test_status_tells_how_far_a_long_trial_is(
@@ -206,23 +195,6 @@ def test_a_network_is_measured_once_after_the_trials(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_torn_and_foreign_records_are_done_again(tmp_path: Path) -> None:
-    save_world(tmp_path, recipe=SHORT, seeds=[1, 2])
-    for name in ("store", "undisturbed"):
-        run("run", "sweep.yaml", "--store", name, cwd=tmp_path)
-    store = Store(tmp_path / "store")
-    torn, empty, *_ = (record_path(store, name) for name in store.names("trials"))
-    torn.write_bytes(torn.read_bytes()[:-40])
-    empty.write_bytes(b"")
-    foreign = torn.with_name("notes.parquet")
-    foreign.write_bytes(b"PAR1 my notes")
-    done = run("run", "sweep.yaml", "--store", "store", cwd=tmp_path)
-    assert "2 done in this run" in done.stderr
-    foreign.unlink()
-    assert_equal(store, Store(tmp_path / "undisturbed"))
-
-
-@pytest.mark.slow
 def test_a_read_only_store(tmp_path: Path) -> None:
     """A finished sweep writes nothing; a missing trial is refused before it is trained."""
     save_world(tmp_path, recipe=SHORT, strategies=FULL)
@@ -249,7 +221,8 @@ def test_a_limit_of_hours_ends_a_run(tmp_path: Path) -> None:
     assert re.search(r"this run has used 0\.\d\d hours; the next one starts counting", done.stderr)
     last = done.stderr.splitlines()[-1]
     assert "stopped by max-hours: 0 done in this run. Go on: lp-sweep run sweep.yaml" in last
-    assert last.endswith(" --max-hours 0.0 --offline --inline")
+    assert " --offline --inline " in last
+    assert last.endswith(" --max-hours 0.0")
     assert not re.search("--(address|cluster|max-cost)", last)
     told = json.loads(done.stdout)
     assert told["stopped_by"] == "max-hours"
@@ -259,9 +232,9 @@ def test_a_limit_of_hours_ends_a_run(tmp_path: Path) -> None:
 def test_a_full_model_that_learns_nothing_can_end_a_run(tmp_path: Path) -> None:
     save_world(tmp_path, recipe=SHORT | {"learning_rate": 1e-12})
     done = run("run", "sweep.yaml", "--stop-if-nothing-learned", cwd=tmp_path, code=3)
-    advice = r"note .*learned nothing on mood.*Try .*recipe\.(epochs|learning_rate)"
+    advice = r"note .*did not learn mood.*Try .*recipe\.(epochs|learning_rate)"
     assert re.search(advice, done.stderr)
-    assert "a full model learned nothing" in done.stderr
+    assert "a full model did not learn" in done.stderr
     assert "--stop-if-nothing-learned" not in done.stderr.rpartition("go on as it is")[2]
     kept = Store(tmp_path / "lp-sweep-store").read_all("trials", columns=["k"]).rows
     assert kept["k"].to_pylist() == [0]
@@ -272,6 +245,20 @@ def test_a_limit_of_failures_ends_a_run(tmp_path: Path) -> None:
     done = run("run", "sweep.yaml", "--max-failures", "2", cwd=tmp_path, code=1)
     assert "stopped after 2 failures. Go on with the rest: lp-sweep run" in done.stderr
     assert len(Store(tmp_path / "lp-sweep-store").names("attempts")) == 2
+
+
+def test_a_stopped_retry_goes_on_with_its_trials_and_limits(tmp_path: Path) -> None:
+    save_world(tmp_path, seeds=[1, 2, 3], recipe=DIVERGING, strategies=FULL)
+    run("run", "sweep.yaml", cwd=tmp_path, code=1)
+    failed = Store(tmp_path / "lp-sweep-store").read_all("attempts").rows["trial_id"].to_pylist()
+    limits = ["--max-failures", "1", "--fail-fast"]
+    done = run("retry", "sweep.yaml", *failed[:2], *limits, cwd=tmp_path, code=1)
+    (again,) = re.findall("Go on with the rest: (.*)", done.stderr)
+    (left,) = {*failed[:2]} - {*re.findall(r"failed: (\S+) \(", done.stderr)}
+    assert again.startswith(f"lp-sweep retry sweep.yaml {left} --store ")
+    assert again.endswith(" --fail-fast --max-failures 1")
+    done = run("retry", "sweep.yaml", "--type", "diverged", *limits, cwd=tmp_path, code=1)
+    assert "Go on with the rest: lp-sweep retry sweep.yaml --type diverged --store" in done.stderr
 
 
 def test_a_failed_trial_ends_no_run_and_is_left_alone_but_by_retry(tmp_path: Path) -> None:

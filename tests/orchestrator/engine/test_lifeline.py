@@ -27,6 +27,7 @@ from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.store import Store
 from tests.support.courses import Clock
 from tests.support.faults import Sweep, sweep, wait_for, with_changes
+from tests.support.program import python
 from tests.support.toyworld import save_world
 
 DAEMONS = ["gcs_server", "raylet"]
@@ -208,15 +209,7 @@ def test_a_raylet_that_ends_at_once(tmp_path: Path) -> None:
     save_world(tmp_path)
     broken = "import ray._private.services as s; s.RAYLET_EXECUTABLE = '/bin/false'; "
     main = "from lp_sweep.orchestrator.cli.__main__ import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", broken + main, "run", "sweep.yaml"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env=os.environ | {"LP_SWEEP_CACHE_DIR": str(tmp_path / "cache")},
-        timeout=150,
-    )
-    assert done.returncode == 4, done.stderr
+    done = python(broken + main, "run", "sweep.yaml", cwd=tmp_path, code=4)
     assert "no Ray on this machine" in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tests.support.faults import with_changes
+from tests.support.program import python
 from tests.support.toyworld import save_world
 
 pytestmark = pytest.mark.ray
@@ -49,11 +50,8 @@ exec "$@"
 
 
 @pytest.mark.slow
-def test_a_local_ray_listens_on_loopback_alone() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LISTENING], capture_output=True, text=True, timeout=120, check=True
-    )
-    found = json.loads(done.stdout.splitlines()[-1])
+def test_a_local_ray_listens_on_loopback_alone(tmp_path: Path) -> None:
+    found = json.loads(python(LISTENING, cwd=tmp_path).stdout.splitlines()[-1])
     listening, ours, rays = found["listening"], found["ours"], found["rays"]
     assert {"gcs_server", "raylet"} <= {name for name, _ in listening}
     assert {ip.removeprefix("::ffff:") for _, ip in listening} <= {"127.0.0.1", "::1"}, listening

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import socket
 from itertools import chain, count, repeat
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ import yaml
 from lp_sweep.orchestrator.cluster import clusterfile as arrival
 from lp_sweep.orchestrator.cluster.clusterfile import ClusterFile, read_cluster_file
 from lp_sweep.orchestrator.engine import capacity as cutting
+from lp_sweep.orchestrator.engine import opening
 from lp_sweep.orchestrator.engine.capacity import (
     Capacity,
     PerTrial,
@@ -23,7 +27,8 @@ from lp_sweep.orchestrator.engine.capacity import (
     mixed_note,
     sizes,
 )
-from lp_sweep.storage.errors import PreflightError, SpecError
+from lp_sweep.orchestrator.engine.opening import FOUND, STARTED, share_gpus, shared_note
+from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.runs import Announcement
 
 
@@ -76,8 +81,7 @@ def test_what_an_autoscaler_may_start_counts(tmp_path: Path) -> None:
     there += [node(32, 4), node(8, 1)]
     assert Capacity(PerTrial(), lambda: there, file).slots == Slots(3 * 4 + 7, 1.0, 1.0), "joined"
 
-
-def test_a_head_that_is_like_its_workers_is_none_of_them(tmp_path: Path) -> None:
+    # a head that is like its workers is none of them
     kinds = {"head": kind(8, 1), "worker": kind(8, 1, 10)}
     file = a_cluster(tmp_path, available_node_types=kinds)
     head = {"Alive": True, "Resources": {"CPU": 8.0, "GPU": 1.0, "node:__internal_head__": 1.0}}
@@ -108,8 +112,7 @@ def test_only_nodes_with_the_kind_of_gpu_count(tmp_path: Path) -> None:
     coming = Capacity(PerTrial(accelerator_type="L4"), lambda: [node(4)], file)
     assert coming.slots.number == 3
 
-
-def test_a_kind_of_gpu_that_no_node_has() -> None:
+    # a kind that no node has
     there = [of_kind("A10G", 16, 4), of_kind("T4", 8, 2)]
     with pytest.raises(PreflightError, match=r"'A10'.* have A10G, T4\. Did you mean 'A10G'\?"):
         Capacity(PerTrial(accelerator_type="A10"), lambda: there)
@@ -162,33 +165,6 @@ def test_machines_join_and_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     assert capacity.now() == 1  # what is lost may come back; with no slot nothing would be asked
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        pytest.param("a: [", "is not YAML", id="no YAML"),
-        pytest.param("name: sweep", "needs `cluster_name` and `provider`", id="a sweep file"),
-        pytest.param(
-            "{cluster_name: c, provider: {type: aws}, metadata: {price_per_hour: {gpu: cheap}}}",
-            r"metadata.price_per_hour.gpu is 'cheap': give a price such as 0.35",
-            id="a price in words",
-        ),
-        pytest.param(
-            "{cluster_name: c, provider: {type: aws}, metadata: {price_per_hour: {gpu: 1}}, "
-            "head_node_type: h, available_node_types: {h: {}}}",
-            "'gpu', which is not in available_node_types: h",
-            id="a price of nothing",
-        ),
-    ],
-)
-def test_a_file_that_is_no_cluster_file(tmp_path: Path, text: str, told: str) -> None:
-    path = tmp_path / "cluster.yaml"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(SpecError, match=told):
-        read_cluster_file(path)
-    with pytest.raises(SpecError, match=r"no cluster file .*absent\.yaml"):
-        read_cluster_file(tmp_path / "absent.yaml")
-
-
 def test_two_runs_on_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     other = Announcement("r", "demo", "here", "boot 1", 71, "5", "", "", 0, slots=2)
@@ -198,3 +174,59 @@ def test_two_runs_on_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.search("has 1 slot, .*together 3 on the same GPUs.*CUDA_VISIBLE_DEVICES", note)
     note = crowded_note(Slots(2, 1.0, 0.0), other._replace(slots=0))  # it has not opened yet
     assert "has its slots, this one 2 on the same 8 cores" in note
+
+
+# -- MPS on the nodes, with a program of its name in place of NVIDIA's
+
+CASES = {
+    "exit 0": STARTED,
+    "echo 'An instance of this daemon is already running'; exit 1": FOUND,
+    "echo 'Cannot find MPS control daemon' >&2; exit 1": "Cannot find MPS control daemon",
+    "exit 3": "nvidia-cuda-mps-control ended with 3",
+}
+
+
+def test_mps_is_started_or_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert share_gpus()[1] == "nvidia-cuda-mps-control is not installed"
+    monkeypatch.undo()
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(opening, "_TRY", "")
+    asked = tmp_path / "asked"
+
+    def answer(text: str) -> tuple[str, str]:
+        """With a program that does this when it is asked to start."""
+        program = tmp_path / "nvidia-cuda-mps-control"
+        program.write_text(f'#!/bin/sh\n[ "$1" != -d ] && exec cat >> {asked}\n{text}\n')
+        program.chmod(0o755)
+        return share_gpus()
+
+    for text, expected in CASES.items():
+        assert answer(text) == (socket.gethostname(), expected)
+    assert not asked.exists()
+    monkeypatch.setattr(opening, "_TRY", "raise SystemExit(1)")  # no process can use the GPU
+    assert "stopped again" in answer("exit 0")[1]
+    assert asked.read_text() == "quit\n"
+
+
+def test_a_daemon_that_keeps_its_output_open_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "_SECONDS", 2)
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\necho here\nsleep 9 &\necho $! > {tmp_path / 'pid'}\n")
+    program.chmod(0o755)
+    try:
+        done = opening._run([str(program)])
+    finally:
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    assert (done.returncode, done.stdout) == (0, "here\n")
+
+
+def test_a_note_names_the_nodes_and_the_reason() -> None:
+    told = [("a", STARTED), ("b", STARTED), ("c", FOUND), ("d", "it is not installed")]
+    note = shared_note(told)
+    assert "running on c" in note
+    assert "started on 2 nodes" in note
+    assert "echo quit" in note
+    assert "not used on d: it is not installed" in note

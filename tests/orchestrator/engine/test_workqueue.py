@@ -69,7 +69,7 @@ def test_a_full_model_that_learns_with_a_later_seed_ends_the_note(
                 queue.done.add(id_)
                 told.append(models.note(work))
     first, still, end, after = told
-    assert "learned nothing on rte" in first.text
+    assert "did not learn rte" in first.text
     assert (end.ends, end.about) == (True, first.about)
     assert re.search(r"learned rte with a later seed.*80\.00", end.text)
     assert (still, after) == (None, None)
@@ -107,14 +107,22 @@ def test_a_lost_piece_is_retried_as_often_as_its_type_allows(make: Make) -> None
         assert queue.failed == {work.id: error_type}
         assert work.id not in queue.live
 
-
-def test_a_preemption_takes_no_try_from_another_type(make: Make) -> None:
+    # a preemption takes no try from another type
     queue = make()
     work = taken(queue)
     for _ in range(POLICIES["preempted"].retries):
         assert queue.lost(work.id, "preempted")
         queue.take()
     assert queue.lost(work.id, "worker_lost")
+
+
+def test_a_model_without_a_recording_goes_on_without_graphs(make: Make) -> None:
+    queue = make()
+    first, second = taken(queue), taken(queue)
+    assert queue.job(second).graphs
+    queue.lost(first.id, "graph_not_recorded")
+    assert second.model == first.model
+    assert not queue.job(second).graphs
 
 
 def test_a_spooled_record_stops_the_queue(make: Make) -> None:
@@ -139,14 +147,12 @@ def test_only_fail_fast_ends_what_is_live(make: Make) -> None:
 # -- what a run takes on
 
 
-def test_a_run_leaves_alone_what_would_fail_again(plan: Plan, make: Make) -> None:
+def test_a_run_leaves_failures_alone_and_retry_takes_nothing_else(plan: Plan, make: Make) -> None:
     for error_type, policy in POLICIES.items():
         failed = with_failures(plan, error_type)
         left = set() if policy.by_itself else set(failed)
         assert set(plan.trials) - ids_of(make()) == left, error_type
 
-
-def test_retry_takes_failures_only(plan: Plan, make: Make) -> None:
     first, second = with_failures(plan, "bug", "diverged")
 
     def retried(error_type: str | None, *trials: str) -> set[str]:
@@ -193,7 +199,7 @@ def test_a_node_is_set_aside_after_three_different_trials_in_a_row() -> None:
     assert nodes.failed("bad", "t5", "diverged") == []
 
 
-def test_what_sets_no_node_aside() -> None:
+def test_what_sets_no_node_aside_or_takes_it_again() -> None:
     assert set_aside(Nodes(lambda: {"bad"})) == set(), "the last node"
     for error_type in ("diverged", "preempted"):  # the fault of the trial, or of nobody
         assert set_aside(Nodes(lambda: {"good", "bad"}), error_type) == set()
@@ -204,8 +210,7 @@ def test_what_sets_no_node_aside() -> None:
     nodes.failed("bad", "t3", "bug")
     assert nodes.set_aside == set()
 
-
-def test_a_bad_node_is_taken_again_when_no_other_is_left() -> None:
+    # when no other is left
     alive = {"good", "bad"}
     nodes = Nodes(lambda: alive)
     set_aside(nodes)

@@ -56,7 +56,7 @@ from tests.support.exportworld import (
     swap_layers,
 )
 from tests.support.families import FAMILIES, daily, save_pretrained
-from tests.support.program import sweep
+from tests.support.program import python, sweep
 from tests.support.tiny import tiny_tokenizer
 from tests.support.toyworld import WORDS, jobs, save_world
 
@@ -113,8 +113,7 @@ def test_the_folder_is_a_model_of_plain_transformers(made: World, tmp_path: Path
     assert "60 answers" in done.stderr
 
     texts = [row["text"] for row in _dev_rows(made)]
-    program = [sys.executable, "-c", ALONE, str(folder), json.dumps(texts)]
-    alone = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=True)
+    alone = python(ALONE, str(folder), json.dumps(texts), cwd=tmp_path)
     layers, said, is_loaded = json.loads(alone.stdout.splitlines()[-1])
     assert (layers, is_loaded) == (2, False)
     stored = sorted(made.store.read("predictions", made.kept), key=lambda row: row["example"])
@@ -477,19 +476,6 @@ def test_a_network_without_feed_forwards_is_refused(world: World, tmp_path: Path
     mine.store.put("trials", mine.kept, [record | {"removed_feed_forwards": [2]}])
     with pytest.raises(SpecError, match=r"no feed-forward in layers 2.*load_network"):
         mine.export(mine.kept, tmp_path / "out")
-
-
-def test_a_command_that_says_too_little(tmp_path: Path) -> None:
-    for arguments, message in {
-        "": "name a trial, or choose one with --best",
-        "t1-0 --best --task mood": "not both",
-        "--best": "Name it with --task",
-        "t1-0 --private": "--private is for --push-to-hub",
-        "t1-0 --push-to-hub me/x --offline": "--offline is set",
-    }.items():
-        done = sweep("export", *arguments.split(), "--out", "out", cwd=tmp_path)
-        assert done.returncode == 2
-        assert message in re.sub(r"\s+", " ", done.stderr)
 
 
 def card_of(folder: Path) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -38,6 +36,7 @@ from lp_sweep.trials.worker.run import execute
 from tests.support.exportworld import World, in_this_process
 from tests.support.families import FAMILIES, save_pretrained
 from tests.support.kindworlds import embedding_world, search_world
+from tests.support.program import python
 from tests.support.tiny import tiny_tokenizer
 from tests.support.toyworld import WORDS, jobs
 
@@ -182,11 +181,7 @@ def test_the_code_of_the_card_runs(made: Made, tmp_path: Path, library: str) -> 
     made.export("direct", out)
     code = dict(zip(["sentence_transformers", "transformers"], blocks(_card(out)), strict=True))
     program = f"{code[library]}\nimport json; print(json.dumps(vectors.tolist()))"
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=out, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    found = np.array(json.loads(done.stdout.splitlines()[-1]))
+    found = np.array(json.loads(python(program, cwd=out).stdout.splitlines()[-1]))
     expected = _vectors(out, ["A cat sleeps.", "A cat is asleep."], "mean")
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
     np.testing.assert_allclose(found, expected, atol=1e-5)

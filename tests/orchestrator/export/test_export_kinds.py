@@ -18,8 +18,9 @@ from transformers import AutoTokenizer, pipeline
 
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.trials.model.plainload import load, logits_of
-from tests.support.exportworld import World, in_this_process, runs, two_networks
+from tests.support.exportworld import World, in_this_process, two_networks
 from tests.support.kindworlds import in_order, label_world, ranking_world, tagged, token_world
+from tests.support.program import python
 
 Worlds = Callable[[str], World]
 LABELS, TAGS = ("bad", "good", "none"), ("B-x", "I-x", "B-y", "I-y", "O")
@@ -141,7 +142,7 @@ def test_the_card_its_code_and_another_network(worlds: Worlds, name: str, tmp_pa
     assert (ranks, len(codes)) == ((True, 2) if name in ("bce", "listwise") else (False, 1))
     for code in codes:
         if "sentence_transformers" not in code or find_spec("sentence_transformers"):
-            runs(code, out)
+            python(code, cwd=out)
     made.refuses_swapped_layers(tmp_path / "other")
 
 

@@ -39,24 +39,22 @@ def checked(
     return verify(Answer(values, told["missing"], told["labels"]), expected)
 
 
-def test_the_same_logits_are_the_network() -> None:
+def test_the_same_logits_are_the_network_and_rounding_is_allowed() -> None:
     found = checked(LOGITS)
     assert (found.examples, found.largest_difference, found.other_labels) == (5, 0.0, 0)
     assert found.score == found.recorded_score == 0.8
     assert found.tolerance == pytest.approx(3e-5), "of the largest logit"
+
+    assert checked(_moved(2e-5)).largest_difference == pytest.approx(2e-5, rel=1e-2)
+    with pytest.raises(ExportError, match=r"a logit differs from the stored one by 0\.0001"):
+        checked(_moved(1e-4))
+    assert checked(_moved(1e-4), nearness=OTHER).other_labels == 0
 
 
 def _moved(by: float, row: int = 0) -> np.ndarray:
     values = LOGITS.copy()
     values[row, 0] += by
     return values
-
-
-def test_rounding_is_allowed_and_no_more() -> None:
-    assert checked(_moved(2e-5)).largest_difference == pytest.approx(2e-5, rel=1e-2)
-    with pytest.raises(ExportError, match=r"a logit differs from the stored one by 0\.0001"):
-        checked(_moved(1e-4))
-    assert checked(_moved(1e-4), nearness=OTHER).other_labels == 0
 
 
 def test_a_tie_may_break_the_other_way_only_elsewhere() -> None:

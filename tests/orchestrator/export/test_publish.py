@@ -1,4 +1,5 @@
-"""`lp-sweep publish`: what others get of a store, read with their own libraries."""
+"""What others get: results by `lp-sweep publish`, read with their own libraries, and exported
+folders at the hub."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from lp_sweep.storage.store import Store
 from tests.support.fake_records import FakeSweep
 from tests.support.hubserver import Hub, serve
 from tests.support.hubworld import World
+from tests.support.toyworld import save_model
 
 SECRET = "hunter2-hunter2"
 TOKEN = "hf_" + "a1" * 16
@@ -36,7 +38,7 @@ def store(tmp_path: Path) -> Store:
     return fake.publish()
 
 
-def test_a_folder_is_a_data_set(store: Store, tmp_path: Path) -> None:
+def test_a_folder_is_a_data_set_without_persons_and_machines(store: Store, tmp_path: Path) -> None:
     out = tmp_path / "results"
     done = publish(store, str(out))
     assert (done.to, done.cells, done.trials) == (str(out), 4, 3)
@@ -55,10 +57,6 @@ def test_a_folder_is_a_data_set(store: Store, tmp_path: Path) -> None:
     }
     assert trials["epoch_metrics"][0]
 
-
-def test_nothing_of_a_person_or_a_machine_is_in_it(store: Store, tmp_path: Path) -> None:
-    out = tmp_path / "results"
-    publish(store, str(out))
     told = [*out.rglob("*.parquet")]
     assert len(told) == 2
     content = "".join(str(pq.read_table(path).to_pydict()) for path in told)
@@ -80,18 +78,12 @@ def test_one_sweep_of_a_store(store: Store, tmp_path: Path) -> None:
     assert publish(store, str(tmp_path / "results"), force=True).cells == 5
 
 
-def test_a_wrong_place(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_delta_without_its_package(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(publishing, "find_spec", lambda name: None)
-    for to, options, message in (
-        ("s3://bucket/prefix", {}, r"--to s3://bucket/prefix: give hf://datasets/USER/NAME"),
-        ("hf://datasets/me", {}, r"hf://datasets/USER/NAME"),
-        ("hf://datasets/me/x", {"offline": True}, r"--to me/x: --offline"),
-        ("here", {"private": True}, r"--private"),
-        ("delta:lake", {}, r"deltalake.*pip install 'lp-sweep\[delta\]'"),
-    ):
-        with pytest.raises(LpSweepError, match=message):
-            publish(store, to, **options)
+    with pytest.raises(LpSweepError, match=r"deltalake.*pip install 'lp-sweep\[delta\]'"):
+        publish(store, f"delta:{tmp_path / 'lake'}")
 
 
 def test_a_store_without_results_is_not_published(tmp_path: Path) -> None:
@@ -100,14 +92,6 @@ def test_a_store_without_results_is_not_published(tmp_path: Path) -> None:
     with pytest.raises(LpSweepError, match="nothing to publish"):
         publish(fake.publish(), str(tmp_path / "results"))
     assert not (tmp_path / "results").exists()
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    hub = Hub()
-    hub.token = TOKEN
-    with serve(hub):
-        yield World(tmp_path, hub)
 
 
 @pytest.mark.slow
@@ -136,3 +120,101 @@ def test_delta_keeps_versions(store: Store, tmp_path: Path) -> None:
     assert rows is not None
     assert rows.num_rows == 4
     assert (tmp_path / "lake" / "trials" / "_delta_log").is_dir()
+
+
+# -- an exported folder goes to the hub only on request; over real HTTP, on loopback
+
+REPO = "me/smaller"
+PROGRAM = """
+import sys
+from pathlib import Path
+from lp_sweep.orchestrator.export.folder import check_may_push, push
+from lp_sweep.storage.errors import LpSweepError
+try:
+    if sys.argv[1] == "check":
+        check_may_push("me/smaller", offline=False)
+    else:
+        print(push(Path("folder"), "me/smaller", private=sys.argv[1] == "private"))
+except LpSweepError as error:
+    sys.exit(f"{type(error).__name__}: {error}")
+"""
+AWAY = {"HF_TOKEN": TOKEN, "HF_ENDPOINT": "http://127.0.0.1:9"}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    hub = Hub()
+    hub.token = TOKEN
+    (tmp_path / "folder" / "onnx").mkdir(parents=True)
+    (tmp_path / "folder" / "README.md").write_text("---\nlicense: mit\n---\n# It\n")
+    (tmp_path / "folder" / "model.safetensors").write_bytes(bytes(range(256)))
+    (tmp_path / "folder" / "onnx" / "model.onnx").write_bytes(b"a graph")
+    with serve(hub):
+        yield World(tmp_path, hub)
+
+
+def sent(world: World) -> dict[str, bytes]:
+    commit = world.hub.resolve("model", REPO, "main")
+    assert commit is not None
+    return world.hub.commits["model", REPO][commit]
+
+
+@pytest.mark.parametrize("how", ["private", pytest.param("public", marks=pytest.mark.slow)])
+def test_one_commit_holds_the_whole_folder(world: World, how: str) -> None:
+    done = world.python("-c", PROGRAM, how, env={"HF_TOKEN": TOKEN})
+    assert done.stdout.strip() == f"{world.hub.url}/{REPO}"
+    assert set(sent(world)) == {"README.md", "model.safetensors", "onnx/model.onnx"}
+    assert sent(world)["model.safetensors"] == bytes(range(256))
+    assert world.hub.private == {REPO: how == "private"}
+    assert TOKEN not in done.stdout + done.stderr
+
+
+def test_a_hub_that_refuses_or_is_away_is_one_sentence(world: World) -> None:
+    """Nothing but the sending is lost."""
+    done = world.python("-c", PROGRAM, "public", env={"HF_TOKEN": TOKEN[::-1]}, code=1)
+    assert "PreflightError: the hub refused me/smaller: 401" in done.stderr
+    assert "Set HF_TOKEN" in done.stderr
+    assert TOKEN[::-1] not in done.stderr
+    assert not world.hub.commits
+    done = world.python("-c", PROGRAM, "public", env=AWAY, code=1)
+    assert "Traceback" not in done.stderr
+    assert "PreflightError: can't send me/smaller to the hub: " in done.stderr
+    assert f"The folder is whole; send it with `hf upload {REPO} folder`." in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("env", "role", "said"),
+    [
+        pytest.param({"HF_TOKEN": TOKEN}, "write", "", id="may write"),
+        pytest.param({"HF_TOKEN": TOKEN}, "read", "may only read. Set HF_TOKEN", id="may read"),
+        pytest.param({}, "write", "there is no token. Set HF_TOKEN", id="no token"),
+        pytest.param(
+            {"HF_TOKEN": TOKEN[::-1]}, "write", "401. Set HF_TOKEN", id="?", marks=pytest.mark.slow
+        ),
+        pytest.param(AWAY, "write", "can't be reached", id="away", marks=pytest.mark.slow),
+    ],
+)
+def test_who_may_not_write_hears_it_before_the_work(
+    world: World, env: dict[str, str], role: str, said: str
+) -> None:
+    world.hub.role = role
+    done = world.python("-c", PROGRAM, "check", env=env, code=int(bool(said)))
+    assert said in done.stderr
+    assert (done.stderr == "") == (not said)
+    assert TOKEN not in done.stderr
+
+
+@pytest.mark.slow
+def test_the_command_sends_what_it_made(world: World) -> None:
+    save_model(world.folder / "model")
+    arguments = ("./model", "--strategy", "top", "--k", "2", "--out", "out")
+    command = ("-m", "lp_sweep.orchestrator.cli", "prune", *arguments)
+    env = {"HF_TOKEN": TOKEN}
+    world.python(*command, env=env)
+    assert world.hub.requests == [], "without the flag nothing is asked"
+    done = world.python(*command, "--force", "--push-to-hub", REPO, env=env)
+    assert f"sent to {world.hub.url}/{REPO}" in done.stderr
+    assert set(sent(world)) == {path.name for path in (world.folder / "out").iterdir()}
+    offline = {"HF_HUB_OFFLINE": "1"}
+    refused = world.python(*command, "--force", "--push-to-hub", REPO, env=offline, code=2)
+    assert "HF_HUB_OFFLINE is set, so nothing goes to the hub" in refused.stderr

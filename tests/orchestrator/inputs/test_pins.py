@@ -101,7 +101,7 @@ def test_what_is_remembered_is_what_huggingface_hub_reads(cache: Path) -> None:
 # -- the manifest
 
 
-def test_a_manifest_is_what_was_written(tmp_path: Path) -> None:
+def test_a_manifest_is_what_was_written_and_the_newer_one_counts(tmp_path: Path) -> None:
     path = tmp_path / "sweep.manifest.json"
     manifest = Manifest(
         models=(held("x/y"),), datasets=(held("d", config="c"),), local={"./m": "h"}
@@ -111,8 +111,6 @@ def test_a_manifest_is_what_was_written(tmp_path: Path) -> None:
     assert not write_manifest(path, manifest)  # it says so already
     assert [item.name for item in tmp_path.iterdir()] == [path.name]
 
-
-def test_the_newer_manifest_counts() -> None:
     old = Manifest(models=(held("x", A), held("y", A)))
     merged = old.merged_with(Manifest(models=(held("x", B),)))
     assert [(m.id, m.commit) for m in merged.models] == [("x", B), ("y", A)]

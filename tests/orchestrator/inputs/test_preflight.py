@@ -254,14 +254,12 @@ def toy_on(world: Path, gpus: list[GpuInfo], *overrides: str) -> list[str]:
     return check_gpus(plan.sweep.spec, plan.inputs_needed().trials, gpus)
 
 
-def test_a_gpu_that_is_too_small(world: Path) -> None:
+def test_a_gpu_that_is_too_small_alone_or_shared(world: Path) -> None:
     with pytest.raises(PreflightError, match=r"'./model' needs at least .*largest GPU has 0.0"):
         toy_on(world, [gpu(0.0001, "n1"), gpu(0.0002, "n2")])
     (note,) = toy_on(world, [gpu(0.0001, "small"), gpu(80, "large")])
     assert "too much for these: GPU with 0.0 GiB on small" in note
 
-
-def test_trials_that_share_a_gpu(world: Path) -> None:
     need = memory_needed(planned(world).sweep.models[0], planned(world).sweep.recipe)
     assert need
     size = gpu(need * 1.5 / GIB)
@@ -315,7 +313,7 @@ def test_a_plan_says_of_the_rows_what_a_run_would(world: Path) -> None:
     assert said in told.stderr
 
 
-def test_empty_texts_are_noted_and_trained(world: Path) -> None:
+def test_empty_texts_and_rows_of_both_sets_are_noted(world: Path) -> None:
     with_rows(world, "good,pos\n,neg\n  ,neg\nfine,pos\n")
     note = f"{world / 'train.csv'}: column 'text' is empty in 2 of 4 rows"
     notes = check(world)
@@ -324,8 +322,6 @@ def test_empty_texts_are_noted_and_trained(world: Path) -> None:
     assert (told.returncode, told.stderr) == (0, "")
     assert note in json.loads(told.stdout)["notes"]
 
-
-def test_rows_of_both_sets_are_a_note(world: Path) -> None:
     with_rows(world, "good,pos\nbad,neg\n fine ,neg\n")
     (world / "dev.csv").write_text("text,label\nfine,pos\nbad ,neg\npoor,neg\n")
     said = "'mood': 2 of 3 dev rows also occur in train, 1 of them with another label"

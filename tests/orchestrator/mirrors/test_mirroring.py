@@ -9,14 +9,15 @@ from threading import Event
 import pytest
 
 from lp_sweep.orchestrator.engine.progress import PlainReporter
+from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.mirrors.copying import MirroredRun
 from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirrorKind
-from lp_sweep.orchestrator.service.request import Request
 from lp_sweep.orchestrator.watch import mirroring
 from lp_sweep.orchestrator.watch.mirroring import LiveMirror, MirroringReporter
 from lp_sweep.storage.errors import LpSweepError
 from lp_sweep.storage.store import Store
-from tests.support.mirrorworld import lp_sweep, mirrored_store, texts, trial_of
+from tests.support.mirrorworld import mirrored_store, texts, trial_of
+from tests.support.program import run
 from tests.support.toyworld import save_world
 
 TENSORBOARD = MirrorKind.tensorboard
@@ -126,8 +127,8 @@ def test_only_trials_that_ended_are_handed_on(
 
 
 def test_the_command_that_goes_on_names_the_mirrors(store: Store) -> None:
-    request = Request("sweep.yaml", [], None, None, False)
-    again = request.again("run", store, {"--mirror": ["mlflow", "wandb"], "--max-hours": None})
+    options = RunOptions(store=store.location, mirrors=(MirrorKind.mlflow, MirrorKind.wandb))
+    again = options.again("run")
     assert again.endswith(f" --store {store.location} --mirror mlflow --mirror wandb")
 
 
@@ -138,13 +139,11 @@ def test_the_command_that_goes_on_names_the_mirrors(store: Store) -> None:
 @pytest.mark.ray
 def test_a_run_shows_its_trials_as_they_end(tmp_path: Path) -> None:
     save_world(tmp_path)
-    done = lp_sweep("run", "sweep.yaml", "--mirror", "tensorboard", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    run("run", "sweep.yaml", "--mirror", "tensorboard", cwd=tmp_path)
     runs = {path.name.rpartition("--")[2]: path for path in (tmp_path / "runs/toy").iterdir()}
     assert runs.keys() == Store(tmp_path / "lp-sweep-store").names("trials")
     assert {texts(path)["strategies"] for path in runs.values()} == {"top K=0", "top K=2"}
-    again = lp_sweep("mirror", "--to", "tensorboard", cwd=tmp_path)
-    assert again.returncode == 0, again.stderr
+    again = run("mirror", "--to", "tensorboard", cwd=tmp_path)
     assert again.stdout == "tensorboard  toy: 0 trials written, 0 of them failures; 2 were there\n"
 
 
@@ -153,8 +152,7 @@ def test_a_run_shows_its_trials_as_they_end(tmp_path: Path) -> None:
 def test_a_mirror_that_can_not_be_written_harms_no_trial(tmp_path: Path) -> None:
     save_world(tmp_path)
     (tmp_path / "runs").write_text("a file", encoding="utf-8")
-    done = lp_sweep("run", "sweep.yaml", cwd=tmp_path, LP_SWEEP_MIRROR="tensorboard")
-    assert done.returncode == 0, done.stderr
+    done = run("run", "sweep.yaml", cwd=tmp_path, LP_SWEEP_MIRROR="tensorboard")
     assert "complete: 2 done in this run" in done.stderr
     assert done.stderr.count("tensorboard takes no trials for now") == 1
     told = [line for line in done.stderr.splitlines() if "lp-sweep mirror --to" in line]

@@ -1,123 +1,150 @@
-"""Mirrors copy the right values from a store: tested with TensorBoard, which needs no package."""
+"""Each mirror takes the right values from a store; then what is TensorBoard's own, and the
+command."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from lp_sweep.orchestrator.mirrors import kinds
-from lp_sweep.orchestrator.mirrors.copying import copy_trials, run_of_record
-from lp_sweep.orchestrator.mirrors.kinds import MirrorKind, open_mirror
+from lp_sweep.orchestrator.mirrors import kinds, to_tensorboard
+from lp_sweep.orchestrator.mirrors.copying import run_of_record
 from lp_sweep.storage.errors import LpSweepError
 from lp_sweep.storage.store import Store
 from tests.support.fake_records import FakeSweep
-from tests.support.mirrorworld import SECRET, events, mirrored_store, scalars, texts, trial_of
+from tests.support.mirrorkinds import MLflow, TensorBoard, Trackio, Wandb, client, mlflow_server
+from tests.support.mirrorworld import SECRET, mirrored_store, trial_of
 from tests.support.program import sweep
 
-RUNS = "TENSORBOARD_LOGGING_DIR"
+KINDS = {"tensorboard": TensorBoard, "mlflow": MLflow, "trackio": Trackio, "wandb": Wandb}
+SLOW = [  # W&B starts a process of its own for each run
+    pytest.param("wandb", marks=pytest.mark.slow),
+    pytest.param("mlflow server", marks=pytest.mark.slow),
+]
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setenv(RUNS, str(tmp_path / "runs"))
+def store(tmp_path: Path) -> Store:
     return mirrored_store(tmp_path / "store")
 
 
-def copied(store: Store, sweep: str = "demo", only: list[str] | None = None) -> tuple[int, ...]:
-    return copy_trials(store, sweep, open_mirror(MirrorKind.tensorboard, sweep), only)
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with mlflow_server(tmp_path_factory.mktemp("server")) as address:
+        yield address
 
 
-def folders(runs: Path) -> dict[str, Path]:
-    """By key."""
-    return {path.name.rpartition("--")[2]: path for path in runs.iterdir()}
+@pytest.fixture(params=["tensorboard", "mlflow", "trackio", *SLOW])
+def mirror(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> TensorBoard:
+    kind, _, at_server = request.param.partition(" ")
+    if kind != "tensorboard":  # which needs no package
+        pytest.importorskip(kind, reason=f"needs {kind}: pip install 'lp-sweep[{kind}]'")
+    place = [request.getfixturevalue("server")] if at_server else []
+    return KINDS[kind](tmp_path, monkeypatch, *place)
 
 
-def test_each_trial_is_a_run_with_its_curves(store: Store, tmp_path: Path) -> None:
+# -- every kind of mirror
+
+
+def test_each_trial_is_a_run_with_its_curves_or_its_failure(
+    mirror: TensorBoard, store: Store
+) -> None:
     pending = next(row for row in store.read("sweeps", "demo") if row["k"] == 10)
     FakeSweep(store.location).failure(pending["trial_id"], pending, "preempted", final=False)
-    assert copied(store) == (3, 1, 0)  # a try that another will follow is no run
-    found = folders(tmp_path / "runs" / "demo")
+    assert mirror.copy(store) == (3, 1, 0)  # a try that another will follow is no run
+    found = mirror.runs()
     assert len(found) == 3
-    run = found[trial_of(store, strategy="top", k=4)]
-    assert run.name.startswith("bert_layers_1-8_of_12_SST-2_seed_42--t1-")
-    curves = scalars(run)
-    assert curves["validation/accuracy"] == [(step, pytest.approx(0.9)) for step in (1, 2, 3)]
-    assert [value for _, value in curves["train/loss"]] == pytest.approx([0.6, 0.4, 0.3])
-    assert curves["last"] == [(3, pytest.approx(0.9))]
-    assert curves["params_total"][0][1] == pytest.approx(79_000_000)
-    told = texts(run)
-    assert told.items() >= {
-        "model": "bert", "kept_layers": "1-8", "learning_rate": "3e-05", "strategies": "top K=4",
-        "status": "FINISHED", "lp_sweep.sweep": "demo",
-        "lp_sweep.trial_id": trial_of(store, strategy="top", k=4),
+    top = trial_of(store, strategy="top", k=4)
+    (record,) = store.read("trials", top)
+    run = found[top]
+    assert run.name == "bert layers 1-8 of 12 SST-2 seed 42"
+    assert run.settings.items() >= {
+        "model": "bert", "task": "SST-2", "seed": "42", "k": "4", "kept_layers": "1-8",
+        "dropped_layers": "9-12", "strategies": "top K=4", "learning_rate": "3e-05",
+        "lp_sweep.sweep": "demo", "lp_sweep.trial_id": top,
     }.items()  # fmt: skip
-    assert {event.wall_time for event in events(run) if event.summary.value} == {
-        store.read("trials", told["lp_sweep.trial_id"])[0]["ended_at"].timestamp()
-    }
-    two_cells = texts(found[trial_of(store, k=0)])
-    assert two_cells["strategies"] == "bottom K=0, top K=0"
-    (key,) = (key for key in found if "." in key)
-    failed = texts(found[key])
-    assert key.partition(".")[0] == failed["lp_sweep.trial_id"] == trial_of(store, k=8)
-    assert failed.items() >= {
-        "status": "FAILED out_of_memory: the device has no room for a batch of 32",
+    assert [step for step, _ in run.losses] == [1, 2, 3]
+    assert [loss for _, loss in run.losses] == pytest.approx([0.6, 0.4, 0.3])
+    assert (run.last, run.failure) == (pytest.approx(0.9), "")
+    ended_ms = int(1000 * record["ended_at"].timestamp())
+    assert run.ended_ms == (None if mirror.name == "wandb" else ended_ms)
+    assert found[trial_of(store, k=0)].settings["strategies"] == "bottom K=0, top K=0"
+    (failed,) = (run for key, run in found.items() if key.startswith(trial_of(store, k=8)))
+    assert failed.failure == "out_of_memory: the device has no room for a batch of 32"
+    assert failed.settings.items() >= {
         "lp_sweep.error_type": "out_of_memory", "kept_layers": "1-4",
+        "lp_sweep.trial_id": trial_of(store, k=8),
     }.items()  # fmt: skip
 
 
-def test_nothing_is_written_twice_and_no_secret(store: Store, tmp_path: Path) -> None:
-    copied(store)
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*")}
-    assert copied(store) == (0, 0, 3)
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*")} == before
-    content = b"".join(path.read_bytes() for path in (tmp_path / "runs").rglob("*events*"))
-    assert content
-    assert SECRET.encode() not in content
+def test_nothing_is_written_twice_and_no_secret(mirror: TensorBoard, store: Store) -> None:
+    mirror.copy(store)
+    before = mirror.runs()
+    assert mirror.copy(store) == (0, 0, 3)
+    assert mirror.runs() == before
+    assert mirror.content()
+    assert SECRET.encode() not in mirror.content()
 
 
-def test_a_second_sweep_whose_model_is_a_folder(store: Store, tmp_path: Path) -> None:
-    fake = FakeSweep(tmp_path / "store", "folders")
+def test_wandb_without_a_login_says_so_and_asks_nothing(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("wandb", reason="needs W&B: pip install 'lp-sweep[wandb]'")
+    mirror = Wandb(tmp_path, monkeypatch)
+    monkeypatch.setenv("WANDB_MODE", "online")
+    with pytest.raises(LpSweepError, match=r"no API key\. Log in with `wandb login`"):
+        mirror.copy(store)
+
+
+# -- what to copy is decided alike for all: with TensorBoard, which needs no package
+
+
+@pytest.fixture
+def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TensorBoard:
+    return TensorBoard(tmp_path, monkeypatch)
+
+
+def test_a_second_sweep_whose_model_is_a_folder(board: TensorBoard, store: Store) -> None:
+    fake = FakeSweep(store.location, "folders")
     fake.cell(k=4, score=90.0, model="./bert")
     fake.publish()
-    assert copied(store) == (3, 1, 0)
-    assert copied(store, "folders") == (1, 0, 0)
-    (run,) = (tmp_path / "runs" / "folders").iterdir()
+    assert board.copy(store) == (3, 1, 0)
+    assert board.copy(store, "folders") == (1, 0, 0)
+    (run,) = (board.folder / "tensorboard" / "folders").iterdir()
     assert run.name.startswith("bert_layers_1-8")  # no hidden folder
-    assert copied(store, "folders") == (0, 0, 1)
+    assert board.copy(store, "folders") == (0, 0, 1)
 
 
-def test_only_what_is_asked_for_and_known(store: Store) -> None:
+def test_only_what_is_asked_for_and_known(board: TensorBoard, store: Store) -> None:
     one = trial_of(store, strategy="top", k=4)
-    assert copied(store, only=[one, "t1-of-another-sweep"]) == (1, 0, 0)
-    assert copied(store) == (2, 1, 1)
+    assert board.copy(store, only=[one, "t1-of-another-sweep"]) == (1, 0, 0)
+    assert board.copy(store) == (2, 1, 1)
 
-
-def test_a_trial_that_failed_and_was_done_later(store: Store, tmp_path: Path) -> None:
-    copied(store)
+    # a trial that failed and is done later
     row = next(row for row in store.read("sweeps", "demo") if row["k"] == 8)
     done = store.read("trials", trial_of(store, strategy="top", k=4))[0]
     store.put("trials", row["trial_id"], [{**done, "trial_id": row["trial_id"]}])
-    assert copied(store) == (1, 0, 2)
-    assert row["trial_id"] in folders(tmp_path / "runs" / "demo")
+    assert board.copy(store) == (1, 0, 2)
+    assert row["trial_id"] in board.runs()
 
 
 def test_a_run_that_was_not_written_whole_is_written_again(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    board: TensorBoard, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lp_sweep.orchestrator.mirrors import to_tensorboard
-
     def full(*_: object) -> None:
         raise OSError("No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(to_tensorboard, "scalar", full)
         with pytest.raises(LpSweepError, match="tensorboard: No space left on device"):
-            copied(store)
-    assert list((tmp_path / "runs" / "demo").iterdir()) == []
-    assert copied(store) == (3, 1, 0)
+            board.copy(store)
+    assert board.runs() == {}
+    assert board.copy(store) == (3, 1, 0)
 
 
 def test_what_is_no_number_is_left_out(store: Store) -> None:
@@ -133,8 +160,8 @@ def test_what_is_no_number_is_left_out(store: Store) -> None:
 # -- the command
 
 
-def test_the_command(store: Store, tmp_path: Path) -> None:
-    env = {RUNS: str(tmp_path / "runs"), "LP_SWEEP_STORE": "store"}
+def test_the_command(board: TensorBoard, store: Store, tmp_path: Path) -> None:
+    env = {"LP_SWEEP_STORE": "store"}
     done = sweep("mirror", "--to", "tensorboard", cwd=tmp_path, env=env)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == (
@@ -146,20 +173,6 @@ def test_the_command(store: Store, tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--to", "tensorbord"], "Did you mean 'tensorboard'"),
-        (["--to", "tensorboard", "--sweep", "dmo"], "It has: demo. Did you mean 'demo'"),
-    ],
-    ids=["mirror", "sweep"],
-)
-def test_mistakes(store: Store, tmp_path: Path, arguments: list[str], message: str) -> None:
-    done = sweep("mirror", *arguments, cwd=tmp_path, env={"LP_SWEEP_STORE": "store"})
-    assert done.returncode == 2
-    assert message in done.stderr
-
-
 @pytest.mark.parametrize("arguments", [["mirror", "--to"], ["run", "--mirror"]], ids=" ".join)
 def test_a_missing_package_is_told_before_anything_begins(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
@@ -168,3 +181,52 @@ def test_a_missing_package_is_told_before_anything_begins(
     done = sweep(*arguments, "mlflow", cwd=tmp_path, env={"LP_SWEEP_STORE": "store"})
     assert (done.returncode, done.stdout) == (4, "")
     assert re.search("package mlflow.*pip install 'lp-sweep.mlflow.'", done.stderr)
+
+
+# -- what only MLflow has: times and numbers of a run, and a server that goes away
+
+
+@pytest.fixture
+def mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MLflow:
+    pytest.importorskip("mlflow", reason="needs MLflow: pip install 'lp-sweep[mlflow]'")
+    return MLflow(tmp_path, monkeypatch)
+
+
+def test_a_run_begins_when_its_trial_did_and_has_its_numbers(mlflow: MLflow, store: Store) -> None:
+    mlflow.copy(store)
+    trial = trial_of(store, strategy="top", k=4)
+    (record,) = store.read("trials", trial)
+    run = client().get_run(mlflow.runs()[trial].id)
+    assert run.info.start_time == int(record["started_at"].timestamp() * 1000)
+    assert run.data.metrics["seconds_total"] == record["seconds_total"]
+    assert run.data.metrics["params_total"] == 79_000_000
+
+
+def test_a_run_that_was_broken_off_is_written_anew(
+    mlflow: MLflow, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+
+    def away(*_: object, **__: object) -> None:
+        raise MlflowException("the server has gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "set_terminated", away)
+        with pytest.raises(LpSweepError, match="mlflow: the server has gone"):
+            mlflow.copy(store)
+    (half,) = mlflow.found().values()
+    assert half.info.status == "RUNNING"
+    assert mlflow.copy(store) == (3, 1, 0)
+    assert half.info.run_id not in [run.id for run in mlflow.runs().values()]
+
+
+def test_a_server_that_is_not_there_is_one_sentence_without_its_password(
+    mlflow: MLflow, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:{SECRET}@127.0.0.1:1")
+    with pytest.raises(LpSweepError, match=r"^mlflow: .*127\.0\.0\.1") as told:
+        mlflow.copy(store)
+    assert SECRET not in str(told.value)
+    assert "\n" not in str(told.value)

@@ -39,6 +39,8 @@ def test_all_students_share_the_full_network_as_their_teacher(tmp_path: Path) ->
         assert id_ != student(plan, "direct")
     [measure] = plan.measures[full]
     assert (measure.spec.measure, measure.spec.trial) == ("teacher", full)
+    assert plan.needed_networks() == set(), "for logits the network does not have to be kept"
+    assert plan_of(tmp_path / "c", "distill: logits+hidden").needed_networks() == {full}
 
 
 def test_texts_without_labels_are_for_students_alone(tmp_path: Path) -> None:
@@ -75,13 +77,11 @@ def test_texts_that_nobody_learns_from_are_a_note(tmp_path: Path) -> None:
     assert re.search(r"sweep\.yaml:7.*rte.*distill", note)
 
 
-def test_starting_from_the_teacher_is_finetune_then_drop(tmp_path: Path) -> None:
+def test_starting_from_the_teacher_and_layers_that_are_frozen_in_it(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, "distill: [{start: teacher, alpha: 1}]")
     work = plan.trials[student(plan, "finetune_then_drop distill logits alpha=1")]
     assert work.start == the_full(plan) == (work.lesson and work.lesson.teacher)
 
-
-def test_frozen_layers_that_go_are_frozen_in_the_teacher(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, LOGITS + "\nrecipe: {freeze: {layers: [1, 12]}}")
     work = plan.trials[student(plan)]
     assert work.lesson is not None

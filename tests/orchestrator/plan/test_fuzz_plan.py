@@ -8,7 +8,6 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 from hypothesis import strategies as st
 
@@ -182,10 +181,3 @@ def named(folder: Path, place: str, name: str) -> None:
 
 PLACES = ("id", "revision", "data_dir", "store", "glue", *OWN, "label", "metric", "kind", "dataset")
 test_names = fuzz(named, 5_000, place=st.sampled_from(PLACES), name=awkward | st.text(max_size=30))
-
-
-def test_too_many_cells_are_refused_before_they_are_made(tmp_path: Path) -> None:
-    rules = "".join(f"  - {{name: {name}, k: all}}\n" for name in RULES)
-    text = PLAIN.replace("[42, 43]", "0-9999").replace("  - {name: top, k: [0, 2]}\n", rules)
-    with pytest.raises(SpecError, match=r"sweep.yaml:1: asks for more than .* cells"):
-        planned(make_inputs(tmp_path, text))

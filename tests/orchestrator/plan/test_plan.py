@@ -8,13 +8,18 @@ import pytest
 
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import estimate
+from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.plan.known import Known, read_ledger
+from lp_sweep.orchestrator.plan.listing import unkept_note
 from lp_sweep.orchestrator.plan.plan import Plan
-from lp_sweep.orchestrator.plan.planning import missing_baselines
+from lp_sweep.orchestrator.plan.planning import make_plan, missing_baselines
+from lp_sweep.orchestrator.sweepfile.load import load_sweep
+from lp_sweep.storage.networks import CONFIG, WEIGHTS
 from lp_sweep.storage.select import STRATEGIES, Measured, held_out_rows
 from lp_sweep.storage.specs import ProfileSpec, TrialSpec
 from lp_sweep.storage.store import Store
 from tests.support.courses import put_failure, taken
+from tests.support.program import sweep
 from tests.support.sweepfiles import (
     CPU,
     PLAIN,
@@ -24,6 +29,7 @@ from tests.support.sweepfiles import (
     make_model,
     planned,
 )
+from tests.support.toyworld import save_world
 
 RULES = {name: s for name, s in STRATEGIES.items() if s.by_position and not s.family}
 
@@ -47,7 +53,7 @@ def ids(plan: Plan) -> list[str | None]:
 # -- cells that are one network
 
 
-def test_the_full_network_is_one_trial_for_all_strategies(tmp_path: Path) -> None:
+def test_cells_that_are_one_network_are_one_trial(tmp_path: Path) -> None:
     strategies = "".join(f"  - {{name: {name}, k: [0, 2]}}\n" for name in RULES)
     text = PLAIN.replace("  - {name: top, k: [0, 2]}\n", strategies)
     plan = planned(make_inputs(tmp_path, text), "task=rte", "seed=42")
@@ -57,16 +63,13 @@ def test_the_full_network_is_one_trial_for_all_strategies(tmp_path: Path) -> Non
     assert len(plan.trials) == 1 + 5
     assert plan.totals()["cells_sharing_a_trial"] == 5
 
-
-def test_six_layers_even_one_is_top_one(tmp_path: Path) -> None:
     text = PLAIN.replace("[0, 2]}", "[1]}\n  - {name: even-alternate, k: [1]}")
     plan = planned(make_inputs(tmp_path, text, depth=6), "task=rte", "seed=42")
     assert [cell.kept for cell in plan.cells] == [(1, 2, 3, 4, 5)] * 2
     assert len(plan.trials) == 1
     assert "layers 1-5: top K=1 = even-alternate K=1" in answer_of(plan).text()
 
-
-def test_one_model_under_two_names_is_trained_once(tmp_path: Path) -> None:
+    # one model under two names
     file = make_inputs(tmp_path, PLAIN.replace("models:\n", "models:\n  - ./copy\n"))
     make_model(tmp_path / "copy")
     plan = planned(file)
@@ -92,6 +95,10 @@ def test_deferred_cells_become_trials_when_the_profile_is_known(tmp_path: Path) 
     assert len(after.trials) == 2  # 0.94 and 0.9 pick one network
     assert after.profiles.keys() <= after.known.profiles.keys()
     assert {cell.profile_id for cell in after.cells} == set(before.profiles)
+    every = with_profiles(before, cosines(above=tuple(range(1, 13)), value=0.999))
+    nothing = planned(file, "task=rte", "seed=42", known=every)
+    assert nothing.totals()["cells_impossible"] == 3
+    assert "no layer would stay" in answer_of(nothing).text()
 
 
 def test_each_task_has_the_layers_of_its_own_profile(tmp_path: Path) -> None:
@@ -101,15 +108,6 @@ def test_each_task_has_the_layers_of_its_own_profile(tmp_path: Path) -> None:
     known = {id_: Measured(cosines(above=above[work.task.name])) for id_, work in profiles}
     plan = planned(file, known=Known(frozenset(), {}, known))
     assert {(cell.asked.task, cell.dropped) for cell in plan.cells} == {*above.items()}
-
-
-def test_a_threshold_that_leaves_no_layer_is_impossible(tmp_path: Path) -> None:
-    file = make_inputs(tmp_path, CONTRIBUTION)
-    known = with_profiles(planned(file), cosines(above=tuple(range(1, 13))))
-    plan = planned(file, known=known)
-    assert {cell.state for cell in plan.cells} == {"impossible"}
-    assert plan.totals()["cells_impossible"] == 4
-    assert "no layer would stay" in answer_of(plan).text()
 
 
 @pytest.mark.parametrize(
@@ -144,13 +142,14 @@ def test_states_from_a_store(tmp_path: Path) -> None:
     file = make_inputs(tmp_path, PLAIN + "  - {name: contribution, threshold: [0.9]}\n")
     blank = planned(file, "seed=42")
     store = Store(tmp_path / "store", create=True)
-    done, failed, both = list(blank.trials)[:3]
+    done, failed, both, damaged = blank.trials
     for id_ in (done, both):
         store.put("trials", id_, [{"trial_id": id_}])
     for id_ in (failed, both):
         put_failure(store, id_)
     profile, torn = blank.profiles  # of rte and mrpc
-    Path(store.location, "profiles", f"{torn}.parquet").write_bytes(b"PAR1")
+    for path in (f"profiles/{torn}", f"trials/{damaged}", "trials/notes"):
+        Path(store.location, f"{path}.parquet").write_bytes(b"PAR1 not a whole record")
     layers = [{"layer": n, "value": value} for n, value in cosines(above=(1,)).items()]
     store.put("profiles", profile, [{"profile_id": profile, "layers": layers}])
     plan = planned(file, "seed=42", known=read_ledger(store).known)
@@ -179,12 +178,18 @@ def test_a_profile_that_failed_is_told_as_failed(tmp_path: Path) -> None:
 # -- identity by content
 
 
-def test_the_same_content_elsewhere_is_the_same_plan(tmp_path: Path) -> None:
+def test_neither_the_place_nor_what_is_no_input_matters(tmp_path: Path) -> None:
     text = PLAIN + "  - {name: contribution, threshold: [0.9]}\n"
     one = planned(make_inputs(tmp_path / "one", text))
     other = planned(make_inputs(tmp_path / "two 2", text))
     assert ids(one) == ids(other)
     assert one.profiles.keys() == other.profiles.keys()
+
+    file = make_inputs(tmp_path)
+    before = planned(file)
+    (tmp_path / "folder/of/a/model/README.md").write_text("about it")
+    text = PLAIN.replace("plain", "renamed") + "resources_per_trial: {cpu: 4}\nstore: ./elsewhere\n"
+    assert ids(planned(make_inputs(tmp_path, text))) == ids(before)
 
 
 @pytest.mark.parametrize("what", ["weights", "config", "vocabulary", "data"])
@@ -202,14 +207,6 @@ def test_other_content_is_another_plan(tmp_path: Path, what: str) -> None:
         make_data(tmp_path / "glue", rows=6)
     after = planned(file)
     assert set(ids(before)).isdisjoint(ids(after))
-
-
-def test_what_is_no_input_does_not_matter(tmp_path: Path) -> None:
-    file = make_inputs(tmp_path)
-    before = planned(file)
-    (tmp_path / "folder/of/a/model/README.md").write_text("about it")
-    text = PLAIN.replace("plain", "renamed") + "resources_per_trial: {cpu: 4}\nstore: ./elsewhere\n"
-    assert ids(planned(make_inputs(tmp_path, text))) == ids(before)
 
 
 # -- models with K of their own, and notes
@@ -294,3 +291,54 @@ def test_the_queue_gives_profiles_then_the_longest(tmp_path: Path) -> None:
     assert list(queue.failed.values()) == ["out_of_memory"]
     assert len(queue.done) == 4
     assert (queue.waiting, queue.live) == (0, {})
+
+
+# -- `keep:` on trials that are done without a kept network
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    """A finished sweep of one task: two networks of two seeds each."""
+    file = make_inputs(tmp_path)
+    trials = planned(file, "task=rte").trials
+    return planned(file, "task=rte", known=Known(frozenset(trials), {}, {}))
+
+
+def keep(store: Store, *trials: str) -> None:
+    for trial in trials:
+        store.put_text(f"{WEIGHTS}/{trial}", CONFIG, "{}")
+
+
+def test_only_those_that_lack_their_network_are_counted(plan: Plan, store: Store) -> None:
+    kept, torn, *_ = plan.trials
+    keep(store, kept, "t1-of-another-sweep")
+    store.put_text(f"{WEIGHTS}/{torn}", "model.safetensors", "half of it")
+    note = unkept_note(plan, store, "all")
+    assert note is not None
+    assert "not to 3 done trials whose networks were not kept. `lp-sweep export TRIAL`" in note
+    assert unkept_note(plan, store, "none") is None
+    keep(store, *plan.trials)
+    assert unkept_note(plan, store, "all") is None
+
+
+@pytest.mark.parametrize(("kept", "count"), [([], 2), ([1], 1), ([1, 2], 0), ([0, 1], 1)])
+def test_of_the_seeds_one_is_enough_for_a_best(
+    plan: Plan, store: Store, kept: list[int], count: int
+) -> None:
+    keep(store, *([*plan.trials][index] for index in kept))
+    note = unkept_note(plan, store, "best")
+    text = f"not to {count} done networks without a kept seed. `lp-sweep export"
+    assert text in note if note else count == 0
+
+
+def test_a_run_says_it_before_it_begins(tmp_path: Path) -> None:
+    """The sweep is finished, so that nothing but the words is left to do."""
+    file = save_world(tmp_path, seeds=[1, 2], strategies=[{"name": "top", "k": [0]}], keep="all")
+    store = Store(tmp_path / "store", create=True)
+    first, second = make_plan(resolve(load_sweep(file)), Known.nothing()).trials
+    for trial in (first, second):
+        store.put("trials", trial, [{"trial_id": trial}])
+    keep(store, first)
+    ended = sweep("run", file.name, "--store", "store", cwd=tmp_path)
+    assert ended.returncode == 0
+    assert "note: keep: all applies from now on, not to 1 done trials" in ended.stderr

@@ -40,24 +40,26 @@ def with_known(plan: Plan, *, trials: bool = False, speeds: int = 0) -> Known:
 # -- what is asked for
 
 
-def test_a_network_is_measured_once_for_all_its_tasks_and_seeds(plan: Plan) -> None:
+def test_a_network_is_measured_once_and_that_changes_no_trial(plan: Plan, tmp_path: Path) -> None:
     assert len(plan.trials) == 8
     assert [spec.kept_layers for spec in specs(plan)] == [tuple(range(1, 13)), tuple(range(1, 11))]
     assert all((s.device_type, s.length, s.batches) == ("cpu", 128, (32,)) for s in specs(plan))
 
-
-def test_timing_changes_no_trial(tmp_path: Path, plan: Plan) -> None:
     plain = planned(make_inputs(tmp_path, PLAIN))
     assert plain.speeds == {}
     assert list(plain.trials) == list(plan.trials)
 
 
-def test_strategies_that_keep_the_same_layers_share_one(tmp_path: Path) -> None:
+def test_which_networks_and_devices_are_measured(tmp_path: Path) -> None:
     text = TIMED.replace("{name: top, k: [0, 2]}", "{name: top, k: 1}\n  - {name: drop 12}")
     assert len(planned(make_inputs(tmp_path, text)).speeds) == 1
 
+    # only the networks of some cells
+    text = TIMED.replace("speed: cpu", "speed: cpu, speed_of: [{strategy: 't*', k: 2}]")
+    [spec] = specs(planned(make_inputs(tmp_path, text)))
+    assert spec.kept_layers == tuple(range(1, 11))
 
-def test_each_type_of_device_is_its_own_and_a_gpu_has_a_second_batch(tmp_path: Path) -> None:
+    # each type of device is its own, and a GPU has a second batch
     plan = planned(make_inputs(tmp_path, TIMED.replace("cpu", "[cpu, cuda]")))
     found = [(spec.device_type, spec.batches) for spec in specs(plan)]
     assert found == [("cpu", (32,))] * 2 + [("cuda", (32, 256))] * 2
@@ -68,12 +70,6 @@ def test_feed_forwards_that_go_are_part_of_it(tmp_path: Path) -> None:
     plan = planned(make_inputs(tmp_path, text), "k=2")
     found = [(spec.removed_feed_forwards, spec.second_norm) for spec in specs(plan)]
     assert found == [((), "keep"), ((8, 9, 10), "keep"), ((8, 9, 10), "drop")]
-
-
-def test_only_the_networks_of_some_cells(tmp_path: Path) -> None:
-    text = TIMED.replace("speed: cpu", "speed: cpu, speed_of: [{strategy: 't*', k: 2}]")
-    [spec] = specs(planned(make_inputs(tmp_path, text)))
-    assert spec.kept_layers == tuple(range(1, 11))
 
 
 def test_length_and_precision_are_the_files_and_no_longer_than_a_model_takes(
@@ -101,7 +97,7 @@ def test_deferred_cells_have_a_speed_when_their_layers_are_known(tmp_path: Path)
 # -- how a plan tells of them
 
 
-def test_a_plan_says_how_many_are_missing(plan: Plan) -> None:
+def test_a_plan_says_how_many_are_missing_and_what_they_need(plan: Plan) -> None:
     plan.known = with_known(plan, speeds=1)
     told = json.loads(json.dumps(answer_of(plan).plain()))
     assert [told["totals"][f"speeds{end}"] for end in ("", "_done", "_pending")] == [2, 1, 1]
@@ -112,8 +108,6 @@ def test_a_plan_says_how_many_are_missing(plan: Plan) -> None:
     assert "speeds             2   networks to time, one at a time: 1 done, 1 missing" in text
     assert "8 to fine-tune, 1 to time" in text
 
-
-def test_they_are_in_the_estimate_and_need_the_model_but_no_data(plan: Plan) -> None:
     with_them = estimate(plan, CPU).hours
     plan.known = with_known(plan, speeds=2)
     assert estimate(plan, CPU).hours < with_them

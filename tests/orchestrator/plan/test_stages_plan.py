@@ -37,7 +37,9 @@ def text_of(plan: Plan) -> str:
 # -- procedures
 
 
-def test_stage_one_is_one_trial_for_every_k(tmp_path: Path) -> None:
+def test_stage_one_is_one_trial_or_one_for_each_frozen_set_of_layers(
+    tmp_path: Path,
+) -> None:
     plan = plan_of(tmp_path, "procedures: finetune_then_drop", "k=1,2,3,4")
     assert len(plan.cells) == 4
     assert len(plan.trials) == 4 + 1
@@ -46,8 +48,6 @@ def test_stage_one_is_one_trial_for_every_k(tmp_path: Path) -> None:
     assert plan.trials[full].start is None
     assert plan.needed_networks() == {full} == plan.sources()
 
-
-def test_a_frozen_stage_is_one_for_each_set_of_dropped_layers(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, "procedures: finetune_then_drop frozen", "k=1,2")
     starts = [plan.trials[plan.trials[cell.trial_id or ""].start or ""] for cell in plan.cells]
     assert [spec(work).recipe.freeze_layers for work in starts] == [(12,), (11, 12)]
@@ -203,7 +203,7 @@ def test_a_measurement_added_to_a_finished_sweep(tmp_path: Path) -> None:
     assert [totals[name] for name in ("to_do", "trials_pending", "measures_pending")] == [1, 0, 1]
 
 
-def test_cka_has_the_full_network_trained_again_that_it_is_compared_with(tmp_path: Path) -> None:
+def test_cka_needs_the_full_network_that_it_is_compared_with(tmp_path: Path) -> None:
     before = plan_of(tmp_path, "", "k=0,2")
     plan = plan_of(tmp_path, "measure: {cka: pruned}", "k=0,2", known=all_done(before))
     full, pruned = the_full(plan), cell_trial(plan, k=2)
@@ -214,8 +214,7 @@ def test_cka_has_the_full_network_trained_again_that_it_is_compared_with(tmp_pat
     plan.known = plan.known._replace(networks={full})
     assert [work.id for work in taken_on(plan)] == [pruned]
 
-
-def test_cka_of_the_pruned_needs_the_full_network_that_no_cell_asks_for(tmp_path: Path) -> None:
+    # also one that no cell asks for
     plan = plan_of(tmp_path, "measure: {cka: pruned}", "k=2")
     full, pruned = the_full(plan), plan.cells[0].trial_id or ""
     assert len(plan.cells) == 1
@@ -239,12 +238,6 @@ def test_what_is_to_do_and_of_what_kinds(tmp_path: Path) -> None:
         "since their network is needed and was not kept, 1 done but to measure, 1 pre-trained "
         "to measure; 1 failed before and may work now\n"
     ) in text_of(plan)
-
-
-def test_networks_that_are_not_trained_are_counted_apart(tmp_path: Path) -> None:
-    text = text_of(plan_of(tmp_path, "procedures: [finetune_then_drop, one_shot]", "k=0,2,3"))
-    assert "networks (3 to fine-tune, 2 to score untrained); cells" in text
-    assert "`lp-sweep run`: 3 to fine-tune, 2 to score untrained\n" in text
 
 
 def test_a_measurement_that_failed_for_good_is_not_to_do(tmp_path: Path) -> None:
@@ -285,7 +278,7 @@ def test_work_is_named_with_what_is_not_usual(tmp_path: Path) -> None:
     assert len(told) == len(plan.trials) + len(plan.profiles)  # no two have one name
 
 
-def test_a_plan_names_its_procedures_and_feed_forwards(tmp_path: Path) -> None:
+def test_a_plan_names_its_procedures_and_counts_untrained_networks_apart(tmp_path: Path) -> None:
     lines = "procedures: [direct, iterative]\nfeed_forward: [none, top 1]"
     text = text_of(plan_of(tmp_path, lines))
     assert "  procedures direct, iterative\n" in text
@@ -295,3 +288,7 @@ def test_a_plan_names_its_procedures_and_feed_forwards(tmp_path: Path) -> None:
     usual = text_of(plan_of(tmp_path, ""))
     assert "procedures" not in usual
     assert "feed-forwards" not in usual
+
+    text = text_of(plan_of(tmp_path, "procedures: [finetune_then_drop, one_shot]", "k=0,2,3"))
+    assert "networks (3 to fine-tune, 2 to score untrained); cells" in text
+    assert "`lp-sweep run`: 3 to fine-tune, 2 to score untrained\n" in text

@@ -87,7 +87,8 @@ def test_whatever_fails_nothing_is_left_behind(
     plan = plan_of(
         tmp_path,
         "procedures: [direct, finetune_then_drop, finetune_then_drop frozen, iterative]\n"
-        "feed_forward: [none, top 1]\nmeasure: {cka: pruned}",
+        "feed_forward: [none, top 1]\nmeasure: {cka: pruned}\n"
+        "distill: [none, logits, logits+hidden]",
     )
     failing = frozenset(data.draw(st.sets(st.sampled_from(sorted(plan.trials)))))
     known_failed = data.draw(st.sets(st.sampled_from(sorted(plan.trials)), max_size=3))
@@ -97,7 +98,11 @@ def test_whatever_fails_nothing_is_left_behind(
     order = drained(queue, failing=failing)
     assert len(order) == len({*order})
     bad = failing | known_failed
-    blocked = {i for i in plan.trials if plan.trials[i].start in bad and i not in known_failed}
+    sources = {
+        id_: {work.start, work.lesson.teacher if work.lesson else None}
+        for id_, work in plan.trials.items()
+    }
+    blocked = {id_ for id_, of in sources.items() if of & bad and id_ not in known_failed}
     assert {i for i, kind in queue.failed.items() if kind == "missing_input"} == blocked
     assert {id_ for id_, _ in told} == blocked
     assert all(need in bad and need in plan.needs(id_) for id_, need in told)
@@ -183,25 +188,6 @@ def test_a_network_that_is_needed_only_later(tmp_path: Path, store: Store, ended
     assert queue.progress()[:3] == (3, 0, 0)
 
 
-@pytest.mark.parametrize("label", ["logits", "logits+hidden"])
-def test_students_wait_for_their_teacher_and_fail_with_it(
-    tmp_path: Path, store: Store, label: str
-) -> None:
-    plan = plan_of(tmp_path, f"distill: [none, {label}]", "k=2")
-    full, student = the_full(plan), cell_trial(plan, procedure=f"direct distill {label}")
-    # for logits the network does not have to be kept
-    assert plan.needed_networks() == ({full} if "hidden" in label else set())
-    queue = queue_of(plan, store)
-    assert taken(queue).id == full
-    others = {work.id for work in iter(queue.take, None)}
-    assert others == {cell_trial(plan, procedure="direct")}
-    queue.ended(full, None)
-    assert taken(queue).id == student
-    lost = queue_of(plan, store)
-    lost.ended(taken(lost).id, "bug")
-    assert lost.failed == {full: "bug", student: "missing_input"}
-
-
 # -- beside another run
 
 
@@ -254,18 +240,13 @@ def test_what_fails_in_another_run_before_its_turn_is_left_alone(
 # -- measurements that failed
 
 
-def test_a_run_leaves_a_failed_measurement_alone(tmp_path: Path, store: Store) -> None:
-    plan, *_ = failed_measurement(tmp_path)
+def test_a_measurement_that_failed_is_left_alone(tmp_path: Path, store: Store) -> None:
+    plan, pruned, measure = failed_measurement(tmp_path)
     queue = queue_of(plan, store)
     assert not queue.open  # nor is the full network trained for it
     assert queue.progress()[:3] == (0, 0, 0)
 
-
-def test_a_measurement_that_failed_in_another_run_is_left_alone(
-    tmp_path: Path, store: Store
-) -> None:
-    """The other run recorded the trial, and its measurement failed for good meanwhile."""
-    plan, pruned, measure = failed_measurement(tmp_path)
+    # also where another run recorded the trial, and its measurement failed for good meanwhile
     before = plan.known
     plan.known = Known.nothing()
     with one_of_two(store) as one:

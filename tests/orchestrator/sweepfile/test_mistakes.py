@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError
 from lp_sweep.storage.printable import shown
 from tests.support.fuzzing import assert_good_message
 from tests.support.sweepfiles import PLAIN, make_inputs, make_model, planned
 
 OWN = "name: x, train: a.csv, dev: b.csv"
+CLAIMS = "{name: claims, train: t.csv, dev: %s, text: text%s}"
 SIM = "{name: sim, kind: embedding, train: t.csv, dev: d.csv, text: [a, b], label: y"
 
 
@@ -90,6 +90,18 @@ MISTAKES = [
     (9, "include: [{strategy: top, k: 1, model: m}]", "unknown model"),
     (9, "include: [{task: rte}]", "needs `strategy:` and `k:`"),
     (9, "include: [{strategy: random, k: 1}]", "'random': name one, such as `random 3`"),
+    # tasks that would mislead
+    (5, f"tasks: [{CLAIMS % ('link.csv', '')}]", "claims.*one file.*link.csv.*other rows"),
+    (5, f"tasks: [{CLAIMS % ('copy.csv', '')}]", "claims.*same content.*t.csv.*copy.csv"),
+    (5, f"tasks: [{{name: a, dataset: b/c, revision: '{'0' * 40}', text: t, dev_split: train}}]",
+     "one split, 'train'"),
+    (5, f"tasks: [{CLAIMS % ('d.csv', ', dataset: b/c')}]", "both files and a hub data set"),
+    (5, f"tasks: [{CLAIMS % ('d.csv', ', labels: [fraud, ok], metric: f1')}]",
+     "'fraud' and 'ok'.*`positive: 'fraud'` or `positive: 'ok'`"),
+    (5, f"tasks: [{CLAIMS % ('d.csv', ', labels: [fraud, ok], metric: f1, positive: frod')}]",
+     "`positive: frod`.*fraud, ok.*mean 'fraud'"),
+    (5, f"tasks: [{CLAIMS % ('d.csv', ', positive: fraud')}]", "positive.*accuracy.*`metric: f1`"),
+    (5, "tasks: [{name: rte, positive: entailment}]", "positive can't be set"),
     # strategies, and the K and thresholds that each may have
     (8, "  - {name: blockinfluence, k: 1}", "Choose one of: top, .*Did you mean 'block-influence'"),
     (8, "  - {name: top, k: [12]}", "top can't drop K=12 of the 12.*0 <= K < depth.*: 0, 1"),
@@ -124,6 +136,7 @@ MISTAKES = [
     (9, "distill: logit", r"'logit'.*none, logits, logits\+hidden.*'logits'"),
     (9, "distill: [{from: larger}]", "'larger'.*full, ./folder"),
     (9, "distill: [{from: ./tought}]", "no model folder.*tought"),
+    (9, "distill: [{from: ./taught}]", "'./taught'.*models:"),
     (9, "distill: [{hidden_weight: 2}]", r"hidden_weight.*logits\+hidden"),
     (9, "distill: [logits, {temperature: 2}]", "logits is listed twice"),
     (9, "distill: [{start: teacher}]\nprocedures: [iterative]", "start: teacher.*iterative"),
@@ -154,6 +167,10 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("line", "text", "nouns"), MISTAKES)
 def test_a_mistake_names_its_line(tmp_path: Path, line: int, text: str, nouns: str) -> None:
+    for name, rows in {"t": "a,ok\nb,fraud", "copy": "a,ok\nb,fraud", "d": "c,ok\nd,fraud"}.items():
+        (tmp_path / f"{name}.csv").write_text(f"text,label\n{rows}\n")
+    (tmp_path / "link.csv").symlink_to("t.csv")
+    make_model(tmp_path / "taught")  # no classifier
     said = mistake(make_inputs(tmp_path, with_line(line, text)))
     assert said.startswith(f"{tmp_path / 'sweep.yaml'}:{line}: ")
     assert re.search(nouns, said), said
@@ -205,44 +222,6 @@ def test_a_mistake_in_an_override_names_it(tmp_path: Path, override: str, nouns:
     assert re.search(nouns, said), said
 
 
-def test_an_override_in_the_place_of_the_file() -> None:
-    with pytest.raises(SpecError, match=r"'task=rte'.*override.*sweep.yaml task=rte"):
-        load_sweep(Path("task=rte"))
-
-
-CLAIMS = "{name: claims, train: t.csv, dev: %s, text: text%s}"
-MISLEADING = {
-    "one-link": (CLAIMS % ("link.csv", ""), "claims.*one file.*link.csv.*other rows"),
-    "same-bytes": (CLAIMS % ("copy.csv", ""), "claims.*same content.*t.csv.*copy.csv"),
-    "one-split": (
-        f"{{name: a, dataset: b/c, revision: '{'0' * 40}', text: t, dev_split: train}}",
-        "one split, 'train'",
-    ),
-    "which-class": (
-        CLAIMS % ("d.csv", ", labels: [fraud, ok], metric: f1"),
-        "'fraud' and 'ok'.*`positive: 'fraud'` or `positive: 'ok'`",
-    ),
-    "no-such-class": (
-        CLAIMS % ("d.csv", ", labels: [fraud, ok], metric: f1, positive: frod"),
-        "`positive: frod`.*fraud, ok.*mean 'fraud'",
-    ),
-    "accuracy": (CLAIMS % ("d.csv", ", positive: fraud"), "positive.*accuracy.*`metric: f1`"),
-    "glue": ("{name: rte, positive: entailment}", "positive can't be set"),
-}
-
-
-@pytest.mark.parametrize(("task", "nouns"), MISLEADING.values(), ids=MISLEADING)
-def test_a_task_that_would_mislead_is_refused(tmp_path: Path, task: str, nouns: str) -> None:
-    file = make_inputs(tmp_path, with_line(5, f"tasks: [{task}]"))
-    for name in ("t.csv", "copy.csv"):
-        (tmp_path / name).write_text("text,label\na,ok\nb,fraud\n")
-    (tmp_path / "d.csv").write_text("text,label\nc,ok\nd,fraud\n")
-    (tmp_path / "link.csv").symlink_to("t.csv")
-    said = mistake(file)
-    assert said.startswith(f"{file}:5: ")
-    assert re.search(nouns, said), said
-
-
 @pytest.mark.parametrize(
     ("config", "nouns"),
     [
@@ -270,12 +249,5 @@ def test_a_model_that_can_not_be_pruned_is_refused(
 
 def test_greedy_needs_labels_and_an_embedding_has_none(tmp_path: Path) -> None:
     text = with_line(5, f"tasks: [{SIM}}}]").replace("name: top", "name: greedy")
-    assert re.search(
-        r"yaml:7: .*'greedy'.*labels.*'sim'.*`drop`", mistake(make_inputs(tmp_path, text))
-    )
-
-
-def test_a_teacher_must_be_a_classifier(tmp_path: Path) -> None:
-    make_model(tmp_path / "taught")
-    said = mistake(make_inputs(tmp_path, with_line(9, "distill: [{from: ./taught}]")))
-    assert re.search(r"yaml:9: .*'./taught'.*models:", said), said
+    said = mistake(make_inputs(tmp_path, text))
+    assert re.search(r"yaml:7: .*'greedy'.*labels.*'sim'.*`drop`", said), said

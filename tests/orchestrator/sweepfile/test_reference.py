@@ -20,8 +20,12 @@ PAGE = Path(__file__).parents[3] / "docs" / "sweep-file.md"
 SCHEMA = json.loads(json.dumps(SweepSpec.model_json_schema()))
 
 
-def test_the_page_is_what_the_command_prints(tmp_path: Path) -> None:
+def test_the_page_is_what_the_command_prints_and_its_file_is_right(tmp_path: Path) -> None:
     assert PAGE.read_text(encoding="utf-8") == sweep("schema", "--markdown", cwd=tmp_path).stdout
+
+    (text,) = re.findall(r"```yaml\n(.*?)```", reference(), re.DOTALL)
+    (tmp_path / "sweep.yaml").write_text(text, encoding="utf-8")
+    assert load_sweep(tmp_path / "sweep.yaml").spec.name == "demo"
 
 
 def test_every_part_is_closed_and_every_key_is_described_on_the_page() -> None:
@@ -32,12 +36,6 @@ def test_every_part_is_closed_and_every_key_is_described_on_the_page() -> None:
             assert field.get("description"), name
             assert f"| `{name}` |" in page
     assert set(SCHEMA["required"]) == {"schema_version", "name", "models", "tasks", "strategies"}
-
-
-def test_the_file_of_the_page_is_right(tmp_path: Path) -> None:
-    (text,) = re.findall(r"```yaml\n(.*?)```", reference(), re.DOTALL)
-    (tmp_path / "sweep.yaml").write_text(text, encoding="utf-8")
-    assert load_sweep(tmp_path / "sweep.yaml").spec.name == "demo"
 
 
 @pytest.mark.parametrize(

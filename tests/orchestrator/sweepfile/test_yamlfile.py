@@ -33,7 +33,7 @@ def test_scalars(text: str, value: object) -> None:
     assert type(parsed) is type(value)
 
 
-def test_every_value_knows_its_line() -> None:
+def test_every_value_knows_its_line_and_aliases_are_copies() -> None:
     document = parse_yaml("# comment\na: 1\nb:\n  - x: 2\n    y: 3\n  -\n    z\n", "s.yaml")
     assert document.content == {"a": 1, "b": [{"x": 2, "y": 3}, "z"]}
     lines = {("a",): 2, ("b",): 3, ("b", 0): 4, ("b", 0, "y"): 5, ("b", 1): 7}
@@ -41,6 +41,8 @@ def test_every_value_knows_its_line() -> None:
     assert {at: document.where(at) for at in lines} == {
         at: f"s.yaml:{line}" for at, line in lines.items()
     }
+
+    assert parse_yaml("a: &x [1]\nb: *x\n", "f").content == {"a": [1], "b": [1]}
 
 
 @pytest.mark.parametrize(
@@ -68,10 +70,6 @@ def test_every_value_knows_its_line() -> None:
 def test_bad_yaml_names_the_line(text: str, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         parse_yaml(text, "s.yaml")
-
-
-def test_aliases_are_copies() -> None:
-    assert parse_yaml("a: &x [1]\nb: *x\n", "f").content == {"a": [1], "b": [1]}
 
 
 def test_files(tmp_path: Path) -> None:

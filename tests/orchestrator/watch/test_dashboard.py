@@ -82,12 +82,17 @@ def test_the_page_and_its_files(page: Page) -> None:
         assert f"--c{place}: {colour.lower()}" in palette, "the colours of the figures"
 
 
-def test_the_state_is_the_picture(page: Page) -> None:
+def test_the_state_is_the_picture_and_an_unknown_sweep_is_said_so(page: Page) -> None:
     told = page.ask("/state.json").json
     assert (told["schema"], told["store"]) == (1, page.fake.store.location)
     picture = told["picture"]
     assert (picture["sweep"], picture["done"], picture["failed"]) == ("demo", 2, 1)
     assert picture["curves"][0]["points"][1]["mean"] == 88.0
+
+    answer = page.ask("/state.json?sweep=%3Cb%3E")
+    assert answer.status == 404
+    assert "no sweep named '<b>' in" in answer.json["error"]
+    assert answer.headers["content-type"] == "application/json"
 
 
 def test_the_answer_is_the_reports(page: Page) -> None:
@@ -126,7 +131,7 @@ def test_an_answer_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert len(made) == number, "once for each change"
 
 
-def test_nothing_but_reading_of_a_few_paths(page: Page) -> None:
+def test_nothing_but_reading_of_a_few_paths_and_no_other_site_gets_in(page: Page) -> None:
     for method in ("POST", "PUT", "DELETE", "OPTIONS"):
         assert page.ask("/state.json", method).status == 405
     for path in (
@@ -135,15 +140,6 @@ def test_nothing_but_reading_of_a_few_paths(page: Page) -> None:
     ):
         assert page.ask(path).status == 404, path
 
-
-def test_another_name_for_this_machine_is_refused(page: Page) -> None:
-    for host in ("evil.example", "localhost.evil.example", "0.0.0.0", ""):
-        answer = page.ask("/state.json", Host=host)
-        assert (answer.status, "demo" in answer.text) == (400, False), host
-    assert page.ask("/state.json", Host="localhost:9999").status == 200, "a forwarded port"
-
-
-def test_every_answer_keeps_other_sites_out(page: Page) -> None:
     asked = [page.ask("/"), page.ask("/state.json", Origin="https://evil.example")]
     asked += [page.ask("/nope"), page.ask("/", "POST"), page.ask("/", Host="evil.example")]
     for answer in asked:
@@ -154,16 +150,14 @@ def test_every_answer_keeps_other_sites_out(page: Page) -> None:
         assert not [name for name in answer.headers if name.startswith("access-control")]
 
 
-def test_it_listens_to_this_machine_alone(page: Page) -> None:
+def test_it_answers_this_machine_alone_and_by_its_own_name(page: Page) -> None:
     with socket.socket() as other:
         assert other.connect_ex(("127.0.0.2", page.port)) == errno.ECONNREFUSED
 
-
-def test_an_unknown_sweep_is_said_so(page: Page) -> None:
-    answer = page.ask("/state.json?sweep=%3Cb%3E")
-    assert answer.status == 404
-    assert "no sweep named '<b>' in" in answer.json["error"]
-    assert answer.headers["content-type"] == "application/json"
+    for host in ("evil.example", "localhost.evil.example", "0.0.0.0", ""):
+        answer = page.ask("/state.json", Host=host)
+        assert (answer.status, "demo" in answer.text) == (400, False), host
+    assert page.ask("/state.json", Host="localhost:9999").status == 200, "a forwarded port"
 
 
 def test_it_follows_the_store(tmp_path: Path) -> None:

@@ -1,24 +1,23 @@
-"""A run as a stream of events, and the display of a run that keeps its state."""
+"""A run as a stream of events, as plain lines, and as a display that keeps its state."""
 
 from __future__ import annotations
 
 import io
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from lp_sweep.orchestrator.engine.progress import Facts, PlainReporter
+from lp_sweep.orchestrator.engine.progress import Facts, PlainReporter, Run
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.watch import reporters
 from lp_sweep.orchestrator.watch.reporters import EventReporter, LiveReporter
 from lp_sweep.storage.store import Store
-from tests.support.courses import queue_of, taken
-from tests.support.program import command, environment, sweep
+from tests.support.courses import new_queue, queue_of, taken
+from tests.support.program import run
 from tests.support.sweepfiles import make_inputs, planned
 from tests.support.toyworld import save_world
 
@@ -117,7 +116,7 @@ def means(reporter: LiveReporter, queue: WorkQueue) -> dict[tuple[str, int], flo
     return {(curve.task, p.k): p.mean for curve in curves for p in curve.points}
 
 
-def test_the_display_knows_slots_queue_and_scores(queue: WorkQueue) -> None:
+def test_the_display_knows_slots_queue_and_scores_also_of_before_the_run(queue: WorkQueue) -> None:
     reporter = live(queue)
     work = taken(queue)
     reporter.started(work)
@@ -130,8 +129,6 @@ def test_the_display_knows_slots_queue_and_scores(queue: WorkQueue) -> None:
     assert means(reporter, queue)[work.task.name, 0] == 66.1
     assert reporter.picture(queue).done == 1
 
-
-def test_scores_of_before_the_run_are_on_the_display(queue: WorkQueue) -> None:
     trial = next(work for work in queue.plan.trials.values() if work.task.name == "rte")
     queue.plan.known = Known.nothing()._replace(points={trial.id: 70.0, "of another sweep": 1.0})
     assert means(live(queue), queue)["rte", 12 - len(trial.trial.kept_layers)] == 70.0
@@ -140,25 +137,17 @@ def test_scores_of_before_the_run_are_on_the_display(queue: WorkQueue) -> None:
 # -- real runs
 
 
-def run(folder: Path, *arguments: str) -> tuple[int, list[dict[str, Any]], str]:
-    """The exit code, the events on stdout and the text on stderr."""
-    done = subprocess.run(
-        command("run", "sweep.yaml", "--events", *arguments),
-        cwd=folder,
-        env=environment(folder),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
-
-
 @pytest.mark.slow
 @pytest.mark.ray
 def test_a_run_tells_its_events_and_how_it_ended(tmp_path: Path) -> None:
     save_world(tmp_path)
-    code, events, stderr = run(tmp_path)
-    assert code == 0
+
+    def told(*arguments: str, code: int = 0) -> tuple[list[dict[str, Any]], str]:
+        """The events on stdout and the text on stderr."""
+        done = run("run", "sweep.yaml", "--events", *arguments, cwd=tmp_path, code=code)
+        return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+
+    events, stderr = told()
     beside = ("note", "phase", "progress")
     names = [event["event"] for event in events if event["event"] not in beside]
     assert names[:2] == ["planned", "opened"]
@@ -168,16 +157,63 @@ def test_a_run_tells_its_events_and_how_it_ended(tmp_path: Path) -> None:
     assert last["totals"]["trials_done"] == 2
     assert all(0 <= e["score"] <= 100 for e in events if e["event"] == "done")
     assert "2 done in this run" in stderr
-    code, events, _ = run(tmp_path)  # nothing is left to do
+    events, _ = told()  # nothing is left to do
     assert [(e["event"], e["exit_code"]) for e in events] == [("ended", 0)]
-    code, events, stderr = run(tmp_path, "k=0,1", "--address", "127.0.0.1:1")
-    assert (code, events[-1]["exit_code"]) == (4, 4)
+    events, stderr = told("k=0,1", "--address", "127.0.0.1:1", code=4)
+    assert events[-1]["exit_code"] == 4
     assert "no Ray at 127.0.0.1:1" in events[-1]["error"]
 
 
-@pytest.mark.parametrize("words", [("retry", "--json"), ("run", "--dry-run")], ids=" ".join)
-def test_events_are_of_a_run_and_alone(tmp_path: Path, words: tuple[str, str]) -> None:
-    told = sweep(words[0], "sweep.yaml", "--events", words[1], cwd=tmp_path)
-    assert (told.returncode, told.stdout) == (2, "")
-    assert "--events" in told.stderr
-    assert "--json" in told.stderr
+# -- words of the display, and the plain lines
+
+
+@pytest.fixture
+def staged(tmp_path: Path) -> WorkQueue:
+    """Four trials and a profile."""
+    return new_queue(tmp_path)
+
+
+def test_a_note_about_a_state_goes_away_with_it(
+    staged: WorkQueue, capsys: pytest.CaptureFixture[str]
+) -> None:
+    screen = io.StringIO()
+    live, log = LiveReporter(Console(file=screen, width=100)), PlainReporter()
+    for reporter in (live, log):
+        reporter.opened(staged, 1)
+        reporter.note("node [bold]abc[/] is set aside")
+        reporter.note("trackio is away", "trackio")
+        reporter.note("rte was not learned", "rte")
+    assert live.picture(staged).notes == ("trackio is away", "rte was not learned")
+    for reporter in (live, log):
+        reporter.note("trackio is back", "trackio", ends=True)
+    assert live.picture(staged).notes == ("rte was not learned",)
+    assert "note: node [bold]abc[/] is set aside" in screen.getvalue()
+    live.closed()
+    assert "note: rte was not learned" in screen.getvalue(), "it still holds"
+    assert "note: trackio" not in screen.getvalue()
+    assert "note    trackio is back" in capsys.readouterr().err
+
+
+def test_plain_lines(staged: WorkQueue, capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = PlainReporter()
+    reporter.planned(staged.plan)
+    reporter.opened(staged, 1)
+    work = taken(staged)
+    reporter.started(work)
+    staged.ended(work.id, "missing_input")
+    reporter.ended(work.id, "failed", "no such file\nand more")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = captured.err.splitlines()
+    assert lines[0].endswith("5 to do on 1 slot")
+    assert lines[1].endswith("slot 0  start   ./model, contribution profile, mood")
+    assert "failed  ./model, contribution profile, mood: no such file  [4 left" in lines[2]
+
+
+def test_the_clock_goes_on_where_a_second_ray_follows(staged: WorkQueue) -> None:
+    run = Run()
+    run.open(staged, 2)
+    run.started_at -= 100
+    run.open(staged, 1)
+    assert run.slots == [None]
+    assert run.elapsed() >= 100

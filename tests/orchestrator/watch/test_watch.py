@@ -13,7 +13,7 @@ import pytest
 from tests.support.everyday import few
 from tests.support.fake_records import FakeSweep
 from tests.support.liveprocess import Terminal, piped
-from tests.support.program import command, sweep
+from tests.support.program import command
 
 CURSOR_SHOWN, CLEARED = "\x1b[?25h", "\x1b[2J"
 
@@ -142,19 +142,3 @@ def test_terminals_of_other_kinds(terminal: Terminal, colour: bool, moves: bool)
     assert bool(re.search(r"\x1b\[(?:[0-9]+;)*3[0-9](?:;[0-9]+)*m", terminal.text)) is colour
     assert ("\x1b[?25l" in terminal.text) is moves
     assert (CURSOR_SHOWN in terminal.text) is moves, "also when it is terminated"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "told"),
-    [
-        (["--watch", "--every", "soon"], 2, "--every 'soon': a time such as 5s"),
-        (["--every", "5s"], 2, "--every needs --watch"),
-        (["--watch", "--sweep", "nope"], 2, "no sweep named 'nope' in"),
-        (["--store", "nowhere"], 4, "no store at"),
-    ],
-)
-def test_mistakes(fake: FakeSweep, arguments: list[str], code: int, told: str) -> None:
-    place = [] if "--store" in arguments else ["--store", fake.store.location]
-    done = sweep("status", *arguments, *place, cwd=Path(fake.store.location).parent)
-    assert done.returncode == code
-    assert told in done.stderr

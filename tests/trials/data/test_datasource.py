@@ -1,16 +1,18 @@
-"""Rows from files and from a hub cache, and everything that can be wrong with them."""
+"""Rows and labels of files of every format. Wrong rows of text files: test_fuzz_data."""
 
 import json
 import os
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from lp_sweep.storage.errors import MissingInputError
+from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.data import readers
 from lp_sweep.trials.data.datasource import (
     data_fingerprint,
@@ -21,13 +23,15 @@ from lp_sweep.trials.data.datasource import (
 )
 from lp_sweep.trials.data.tasks import GLUE_REVISION, TASKS, TaskSource, glue_source
 from tests.support.kindworlds import WRITERS
-from tests.support.rows import GOOD, HEADER, ONE, files, parquet
+from tests.support.rows import GOOD, HEADER, NUMBERS, ONE, files, parquet
 
 GLUE = Path(
     os.environ.get("LP_SWEEP_DATA_DIR", Path(__file__).resolve().parents[3] / "../shared/glue")
 )
 OFFICIAL_DEV = {"sst2": [872], "mnli": [9815, 9832], "qnli": [5463], "qqp": [40430], "rte": [277]}
 OFFICIAL_DEV |= {"stsb": [1500], "mrpc": [408], "cola": [1043], "wnli": [71]}
+
+TEXTS = pa.array(["a", "b", "c"])
 
 
 @pytest.mark.parametrize("kind", WRITERS)
@@ -96,9 +100,27 @@ def test_formats_agree(tmp_path: Path) -> None:
         assert task.label_names == ("neg", "pos")
 
 
-def test_csv_keeps_line_breaks_quotes_and_texts_that_look_like_numbers(tmp_path: Path) -> None:
-    source = files(tmp_path, HEADER + '"one\ntwo, ""three""",neg\n007,pos\nNA,pos\ntrue,neg\n')
-    assert load_task(ONE, source).train.texts == (['one\ntwo, "three"', "007", "NA", "true"],)
+@pytest.mark.parametrize(
+    ("kind", "content", "texts"),
+    [
+        (
+            "csv",
+            HEADER + '"one\ntwo, ""three""",neg\n007,pos\nNA,pos\ntrue,neg\n',
+            ['one\ntwo, "three"', "007", "NA", "true"],
+        ),
+        (
+            "tsv",
+            'text\tlabel\n"a lone mark\tneg\nand "another\tpos\n',
+            ['"a lone mark', 'and "another'],
+        ),
+    ],
+    ids=["csv: breaks, quotes, like numbers", "tsv: lone quotation marks"],
+)
+def test_texts_are_kept_as_they_are(
+    tmp_path: Path, kind: str, content: str, texts: list[str]
+) -> None:
+    task = load_task(ONE, files(tmp_path, content, content, kind=kind))
+    assert task.train.texts == (texts,)
 
 
 def test_csv_row_may_break_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,10 +130,91 @@ def test_csv_row_may_break_across_blocks(tmp_path: Path, monkeypatch: pytest.Mon
     assert load_task(ONE, files(tmp_path, rows, rows)).train.texts == (texts,)
 
 
-def test_tsv_keeps_lone_quotation_marks(tmp_path: Path) -> None:
-    rows = 'text\tlabel\n"a lone mark\tneg\nand "another\tpos\n'
-    task = load_task(ONE, files(tmp_path, rows, rows, kind="tsv"))
-    assert task.train.texts == (['"a lone mark', 'and "another'],)
+# -- labels
+
+
+@pytest.mark.parametrize(
+    ("values", "labels", "names", "codes"),
+    [
+        ("b,a,b", (), ("a", "b"), [1, 0, 1]),
+        ("b,a,b", ("b", "a"), ("b", "a"), [0, 1, 0]),
+        ("10,9,10", (), ("9", "10"), [1, 0, 1]),
+        ("1,0,1", ("neg", "pos"), ("neg", "pos"), [1, 0, 1]),
+        ("1,2,1", ("2", "1"), ("2", "1"), [1, 0, 1]),  # the names are numbers: no positions
+        ("01,1,01", (), ("01", "1"), [0, 1, 0]),
+    ],
+    ids=["names", "own order", "numbers", "positions", "named numbers", "zeros"],
+)
+def test_labels_of_a_csv(
+    tmp_path: Path, values: str, labels: tuple[str, ...], names: tuple[str, ...], codes: list[int]
+) -> None:
+    rows = HEADER + "".join(f"t,{value}\n" for value in values.split(","))
+    task = load_task(replace(ONE, labels=labels), files(tmp_path, rows, rows))
+    assert (task.label_names, task.train.labels.tolist()) == (names, codes)
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.int64(), pa.float64(), pa.bool_()], ids=str)
+def test_numeric_label_columns(tmp_path: Path, kind: pa.DataType) -> None:
+    source = parquet(tmp_path, text=TEXTS, label=pa.array([1, 0, 1]).cast(kind))
+    assert load_task(ONE, source).train.labels.tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("definition", "names", "codes"),
+    [
+        (ONE, ("neg", "pos", "rare"), [0, 1]),  # a class without rows keeps its place
+        (replace(ONE, labels=("pos", "rare", "neg")), ("pos", "rare", "neg"), [2, 0]),
+        (replace(ONE, labels=("A", "B", "C")), ("A", "B", "C"), [0, 1]),  # renamed: positions
+    ],
+    ids=["the file's", "the task's order", "the task's words"],
+)
+def test_class_label_metadata(
+    tmp_path: Path, definition: TaskDefinition, names: tuple[str, ...], codes: list[int]
+) -> None:
+    columns = {"text": pa.array(["a", "b"]), "label": pa.array([0, 1])}
+    task = load_task(definition, parquet(tmp_path, ["neg", "pos", "rare"], **columns))
+    assert (task.label_names, task.train.labels.tolist()) == (names, codes)
+
+
+def test_regression_labels_are_float32(tmp_path: Path) -> None:
+    rows = HEADER + "a,1\nb,2.5\n"
+    task = load_task(NUMBERS, files(tmp_path, rows, rows))
+    assert task.train.labels.dtype == np.float32
+    assert (task.train.labels.tolist(), task.num_labels, task.label_names) == ([1, 2.5], 1, ())
+
+
+WRONG_PARQUET = {
+    "no text": ({"text": pa.array([1, 2, 3]), "label": TEXTS}, "holds int64, not text"),
+    "NaN class": ({"label": pa.array([0.0, np.nan, 1.0])}, "'label' is empty"),
+    "fractions": ({"label": pa.array([0.5, 1.0, 2.0])}, "fractions.*regression"),
+    "lists": ({"label": pa.array([[1], [2], [3]])}, "not classes"),
+    "no such class": (
+        {"names": ["neg", "pos"], "label": pa.array([0, 1, -1])},
+        "none of 0 to 1 in 1 of 3 rows",
+    ),
+}
+
+
+@pytest.mark.parametrize(("columns", "message"), WRONG_PARQUET.values(), ids=WRONG_PARQUET)
+def test_wrong_parquet(tmp_path: Path, columns: dict[str, Any], message: str) -> None:
+    with pytest.raises(MissingInputError, match=message):
+        load_task(ONE, parquet(tmp_path, **{"text": TEXTS} | columns))
+
+
+@pytest.mark.parametrize(
+    ("definition", "train", "dev", "message"),
+    [
+        (ONE, "a,neg\nb,pos\n", "d,1\n", "unknown class '1'"),
+        (NUMBERS, "a,1\nb,2\n", "c,1\nd,1\n", "holds 1 in every row"),
+    ],
+    ids=["class", "one number"],
+)
+def test_wrong_dev_rows(
+    tmp_path: Path, definition: TaskDefinition, train: str, dev: str, message: str
+) -> None:
+    source = files(tmp_path, HEADER + train, HEADER + dev)
+    with pytest.raises(MissingInputError, match=rf"validation\.csv: .*{message}"):
+        load_task(definition, source)
 
 
 # -- limits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -58,18 +59,6 @@ def encoded(cache_dir: Path) -> EncodedTask:
     return encode_task(tiny_tokenizer(), tiny_task(), "sha256:x", 16, cache_dir)
 
 
-def test_second_time_comes_from_the_cache(tmp_path: Path) -> None:
-    first, second = encoded(tmp_path), encoded(tmp_path)
-    assert (first.from_cache, second.from_cache) == (False, True)
-    assert list(first.dev) == list(second.dev)
-    for one, other in zip(
-        (first.train, *first.dev.values()), (second.train, *second.dev.values()), strict=True
-    ):
-        for name in ("tokens", "offsets", "token_types", "labels"):
-            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
-
-
 def test_key_changes_with_all_that_counts() -> None:
     definition = tiny_task().definition
     settings = {
@@ -123,7 +112,8 @@ def cut_short(folder: Path) -> None:
 
 
 NO_DEV = '{"splits": ["train"], "label_names": [], "bytes": {}}'
-TEARS = {
+TEARS: dict[str, Callable[[Path], object]] = {
+    "nothing": lambda folder: None,
     "file gone": lambda folder: (folder / "0.labels.npy").unlink(),
     "file cut short": cut_short,
     "meta cut short": lambda folder: (folder / "meta.json").write_text('{"spl'),
@@ -132,16 +122,24 @@ TEARS = {
 }
 
 
-@pytest.mark.parametrize("tear", TEARS.values(), ids=TEARS)
-def test_torn_folder_is_made_again(tmp_path: Path, tear) -> None:
-    first = encoded(tmp_path)
-    (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
-    tear(folder)
-    again = encoded(tmp_path)
-    assert not again.from_cache
-    np.testing.assert_array_equal(again.train.tokens, first.train.tokens)
-    assert encoded(tmp_path).from_cache
-    assert [path for path in tmp_path.iterdir() if path.is_dir()] == [folder]
+@pytest.mark.parametrize("torn", TEARS)
+def test_a_folder_is_read_again_or_where_it_is_torn_made_again(tmp_path: Path, torn: str) -> None:
+    expected, cache = encoded(tmp_path / "another"), tmp_path / "cache"
+    first = encoded(cache)
+    (folder,) = (path for path in cache.iterdir() if path.is_dir())
+    TEARS[torn](folder)
+    again, last = encoded(cache), encoded(cache)
+    found = [task.from_cache for task in (first, again, last)]
+    assert found == [False, torn == "nothing", True]
+    for task in (again, last):
+        assert list(task.dev) == list(expected.dev)
+        for ours, theirs in zip(
+            (task.train, *task.dev.values()), (expected.train, *expected.dev.values()), strict=True
+        ):
+            for name in ("tokens", "offsets", "token_types", "labels"):
+                np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
+    assert [path for path in cache.iterdir() if path.is_dir()] == [folder]
+    assert not [path for path in cache.iterdir() if path.name.startswith(".")]
 
 
 def test_cache_that_cannot_be_written(tmp_path: Path) -> None:

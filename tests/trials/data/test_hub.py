@@ -1,14 +1,14 @@
 """Rows of the Hugging Face hub: from its cache at the commit asked for, or a clear refusal."""
 
-import dataclasses
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from lp_sweep.storage.errors import MissingInputError
-from lp_sweep.trials.data.datasource import load_task
+from lp_sweep.trials.data.datasource import LoadedTask, load_task
 from lp_sweep.trials.data.tasks import GLUE_REVISION, TASKS, glue_source
 
 
@@ -20,7 +20,8 @@ class Hub(NamedTuple):
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
     """An empty cache of the `datasets` library, and what it asks a hub that doesn't answer."""
-    from datasets import config, load
+    from datasets import config
+    from datasets import load as loading
 
     asked: list[object] = []
 
@@ -31,7 +32,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
 
     monkeypatch.setattr(config, "HF_DATASETS_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(config, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(load, "_raise_if_offline_mode_is_enabled", no_network)
+    monkeypatch.setattr(loading, "_raise_if_offline_mode_is_enabled", no_network)
     return Hub(cache=tmp_path / "hub", asked=asked)
 
 
@@ -63,17 +64,23 @@ def put_in_cache(cache: Path, revision: str, labels: list[int], config: str = "r
     return folder
 
 
+def load(name: str = "rte", *, offline: bool = True, **changes: str | None) -> LoadedTask:
+    """From the pinned commit, but for what is told."""
+    source = replace(glue_source(name, None), **changes)
+    return load_task(TASKS[name].definition, source, offline=offline)
+
+
 @pytest.mark.parametrize("offline", [True, False])
 def test_rows_of_the_wanted_commit_come_from_the_cache(hub: Hub, offline: bool) -> None:
     """`datasets` by itself would take the latest commit there."""
     os.utime(put_in_cache(hub.cache, GLUE_REVISION, [1, 0, 1]), (1, 1))
     put_in_cache(hub.cache, "a" * 40, [0, 0, 0])
-    definition, source = TASKS["rte"].definition, glue_source("rte", None)
-    task = load_task(definition, source, offline=offline)
+    task = load(offline=offline)
     assert task.train.texts == (["0", "1", "2"], ["train"] * 3)
     assert task.dev["validation"].texts[1] == ["validation"] * 3
     assert task.train.labels.tolist() == [1, 0, 1]
-    first = load_task(definition, source, offline=offline, most=2)
+    source = glue_source("rte", None)
+    first = load_task(TASKS["rte"].definition, source, offline=offline, most=2)
     assert (first.train.texts[0], first.looked_at) == (["0", "1"], 2)
     assert len(first.dev["validation"]) == 3
     assert not hub.asked
@@ -82,7 +89,7 @@ def test_rows_of_the_wanted_commit_come_from_the_cache(hub: Hub, offline: bool) 
 def test_another_cached_revision_is_refused(hub: Hub) -> None:
     put_in_cache(hub.cache, "a" * 40, [1, 0])
     with pytest.raises(MissingInputError, match=f"has revision {'a' * 40}"):
-        load_task(TASKS["rte"].definition, glue_source("rte", None), offline=True)
+        load()
 
 
 def test_fewer_rows_than_were_once_written(hub: Hub) -> None:
@@ -91,12 +98,7 @@ def test_fewer_rows_than_were_once_written(hub: Hub) -> None:
     shorter = put_in_cache(hub.cache, "a" * 40, [1, 0])
     (shorter / "glue-train.arrow").replace(folder / "glue-train.arrow")
     with pytest.raises(MissingInputError, match=r"2 of 3 rows of split 'train'.*prefetch"):
-        load_task(TASKS["rte"].definition, glue_source("rte", None), offline=True)
-
-
-def default_config() -> list[int]:
-    source = dataclasses.replace(glue_source("rte", None), config=None)
-    return load_task(TASKS["rte"].definition, source, offline=True).train.labels.tolist()
+        load()
 
 
 CARDS = {
@@ -119,21 +121,20 @@ def test_the_default_configuration_is_the_cards(
     (snapshot / "README.md").write_text(f"---\n{card}---\n# GLUE\n")
     put_in_cache(hub.cache, GLUE_REVISION, [0, 0, 0], config="cola")
     put_in_cache(hub.cache, GLUE_REVISION, [1, 0, 1], config=config)
-    assert default_config() == [1, 0, 1]
+    assert load(config=None).train.labels.tolist() == [1, 0, 1]
 
 
 def test_a_configuration_is_not_guessed(hub: Hub) -> None:
     put_in_cache(hub.cache, GLUE_REVISION, [0, 0, 0], config="cola")
     with pytest.raises(MissingInputError, match="Name it in the task: config: cola"):
-        default_config()
+        load(config=None)
 
 
 @pytest.mark.parametrize("revision", [None, "main", "abc123"])
 def test_rows_of_a_branch_are_not_read(hub: Hub, revision: str | None) -> None:
     put_in_cache(hub.cache, GLUE_REVISION, [1, 0])
-    source = dataclasses.replace(glue_source("rte", None), revision=revision)
     with pytest.raises(MissingInputError, match=r"a branch.*lp-sweep prefetch"):
-        load_task(TASKS["rte"].definition, source)
+        load(offline=False, revision=revision)
     assert not hub.asked
 
 
@@ -143,7 +144,7 @@ def test_looking_in_the_cache_leaves_datasets_as_it_was(hub: Hub) -> None:
 
     before = config.HF_HUB_OFFLINE, logging.get_verbosity()
     with pytest.raises(MissingInputError, match=r"can't load rte, split 'train', offline.*local"):
-        load_task(TASKS["rte"].definition, glue_source("rte", None), offline=True)
+        load()
     assert (config.HF_HUB_OFFLINE, logging.get_verbosity()) == before
     assert not hub.asked
 
@@ -152,5 +153,5 @@ def test_looking_in_the_cache_leaves_datasets_as_it_was(hub: Hub) -> None:
 def test_hub_is_asked_for_what_is_not_cached(hub: Hub, name: str) -> None:
     put_in_cache(hub.cache, "a" * 40, [1, 0])  # another revision of rte, nothing of wnli
     with pytest.raises(MissingInputError, match="hub"):
-        load_task(TASKS[name].definition, glue_source(name, None))
+        load(name, offline=False)
     assert hub.asked

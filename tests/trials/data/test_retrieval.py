@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import torch
-from transformers import AutoModel, AutoTokenizer
 
 from lp_sweep.orchestrator.inputs.checks import check_small_files
 from lp_sweep.orchestrator.inputs.resolve import Needed, resolve
@@ -17,18 +16,39 @@ from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import MissingInputError, SpecError
+from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.data.datasource import doubtful_rows, load_task, overlap
 from lp_sweep.trials.data.retrieval import read_collection
-from lp_sweep.trials.data.tasks import UserTask, user_task
-from lp_sweep.trials.worker.run import execute
-from tests.support.kindworlds import WRITERS, Table, collection, search_world, write
+from lp_sweep.trials.data.tasks import TaskSource, user_definition
+from lp_sweep.trials.kinds.rankmetrics import ndcg
+from tests.support.kindworlds import (
+    WRITERS,
+    Table,
+    collection,
+    search_world,
+    vectors_by_hand,
+    write,
+)
+from tests.support.plain_jobs import done
 from tests.support.toyworld import jobs
 
 
-def task(folder: Path, tables: dict[str, Table] | None = None, **changes: Any) -> UserTask:
-    files = write(folder, tables or collection())
-    return user_task(name="find", kind="retrieval", **{"text": []} | files | changes)
+class Search(NamedTuple):
+    definition: TaskDefinition
+    source: TaskSource
+
+
+def task(
+    folder: Path,
+    tables: dict[str, Table] | None = None,
+    text: Sequence[str] = (),
+    skip_unjudged: bool = False,
+    **files: str,
+) -> Search:
+    found = write(folder, tables or collection()) | files
+    source = TaskSource(files=found, skip_unjudged=skip_unjudged)
+    return Search(user_definition("find", kind="retrieval", text=text), source)
 
 
 # -- the files
@@ -146,7 +166,7 @@ def test_it_learns_from_the_corpus_and_never_from_queries(tmp_path: Path) -> Non
     WRITERS["jsonl"](
         tmp_path / "own.jsonl", {"a": ["x", "y"], "b": ["z", loaded.dev["queries"].texts[0][0]]}
     )
-    own = task(tmp_path, text=["a", "b"], train=tmp_path / "own.jsonl")
+    own = task(tmp_path, text=["a", "b"], train=str(tmp_path / "own.jsonl"))
     loaded = load_task(*own)
     assert loaded.train.texts[0] == ["x", "y"]
     assert overlap(loaded)[:3] == (1, 0, 9)
@@ -167,35 +187,23 @@ def test_a_first_look_at_a_large_corpus(tmp_path: Path) -> None:
 
 def ranked_by_hand(folder: Path, tables: dict[str, Table]) -> list[float]:
     """nDCG@10 of each query, one text and one document at a time."""
-    model = AutoModel.from_pretrained(folder / "model").eval()
-    tokenizer = AutoTokenizer.from_pretrained(folder / "model")
-
-    def vector(text: str) -> np.ndarray:
-        with torch.no_grad():
-            state = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(0)
-        return state.numpy() / np.linalg.norm(state.numpy())
-
-    def gain(values: list[float]) -> float:
-        return sum(value / np.log2(2 + rank) for rank, value in enumerate(values[:10]))
-
-    rows = zip(*tables["corpus"].values(), strict=True)
-    documents = {name: vector(f"{title} {text}") for name, title, text in rows}
+    names, titles, texts = tables["corpus"].values()
+    documents = [f"{title} {text}" for title, text in zip(titles, texts, strict=True)]
+    queries = vectors_by_hand(folder / "model", tables["queries"]["text"])
+    similar = queries @ vectors_by_hand(folder / "model", documents).T
     judged: dict[str, dict[str, float]] = {}
     for query, document, value in zip(*tables["qrels"].values(), strict=True):
         judged.setdefault(query, {})[document] = value
     found = []
-    for name, text in zip(*tables["queries"].values(), strict=True):
-        own = vector(text)
-        best = sorted(documents, key=lambda other: -float(own @ documents[other]))
-        ideal = sorted(judged[name].values(), reverse=True)
-        found.append(gain([judged[name].get(each, 0) for each in best]) / gain(ideal))
+    for name, row in zip(tables["queries"]["_id"], similar, strict=True):
+        ranked = [judged[name].get(names[best], 0) for best in row.argsort(descending=True)]
+        found.append(float(ndcg(np.array(ranked), np.array([*judged[name].values()]), 10)))
     return found
 
 
 def test_a_trial_finds_what_search_by_hand_finds(tmp_path: Path, store: Store) -> None:
     file = search_world(tmp_path / "world")
-    for job in sorted(jobs(file), key=lambda job: job["kind"]):
-        assert execute(job, store.location)["status"] == "done"
+    done(store, *sorted(jobs(file), key=lambda job: job["kind"]))
     rows = store.read_all("trials").rows.to_pylist()
     full, alone, taught = sorted(rows, key=lambda row: (row["k"], row["procedure"] == "direct"))
     assert (full["metric"], full["majority"]) == ("ndcg@10", None)

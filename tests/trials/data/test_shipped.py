@@ -23,7 +23,7 @@ from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.worker.job import Job, Place, placed
 from lp_sweep.trials.worker.resident import resident
-from lp_sweep.trials.worker.run import execute
+from tests.support.plain_jobs import assert_fails, done
 from tests.support.toyworld import jobs, save_world, sweep_content
 
 SMALL = ("k=1", "recipe.epochs=1", "recipe.limit_train=8", "recipe.limit_dev=4")
@@ -56,13 +56,12 @@ def machines(tmp_path: Path) -> Machines:
 
 def test_a_node_without_the_files_makes_the_same_record(machines: Machines) -> None:
     job, alone = machines.job(), Store(machines.folder / "alone", create=True)
-    assert execute(job, alone.location)["status"] == "done"
+    theirs = done(alone, job)
     shutil.rmtree(machines.folder / "node")
     assert ship_inputs(machines.plan(), machines.store) == 2  # a model and a data set
     assert ship_inputs(machines.plan(), machines.store) == 0
     machines.lose_the_files()
-    assert execute(job, machines.store.location)["status"] == "done"
-    ours, theirs = (s.read("trials", job["id"])[0] for s in (machines.store, alone))
+    ours = done(machines.store, job)
     assert ours["train_losses"] == theirs["train_losses"]
     assert ours["epoch_metrics"] == theirs["epoch_metrics"]
 
@@ -89,9 +88,7 @@ def test_texts_without_labels_reach_the_nodes_that_need_them(machines: Machines)
 def test_what_was_not_sent_is_named(machines: Machines) -> None:
     job = machines.job()
     machines.lose_the_files()
-    told = execute(job, machines.store.location)
-    assert (told["status"], told["error_type"]) == ("failed", "missing_input")
-    assert job["model"]["path"] in told["message"]
+    assert_fails(machines.store, job, "missing_input", job["model"]["path"])
 
 
 def test_a_half_sent_model_is_not_there(machines: Machines) -> None:

@@ -1,18 +1,18 @@
 """Definitions of tasks: GLUE's nine, users' own, and where their rows are."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lp_sweep.storage.errors import MissingInputError, SpecError
+from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.data.tasks import (
     TASKS,
-    TaskSource,
     canonical_name,
+    file_format,
     glue_source,
-    user_task,
+    user_definition,
 )
 from lp_sweep.trials.kinds import KINDS, Kind
 from lp_sweep.trials.train.metrics import METRICS
@@ -59,25 +59,11 @@ def test_glue_folder_that_lacks_the_task_is_an_error_not_the_hub(tmp_path: Path)
     assert glue_source("mnli", tmp_path).dataset is None
 
 
-def test_user_files_start_at_the_sweep_files_folder(tmp_path: Path) -> None:
-    elsewhere = tmp_path / "elsewhere" / "dev.jsonl"
-    definition, source = user_task(
-        name="mine", text=["a", "b"], label="y", train="train.csv", dev=elsewhere, base_dir=tmp_path
-    )
-    assert TaskSource(**asdict(source)) == source
-    assert source.files == {"train": str(tmp_path / "train.csv"), "validation": str(elsewhere)}
-    assert (definition.text_columns, definition.label_column) == (("a", "b"), "y")
-    assert (definition.kind, definition.metric) == ("classification", "accuracy")
-
-
-HUB = {"dataset": "x/y", "revision": "0123456789abcdef0123456789abcdef01234567"}
-
-
-def test_user_hub_task() -> None:
-    task = user_task(name="mine", text="t", kind="regression", config="en", dev_split="test", **HUB)
-    assert TaskSource(**asdict(task.source)) == task.source
-    assert task.source.splits == {"train": "train", "validation": "test"}
-    assert (task.definition.metric, task.definition.extra_metrics) == ("pearson", ())
+def test_a_task_has_what_its_kind_says() -> None:
+    task = user_definition("mine", text=["a", "b"], label="y", labels=None, loss="bce")
+    assert task == TaskDefinition(text_columns=("a", "b"), label_column="y")
+    numbers = user_definition("mine", text="t", kind="regression")
+    assert (numbers.metric, numbers.extra_metrics) == ("pearson", ())
 
 
 @pytest.mark.parametrize(
@@ -90,7 +76,6 @@ def test_user_hub_task() -> None:
         ({"labels": ["a", "b"], "kind": "regression"}, "regression has numbers"),
         ({"labels": ["a", "a"]}, "all different"),
         ({"labels": ["a"]}, "two or more"),
-        (HUB, "both files and a hub data set"),
         ({"label": ["joy", "fear"]}, "kind: multi_label"),
         ({"tune_thresholds": True}, "kind: multi_label"),
         ({"kind": "multi_label", "label": ["joy"]}, "two or more"),
@@ -109,11 +94,10 @@ def test_user_hub_task() -> None:
     ],
 )
 def test_wrong_user_tasks(options: dict[str, Any], message: str) -> None:
-    given = {"name": "mine", "text": "t", "train": "a.csv", "dev": "b.csv"}
     with pytest.raises(SpecError, match=message):
-        user_task(**given | options)
+        user_definition(**{"name": "mine", "text": "t"} | options)
 
 
 def test_unknown_suffix() -> None:
     with pytest.raises(MissingInputError, match=r"'\.xlsx'.*\.parquet, \.csv"):
-        user_task(name="mine", text="t", train="a.xlsx", dev="b.csv")
+        file_format("a.xlsx")

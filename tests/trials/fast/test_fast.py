@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
 from lp_sweep.storage.specs import Recipe
-from lp_sweep.trials.data.batches import BatchSizes, EncodedTask, Padding, group_ends
+from lp_sweep.trials.data.batches import BatchSizes, group_ends
 from lp_sweep.trials.fast.attention import dropped_out, quick_dropout
 from lp_sweep.trials.fast.forward import compute_used, forward, may_be_cut
 from lp_sweep.trials.model.feedforward import remove_feed_forwards
 from lp_sweep.trials.train.finetune import Saver, finetune
 from lp_sweep.trials.train.procedures import Phase
-from lp_sweep.trials.train.steps import evaluate
 from tests.support.everyday import few
 from tests.support.families import NAMES, daily
 from tests.support.fastnets import (
@@ -31,13 +30,15 @@ from tests.support.fastnets import (
     assert_same_logits,
     assert_within_1e5,
     both,
+    encoded,
     network,
     of_two_texts,
+    padding_of,
     set_overhead,
     setting,
     spelling_the_padding,
     split_of,
-    without_dropout,
+    with_dropout,
 )
 from tests.support.plain_jobs import run_trial
 from tests.support.toyworld import jobs, save_world
@@ -73,12 +74,10 @@ def test_logits_and_gradients(
 @pytest.mark.parametrize("name", few(NAMES, 1))
 def test_with_dropout_it_learns_at_the_same_rate(name: str, tmp_path: Path) -> None:
     """Other masks of the same share: the mean over many is the same."""
-    model, split = network(name, tmp_path).train(), split_of([3, 9, 5])
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.1
+    model = with_dropout(network(name, tmp_path), 0.1).train()
+    split = split_of([3, 9, 5])
     torch.manual_seed(0)
-    padding = Padding(PAD, 0, model.config.model_type == "xlnet")
+    padding = padding_of(name)
 
     def draws(compute: Any) -> torch.Tensor:
         rows = np.arange(3)
@@ -103,21 +102,15 @@ def test_forty_steps_without_dropout(
     """Words that no row has keep their weights; all else moves as in the reference."""
     set_overhead(monkeypatch, 1)
     draw = np.random.default_rng(3)
-    data = EncodedTask(
-        train=split_of([int(n) for n in draw.integers(2, 12, 32)]),
-        dev={"validation": split_of([3, 8, 5], seed=4)},
-        label_names=("a", "b"),
-        num_labels=2,
-        from_cache=False,
-    )
+    data = encoded(split_of([int(n) for n in draw.integers(2, 12, 32)]))
     found = {}
     for compute in ("fast", "reference"):
-        model = without_dropout(network(name, tmp_path / compute))
+        model = network(name, tmp_path / compute)
         before = model.get_input_embeddings().weight.detach().clone()
-        how = replace(
-            setting(compute),
+        how = setting(
+            compute,
             recipe=replace(RECIPE, compute=compute),
-            padding=Padding(PAD, 0, name == "xlnet"),
+            padding=padding_of(name),
             batches=BatchSizes.halved(RECIPE.batch_size, 0),
             course=(Phase((1, 2, 3), RECIPE.epochs),),
         )
@@ -163,16 +156,6 @@ def test_another_family_goes_in_groups_of_like_length(name: str, tmp_path: Path)
     assert compute_used(model, "fast", CPU) == "grouped"
     assert compute_used(model, "fast", torch.device("cuda")) == "padded"
     assert not may_be_cut(model, RECIPE)
-
-
-@pytest.mark.parametrize("compute", ["fast", "reference"])
-def test_an_answer_is_in_the_splits_order(compute: Any, tmp_path: Path) -> None:
-    model, split = network("bert", tmp_path), split_of([3, 9, 1, 5, 9])
-    how: dict[str, Any] = {"precision": "fp32", "compute": compute}
-    together = evaluate(model, split, Padding(PAD, 0, False), **how)
-    for row in range(len(split)):
-        alone = evaluate(model, split.take([row]), Padding(PAD, 0, False), **how)
-        np.testing.assert_allclose(together[row], alone[0], atol=1e-5)
 
 
 @given(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,18 @@ import torch
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.fast.forward import forward
 from lp_sweep.trials.measures.pairs import Rule
-from lp_sweep.trials.train import finetune as finetuning
 from lp_sweep.trials.train import steps as passes
 from lp_sweep.trials.train.graphs import GraphPass
-from lp_sweep.trials.train.steps import EagerPass, make_optimizer, train_step
-from lp_sweep.trials.worker import checkpoint
-from lp_sweep.trials.worker.run import execute
-from tests.support.fastnets import network, setting, split_of, without_dropout
-from tests.support.plain_jobs import run_speed, run_trial
+from lp_sweep.trials.train.steps import train_step
+from tests.support.cutoff import assert_same, cut_off
+from tests.support.fastnets import (
+    assert_graphs_learn_alike,
+    network,
+    setting,
+    split_of,
+    with_dropout,
+)
+from tests.support.plain_jobs import done, run_speed, run_trial
 from tests.support.toyworld import jobs, save_world
 
 pytestmark = [
@@ -47,66 +53,33 @@ def test_auto_precision_is_bf16_where_the_gpu_has_it(tmp_path: Path) -> None:
 
 
 def test_out_of_memory_on_cuda_halves_the_micro_batch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(model: Any, split: Any, rows: Any, *rest: Any, **how: Any) -> Any:
-        if len(rows) > 8:
+        if model.training and len(rows) > 8:
             torch.empty(2**50, device="cuda")  # a real refusal of the allocator
         return forward(model, split, rows, *rest, **how)
 
     monkeypatch.setattr(passes, "forward", full)
-    store = Store(tmp_path / "store", create=True)
-    job = {**jobs(save_world(tmp_path), "k=2", "recipe.epochs=1")[0], "device": "cuda"}
-    assert execute(job, store.location)["status"] == "done"
-    record = store.read("trials", job["id"])[0]
+    (job,) = jobs(save_world(tmp_path), "k=2", "recipe.epochs=1")
+    record = done(store, {**job, "device": "cuda"})
     assert (record["micro_batch"], record["out_of_memory_retries"]) == (8, 1)
     assert dict(record["versions"])["nvidia_driver"]
 
 
 def test_a_checkpoint_on_cuda_goes_on_with_the_same_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = {**jobs(save_world(tmp_path), "k=2")[0], "device": "cuda", "checkpoint_every": 3600.0}
+    job = {**jobs(save_world(tmp_path), "k=2")[0], "device": "cuda"}
     undisturbed = run_trial(job)
-    store, real, last = Store(tmp_path / "store", create=True), finetuning.train_step, [0]
-
-    def train_step(*args: Any) -> Any:
-        last[0] = args[4]
-        if last[0] == 21:
-            raise KeyboardInterrupt
-        return real(*args)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(finetuning, "train_step", train_step)
-        patch.setattr(checkpoint.Checkpoints, "due", lambda self: last[0] == 20)
-        with pytest.raises(KeyboardInterrupt):
-            execute(job, store.location)
-    execute(job, store.location)
-    record = store.read("trials", job["id"])[0]
-    assert record["resumed_from_step"] == 21
-    assert record["train_losses"] == undisturbed["record"]["train_losses"]
-    assert store.read("predictions", job["id"]) == undisturbed["predictions"]
+    cut_off(job, store, monkeypatch, 21)
+    done(store, {**job, "checkpoint_every": 3600.0})
+    assert assert_same(store, job, undisturbed)["resumed_from_step"] == 21
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "electra"])
 def test_a_graph_learns_as_the_reference_does(name: str, tmp_path: Path) -> None:
-    """Forty steps, with rows of many lengths, and batches that are not full."""
-    draw, gpu = np.random.default_rng(3), torch.device("cuda")
-    split = split_of([int(n) for n in draw.integers(1, 20, 32)])
-    batches = [draw.permutation(32)[: 3 if step % 7 == 6 else 4] for step in range(40)]
-    losses, weights = [], []
-    for kind, compute in ((GraphPass, "graphs"), (EagerPass, "reference")):
-        model = without_dropout(network(name, tmp_path / compute)).train().to(gpu)
-        learn = kind(model, setting(compute, device=gpu))
-        optimizer = make_optimizer(model, learn.setting.recipe, capturable=kind is GraphPass)
-        losses.append(
-            [float(train_step(learn, optimizer, split, b, i)) for i, b in enumerate(batches)]
-        )
-        weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
-        if isinstance(learn, GraphPass):
-            assert {2, 3} <= set(learn._held), "no graph was recorded"
-    torch.testing.assert_close(losses[0], losses[1], atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(weights[0], weights[1], atol=1e-3, rtol=0)
+    assert_graphs_learn_alike(name, tmp_path, torch.device("cuda"))
 
 
 def test_a_trial_by_graphs_says_so_and_its_seed_fixes_the_result(tmp_path: Path) -> None:
@@ -119,12 +92,36 @@ def test_a_trial_by_graphs_says_so_and_its_seed_fixes_the_result(tmp_path: Path)
     assert first["record"]["last"] > first["record"]["majority"]
 
 
+def test_a_step_that_waits_is_noted_and_cannot_be_recorded() -> None:
+    """In a process of its own, which can't use the device afterwards."""
+    program = """
+import torch
+from lp_sweep.storage.errors import GraphRecordingError
+from lp_sweep.trials.train.graphs import CudaRecorder
+
+def run():
+    torch.ones(1, device="cuda").item()
+    return torch.zeros((), device="cuda")
+
+recorder, current = CudaRecorder(torch.device("cuda")), torch.cuda.current_stream()
+recorder.warm_up(run)
+assert len(recorder.waits) == 1, recorder.waits
+try:
+    recorder.record(run)
+except GraphRecordingError as error:
+    print(error)
+assert torch.cuda.current_stream() == current
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "could not be recorded: CUDA error" in done.stdout
+
+
 def test_dropout_of_a_graph_is_drawn_anew_for_each_step(tmp_path: Path) -> None:
     gpu = torch.device("cuda")
-    model = network("bert", tmp_path).train().to(gpu)
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.3
+    model = with_dropout(network("bert", tmp_path), 0.3).train().to(gpu)
     learn, still = (
         GraphPass(model, setting("graphs", device=gpu)),
         torch.optim.SGD(model.parameters(), lr=0.0),

@@ -3,6 +3,11 @@ it is in test_gpu.py; here its operations run one by one, also out of a stand-in
 
 from __future__ import annotations
 
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,27 +18,37 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lp_sweep.trials.data.batches import EncodedTask
+from lp_sweep.storage.errors import GraphRecordingError
+from lp_sweep.storage.specs import Distillation, TaskDefinition
+from lp_sweep.storage.store import Store
+from lp_sweep.trials.device import noted_waits
 from lp_sweep.trials.fast.forward import compute_used
 from lp_sweep.trials.fast.networks import PASSES
 from lp_sweep.trials.fast.tokens import Bins, packed_tokens
+from lp_sweep.trials.kinds.embedding import COSENT, IMITATE_SIMILARITIES, IN_BATCH
 from lp_sweep.trials.model.familytable import FAMILIES as FAMILY_TABLE
+from lp_sweep.trials.train import finetune as finetuning
+from lp_sweep.trials.train.distill import Teaching
 from lp_sweep.trials.train.finetune import Saver, finetune
-from lp_sweep.trials.train.graphs import GraphPass, Recorded, Run
+from lp_sweep.trials.train.graphs import CudaRecorder, GraphPass, Recorded, Run, refuse_recording
 from lp_sweep.trials.train.steps import EagerPass, make_optimizer, set_rate, train_step
+from lp_sweep.trials.worker.run import execute
 from tests.support.everyday import few
 from tests.support.families import daily
 from tests.support.fastnets import (
+    KEY_BIASES,
+    assert_graphs_learn_alike,
     assert_same_gradients,
     assert_within_1e5,
+    encoded,
     network,
     of_two_texts,
     one_pass,
     setting,
     spelling_the_padding,
     split_of,
-    without_dropout,
 )
+from tests.support.toyworld import jobs, save_world
 
 HELD = [n for n, f in FAMILY_TABLE.items() if f.unpadded and PASSES[f.unpadded].on_device]
 
@@ -43,7 +58,7 @@ HELD = [n for n, f in FAMILY_TABLE.items() if f.unpadded and PASSES[f.unpadded].
     [case for case in daily("bert", "roberta", "electra", "distilbert") if case.id in HELD],
 )
 def test_a_pass_is_that_of_the_reference(name: str, tmp_path: Path) -> None:
-    model = without_dropout(network(name, tmp_path)).train()
+    model = network(name, tmp_path).train()
     ragged = split_of([3, 9, 1, 5])
     for split in (
         ragged,
@@ -61,15 +76,14 @@ def test_a_pass_is_that_of_the_reference(name: str, tmp_path: Path) -> None:
 
 
 RECIPE = setting("graphs").recipe
-KEY_BIAS = "key.bias"  # its true gradient is 0, and AdamW makes full steps of the rounding
 
 
 class Stand:
     """In place of CUDA graphs: a launch does what was recorded again, reading where it read."""
 
-    def __init__(self, refuse: str = "") -> None:
+    def __init__(self, waits: str = "") -> None:
         self.did: list[str] = []
-        self.refuse = refuse
+        self.waits = [waits] * bool(waits)
 
     def warm_up(self, run: Run) -> torch.Tensor:
         self.did.append("warm-up")
@@ -77,8 +91,6 @@ class Stand:
 
     def record(self, run: Run) -> Recorded:
         self.did.append("record")
-        if self.refuse:
-            raise RuntimeError(self.refuse)
         loss = torch.zeros(())
 
         def launch() -> None:
@@ -90,9 +102,10 @@ class Stand:
 
 @pytest.mark.parametrize(
     ("micro_batch", "recorder"),
-    few([(4, Stand()), (3, Stand()), (4, None), (4, Stand("no graph"))], 1),
-    ids=lambda value: f"{getattr(value, 'refuse', value) or 'held'}",
+    few([(4, Stand()), (3, Stand()), (4, None), (4, Stand("steps.py:1"))], 1),
+    ids=lambda value: f"{getattr(value, 'waits', value) or 'held'}",
 )
+@pytest.mark.filterwarnings("ignore:compute. graphs goes on")
 def test_forty_steps(micro_batch: int, recorder: Stand | None, tmp_path: Path) -> None:
     """The input of an earlier step leaves nothing behind: batches of other lengths, and one
     that is not full, come by turns. The rate falls from step to step."""
@@ -101,7 +114,7 @@ def test_forty_steps(micro_batch: int, recorder: Stand | None, tmp_path: Path) -
     batches = [draw.permutation(32)[: 2 if step % 7 == 6 else 4] for step in range(40)]
     found = []
     for compute in ("graphs", "reference"):
-        model = without_dropout(network("bert", tmp_path / compute)).train()
+        model = network("bert", tmp_path / compute).train()
         how = setting(compute, micro_batch)
         held = compute == "graphs"
         learn = GraphPass(model, how, recorder) if held else EagerPass(model, how)
@@ -113,10 +126,41 @@ def test_forty_steps(micro_batch: int, recorder: Stand | None, tmp_path: Path) -
         for step, rows in enumerate(batches):
             set_rate(optimizer, how.recipe, step, len(batches))
             losses.append(float(train_step(learn, optimizer, split, rows, step)))
-        weights = [p.detach().flatten() for n, p in model.named_parameters() if KEY_BIAS not in n]
-        found.append((np.array(losses), torch.cat(weights).numpy()))
+        own = [p.detach() for n, p in model.named_parameters() if not n.endswith(KEY_BIASES)]
+        found.append((np.array(losses), torch.cat([p.flatten() for p in own]).numpy()))
     for one, other in zip(*found, strict=True):
         assert_within_1e5(one, other)
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "electra"])
+def test_a_graph_learns_as_the_reference_does(name: str, tmp_path: Path) -> None:
+    stand = Stand()
+    assert_graphs_learn_alike(name, tmp_path, recorder=stand)
+    assert stand.did.count("launch") > 10
+
+
+# pairs whose texts share a batch: a batch has twice as many rows as examples
+_PAIRS = TaskDefinition(text_columns=("a", "b"), kind="embedding", pooling="mean")
+
+
+@pytest.mark.parametrize("loss", [COSENT, IN_BATCH, IMITATE_SIMILARITIES])
+def test_a_loss_over_pairs_is_recorded(loss: str, tmp_path: Path) -> None:
+    labels = np.array([0, 0, 1, 1, 3, 3, 2, 2], np.float32)
+    split = replace(split_of([3, 9, 1, 5, 7, 2, 8, 4]), labels=labels)
+    losses = []
+    for compute in ("graphs", "reference"):
+        model, stand = network("bert", tmp_path / compute).train(), Stand()
+        teaching = None
+        if loss == IMITATE_SIMILARITIES:
+            taught = np.random.default_rng(0).normal(size=(8, model.config.hidden_size))
+            teaching = Teaching(settings=Distillation(alpha=1.0), logits=np.float32(taught))
+        how = setting(compute, definition=_PAIRS, loss=loss, teaching=teaching)
+        learn = GraphPass(model, how, stand) if compute == "graphs" else EagerPass(model, how)
+        optimizer, rows = make_optimizer(model, how.recipe), np.arange(4 * how.rows_together)
+        losses.append([float(train_step(learn, optimizer, split, rows, step)) for step in range(3)])
+        if compute == "graphs":
+            assert stand.did == ["warm-up", "record", "launch", "launch"]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
 def test_a_step_is_recorded_when_its_number_of_bins_comes_again(tmp_path: Path) -> None:
@@ -131,19 +175,138 @@ def test_a_step_is_recorded_when_its_number_of_bins_comes_again(tmp_path: Path) 
         stand.did.clear()
     first, again, later = ["warm-up"], ["record", "launch"], ["launch"]
     assert took == [first, first, again, later, again, []]
+    assert learn.recordings.keys() == {1, 2}
 
 
 @pytest.mark.filterwarnings("error")
-def test_without_a_recording_it_goes_on_and_says_so(tmp_path: Path) -> None:
-    model, stand = network("bert", tmp_path).train(), Stand("CUDA error: not permitted")
+def test_a_step_that_waits_is_never_recorded(tmp_path: Path) -> None:
+    model, stand = network("bert", tmp_path).train(), Stand("steps.py:7")
     learn, optimizer = GraphPass(model, setting("graphs"), stand), make_optimizer(model, RECIPE)
     split, rows = split_of([3, 9, 5, 7]), np.arange(4)
-    train_step(learn, optimizer, split, rows, 0)
-    with pytest.warns(UserWarning, match=r"graphs.*not permitted"):
-        train_step(learn, optimizer, split, rows, 1)
-    train_step(learn, optimizer, split, rows, 2)  # no second warning
-    assert stand.did == ["warm-up", "record"]
-    assert all(parameter.grad is None for parameter in model.parameters())
+    assert learn.compute == "graphs"
+    with pytest.warns(UserWarning, match=r"graphs.*steps.py:7"):
+        train_step(learn, optimizer, split, rows, 0)
+    for step in (1, 2):  # no second warning
+        train_step(learn, optimizer, split, rows, step)
+    assert stand.did == ["warm-up"]
+    assert learn.compute == "packed"
+
+
+def test_where_the_host_waits_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    modes: list[Any] = []
+
+    def switched(mode: Any) -> None:
+        modes.append(mode)
+        if mode == "warn":
+            warnings.warn("Synchronization debug mode is a prototype feature", stacklevel=1)
+
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", switched)
+    with warnings.catch_warnings(record=True) as said, noted_waits() as waits:
+        warnings.warn("called a synchronizing CUDA operation (Triggered ...)", stacklevel=1)
+        warnings.warn("something else", stacklevel=1)
+    assert [str(item.message) for item in said] == ["something else"]
+    assert len(waits) == 1
+    assert re.fullmatch(r".*test_graphs\.py:\d+", waits[0])
+    assert modes == ["warn", 0]
+
+
+class Cuda:
+    """In place of `torch.cuda`: a recording that fails leaves its own stream current."""
+
+    def __init__(self, at_end: Exception | None) -> None:
+        self.at_end, self.current = at_end, "of the training"
+        self.Stream = self.CUDAGraph = self.graph_pool_handle = lambda *given: None
+
+    def current_stream(self, device: torch.device) -> str:
+        return self.current
+
+    def set_stream(self, stream: str) -> None:
+        self.current = stream
+
+    @contextmanager
+    def graph(self, graph: Any, **how: Any) -> Iterator[None]:
+        self.current = "of the recording"
+        try:
+            yield
+        finally:
+            if self.at_end is not None:
+                raise self.at_end
+        self.current = "of the training"
+
+
+def accelerator_error(text: str, code: int) -> torch.AcceleratorError:
+    error = torch.AcceleratorError(text)
+    error.error_code = code  # type: ignore[attr-defined]
+    return error
+
+
+WAITED = accelerator_error("CUDA error: operation not permitted when stream is capturing", 900)
+ENDED = accelerator_error("CUDA error: operation failed due to a previous error", 901)
+
+
+@pytest.mark.parametrize(
+    ("error", "at_end", "said"),
+    [
+        pytest.param(WAITED, ENDED, "not permitted", id="in the step"),
+        pytest.param(accelerator_error("an operation", 906), None, "an operation", id="its code"),
+        pytest.param(RuntimeError("not during capture"), None, "not during", id="PyTorch's own"),
+        pytest.param(torch.OutOfMemoryError("16 GiB"), None, "", id="memory"),
+        pytest.param(accelerator_error("illegal access", 700), None, "", id="a broken device"),
+    ],
+)
+def test_what_fails_in_a_recording(
+    error: RuntimeError, at_end: Exception | None, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run() -> torch.Tensor:
+        raise error
+
+    cuda = Cuda(at_end)
+    monkeypatch.setattr(torch, "cuda", cuda)
+    recorder = CudaRecorder(torch.device("cuda"))
+    with pytest.raises(GraphRecordingError if said else type(error), match=said or str(error)):
+        recorder.record(run)
+    assert cuda.current == "of the training"
+
+
+def test_a_trial_without_a_recording_runs_again_without_graphs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process is unfit; what the next one does is in the job."""
+
+    class Refusing(Stand):
+        def record(self, run: Run) -> Recorded:
+            refuse_recording(WAITED)
+            raise AssertionError
+
+    def made(model: Any, how: Any) -> GraphPass:
+        return GraphPass(model, how, Refusing() if how.graphs else None)
+
+    monkeypatch.setattr(finetuning, "GraphPass", made)
+    monkeypatch.setattr(finetuning._Run, "_held", lambda run: True)
+    optimizer = finetuning.make_optimizer  # a CPU has no capturable one
+    monkeypatch.setattr(finetuning, "make_optimizer", lambda *of, capturable: optimizer(*of))
+    store = Store(tmp_path / "store", create=True)
+    (job,) = jobs(save_world(tmp_path), "k=2", "recipe.compute=graphs", "recipe.epochs=1")
+    with pytest.raises(GraphRecordingError, match="not permitted"):
+        execute(job, store.location)
+    assert execute(job | {"graphs": False}, store.location)["status"] == "done"
+    assert store.read("trials", job["id"])[0]["compute_used"] == "packed"
+
+
+@pytest.mark.parametrize(("rows", "number"), [(7, 7), (8, 8), (9, 10), (10, 10), (11, 12)])
+def test_a_large_number_of_bins_is_even(rows: int, number: int) -> None:
+    bins = Bins.packed(split_of([20] * rows), np.arange(rows), 20, filler=99, type_filler=0)
+    assert bins.number == number
+    assert [len(array) for array in (bins.ids, bins.positions, bins.owner)] == [20 * number] * 3
+
+
+def test_a_bin_of_fillers_changes_nothing(tmp_path: Path) -> None:
+    model, split = network("bert", tmp_path).train(), split_of([20] * 9)
+    loss, found = one_pass(GraphPass(model, setting("graphs")), split, np.arange(9))
+    expected_loss, expected = one_pass(EagerPass(model, setting("reference")), split, np.arange(9))
+    assert loss == pytest.approx(expected_loss, abs=1e-5)
+    assert_same_gradients(found, expected)
 
 
 @given(
@@ -163,6 +326,7 @@ def test_rows_lie_in_bins_each_by_itself(lengths: list[int], draw: Any) -> None:
     assert (bins.owner >= 0).sum() == sum(lengths)
     assert (bins.ids[bins.owner < 0] == 99).all()
     used = (bins.owner.reshape(-1, 20) >= 0).sum(1)
+    used = used[: 1 + np.flatnonzero(used)[-1]]  # a bin of fillers is the last
     assert all(one + other > 20 for one, other in pairwise(used))  # first fit
     mask = packed_tokens(bins.number, 20, *map(torch.from_numpy, bins.arrays())).groups[0].mask
     assert mask is not None
@@ -185,13 +349,7 @@ def test_what_a_gpu_holds(tmp_path: Path) -> None:
 
 
 def test_without_a_gpu_a_training_is_that_of_fast(tmp_path: Path) -> None:
-    data = EncodedTask(
-        train=split_of([2 + row % 8 for row in range(13)], seed=5),
-        dev={"validation": split_of([3, 8, 5], seed=4)},
-        label_names=("a", "b"),
-        num_labels=2,
-        from_cache=False,
-    )
+    data = encoded(split_of([2 + row % 8 for row in range(13)], seed=5))
     fast, graphs = (
         finetune(network("bert", tmp_path / compute), data, setting(compute), Saver())
         for compute in ("fast", "graphs")

@@ -3,6 +3,7 @@ has to be deterministic. Shown on a CPU, with the layout that a GPU gets."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -11,22 +12,29 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lp_sweep.storage.errors import UnsupportedDeviceError
-from lp_sweep.storage.specs import Distillation
-from lp_sweep.trials.data.batches import Padding
+from lp_sweep.storage.specs import Distillation, TaskDefinition
 from lp_sweep.trials.device import pick_device, precision_used
 from lp_sweep.trials.fast import forward as forward_module
 from lp_sweep.trials.fast import tokens as tokens_module
 from lp_sweep.trials.fast.forward import compute_used, forward, unasked_mask
 from lp_sweep.trials.fast.networks import PASSES
+from lp_sweep.trials.kinds.embedding import LOSSES as EMBEDDING_LOSSES
 from lp_sweep.trials.model.familytable import FAMILIES as FAMILY_TABLE
 from lp_sweep.trials.train.distill import Teaching
 from lp_sweep.trials.train.graphs import GraphPass
 from lp_sweep.trials.train.steps import EagerPass, make_optimizer, train_step
-from tests.support.fastnets import PAD, network, of_two_texts, setting, split_of
+from tests.support.fastnets import (
+    CPU,
+    network,
+    of_two_texts,
+    padding_of,
+    setting,
+    split_of,
+    with_dropout,
+)
 
 # CUDA waits for the first two; the others are sums into places, which are sorts when deterministic
 COSTLY = (
@@ -76,11 +84,8 @@ def like_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def costly(model: Any, compute: Any, split: Any = None, **how: Any) -> set[str]:
-    for module in model.train().modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.1
-    padding = Padding(PAD, 0, model.config.model_type == "xlnet")
-    where = replace(setting(compute, **how), padding=padding)
+    with_dropout(model.train(), 0.1)
+    where = setting(compute, padding=padding_of(model.config.model_type), **how)
     learn = (GraphPass if compute == "graphs" else EagerPass)(model, where)
     optimizer = make_optimizer(model, where.recipe)
     with Costly() as mode:
@@ -111,13 +116,53 @@ def test_nor_does_one_that_imitates_hidden_states(tmp_path: Path) -> None:
         assert costly(model, compute, teaching=teaching) == set(), compute
 
 
+_RANK = TaskDefinition(text_columns=("q", "p"), kind="ranking", metric="ndcg@10")
+_RELEVANCE = np.array([[0, 0], [2, 1], [1, 0], [0, 1]], np.float32)
+_NUMBERS = np.array([0.5, 0.5, 2.0, 2.0], np.float32)
+_PAIR = TaskDefinition(text_columns=("a", "b"), kind="embedding", pooling="mean")
+# a kind's definition, its labels, and the network's outputs
+_KINDS: dict[str, tuple[TaskDefinition, np.ndarray, int]] = {
+    "regression": (TaskDefinition(text_columns=("t",), kind="regression"), _NUMBERS, 1),
+    "multi_label": (
+        TaskDefinition(text_columns=("t",), kind="multi_label"),
+        np.array([[1, 0], [0, 0], [1, 1], [0, 1]], np.int8),
+        2,
+    ),
+    "bce": (_RANK, _RELEVANCE, 1),
+    "listwise": (replace(_RANK, loss="listwise"), _RELEVANCE, 1),
+}
+
+
+@pytest.mark.parametrize("name", _KINDS)
+def test_nor_does_the_loss_of_any_kind(name: str, tmp_path: Path) -> None:
+    definition, labels, outputs = _KINDS[name]
+    model = network("bert", tmp_path, num_labels=outputs)
+    split = replace(split_of([3, 9, 5, 17]), labels=labels)
+    teaching = Teaching(settings=Distillation(), logits=np.ones((4, outputs), np.float32))
+    for compute, taught in itertools.product(COMPUTES, (None, teaching)):
+        how = {"definition": definition, "teaching": taught}
+        assert costly(model, compute, split, **how) == set(), (compute, taught)
+
+
+@pytest.mark.parametrize("loss", EMBEDDING_LOSSES)
+def test_nor_does_one_that_compares_texts(loss: str, tmp_path: Path) -> None:
+    model = network("bert", tmp_path)
+    split = replace(split_of([3, 9, 5, 17]), labels=_NUMBERS)
+    taught = np.ones((4, model.config.hidden_size), np.float32)
+    teaching = Teaching(settings=Distillation(alpha=1.0), logits=taught)
+    named = "" if loss == "imitate" else loss  # the default
+    for compute in COMPUTES:
+        how = {"definition": _PAIR, "loss": named, "teaching": teaching}
+        assert costly(model, compute, split, **how) == set(), compute
+
+
 @pytest.mark.parametrize("name", ["bert", "mpnet", "distilbert", "modernbert"])
 def test_a_mask_that_is_not_asked_is_the_same_mask(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = network(name, tmp_path).eval()
     assert unasked_mask(model, ONES) is not ONES
-    where: Any = (Padding(PAD, 0, False), torch.device("cpu"), "reference")
+    where: Any = (padding_of(), CPU, "reference")
     for lengths in ([3, 9, 5, 17], [6, 6]):
         split, rows = split_of(lengths), np.arange(len(lengths))
         found = forward(model, split, rows, *where)

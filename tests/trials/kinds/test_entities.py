@@ -8,13 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lp_sweep.trials.kinds.entities import (
-    closure,
-    entities,
-    f1_tally,
-    is_tag,
-    scheme_of,
-)
+from lp_sweep.trials.kinds.entities import closure, entities, f1_tally, is_tag, scheme_of
 
 BIO = closure(["B-PER", "B-LOC", "I-MISC", "B-NP"])
 BIOES = closure(["S-PER", "B-LOC", "O"])

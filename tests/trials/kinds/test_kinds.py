@@ -14,7 +14,7 @@ from lp_sweep import Sweep, open_store
 from lp_sweep.storage.specs import Distillation, TaskDefinition
 from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.train.distill import Teaching
-from tests.support.fastnets import assert_learns_alike, network, split_of, without_dropout
+from tests.support.fastnets import assert_learns_alike, network, split_of
 from tests.support.kindworlds import label_world, ranking_world, tagged, token_world
 
 # queries 0 and 1, not one after the other
@@ -42,7 +42,7 @@ _TASKS = {
 def test_every_compute_learns_alike(name: str, taught: bool, tmp_path: Path) -> None:
     task, labels, outputs = _TASKS[name]
     embeds = KINDS[task.kind].embeds  # from a teacher alone
-    model = without_dropout(network("bert", tmp_path, num_labels=outputs)).train()
+    model = network("bert", tmp_path, num_labels=outputs).train()
     width = model.config.hidden_size if embeds else outputs
     logits = np.random.default_rng(0).normal(size=(4, width)).astype(np.float32)
     settings = Distillation(alpha=1.0 if embeds else 0.3)

@@ -27,7 +27,8 @@ from lp_sweep.trials.train.metrics import majority_score, mean_average_precision
 from lp_sweep.trials.train.thresholds import FoldedThresholds, best_thresholds
 from tests.support.families import NAMES
 from tests.support.fastnets import assert_within_1e5, network
-from tests.support.kindworlds import in_order, label_world, labelled, run
+from tests.support.kindworlds import in_order, label_world, labelled
+from tests.support.plain_jobs import done
 from tests.support.rows import files, parquet
 from tests.support.toyworld import RECIPE
 
@@ -46,27 +47,23 @@ def lists(folder: Path, values: Any, names: list[str] | None = None) -> TaskSour
 
 
 @pytest.mark.parametrize(
-    ("values", "labels", "names", "marks"),
+    ("values", "labels", "classes", "names", "marks"),
     [
-        ([["b", "a"], ["a"]], (), ("a", "b"), [[1, 1], [1, 0]]),
-        ([["a", "a"], ["b"]], (), ("a", "b"), [[1, 0], [0, 1]]),
-        ([["b"], []], ("b", "c", "a"), ("b", "c", "a"), [[1, 0, 0], [0, 0, 0]]),
-        ([[10, 9], [9]], (), ("9", "10"), [[1, 1], [1, 0]]),
-        ([[1], [0, 1]], ("joy", "fear"), ("joy", "fear"), [[0, 1], [1, 1]]),
+        ([["b", "a"], ["a"]], "", None, "a b", [[1, 1], [1, 0]]),
+        ([["a", "a"], ["b"]], "", None, "a b", [[1, 0], [0, 1]]),
+        ([["b"], []], "b c a", None, "b c a", [[1, 0, 0], [0, 0, 0]]),
+        ([[10, 9], [9]], "", None, "9 10", [[1, 1], [1, 0]]),
+        ([[1], [0, 1]], "joy fear", None, "joy fear", [[0, 1], [1, 1]]),
+        ([[2], [0, 2]], "", ["joy", "fear", "awe"], "joy fear awe", [[0, 0, 1], [1, 0, 1]]),
     ],
-    ids=["names", "twice", "own order, and none", "numbers", "positions"],
+    ids=["names", "twice", "own order, and none", "numbers", "positions", "the file's classes"],
 )
 def test_lists_of_labels(
-    tmp_path: Path, values: Any, labels: tuple[str, ...], names: tuple[str, ...], marks: Any
+    tmp_path: Path, values: Any, labels: str, classes: list[str] | None, names: str, marks: Any
 ) -> None:
-    task = load_task(replace(LISTS, labels=labels), lists(tmp_path, values))
-    assert (task.label_names, task.train.labels.tolist()) == (names, marks)
-
-
-def test_a_list_of_class_labels(tmp_path: Path) -> None:
-    task = load_task(LISTS, lists(tmp_path, [[2], [0, 2]], ["joy", "fear", "awe"]))
-    assert task.label_names == ("joy", "fear", "awe")
-    assert task.train.labels.tolist() == [[0, 0, 1], [1, 0, 1]]
+    definition = replace(LISTS, labels=tuple(labels.split()))
+    task = load_task(definition, lists(tmp_path, values, classes))
+    assert (" ".join(task.label_names), task.train.labels.tolist()) == (names, marks)
 
 
 def test_columns_of_marks(tmp_path: Path) -> None:
@@ -226,7 +223,7 @@ def test_a_head_takes_thresholds_and_gives_them_back(name: str, tmp_path: Path) 
 def test_a_head_begins_with_how_common_each_label_is(tmp_path: Path, store: Store) -> None:
     still = {"recipe": RECIPE | {"learning_rate": 1e-12, "epochs": 1}}
     full, _ = in_order(label_world(tmp_path / "world", **still))
-    run(full, store)
+    done(store, full)
     logits = np.array([row["scores"] for row in store.read("predictions", full["id"])])
     given = [[name in row["label"] for name in ("bad", "good", "none")] for row in labelled(320, 1)]
     np.testing.assert_allclose(expit(logits.mean(0)), np.mean(given, 0), atol=0.1)
@@ -253,7 +250,7 @@ def test_tuned_thresholds_are_in_the_stored_logits(
     for tuned in (False, True):
         file = label_world(tmp_path / str(tuned), {"tune_thresholds": tuned}, **few)
         for job in in_order(file):
-            record = run({**job, "keep": "all"}, store)
+            record = done(store, {**job, "keep": "all"})
         scores[tuned] = record["last"]
         stored = sorted(store.read("predictions", job["id"]), key=lambda row: row["example"])
         given = np.array([row["scores"] for row in stored]) > 0

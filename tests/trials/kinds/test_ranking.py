@@ -20,7 +20,8 @@ from lp_sweep.trials.kinds import KINDS, kind_of
 from lp_sweep.trials.kinds.rankmetrics import chance_ndcg, ndcg
 from lp_sweep.trials.train.metrics import majority_score, of_tally, score
 from tests.support.everyday import few
-from tests.support.kindworlds import in_order, ranked, ranking_world, run, write
+from tests.support.kindworlds import in_order, ranked, ranking_world, write
+from tests.support.plain_jobs import done
 
 KIND = KINDS["ranking"]
 PAIRS = TaskDefinition(text_columns=("q", "p"), label_column="r", kind="ranking", metric="ndcg@10")
@@ -152,7 +153,7 @@ def test_losses() -> None:
 @pytest.mark.parametrize("loss", few(["bce", "listwise"], 1))
 def test_a_network_learns_to_rank(loss: str, tmp_path: Path, store: Store) -> None:
     full, _ = in_order(ranking_world(tmp_path / "world", {"loss": loss}))
-    record = run(full, store)
+    record = done(store, full)
     assert record["last"] > 0.9 > record["majority"] + 0.1
     assert record["dev_examples"] == 16, "queries"
     stored = sorted(store.read("predictions", full["id"]), key=lambda row: row["example"])

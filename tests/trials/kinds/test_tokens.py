@@ -21,7 +21,7 @@ from transformers import (
 from lp_sweep.storage.networks import fetch_network
 from lp_sweep.storage.specs import Distillation, TaskDefinition
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.data.batches import EncodedSplit, EncodedTask, Padding
+from lp_sweep.trials.data.batches import EncodedSplit, EncodedTask
 from lp_sweep.trials.data.datasource import LoadedTask, Split, overlap
 from lp_sweep.trials.data.encode import encode_task, for_words
 from lp_sweep.trials.fast.forward import UNPADDED, compute_used, forward
@@ -33,16 +33,16 @@ from lp_sweep.trials.train.steps import EagerPass, evaluate
 from tests.support.families import NAMES
 from tests.support.fastnets import (
     CPU,
-    PAD,
     assert_same_gradients,
     assert_within_1e5,
     network,
+    padding_of,
     set_overhead,
     setting,
     split_of,
-    without_dropout,
 )
-from tests.support.kindworlds import in_order, run, tagged, token_world
+from tests.support.kindworlds import in_order, tagged, token_world
+from tests.support.plain_jobs import done
 from tests.support.tiny import tiny_tokenizer
 
 KIND = KINDS["tokens"]
@@ -146,7 +146,7 @@ def test_every_compute_answers_alike(
     assert type(model).__name__.endswith("ForTokenClassification")
     split, rows = sentences(), np.array([2, 0, 3, 1])
     assert split.words is not None
-    padding = Padding(PAD, 0, name == "xlnet")
+    padding = padding_of(name)
     for compute in ("reference", "fast"):
         found = forward(model, split, rows, padding, CPU, compute)
         assert found.shape == (4, 3, 2)
@@ -161,7 +161,7 @@ def test_every_compute_answers_alike(
 @pytest.mark.parametrize("name", ["bert", "xlnet"])
 @pytest.mark.parametrize("taught", [False, True], ids=["labels", "teacher"])
 def test_every_compute_learns_alike(name: str, taught: bool, tmp_path: Path) -> None:
-    model = without_dropout(tagger(name, tmp_path)).train()
+    model = tagger(name, tmp_path).train()
     split, rows = sentences(), np.array([2, 0, 3, 1])
     teaching = None
     if taught:
@@ -172,8 +172,8 @@ def test_every_compute_learns_alike(name: str, taught: bool, tmp_path: Path) -> 
 
     def passes(compute: str, *parts: np.ndarray) -> tuple[float, dict[str, Any]]:
         model.zero_grad()
-        how = setting(compute, teaching=teaching, definition=ENTITIES)
-        how = replace(how, padding=Padding(PAD, 0, name == "xlnet"))
+        padding = padding_of(name)
+        how = setting(compute, teaching=teaching, definition=ENTITIES, padding=padding)
         learn, total = EagerPass(model, how), 0.0
         for part in parts:
             total += float(learn(split, part, split.answers(part) / split.answers(rows)))
@@ -193,7 +193,7 @@ def test_an_evaluation_is_silent_where_there_is_no_token(tmp_path: Path) -> None
     model, split = tagger("bert", tmp_path), sentences()
     assert split.words is not None
     assert compute_used(model, "graphs", torch.device("cuda")) == UNPADDED, "no graph holds words"
-    padding = Padding(PAD, 0, False)
+    padding = padding_of()
     found = evaluate(model, split, padding, precision="fp32", batch_size=3, compute="fast")
     assert found.shape == (4, 4, 2)
     answered = np.pad(split.words, ((0, 0), (0, 1)), constant_values=-1) >= 0
@@ -245,7 +245,7 @@ def test_what_guessing_scores() -> None:
 
 def test_a_network_learns_its_tags(tmp_path: Path, store: Store) -> None:
     full, _ = in_order(token_world(tmp_path / "world"))
-    record = run({**full, "keep": "all"}, store)
+    record = done(store, {**full, "keep": "all"})
     assert record["last"] > 0.8
     assert (record["majority"], record["compute_used"]) == (0.0, "unpadded")
     stored = sorted(store.read("predictions", full["id"]), key=lambda row: row["example"])

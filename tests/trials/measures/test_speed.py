@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 from transformers.models.bert.modeling_bert import BertLayer
 
 from lp_sweep.storage.errors import DeviceOutOfMemoryError
@@ -24,7 +25,7 @@ from lp_sweep.trials.worker.profile import Bystanders
 from lp_sweep.trials.worker.run import execute
 from tests.support.families import FAMILIES, save_pretrained
 from tests.support.networks import load
-from tests.support.plain_jobs import run_speed
+from tests.support.plain_jobs import assert_fails, run_speed
 from tests.support.toyworld import jobs, save_world
 
 QUICK = Rule(warm_ups=1, pairs=2, rounds=1)
@@ -41,29 +42,20 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-def speed_jobs(world: Path) -> list[Job]:
-    """Speed jobs of layers 1 and 2, with and without their feed-forwards."""
-    return [job for job in jobs(world) if job["kind"] == "speed"]
-
-
 @pytest.fixture
 def speeds(world: Path) -> list[Job]:
-    return speed_jobs(world)
-
-
-def quick(monkeypatch: pytest.MonkeyPatch, rule: Rule = QUICK) -> None:
-    monkeypatch.setattr(running, "run_speed", partial(speeding.run_speed, rule=rule))
+    """Speed jobs of layers 1 and 2, with and without their feed-forwards."""
+    return [job for job in jobs(world) if job["kind"] == "speed"]
 
 
 # -- a job
 
 
 def test_a_speed_is_measured_and_stored_as_a_profile(
-    speeds: list[Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    speeds: list[Job], store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quick(monkeypatch)
+    monkeypatch.setattr(running, "run_speed", partial(speeding.run_speed, rule=QUICK))
     job = speeds[0]
-    store = Store(tmp_path / "store", create=True)
     told = execute(job, store.location)
     assert (told["id"], told["status"]) == (job["id"], "done")
     (row,) = store.find("profiles", job["id"]) or ()
@@ -89,7 +81,7 @@ def test_a_speed_is_measured_and_stored_as_a_profile(
 
 
 def test_the_ratio_is_of_the_full_network_to_the_pruned_one(
-    world: Path, monkeypatch: pytest.MonkeyPatch
+    speeds: list[Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a clock that counts the layers that a batch goes through."""
     passed = []
@@ -106,7 +98,7 @@ def test_the_ratio_is_of_the_full_network_to_the_pruned_one(
     hook = nn.modules.module.register_module_forward_hook(count)
     try:
         rule = Rule(warm_ups=0, pairs=2, rounds=1)
-        whole, reduced = (run_speed(job, rule)["record"] for job in speed_jobs(world))
+        whole, reduced = (run_speed(job, rule)["record"] for job in speeds)
     finally:
         hook.remove()
     for row in (whole, reduced):
@@ -127,26 +119,22 @@ def test_the_ratio_is_of_the_full_network_to_the_pruned_one(
     ids=["no GPU", "too long"],
 )
 def test_what_can_not_be_measured_here_is_a_failure_that_says_why(
-    speeds: list[Job], tmp_path: Path, changes: dict[str, Any], message: str
+    speeds: list[Job], store: Store, changes: dict[str, Any], message: str
 ) -> None:
     job = {**speeds[0], "spec": {**speeds[0]["spec"], **changes}}
-    store = Store(tmp_path / "store", create=True)
-    told = execute(job, store.location)
-    assert (told["status"], told["error_type"]) == ("failed", "missing_input")
-    assert message in told["message"]
+    assert_fails(store, job, "missing_input", message)
     (attempt,) = store.read_all("attempts").rows.to_pylist()
     assert (attempt["trial_id"], attempt["task"], attempt["micro_batch"]) == (job["id"], None, 32)
 
 
 def test_a_batch_without_room_is_not_tried_again_as_a_smaller_one(
-    speeds: list[Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    speeds: list[Job], store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(job: Job) -> None:
         raise DeviceOutOfMemoryError("no room")
 
     monkeypatch.setattr(running, "run_speed", full)
-    store = Store(tmp_path / "store", create=True)
-    assert execute(speeds[0] | {"halvings": 1}, store.location)["status"] == "failed"
+    assert_fails(store, speeds[0] | {"halvings": 1}, "out_of_memory", "no room")
     (attempt,) = store.read_all("attempts").rows.to_pylist()
     assert (attempt["micro_batch"], attempt["final"]) == (32, True)
 
@@ -162,8 +150,14 @@ def test_every_family_can_be_timed(family: str, tmp_path: Path) -> None:
     assert [item.quantity for item in found] == ["inference", "finetune"]
 
 
-def test_speeds_across_devices_are_refused(world: Path) -> None:
-    full, pruned = load(world.parent / "model"), load(world.parent / "model").to("meta")
+@pytest.fixture
+def two(world: Path) -> list[PreTrainedModel]:
+    """The same network twice."""
+    return [load(world.parent / "model") for _ in range(2)]
+
+
+def test_speeds_across_devices_are_refused(two: list[PreTrainedModel]) -> None:
+    full, pruned = two[0], two[1].to("meta")
     with pytest.raises(ValueError, match=r"across devices .* on cpu, the pruned one on meta"):
         compare_networks(full, pruned, Load(length=8, batches=[2]), QUICK)
 
@@ -179,22 +173,21 @@ def test_no_row_has_padding(world: Path) -> None:
 
 
 def test_inference_keeps_no_graph_and_fine_tuning_learns(
-    world: Path, monkeypatch: pytest.MonkeyPatch
+    two: list[PreTrainedModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, other = load(world.parent / "model"), load(world.parent / "model")
-    seen = []
-    monkeypatch.setattr(
-        timing,
-        "compare",
-        lambda full, pruned, rule: seen.append((model.training, weight().clone(), full())),
-    )
+    model, seen = two[0], []
 
     def weight() -> torch.Tensor:
         return next(model.parameters()).detach()
 
+    def compare(full: Callable[[], Took], pruned: Any, rule: Rule) -> None:
+        seen.append((model.training, weight().clone()))
+        full()
+
+    monkeypatch.setattr(timing, "compare", compare)
     before = weight().clone()
-    compare_networks(model, other, Load(length=8, batches=[2]), QUICK)
-    (evaluated, of_inference, _), (trained, of_step, _) = seen
+    compare_networks(*two, Load(length=8, batches=[2]), QUICK)
+    (evaluated, of_inference), (trained, of_step) = seen
     assert (evaluated, trained) == (False, True)
     assert torch.equal(of_inference, before)
     assert torch.equal(of_step, before), "inference changed nothing"
@@ -225,24 +218,27 @@ def with_room(monkeypatch: pytest.MonkeyPatch, **largest: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("of_inference", "of_finetuning"), [(8, 2), (2, 8)])
 def test_what_has_no_room_at_a_larger_batch_is_left_out_alone(
-    world: Path, monkeypatch: pytest.MonkeyPatch, of_inference: int, of_finetuning: int
+    two: list[PreTrainedModel],
+    monkeypatch: pytest.MonkeyPatch,
+    of_inference: int,
+    of_finetuning: int,
 ) -> None:
-    model, other = load(world.parent / "model"), load(world.parent / "model")
     with_room(monkeypatch, _inference=of_inference, _finetuning=of_finetuning)
-    found = compare_networks(model, other, Load(length=8, batches=[8, 2, 4]), QUICK)
+    found = compare_networks(*two, Load(length=8, batches=[8, 2, 4]), QUICK)
     told = {(item.quantity, item.batch) for item in found}
     batches = {"inference": of_inference, "finetune": of_finetuning}
     assert told == {
         (what, size) for what, most in batches.items() for size in (2, 4, 8) if size <= most
     }
-    assert all(p.grad is None for p in (*model.parameters(), *other.parameters()))
+    assert all(p.grad is None for model in two for p in model.parameters())
 
 
-def test_the_smallest_batch_has_to_fit(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, other = load(world.parent / "model"), load(world.parent / "model")
+def test_the_smallest_batch_has_to_fit(
+    two: list[PreTrainedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with_room(monkeypatch, _finetuning=1)
     with pytest.raises(torch.OutOfMemoryError):
-        compare_networks(model, other, Load(length=8, batches=[2, 64]), QUICK)
+        compare_networks(*two, Load(length=8, batches=[2, 64]), QUICK)
 
 
 # -- others on the machine

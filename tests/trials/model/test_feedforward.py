@@ -31,7 +31,7 @@ from lp_sweep.trials.model.feedforward import load_network, remove_feed_forwards
 from lp_sweep.trials.model.feedforward_rules import canonical_rule, removed_feed_forwards
 from lp_sweep.trials.model.prune import keep_layers, parameter_counts
 from tests.support.families import BERT_LIKE, CASES, DEBERTA_1, FAMILIES, VOCABULARY, Family
-from tests.support.networks import Checkpoint, feed_forward_parameters, load, logits
+from tests.support.networks import Checkpoint, count, feed_forward_parameters, load, logits
 
 DEPTH = 4
 # both linears and the second norm, written down by hand
@@ -70,10 +70,6 @@ def adding_nothing(
             nn.init.zeros_(parameter)
         if norm == "drop" and family.name != "modernbert":
             layer.set_submodule(second_norm, nn.Identity())
-
-
-def count(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
 
 
 @pytest.mark.parametrize("norm", NORMS)

@@ -29,7 +29,7 @@ from lp_sweep.storage.errors import MissingInputError, UnsupportedModelError
 from lp_sweep.trials.model.families import find_layers, sentence_states, sentence_token_index
 from lp_sweep.trials.model.prune import keep_layers, parameter_counts
 from tests.support.families import BERT_LIKE, CASES, VOCABULARY, Family
-from tests.support.networks import NUM_LABELS, Checkpoint, batch, load, logits
+from tests.support.networks import NUM_LABELS, Checkpoint, batch, count, load, logits
 
 
 @pytest.fixture(params=CASES)
@@ -58,10 +58,6 @@ def hand_built(family: Family, full: PreTrainedModel, kept: Sequence[int]) -> nn
     model = AutoModelForSequenceClassification.from_config(config)
     model.load_state_dict(weights)
     return model
-
-
-def count(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
 
 
 @pytest.mark.parametrize("kept", [(2, 3, 4, 5), (5, 1, 4, 2), (5,)], ids=["upper", "mixed", "last"])
@@ -253,12 +249,6 @@ def test_modernberts_head_is_drawn_at_the_original_depth(
     one, full = load(tmp_path, (1,)), load(tmp_path)
     assert torch.equal(one.head.dense.weight, full.head.dense.weight)
     assert one.config.num_hidden_layers == 1
-
-
-def test_loading_leaves_the_random_state_alone(checkpoint: Checkpoint) -> None:
-    before = torch.random.get_rng_state()
-    load(checkpoint("bert", 5), (1, 3))
-    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_a_head_for_other_labels_is_drawn_anew(checkpoint: Checkpoint, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from lp_sweep.trials.model import states as states_module
 from lp_sweep.trials.model.feedforward import remove_feed_forwards
 from lp_sweep.trials.model.states import LayerStates, Site, layer_states
 from tests.support.families import NAMES, VOCABULARY
+from tests.support.fastnets import with_dropout
 from tests.support.networks import Checkpoint, load
 from tests.support.sentences import LENGTHS, batches, padded, sentences
 
@@ -110,10 +111,7 @@ def test_padding_does_not_matter_nor_what_else_is_kept(
 def test_model_is_as_before_between_batches(name: str, checkpoint: Checkpoint) -> None:
     model = load(checkpoint(name, DEPTH))
     expected = states_of(model).layers
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.5
-    model.train()
+    with_dropout(model, 0.5).train()
     states_module.find_layers(model).layers[0].eval()  # a part in another mode stays in it
     modes, hooks = [module.training for module in model.modules()], hooks_of(model)
     for found in layer_states(model, batches(sentences(), 5, name == "xlnet")):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,98 +11,65 @@ import torch
 from torch import nn
 
 from lp_sweep.storage.specs import Recipe, TaskDefinition
-from lp_sweep.trials.data.batches import BatchSizes, EncodedSplit, Padding, to_device
-from lp_sweep.trials.model.prune import load_pruned
-from lp_sweep.trials.train.procedures import Phase
+from lp_sweep.trials.data.batches import BatchSizes, EncodedSplit, to_device
 from lp_sweep.trials.train.steps import EagerPass, Setting, stream, train_step
-from tests.support.toyworld import save_model
+from tests.support.fastnets import CPU, network, setting, split_of, with_dropout
 
-CLASSES = TaskDefinition(text_columns=("text",))
-NUMBERS = TaskDefinition(text_columns=("text",), kind="regression", metric="pearson")
 ROWS = np.arange(13)  # no multiple of any micro-batch below
+SPLIT = split_of([2, 7, 9, 4, 2, 3, 8, 5, 6, 9, 2, 4, 3])
+NUMBERS = TaskDefinition(text_columns=("text",), kind="regression", metric="pearson")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model(tmp_path_factory.mktemp("model"), depth=2)
-
-
-def split(numbers: bool) -> EncodedSplit:
-    """13 rows of 2 to 9 tokens."""
-    draw = np.random.default_rng(0)
-    lengths = draw.integers(2, 10, size=len(ROWS))
-    labels = draw.normal(size=len(ROWS)).astype(np.float32) if numbers else ROWS % 2
-    return EncodedSplit(
-        tokens=draw.integers(4, 20, size=lengths.sum()).astype(np.int32),
-        offsets=np.concatenate([[0], np.cumsum(lengths)]),
-        token_types=None,
-        labels=labels,
-    )
-
-
-def network(folder: Path, numbers: bool) -> nn.Module:
-    return load_pruned(
-        folder,
-        kept_layers=None,
-        num_labels=1 if numbers else 2,
-        problem_type="regression" if numbers else "single_label_classification",
-        seed=0,
-    )
-
-
-def setting(definition: TaskDefinition, micro_batch: int, **recipe: Any) -> Setting:
-    return Setting(
-        definition=definition,
-        recipe=Recipe(batch_size=len(ROWS), **recipe),
-        seed=1,
-        device=torch.device("cpu"),
-        padding=Padding(0, 0, False),
-        precision="fp32",
-        batches=BatchSizes(micro_batch, 64),
-        course=(Phase((1, 2), 1),),
-    )
-
-
-def one_step(model: nn.Module, rows: EncodedSplit, how: Setting) -> tuple[float, torch.Tensor]:
+def one_step(
+    model: nn.Module,
+    micro_batch: int = len(ROWS),
+    *,
+    split: EncodedSplit = SPLIT,
+    max_grad_norm: float = 1e9,
+    **how: TaskDefinition,
+) -> tuple[Setting, float, torch.Tensor]:
     """The loss, and the negative gradient: what plain descent at rate 1 moves the weights by."""
+    recipe = Recipe(batch_size=len(ROWS), max_grad_norm=max_grad_norm)
+    chosen = setting("reference", micro_batch, recipe=recipe, **how)
     before = torch.cat([p.detach().flatten().clone() for p in model.parameters()])
     descent = torch.optim.SGD(model.parameters(), lr=1.0)
-    loss = train_step(EagerPass(model, how), descent, rows, ROWS, 5)
+    loss = train_step(EagerPass(model, chosen), descent, split, ROWS, 5)
     after = torch.cat([p.detach().flatten() for p in model.parameters()])
-    return float(loss), after - before
+    return chosen, float(loss), after - before
 
 
-@pytest.mark.parametrize("definition", [CLASSES, NUMBERS], ids=["classes", "numbers"])
-@pytest.mark.parametrize("micro_batch", [1, 7, 12])
-def test_the_gradient_is_that_of_the_whole_batch(
-    folder: Path, definition: TaskDefinition, micro_batch: int
-) -> None:
-    numbers = definition is NUMBERS
-    rows = split(numbers)
-    results = []
-    for size in (len(ROWS), micro_batch):
-        model = network(folder, numbers).eval()  # no dropout: the masks of a part are others
-        results.append(one_step(model, rows, setting(definition, size, max_grad_norm=1e9)))
-    (whole_loss, whole), (loss, parts) = results
+@pytest.mark.parametrize("numbers", [False, True], ids=["classes", "numbers"])
+def test_the_gradient_is_that_of_the_whole_batch(numbers: bool, tmp_path: Path) -> None:
+    split, how = SPLIT, {}
+    if numbers:
+        labels = np.random.default_rng(0).normal(size=len(ROWS)).astype(np.float32)
+        split, how = replace(SPLIT, labels=labels), {"definition": NUMBERS}
+
+    def step_of(micro_batch: int) -> tuple[float, torch.Tensor]:
+        head = (1, "regression") if numbers else (2, "single_label_classification")
+        model = network("bert", tmp_path, 2, *head)
+        return one_step(model, micro_batch, split=split, **how)[1:]
+
+    whole_loss, whole = step_of(len(ROWS))
     assert whole.abs().max() > 1e-3
-    assert loss == pytest.approx(whole_loss, abs=1e-6)
-    torch.testing.assert_close(parts, whole, rtol=0, atol=1e-5 * float(whole.abs().max()))
+    for micro_batch in (1, 7, 12):
+        loss, parts = step_of(micro_batch)
+        assert loss == pytest.approx(whole_loss, abs=1e-6)
+        torch.testing.assert_close(parts, whole, rtol=0, atol=1e-5 * float(whole.abs().max()))
 
 
-def test_the_norm_is_clipped_once_for_all_parts(folder: Path) -> None:
-    for size in (len(ROWS), 4):
-        model = network(folder, False).eval()
-        _, moved = one_step(model, split(False), setting(CLASSES, size, max_grad_norm=0.01))
-        assert float(moved.norm()) == pytest.approx(0.01, rel=1e-3)
+@pytest.mark.parametrize("micro_batch", [len(ROWS), 4])
+def test_the_norm_is_clipped_once_for_all_parts(micro_batch: int, tmp_path: Path) -> None:
+    *_, moved = one_step(network("bert", tmp_path, 2), micro_batch, max_grad_norm=0.01)
+    assert float(moved.norm()) == pytest.approx(0.01, rel=1e-3)
 
 
-def test_one_part_is_the_plain_step_bit_by_bit(folder: Path) -> None:
-    rows, how = split(False), setting(CLASSES, len(ROWS))
-    model, plain = network(folder, False).train(), network(folder, False).train()
-    loss, _ = one_step(model, rows, how)
+def test_one_part_is_the_plain_step_bit_by_bit(tmp_path: Path) -> None:
+    model, plain = (with_dropout(network("bert", tmp_path, 2), 0.1).train() for _ in range(2))
+    how, loss, _ = one_step(model, max_grad_norm=1.0)
     torch.manual_seed(stream(how.seed, 5))
-    logits = plain(**to_device(rows, ROWS, how.padding, how.device)).logits
-    expected = nn.functional.cross_entropy(logits, torch.from_numpy(rows.labels))
+    logits = plain(**to_device(SPLIT, ROWS, how.padding, CPU)).logits
+    expected = nn.functional.cross_entropy(logits, torch.from_numpy(SPLIT.labels))
     expected.backward()
     nn.utils.clip_grad_norm_(plain.parameters(), how.recipe.max_grad_norm)
     torch.optim.SGD(plain.parameters(), lr=1.0).step()
@@ -122,5 +89,5 @@ def test_one_part_is_the_plain_step_bit_by_bit(folder: Path) -> None:
 )
 def test_halving(batch_size: int, times: int, expected: tuple[int, int]) -> None:
     found = BatchSizes.halved(batch_size, times)
-    assert found == found.on(torch.device("cpu")) == expected
+    assert found == found.on(CPU) == expected
     assert found.on(torch.device("cuda")) == (expected[0], 4 * expected[1])

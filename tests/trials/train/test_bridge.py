@@ -13,17 +13,16 @@ from transformers import PreTrainedModel
 
 from lp_sweep.storage.errors import UnsupportedModelError
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.data.batches import Padding
 from lp_sweep.trials.model.families import find_layers
 from lp_sweep.trials.model.feedforward import remove_feed_forwards
 from lp_sweep.trials.model.prune import keep_original
 from lp_sweep.trials.model.states import layer_states
 from lp_sweep.trials.train.bridge import RIDGE, Batches, bridge, calibration
 from lp_sweep.trials.train.procedures import BRIDGE_ROWS, bridged_blocks
-from lp_sweep.trials.worker.run import execute
-from tests.support.cutoff import assert_same, cut_off
+from tests.support.cutoff import assert_same, cut_off, left_by
 from tests.support.families import daily
-from tests.support.fastnets import CPU, PAD, network, split_of
+from tests.support.fastnets import CPU, network, padding_of, split_of
+from tests.support.plain_jobs import done
 from tests.support.staging import made, spec_of, staged
 
 LENGTHS = [*range(3, 20), *range(3, 20)]  # 374 tokens, of rows that are not all of one length
@@ -57,7 +56,7 @@ def made_of(name: str, folder: Path, depth: int = 4) -> PreTrainedModel:
 
 
 def batches_of(name: str, seed: int = 0) -> Batches:
-    return calibration(split_of(LENGTHS, seed), Padding(PAD, 0, name == "xlnet"), CPU, 5)
+    return calibration(split_of(LENGTHS, seed), padding_of(name), CPU, 5)
 
 
 def sums(model: PreTrainedModel, name: str, layer: int, batches: Batches) -> tuple[Any, Any]:
@@ -99,14 +98,13 @@ def least_squares(mlp: Any, rest: Any, each: Any, *, shift: bool) -> tuple[Any, 
     return found[:width], found[width] if shift else np.zeros(width)
 
 
-def states_of(model: PreTrainedModel, batches: Batches) -> torch.Tensor:
-    """(N, H): the real tokens after the last layer."""
-    return torch.cat([found.tokens()[-1] for found in layer_states(model, batches())])
-
-
 def left_of(model: PreTrainedModel, whole: PreTrainedModel, batches: Batches) -> float:
-    """Squared distance of the states after the last layer."""
-    return float((states_of(model, batches) - states_of(whole, batches)).square().sum())
+    """Squared distance of the real tokens' states after the last layer."""
+    one, other = (
+        torch.cat([found.tokens()[-1] for found in layer_states(each, batches())])
+        for each in (model, whole)
+    )
+    return float((one - other).square().sum())
 
 
 @pytest.mark.parametrize(
@@ -166,7 +164,7 @@ def test_an_upper_map_makes_up_for_the_lower_one(tmp_path: Path) -> None:
 
 def test_at_most_so_many_rows_are_read() -> None:
     split = split_of([3] * (BRIDGE_ROWS + 5))
-    rows = calibration(split, Padding(PAD, 0, False), CPU, 64)
+    rows = calibration(split, padding_of(), CPU, 64)
     assert sum(len(batch["input_ids"]) for batch in rows()) == BRIDGE_ROWS
 
 
@@ -181,13 +179,6 @@ def test_a_network_without_the_linear_to_merge_into_is_refused(tmp_path: Path) -
 
 
 # -- the worker
-
-
-def done(store: Store, *jobs: Any) -> dict[str, Any]:
-    """The record of the last."""
-    for job in jobs:
-        assert execute(job, store.location)["status"] == "done"
-    return store.read("trials", jobs[-1]["id"])[0]
 
 
 def test_a_trial_with_a_bridge(world: Path, store: Store) -> None:
@@ -212,12 +203,11 @@ def test_the_seed_fixes_it_also_where_it_is_cut_off(
     world: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = made(world, **BRIDGED)
-    record = done(store, job)
-    expected = {"record": record, "predictions": store.read("predictions", job["id"])}
+    half = done(store, job)["steps"] // 2
     other = Store(tmp_path / "other", create=True)
-    cut_off(job, other, monkeypatch, record["steps"] // 2)
-    assert execute(job | {"checkpoint_every": 1.0}, other.location)["status"] == "done"
-    assert assert_same(other, job, expected)["resumed_from_step"] == record["steps"] // 2
+    cut_off(job, other, monkeypatch, half)
+    done(other, job | {"checkpoint_every": 1.0})
+    assert assert_same(other, job, left_by(store, job))["resumed_from_step"] == half
 
 
 def test_without_layer_1_there_is_nothing_to_merge_it_into() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,9 +15,8 @@ import torch
 from scipy.special import softmax
 
 from lp_sweep.storage.identity import profile_id
-from lp_sweep.storage.specs import Distillation, ProfileSpec, TaskDefinition, TrialSpec
+from lp_sweep.storage.specs import Distillation, TaskDefinition, TrialSpec
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.data.batches import Padding
 from lp_sweep.trials.data.datasource import unlabelled_fingerprint
 from lp_sweep.trials.data.tasks import TaskSource
 from lp_sweep.trials.fast.forward import forward
@@ -32,23 +30,21 @@ from lp_sweep.trials.train.procedures import imitated_layers, teacher_of
 from lp_sweep.trials.train.steps import EagerPass, evaluate
 from lp_sweep.trials.worker.job import Lesson
 from lp_sweep.trials.worker.resident import resident
-from lp_sweep.trials.worker.run import execute
-from tests.support.cutoff import assert_same, cut_off
+from tests.support.cutoff import assert_same, cut_off, left_by
 from tests.support.everyday import few
 from tests.support.families import NAMES
 from tests.support.fastnets import (
     CPU,
-    PAD,
     assert_learns_alike,
     assert_within_1e5,
     network,
     one_pass,
+    padding_of,
     setting,
     split_of,
-    without_dropout,
 )
-from tests.support.plain_jobs import load_inputs
-from tests.support.staging import DEPTH, Job, made, measurement, spec_of, with_spec
+from tests.support.plain_jobs import assert_fails, done, load_inputs
+from tests.support.staging import DEPTH, Job, made, measurement, profile_spec, spec_of, with_spec
 
 CLASSES = TaskDefinition(text_columns=("text",))
 NUMBERS = replace(CLASSES, kind="regression", metric="pearson")
@@ -59,9 +55,8 @@ QUICK = {"limit_train": 64}
 
 @pytest.mark.parametrize(("alpha", "temperature"), [(0.3, 4.0), (1.0, 1.0)])
 def test_the_loss_of_classes_is_hintons(alpha: float, temperature: float) -> None:
-    draw = np.random.default_rng(0)
-    student, teacher = draw.normal(size=(2, 6, 3))
-    labels = draw.integers(0, 3, 6)
+    student, teacher = np.random.default_rng(0).normal(size=(2, 6, 3))
+    labels = np.array([2, 0, 1, 1, 0, 2])
     p, q = (softmax(logits / temperature, axis=1) for logits in (teacher, student))
     divergence = (p * np.log(p / q)).sum(axis=1).mean() * temperature**2
     of_labels = -np.log(softmax(student, axis=1)[np.arange(6), labels]).mean()
@@ -130,7 +125,7 @@ def teaching(teacher: Any, rows: int, **settings: Any) -> Teaching:
 @pytest.mark.parametrize("name", NAMES)
 def test_sentence_states_are_those_of_every_layer(name: str, tmp_path: Path) -> None:
     """As `layer_states` reads them, in the rows' order."""
-    model, padding = network(name, tmp_path).eval(), Padding(PAD, 0, False)
+    model, padding = network(name, tmp_path).eval(), padding_of()
     split, rows = split_of(LENGTHS), np.array([2, 0, 3, 1])
     whole = {key: torch.from_numpy(array) for key, array in split.batch(rows, padding).items()}
     [expected] = layer_states(model, [whole], only_sentence=True)
@@ -164,7 +159,7 @@ def test_every_compute_teaches_alike(
     name: str, weight: float, unlabelled: str, tmp_path: Path
 ) -> None:
     """Loss and gradients of a student are the reference's, without padding and in a fixed shape."""
-    model = without_dropout(network(name, tmp_path)).train()
+    model = network(name, tmp_path).train()
     teacher = network(name, tmp_path / "teacher").eval().requires_grad_(False)
     split, rows = split_of(LENGTHS), np.array([2, 0, 3, 1])
     settings = {"alpha": 0.7, "hidden_weight": weight, "unlabelled": unlabelled}
@@ -197,42 +192,36 @@ def taught(world: Path, **distill: Any) -> tuple[Job, Job]:
     return teacher | {"measures": [measure]}, job | {"lesson": lesson._asdict()}
 
 
-def done(store: Store, *jobs: Job) -> dict[str, Any]:
-    """The record of the last."""
-    for job in jobs:
-        assert execute(job, store.location)["status"] == "done"
-    return store.read("trials", jobs[-1]["id"])[0]
-
-
-def assert_missing_input(store: Store, job: Job, nouns: str) -> None:
-    found = execute(job, store.location)
-    assert (found["status"], found["error_type"]) == ("failed", "missing_input")
-    assert re.search(nouns, found["message"])
-
-
 def test_a_student_learns_from_the_stored_logits(world: Path, store: Store) -> None:
     teacher, student = taught(world, hidden_weight=1.0, temperature=3.0)
-    record = done(store, teacher, student)
+    assert_fails(store, taught(world)[1], "missing_input", teacher["id"])
+    assert not store.names("trials")
+    full, record = done(store, teacher), done(store, student)
+    assert (full["distill"], full["teacher"], full["seconds_teacher"]) == (None, None, None)
     assert (record["distill"], record["teacher"]) == ("logits+hidden T=3", teacher["id"])
     assert record["seconds_teacher"] > 0
-    [full] = store.read("trials", teacher["id"])
-    assert (full["distill"], full["teacher"], full["seconds_teacher"]) == (None, None, None)
-    logits = store.read("teacher_logits", student["lesson"]["logits"])
-    assert [row["example"] for row in logits] == list(range(full["train_examples"]))
     assert record["train_losses"] != done(store, made(world, recipe=QUICK))["train_losses"]
+    name = student["lesson"]["logits"]
+    logits = store.read("teacher_logits", name)
+    assert [row["example"] for row in logits] == list(range(full["train_examples"]))
+    spec = spec_of(student)
+    fewer = with_spec(student, replace(spec, recipe=replace(spec.recipe, limit_train=5)))
+    assert_fails(store, fewer, "missing_input", "rows")
+    store.remove(f"teacher_logits/{name}.parquet")  # lost, they are computed again
+    done(store, teacher)
+    assert store.read("teacher_logits", name) == logits
 
 
 def test_a_student_that_is_cut_off_goes_on_as_if_nothing_had_been(
     world: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     teacher, student = taught(world)
-    record = done(store, teacher, student)
-    expected = {"record": record, "predictions": store.read("predictions", student["id"])}
+    half = done(store, teacher, student)["steps"] // 2
     other, logits = Store(tmp_path / "other", create=True), student["lesson"]["logits"]
     other.put("teacher_logits", logits, store.read("teacher_logits", logits))
-    cut_off(student, other, monkeypatch, record["steps"] // 2)
+    cut_off(student, other, monkeypatch, half)
     done(other, student | {"checkpoint_every": 1.0})
-    assert assert_same(other, student, expected)["resumed_from_step"] == record["steps"] // 2
+    assert assert_same(other, student, left_by(store, student))["resumed_from_step"] == half
 
 
 def test_a_done_teacher_is_measured_once_more(world: Path, store: Store) -> None:
@@ -241,21 +230,6 @@ def test_a_done_teacher_is_measured_once_more(world: Path, store: Store) -> None
     before = done(store, teacher | {"measures": [], "network": False})
     done(store, teacher | {"network": False}, student)
     assert store.read("trials", teacher["id"]) == [before]
-
-
-def test_logits_that_are_lost_are_computed_again(world: Path, store: Store) -> None:
-    teacher, student = taught(world)
-    assert_missing_input(store, student, student["lesson"]["teacher"])
-    assert not store.names("trials")
-    done(store, teacher)
-    logits = student["lesson"]["logits"]
-    before = store.read("teacher_logits", logits)
-    store.remove(f"teacher_logits/{logits}.parquet")
-    done(store, teacher)
-    assert store.read("teacher_logits", logits) == before
-    spec = spec_of(student)
-    fewer = with_spec(student, replace(spec, recipe=replace(spec.recipe, limit_train=5)))
-    assert_missing_input(store, fewer, "rows")
 
 
 # -- texts without labels
@@ -285,8 +259,7 @@ def test_a_student_learns_from_more_texts_than_its_teacher(
     assert [row["example"] for row in logits] == list(range(record["train_examples"]))
 
     probes = measurement(student, "probes", rows=1000)  # of the labelled rows
-    found = execute({**student, "measures": [probes], "keep": "all"}, store.location)
-    assert (found["status"], found.get("measures_failed")) == ("done", None)
+    done(store, {**student, "measures": [probes], "keep": "all"})
     [row] = store.read("profiles", probes["id"])
     assert all(0 <= item["value"] <= 1 for item in row["values"])
 
@@ -294,7 +267,7 @@ def test_a_student_learns_from_more_texts_than_its_teacher(
     shutil.rmtree(world.parent / "cache")
     resident().forget()
     later = with_more(with_spec(student, replace(spec_of(student), seed=9)), texts)
-    assert_missing_input(store, later, "changed since the run was planned")
+    assert_fails(store, later, "missing_input", "changed since the run was planned")
 
 
 # -- a teacher that has learned its task before
@@ -311,14 +284,11 @@ def graduate(world: Path, store: Store, student: Job, labels: tuple[str, ...]) -
     config["id2label"] = {str(index): label for index, label in enumerate(labels)}
     config["label2id"] = {label: index for index, label in enumerate(labels)}
     (folder / "config.json").write_text(json.dumps(config))
-    trial = spec_of(student)
-    spec = ProfileSpec(
+    spec = profile_spec(
+        student,
         model_fingerprint=folder_fingerprint(folder),
-        task=trial.task,
-        data_fingerprint=trial.data_fingerprint,
-        max_length=trial.recipe.max_length,
         measure="teacher",
-        limit_train=trial.recipe.limit_train,
+        limit_train=spec_of(student).recipe.limit_train,
     )
     model = {**student["model"], "name": "./graduate", "path": str(folder)}
     plain = {"id": profile_id(spec), "kind": "profile", "spec": asdict(spec), "model": model}
@@ -333,12 +303,11 @@ def test_a_folder_teaches_by_the_names_of_its_classes(
     student = made(world, recipe=QUICK, distill=FINE_TUNED)
     names = ("neg", "pos")
     job = graduate(world, store, student, names[::-1] if turned else names)
-    assert execute(job, store.location)["status"] == "done"
-    record = done(store, student | {"lesson": Lesson("", job["id"])._asdict()})
+    record = done(store, job, student | {"lesson": Lesson("", job["id"])._asdict()})
     assert (record["teacher"], record["distill"]) == (job["id"], "logits")
     own = np.array([row["scores"] for row in store.read("teacher_logits", job["id"])])
     store.remove(f"teacher_logits/{job['id']}.parquet")
-    assert execute(job, store.location)["status"] == "done"  # once more: they are gone
+    done(store, job)  # once more: they are gone
     again = np.array([row["scores"] for row in store.read("teacher_logits", job["id"])])
     assert np.array_equal(own, again)
     inputs = load_inputs(student, spec_of(student), None, 0, Path(job["model"]["path"]))
@@ -351,5 +320,7 @@ def test_a_folder_without_a_classifier_for_these_classes_is_a_missing_input(
 ) -> None:
     student = made(world, recipe=QUICK, distill=FINE_TUNED)
     job = graduate(world, store, student, ("no", "yes"))
-    assert_missing_input(store, job, "no, yes.*neg, pos")
-    assert_missing_input(store, job | {"model": student["model"]}, "no classifier for 2 classes")
+    assert_fails(store, job, "missing_input", "no, yes.*neg, pos")
+    assert_fails(
+        store, job | {"model": student["model"]}, "missing_input", "no classifier for 2 classes"
+    )

@@ -15,7 +15,7 @@ from sklearn import metrics as sk
 
 from lp_sweep.storage.errors import DivergedError
 from lp_sweep.storage.specs import TaskDefinition
-from lp_sweep.trials.train.metrics import METRICS, majority_score, predictions, score
+from lp_sweep.trials.train.metrics import METRICS, majority_score, score
 
 pytestmark = pytest.mark.filterwarnings("error")
 CLASSES = TaskDefinition(
@@ -24,19 +24,6 @@ CLASSES = TaskDefinition(
 NUMBERS = TaskDefinition(
     text_columns=("t",), kind="regression", metric="pearson", extra_metrics=("spearman",)
 )
-
-
-def test_by_hand() -> None:
-    # 3 true positives, 1 false positive, 2 false negatives, 4 true negatives
-    labels = np.array([1, 1, 1, 0, 1, 1, 0, 0, 0, 0])
-    got = score(CLASSES, labels, np.eye(2)[[1, 1, 1, 1, 0, 0, 0, 0, 0, 0]])
-    assert list(got) == ["accuracy", "f1", "macro_f1", "mcc"]
-    assert got["accuracy"] == pytest.approx(7 / 10)
-    assert got["f1"] == pytest.approx(2 * 3 / (2 * 3 + 1 + 2))
-    assert got["macro_f1"] == pytest.approx((6 / 9 + 8 / 11) / 2)
-    assert got["mcc"] == pytest.approx((3 * 4 - 1 * 2) / np.sqrt(4 * 5 * 5 * 6))
-    got = score(NUMBERS, np.array([1, 2, 3, 4], np.float32), np.array([[1], [2], [4], [3]]))
-    assert got == {"pearson": pytest.approx(0.8), "spearman": pytest.approx(0.8)}
 
 
 @given(npst.arrays(np.int64, (2, 30), elements=st.integers(0, 2)))
@@ -74,11 +61,6 @@ def test_nearly_constant_answers_do_not_warn() -> None:
     assert abs(METRICS["pearson"](np.array([1.0, 2.0, 3.0]), predicted)) <= 1.0
 
 
-def test_predictions_have_one_dimension() -> None:
-    assert predictions(CLASSES, np.array([[0.1, 0.9], [2.0, 1.0]])).tolist() == [1, 0]
-    assert predictions(NUMBERS, np.array([[0.5]])).tolist() == [0.5]
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_outputs_that_are_no_numbers_are_no_score(bad: float) -> None:
     with pytest.raises(DivergedError, match="NaN or infinite"):
@@ -90,14 +72,10 @@ def test_outputs_that_are_no_numbers_are_no_score(bad: float) -> None:
 )
 def test_majority_is_the_train_rows(metric: str, expected: float) -> None:
     definition = TaskDefinition(text_columns=("t",), metric=metric)
-    got = majority_score(definition, np.array([0, 0, 1]), np.array([1, 1, 1, 0]))
-    assert got == pytest.approx(expected)
-
-
-def test_majority_of_numbers_and_of_nothing() -> None:
-    numbers = np.array([1.0, 2.0], np.float32)
-    assert majority_score(NUMBERS, numbers, numbers) == 0.0
-    assert majority_score(CLASSES, np.array([0, 1]), np.array([], np.int64)) is None
+    train, dev = np.array([0, 0, 1]), np.array([1, 1, 1, 0])
+    assert majority_score(definition, train, dev) == pytest.approx(expected)
+    assert majority_score(definition, train, dev[:0]) is None
+    assert majority_score(NUMBERS, train.astype(np.float32), dev.astype(np.float32)) == 0.0
 
 
 def test_f1_is_of_the_positive_class() -> None:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification
 
 from lp_sweep.storage.errors import DeviceOutOfMemoryError
 from lp_sweep.storage.store import Store
@@ -26,9 +25,8 @@ from lp_sweep.trials.device import forget_frames, is_out_of_memory, memory_error
 from lp_sweep.trials.fast.forward import forward
 from lp_sweep.trials.train import steps as passes
 from lp_sweep.trials.worker.resident import resident
-from lp_sweep.trials.worker.run import execute
-from tests.support.plain_jobs import run_profile
-from tests.support.toyworld import PLAIN, jobs, save_world
+from tests.support.plain_jobs import done, run_profile
+from tests.support.toyworld import PLAIN, jobs, save_model, save_world
 
 SMALL = ("recipe.batch_size=2", "recipe.limit_dev=2", "recipe.epochs=1")
 LARGE = ("recipe.batch_size=64", "recipe.max_length=256", "recipe.epochs=1")
@@ -52,16 +50,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A network whose steps of 64 long rows take some 300 MiB, and without dropout."""
     folder = tmp_path_factory.mktemp("large world")
     sweep = save_world(folder)
-    config = json.loads((folder / "model" / "config.json").read_text()) | {
-        "num_hidden_layers": 2,
-        "intermediate_size": 2048,
-        "max_position_embeddings": 256,
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-    }
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        BertForSequenceClassification(BertConfig(**config)).bert.save_pretrained(folder / "model")
+    save_model(
+        folder / "model",
+        depth=2,
+        intermediate_size=2048,
+        max_position_embeddings=256,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
     draw = random.Random(1)
     lines = [
         f"{' '.join(draw.choices(PLAIN, k=200))} {word}" for word in ["good,pos", "bad,neg"] * 64
@@ -72,12 +68,15 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def with_room(world: Path, folder: Path, room: int) -> Result:
     """The trials in a process of their own that can take `room` KiB more; 0: no limit."""
-    chosen = [
-        jobs(world, "k=0", *SMALL, "recipe.limit_train=4")[0],
-        jobs(world, "k=0", *LARGE)[0],
-        jobs(world, "k=1", *SMALL, "recipe.limit_train=8")[0],
-    ]
-    (folder / "jobs.json").write_text(json.dumps(chosen), encoding="utf-8")
+    before, large, after = (
+        jobs(world, *overrides)[0]
+        for overrides in (
+            ("k=0", *SMALL, "recipe.limit_train=4"),
+            ("k=0", *LARGE),
+            ("k=1", *SMALL, "recipe.limit_train=8"),
+        )
+    )
+    (folder / "jobs.json").write_text(json.dumps([before, large, after]), encoding="utf-8")
     store = Store(folder / "store", create=True)
     program = Path(__file__).parents[2] / "support" / "shortage.py"
     arguments = [program, folder / "jobs.json", store.location, room, folder / "out.json"]
@@ -90,16 +89,11 @@ def with_room(world: Path, folder: Path, room: int) -> Result:
     )
     assert done.returncode == 0, done.stderr
     told = json.loads((folder / "out.json").read_text(encoding="utf-8"))
-    if room and not told.pop("enforced"):
+    if not told.pop("enforced") and room:
         pytest.skip("this platform does not hold a process to RLIMIT_AS")
-    attempts = [store.read("attempts", name)[0] for name in store.names("attempts")]
-    return Result(
-        told["large"],
-        told["after"],
-        told["taken"],
-        store.find("trials", chosen[1]["id"]) or [],
-        sorted(attempts, key=lambda row: row["started_at"]),
-    )
+    attempts = store.read_all("attempts").rows.to_pylist()
+    attempts.sort(key=lambda row: row["started_at"])
+    return Result(**told, records=store.find("trials", large["id"]) or [], attempts=attempts)
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +187,7 @@ def test_an_error_holds_no_network() -> None:
 
 @pytest.mark.slow
 def test_a_halving_of_before_is_counted(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that was killed had used two of the three: 64 and 32 are not tried again."""
 
@@ -203,35 +197,50 @@ def test_a_halving_of_before_is_counted(
         return forward(model, split, rows, *rest, **how)
 
     monkeypatch.setattr(passes, "forward", full)
-    store = Store(tmp_path, create=True)
     job = {**jobs(world, "k=0", *LARGE)[0], "halvings": 2}
-    assert execute(job, store.location)["status"] == "done"
-    record = store.read("trials", job["id"])[0]
+    record = done(store, job)
     assert (record["micro_batch"], record["out_of_memory_retries"]) == (8, 3)
     assert len(store.names("attempts")) == 1
 
 
 @pytest.mark.slow
-def test_a_profile_halves_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_halves_too(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(split: Any, rows: Any, *rest: Any) -> Any:
         if len(rows) > 20:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
         return to_device(split, rows, *rest)
 
     sweep = save_world(tmp_path, strategies=[{"name": "contribution", "threshold": [0.9]}])
-    job = next(job for job in jobs(sweep) if job["kind"] == "profile")
-    store = Store(tmp_path / "store", create=True)
+    [job] = jobs(sweep)
     whole = run_profile(job)["record"]
     resident().forget()  # else the pass is not made again
     monkeypatch.setattr(batching, "to_device", full)
-    assert execute(job, store.location)["status"] == "done"
-    halved = store.read("profiles", job["id"])[0]
+    halved = done(store, job)
     assert [item["value"] for item in halved["layers"]] == pytest.approx(
         [item["value"] for item in whole["layers"]], abs=1e-6
     )
     rows = store.read_all("attempts").rows.to_pylist()
     assert sorted(row["micro_batch"] for row in rows) == [32, 64]
     assert not any(row["final"] for row in rows)
+
+
+def test_libraries_let_go_of_their_memory_when_the_last_graph_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Graph:
+        def __init__(self) -> None:
+            self.itself = self  # only the collector finds it
+
+    graph, did = weakref.ref(Graph()), []
+    assert graph() is not None
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: did.append("cache"))
+    clears = lambda: did.append("a graph lives" if graph() else "workspaces")  # noqa: E731
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", clears, raising=False)
+    devices.free_memory()
+    assert did == ["workspaces", "cache"]
 
 
 @pytest.mark.slow

@@ -11,18 +11,16 @@ import torch
 
 from lp_sweep.storage import networks
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.data.batches import BatchSizes
 from lp_sweep.trials.device import reproducible
 from lp_sweep.trials.model.families import find_layers
-from lp_sweep.trials.model.prune import keep_layers
+from lp_sweep.trials.model.prune import keep_layers, parameter_counts
 from lp_sweep.trials.train import finetune as finetuning
 from lp_sweep.trials.train.finetune import Saver, finetune
 from lp_sweep.trials.train.procedures import Phase
-from lp_sweep.trials.train.steps import Setting
-from lp_sweep.trials.worker.run import execute
 from lp_sweep.trials.worker.trial import Try
 from tests.support.cutoff import STEPS, assert_same, cut_off, other_network
-from tests.support.plain_jobs import load_inputs, run_trial
+from tests.support.fastnets import setting
+from tests.support.plain_jobs import assert_fails, done, load_inputs, run_trial
 from tests.support.staging import made, spec_of, staged, weights
 
 QUICK = {"limit_train": 64}
@@ -67,9 +65,7 @@ def test_what_is_frozen_stays_bit_by_bit_and_all_else_learns(
 
 def test_it_is_fine_tuning_dropping_and_fine_tuning(world: Path, store: Store) -> None:
     first, second = staged(world, recipe=QUICK)
-    for job in (first, second):
-        assert execute(job, store.location)["status"] == "done"
-    full, small = (store.read("trials", job["id"])[0] for job in (first, second))
+    full, small = done(store, first), done(store, second)
     assert (full["started_from"], small["started_from"]) == (None, first["id"])
     assert (full["kept_layers"], small["kept_layers"]) == ([1, 2, 3, 4], [1, 2])
     assert (full["procedure"], small["procedure"]) == ("direct", "finetune_then_drop")
@@ -79,17 +75,16 @@ def test_it_is_fine_tuning_dropping_and_fine_tuning(world: Path, store: Store) -
         inputs = load_inputs(first, spec, spec.kept_layers, spec.seed)
 
         def trained(*kept: int) -> np.ndarray:
-            setting = Setting(
+            how = setting(
+                spec.recipe.compute,
+                spec.recipe.batch_size,
                 definition=spec.task,
                 recipe=spec.recipe,
                 seed=spec.seed,
-                device=torch.device("cpu"),
                 padding=inputs.padding,
-                precision="fp32",
-                batches=BatchSizes.halved(spec.recipe.batch_size, 0),
                 course=(Phase(kept, spec.recipe.epochs),),
             )
-            return finetune(inputs.model, inputs.encoded, setting, Saver()).logits["validation"]
+            return finetune(inputs.model, inputs.encoded, how, Saver()).logits["validation"]
 
         once = trained(1, 2, 3, 4)
         keep_layers(inputs.model, [1, 2])
@@ -106,7 +101,7 @@ def test_one_shot_is_fine_tuning_and_dropping(
     """The kept layers are those of the fine-tuned network, except where a map was merged."""
     first, second = staged(world, recipe=QUICK, procedure="one_shot", bridge=bridge)
     left: dict[str, torch.Tensor] = {}
-    assert execute(first, store.location)["status"] == "done"
+    done(store, first)
     assert networks.fetch_network(store, first["id"], tmp_path)
     full = load_inputs(first, spec_of(first), None, 0, tmp_path).model
     found = run_trial(second, noting(left, start=tmp_path))
@@ -119,14 +114,11 @@ def test_one_shot_is_fine_tuning_and_dropping(
 
 def test_without_its_network_it_fails_and_says_so(world: Path, store: Store) -> None:
     first, second = staged(world)
-    answer = execute(second, store.location)
-    assert (answer["status"], answer["error_type"]) == ("failed", "missing_input")
-    for said in (f"the network of trial {first['id']}", store.location, "Run the sweep again"):
-        assert said in answer["message"]
+    said = f"the network of trial {first['id']}.*{store.location}.*Run the sweep again"
+    assert_fails(store, second, "missing_input", said)
     assert not store.names("trials")
-    assert [row["trial_id"] for row in store.read_all("attempts").rows.to_pylist()] == [
-        second["id"]
-    ]
+    [attempt] = store.read_all("attempts").rows.to_pylist()
+    assert attempt["trial_id"] == second["id"]
 
 
 def test_while_the_store_is_away_that_is_what_is_said(
@@ -134,10 +126,8 @@ def test_while_the_store_is_away_that_is_what_is_said(
 ) -> None:
     Path(store.location).rename(tmp_path / "away")
     job = {**staged(world)[1], "cache_dir": str(tmp_path / "cache")}
-    answer = execute(job, store.location)
-    assert answer["error_type"] == "missing_input"
-    assert "can't fetch" in answer["message"]
-    assert "Run the sweep again" not in answer["message"]
+    message = assert_fails(store, job, "missing_input", "can't fetch")
+    assert "Run the sweep again" not in message
 
 
 def test_it_never_starts_from_the_pre_trained_network(world: Path) -> None:
@@ -218,7 +208,7 @@ def test_a_cut_off_one_goes_on_with_the_layers_it_had(
 ) -> None:
     job = {**iterative(world), "checkpoint_every": 3600.0}
     cut_off(job, store, monkeypatch, STEPS + 1)  # right after a drop
-    execute(job, store.location)
+    done(store, job)
     assert assert_same(store, job, undisturbed)["resumed_from_step"] == STEPS + 1
 
 
@@ -230,7 +220,7 @@ def test_a_checkpoint_that_does_not_fit_starts_it_anew_with_all_layers(
     cut_off(job, store, monkeypatch, 2 * STEPS + 10)
     other_network(Path(store.location) / "checkpoints" / f"{job['id']}.safetensors")
     with pytest.warns(UserWarning, match="not those of this network"):
-        execute(job, store.location)
+        done(store, job)
     assert assert_same(store, job, undisturbed)["resumed_from_step"] == 0
     assert networks.has_network(store, job["id"])
 
@@ -239,11 +229,12 @@ def test_a_checkpoint_that_does_not_fit_starts_it_anew_with_all_layers(
 
 
 def test_feed_forwards_go_before_the_training(world: Path) -> None:
-    whole = run_trial(made(world, recipe=QUICK))["record"]
-    less = run_trial(made(world, recipe=QUICK, removed_feed_forwards=(2,)))["record"]
-    assert less["removed_feed_forwards"] == [2]
-    for name in ("params_total", "params_encoder"):
-        assert whole[name] - less[name] == FEED_FORWARD
+    job = made(world, recipe=QUICK, removed_feed_forwards=(2,))
+    record = run_trial(job)["record"]
+    whole = parameter_counts(load_inputs(job, spec_of(made(world)), (1, 2), 1).model)
+    assert record["removed_feed_forwards"] == [2]
+    assert record["params_total"] == whole.total - FEED_FORWARD
+    assert record["params_encoder"] == whole.encoder - FEED_FORWARD
 
 
 @pytest.mark.slow
@@ -252,9 +243,7 @@ def test_feed_forwards_go_between_the_stages(
     world: Path, store: Store, kept: tuple[int, ...]
 ) -> None:
     first, second = staged(world, kept_layers=kept, removed_feed_forwards=(4,))
-    for job in (first, second):
-        assert execute({**job, "keep": "all"}, store.location)["status"] == "done"
-    full, less = (store.read("trials", job["id"])[0] for job in (first, second))
+    full, less = (done(store, {**job, "keep": "all"}) for job in (first, second))
     assert (full["removed_feed_forwards"], less["removed_feed_forwards"]) == ([], [4])
     layer = full["params_encoder"] // 4
     assert less["params_encoder"] == layer * len(kept) - FEED_FORWARD

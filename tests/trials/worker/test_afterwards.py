@@ -15,6 +15,7 @@ from lp_sweep.storage.store import Store
 from lp_sweep.trials.measures import registry as measuring
 from lp_sweep.trials.worker import trial as trialling
 from lp_sweep.trials.worker.run import execute
+from tests.support.plain_jobs import done
 from tests.support.staging import made, measurement, staged, stored_files
 
 
@@ -60,10 +61,9 @@ def test_a_network_that_is_needed_is_no_best_any_more(
     job = made(world)
     execute({**job, "keep": "best"}, store.location)
     assert networks.kept_by(store, job["id"]) == "best"
-    execute({**job, "keep": "best", "network": True}, store.location)
+    record = done(store, {**job, "keep": "best", "network": True})
     assert networks.kept_by(store, job["id"]) == "need, best"
     assert len(trainings) == 1
-    record = store.read("trials", job["id"])[0]
     networks.release(store, record, keep_best=False)  # a run that keeps none gives it back
     assert networks.kept_by(store, job["id"]) == "best"
 
@@ -104,9 +104,8 @@ def test_measured_at_once_or_later_is_the_same(world: Path, tmp_path: Path) -> N
 
 def test_a_network_is_compared_with_that_of_another_trial(world: Path, store: Store) -> None:
     first, second = staged(world)
-    execute(first, store.location)
     item = measurement(second, "cka", against=first["id"])
-    execute({**second, "measures": [item]}, store.location)
+    done(store, first, {**second, "measures": [item]})
     row = store.read("profiles", item["id"])[0]
     assert row["against"] == first["id"]
     states = {

@@ -27,7 +27,7 @@ from lp_sweep.trials.worker import checkpoint
 from lp_sweep.trials.worker.job import announce, announced
 from lp_sweep.trials.worker.run import execute
 from lp_sweep.trials.worker.trial import Try
-from tests.support.cutoff import STEPS, CutOff, assert_same, cut_off, other_network, write_state
+from tests.support.cutoff import STEPS, CutOff, assert_same, cut_off, other_network
 from tests.support.families import CASES, Family, save_pretrained
 from tests.support.networks import load
 from tests.support.plain_jobs import run_trial
@@ -36,16 +36,32 @@ from tests.support.toyworld import jobs
 EPOCHS = 3
 
 
-def job_of(world: Path, rows: int = 4 * STEPS, **settings: Any) -> dict[str, Any]:
+def job_of(world: Path, rows: int = 4 * STEPS, **settings: Any) -> Job:
     """48 steps, with dropout."""
     recipe = (f"recipe.limit_train={rows}", "recipe.batch_size=4", f"recipe.epochs={EPOCHS}")
     return {**jobs(world, "k=2", *recipe)[0], **settings}
 
 
+Job = dict[str, Any]
+Trained = dict[int, Job]
+Cut = Callable[..., Job]
+
+
 @pytest.fixture(scope="module")
-def undisturbed(world: Path) -> dict[int, dict[str, Any]]:
+def undisturbed(world: Path) -> Trained:
     """Halvings -> what a training gives that nothing interrupts."""
     return {times: run_trial(job_of(world), Try(halvings=times)) for times in (0, 1)}
+
+
+@pytest.fixture
+def cut(world: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> Cut:
+    """Cuts a training off right before a step; gives the job that goes on from there."""
+
+    def before(step: int, **settings: Any) -> Job:
+        cut_off(job_of(world, **settings), store, monkeypatch, step)
+        return job_of(world, checkpoint_every=3600.0, **settings)
+
+    return before
 
 
 # -- killed
@@ -92,14 +108,9 @@ def _modified(store: Store) -> float:
     ],
 )
 def test_it_goes_on_from_the_step_it_was_at(
-    world: Path,
-    store: Store,
-    undisturbed: dict[int, dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
-    step: int,
+    store: Store, undisturbed: Trained, cut: Cut, step: int
 ) -> None:
-    job = job_of(world, checkpoint_every=3600.0)
-    cut_off(job, store, monkeypatch, step)
+    job = cut(step)
     before = checkpoint.Header.parse(checkpoint.read_state(stored(store, job)))
     assert before.seconds_total > before.seconds_train > 0
     began = time.perf_counter()
@@ -112,15 +123,12 @@ def test_it_goes_on_from_the_step_it_was_at(
     assert before.seconds_total < record["seconds_total"] < before.seconds_total + elapsed
 
 
-def stored(store: Store, job: dict[str, Any]) -> Path:
+def stored(store: Store, job: Job) -> Path:
     return Path(store.location) / "checkpoints" / f"{job['id']}.safetensors"
 
 
 def test_lost_in_an_evaluation_it_goes_on_at_the_evaluation(
-    world: Path,
-    store: Store,
-    undisturbed: dict[int, dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
+    world: Path, store: Store, undisturbed: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And an evaluation that takes longer than from one checkpoint to the next breaks nothing."""
     job, real, calls = job_of(world, checkpoint_every=0.01), finetuning.evaluate, []
@@ -132,12 +140,9 @@ def test_lost_in_an_evaluation_it_goes_on_at_the_evaluation(
         time.sleep(0.05)
         return real(*args, **settings)
 
-    def save_always(self: Any) -> bool:
-        return True
-
     monkeypatch.setattr(finetuning, "evaluate", slow)
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint.Checkpoints, "due", save_always)
+        patch.setattr(checkpoint.Checkpoints, "due", lambda self: True)
         with pytest.raises(CutOff):
             execute(job, store.location)
     execute(job, store.location)
@@ -196,7 +201,7 @@ def test_a_notice_is_of_its_time(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_that_cannot_be_written_is_a_warning(
-    world: Path, store: Store, undisturbed: dict[int, dict[str, Any]]
+    world: Path, store: Store, undisturbed: Trained
 ) -> None:
     (Path(store.location) / "checkpoints").write_text("in the way", encoding="utf-8")
     job = job_of(world, checkpoint_every=0.1)
@@ -220,40 +225,37 @@ def _foreign(path: Path) -> None:
     save_file({"a": torch.zeros(3)}, path, metadata={"format": "pt"})
 
 
-def _change(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+def _change(change: Callable[[Job], Job]) -> Callable[[Path], None]:
     """Another header, with a checksum that is right."""
-    header = json.loads(checkpoint.read_state(path))
-    with safe_open(path, framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    write_state(path, json.dumps(header | change(header)), tensors)
+
+    def harm(path: Path) -> None:
+        header = json.loads(checkpoint.read_state(path))
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        checkpoint.save_state(path, json.dumps(header | change(header)), tensors)
+
+    return harm
 
 
-def _other_format(path: Path) -> None:
-    _change(path, lambda header: {"format": 2})
-
-
-def _other_precision(path: Path) -> None:
-    """The record names one precision: all of its steps are of that one."""
-    _change(path, lambda header: {"subject": [*header["subject"][:3], "bf16", "cpu"]})
+HARMS: dict[str, Callable[[Path], None]] = {  # by what is said
+    "its checksum is wrong": _flip,
+    "lp-sweep did not write it": _foreign,
+    "its format is 2": _change(lambda header: {"format": 2}),
+    # the record names one precision: all of its steps are of that one
+    "its precision is 'bf16'": _change(
+        lambda header: {"subject": [*header["subject"][:3], "bf16", "cpu"]}
+    ),
+}
 
 
 def test_what_is_torn_or_foreign_is_ignored_with_a_warning(
-    world: Path,
-    store: Store,
-    undisturbed: dict[int, dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
+    store: Store, undisturbed: Trained, cut: Cut
 ) -> None:
-    job = job_of(world, checkpoint_every=3600.0)
-    cut_off(job, store, monkeypatch, STEPS + 7)
+    job = cut(STEPS + 7)
     path = stored(store, job)
     whole, header = path.read_bytes(), checkpoint.Header.parse(checkpoint.read_state(path))
     place = (store.location, Path(job["cache_dir"]), header.subject)
-    for harm, reason in {
-        _flip: "its checksum is wrong",
-        _foreign: "lp-sweep did not write it",
-        _other_format: "its format is 2",
-        _other_precision: "its precision is 'bf16'",
-    }.items():
+    for reason, harm in HARMS.items():
         harm(path)
         saver = checkpoint.Checkpoints(*place, every=1.0, batch_size=4)
         with pytest.warns(UserWarning, match=f"{job['id']}: ignored, .*{reason}"):
@@ -279,16 +281,9 @@ def test_what_is_torn_or_foreign_is_ignored_with_a_warning(
     ],
 )
 def test_one_record_is_of_one_micro_batch(
-    world: Path,
-    store: Store,
-    undisturbed: dict[int, dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
-    before: int,
-    now: int,
-    resumed: int,
+    store: Store, undisturbed: Trained, cut: Cut, before: int, now: int, resumed: int
 ) -> None:
-    cut_off(job_of(world, halvings=before), store, monkeypatch, 40)
-    job = job_of(world, checkpoint_every=3600.0, halvings=now)
+    job = cut(40, halvings=before) | {"halvings": now}
     execute(job, store.location)
     record = assert_same(store, job, undisturbed[1])
     assert (record["resumed_from_step"], record["out_of_memory_retries"]) == (resumed, 1)

@@ -5,11 +5,9 @@ written outside the store and the cache."""
 from __future__ import annotations
 
 import csv
-import gc
 import json
 import math
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +16,23 @@ import pytest
 from hypothesis import strategies as st
 
 from lp_sweep.analysis.views import open_views
-from lp_sweep.orchestrator.inputs.resolve import resolve
-from lp_sweep.orchestrator.plan.known import Known
-from lp_sweep.orchestrator.plan.planning import make_plan
-from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.train.metrics import METRICS
 from lp_sweep.trials.worker.run import execute
 from tests.support.fuzzing import fuzz
-from tests.support.toyworld import rows, save_model, sweep_content
+from tests.support.plain_jobs import done
+from tests.support.toyworld import jobs, rows, save_model, sweep_content
 
 RECIPE = {"learning_rate": 2e-3, "batch_size": 8, "epochs": 2, "max_length": 16}
 LONG = "good " * 20_000  # 100,000 characters
 Row = tuple[str, Any]
+TOP = {"name": "top", "k": [0]}
+CONTRIBUTION = {"name": "contribution", "threshold": 0.5}
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    gc.freeze()  # a trial collects garbage: not what the imports have made
-    yield save_model(tmp_path_factory.mktemp("model"), depth=2)
-    gc.unfreeze()
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(tmp_path_factory.mktemp("model"), depth=2)
 
 
 def write(path: Path, lines: list[Row]) -> None:
@@ -46,31 +41,16 @@ def write(path: Path, lines: list[Row]) -> None:
 
 
 def run(
-    folder: Path,
-    model: Path,
-    train: list[Row],
-    dev: list[Row],
-    *,
-    strategy: str = "top",
-    **task: Any,
+    folder: Path, model: Path, train: list[Row], dev: list[Row], strategy: Any = TOP, **task: Any
 ) -> dict[str, Any]:
     """The answer of a worker that was given this task."""
     write(folder / "train.csv", train)
     write(folder / "dev.csv", dev)
     own = {"name": "own", "train": "train.csv", "dev": "dev.csv", "text": ["text"], **task}
-    strategies = [{"name": "contribution", "threshold": 0.5}]
-    content = sweep_content(
-        models=[str(model)],
-        tasks=[own],
-        recipe=RECIPE,
-        strategies=[{"name": "top", "k": [0]}] if strategy == "top" else strategies,
-    )
+    content = sweep_content(models=[str(model)], tasks=[own], recipe=RECIPE, strategies=[strategy])
     (folder / "sweep.yaml").write_text(json.dumps(content), encoding="utf-8")
-    plan = make_plan(resolve(load_sweep(folder / "sweep.yaml")), Known.nothing())
-    (work,) = plan.trials.values() or plan.profiles.values()
-    Store(folder / "store", create=True)
-    place = {"cache_dir": str(folder / "cache"), "device": "cpu", "threads": 1}
-    return execute({**work.job().to_plain(), **place}, str(folder / "store"))
+    (job,) = jobs(folder / "sweep.yaml")
+    return execute(job, Store(folder / "store", create=True).location)
 
 
 def not_finite(value: Any, at: str = "") -> list[str]:
@@ -134,34 +114,11 @@ def test_the_record_holds_only_true_numbers(
 
 @pytest.mark.parametrize("dev", [[("", "pos")] * 3, [("good", "pos")]], ids=["empty", "one"])
 def test_a_profile_of_odd_rows_is_of_cosines(tmp_path: Path, model: Path, dev: list[Row]) -> None:
-    answer = run(tmp_path, model, PLAIN, dev, strategy="contribution")
+    answer = run(tmp_path, model, PLAIN, dev, CONTRIBUTION)
     assert answer["status"] == "done", answer
     (record,) = Store(tmp_path / "store").read("profiles", answer["id"])
     assert not_finite(record) == []
     assert all(-1 <= item["value"] <= 1 for item in record["layers"])
-
-
-@pytest.mark.parametrize(
-    ("train", "dev", "task", "message"),
-    [
-        ([("a", "pos")] * 4, PLAIN, {}, "every row is of class 'pos'"),
-        ([*PLAIN, ("a", "nan")], PLAIN, {}, "a missing value written as text"),
-        (NUMBERS, [("w1", 1)] * 3, REGRESSION, "holds 1 in every row"),
-    ],
-    ids=["one-class", "nan", "constant-dev-targets"],
-)
-def test_what_can_not_be_trained_is_a_missing_input(
-    tmp_path: Path,
-    model: Path,
-    train: list[Row],
-    dev: list[Row],
-    task: dict[str, Any],
-    message: str,
-) -> None:
-    answer = run(tmp_path, model, train, dev, **task)
-    assert (answer["status"], answer["error_type"]) == ("failed", "missing_input")
-    assert message in answer["message"]
-    assert not Store(tmp_path / "store").names("trials")
 
 
 def finite_score(folder: Path, pairs: list[tuple[float, float]], metric: str) -> None:
@@ -183,10 +140,6 @@ test_correlations = fuzz(
 # -- names
 
 
-def snapshot(folder: Path) -> set[Path]:
-    return {path for path in folder.rglob("*")}
-
-
 def test_no_name_leads_out_of_the_store(tmp_path: Path, model: Path) -> None:
     """The name of a task, of a model's folder and of a data folder."""
     name = '../../up it\'s "quoted" \\ 100%s {x} $(id);b&&c|*?[a] line\nbreak\x1b[31m\u202e 🙂'
@@ -202,21 +155,16 @@ def test_no_name_leads_out_of_the_store(tmp_path: Path, model: Path) -> None:
         models=[f"./{as_folder}"],
         tasks=[{"name": name, "train": "train.csv", "dev": "dev.csv", "text": "text"}],
         recipe={**RECIPE, "epochs": 1},
-        strategies=[{"name": "top", "k": [0]}],
+        strategies=[TOP],
     )
     world.write_text(json.dumps(content), encoding="utf-8")
-    before = snapshot(tmp_path)
-    plan = make_plan(resolve(load_sweep(world)), Known.nothing())
-    (work,) = plan.trials.values()
-    assert snapshot(tmp_path) == before
-    store, cache = Store(place / "store", create=True), place / "cache"
-    job = {**work.job().to_plain(), "cache_dir": str(cache), "device": "cpu", "threads": 1}
-    answer = execute(job, str(place / "store"))
-    assert answer["status"] == "done", answer
-    new = snapshot(tmp_path) - before
-    assert all(path.is_relative_to(place / "store") or path.is_relative_to(cache) for path in new)
-    (record,) = store.read("trials", answer["id"])
-    assert record["task"] == name
+    before = {*tmp_path.rglob("*")}
+    (job,) = jobs(world, cache=place / "cache")
+    assert {*tmp_path.rglob("*")} == before
+    store = Store(place / "store", create=True)
+    assert done(store, job)["task"] == name
+    new = {*tmp_path.rglob("*")} - before
+    assert {path.relative_to(place).parts[0] for path in new} == {"store", "cache"}
     asked = open_views(store).query(
         "SELECT count(*) AS n FROM trials WHERE task = $name", {"name": name}
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,9 +21,11 @@ from lp_sweep.trials.worker import keep as keeping
 from lp_sweep.trials.worker import run as running
 from lp_sweep.trials.worker.run import execute
 from tests.support.networks import load
+from tests.support.plain_jobs import done
 from tests.support.toyworld import jobs, save_world
 
 QUICK = ("recipe.epochs=1", "recipe.limit_train=16")  # a step: what is learned is not looked at
+Scored = Callable[..., str]
 
 
 def kept(store: Store) -> set[str]:
@@ -35,7 +38,7 @@ def test_a_kept_network_is_the_one_that_was_scored(
     world: Path, store: Store, tmp_path: Path
 ) -> None:
     job = {**jobs(world, "k=2")[0], "keep": "all"}
-    answer = execute(job, store.location)
+    last = done(store, job)["last"]
     assert kept(store) == {job["id"]}
     folder = tmp_path / "copied"
     folder.mkdir()
@@ -57,42 +60,34 @@ def test_a_kept_network_is_the_one_that_was_scored(
         logits = model(**inputs).logits
     said = [model.config.id2label[int(index)] for index in logits.argmax(1)]
     right = np.mean([one == row["label"] for one, row in zip(said, rows, strict=True)])
-    assert right == answer["last"]
+    assert right == last
     stored = [row["scores"] for row in store.read("predictions", job["id"])]
     np.testing.assert_allclose(logits.numpy(), np.array(stored), atol=1e-5)
 
 
 def test_a_kept_network_is_a_model_of_its_own(world: Path, store: Store) -> None:
-    """Another sweep may start from it: its layers are 1..L there, whatever they were before."""
+    """Another sweep may start from it: its layers are 1..L there, whatever they were before, and
+    each seed draws a head, as this one knows another task or the other layers."""
     job = {**jobs(world, "k=2", "strategies=[{name: bottom, k: [2]}]", "recipe.epochs=1")[0]}
-    execute({**job, "keep": "all"}, store.location)
-    assert store.read("trials", job["id"])[0]["kept_layers"] == [3, 4]
+    assert done(store, {**job, "keep": "all"})["kept_layers"] == [3, 4]
     folder = Path(store.location) / "weights" / job["id"]
+
+    def head(seed: int, **how: bool) -> torch.Tensor:
+        return load(folder, num_labels=2, seed=seed, **how).classifier.weight
+
+    assert torch.equal(head(1), head(2)), "the kept one"
+    assert not torch.equal(head(1, from_here=True), head(2, from_here=True)), "drawn by the seed"
+    assert not torch.equal(head(1, from_here=True), head(1))
     text = (world.parent / "sweep.yaml").read_text(encoding="utf-8")
     again = world.parent / "again.yaml"
     again.write_text(text.replace("./model", str(folder)), encoding="utf-8")
     one = "strategies=[{name: bottom, k: [1]}]"
     for job in jobs(again, one, "measure.similarity=pruned", "recipe.epochs=1"):
-        execute({**job, "keep": "all"}, store.location)
-        (record,) = store.read("trials", job["id"])
+        record = done(store, {**job, "keep": "all"})
         assert (record["depth"], record["kept_layers"]) == (2, [2])
         config = json.loads(store.read_text(f"weights/{job['id']}", "config.json") or "")
         assert config["lp_sweep_kept_layers"] == [2]
         assert config["lp_sweep_original_depth"] == 2
-
-
-def test_the_head_of_a_kept_network_is_not_a_sweeps(world: Path, store: Store) -> None:
-    """It knows another task, or the other layers: each seed draws a head."""
-    job = jobs(world, "k=2", *QUICK)[0]
-    execute({**job, "keep": "all"}, store.location)
-    folder = Path(store.location) / "weights" / job["id"]
-    first, second = (
-        load(folder, num_labels=2, seed=seed, from_here=True).classifier.weight for seed in (1, 2)
-    )
-    own = load(folder, num_labels=2, seed=2).classifier.weight
-    assert torch.equal(own, load(folder, num_labels=2, seed=1).classifier.weight)
-    assert not torch.equal(first, own)
-    assert not torch.equal(first, second)
 
 
 def test_a_network_without_feed_forwards_is_no_model_of_a_sweep(tmp_path: Path) -> None:
@@ -104,88 +99,79 @@ def test_a_network_without_feed_forwards_is_no_model_of_a_sweep(tmp_path: Path) 
         jobs(world)
 
 
-def scored(
-    world: Path,
-    store: Store,
-    monkeypatch: pytest.MonkeyPatch,
-    seed: int,
-    score: float,
-    *,
-    mode: str = "best",
-    status: str = "done",
-    **axes: Any,
-) -> str:
-    """A trial of `seed` that reaches `score`; gives its identifier."""
-    overrides = [f"{name}={value}" for name, value in ({"k": 2} | axes).items()]
-    job = jobs(world, f"seed={seed}", *QUICK, *overrides)[0]
+@pytest.fixture
+def scored(world: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> Scored:
+    """Does a trial of `seed` that reaches `score`; gives its identifier."""
     real = running.run_trial
 
-    def run_trial(job: Any, attempt: Any) -> Any:
-        def afterwards(inputs: Any, record: Any, device: Any) -> None:
-            record["last"] = score
-            attempt.afterwards(inputs, record, device)
+    def do(
+        seed: int, score: float, *, mode: str = "best", status: str = "done", **axes: Any
+    ) -> str:
+        overrides = [f"{name}={value}" for name, value in ({"k": 2} | axes).items()]
+        job = jobs(world, f"seed={seed}", *QUICK, *overrides)[0]
 
-        return real(job, running.Try(afterwards=cast(Any, afterwards)))
+        def run_trial(job: Any, attempt: Any) -> Any:
+            def afterwards(inputs: Any, record: Any, device: Any) -> None:
+                record["last"] = score
+                attempt.afterwards(inputs, record, device)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(running, "run_trial", run_trial)
-        assert execute({**job, "keep": mode}, store.location)["status"] == status
-    return str(job["id"])
+            return real(job, running.Try(afterwards=cast(Any, afterwards)))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(running, "run_trial", run_trial)
+            assert execute({**job, "keep": mode}, store.location)["status"] == status
+        return str(job["id"])
+
+    return do
 
 
-def test_the_best_seed_stays(world: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = scored(world, store, monkeypatch, 1, 0.7)
+def test_the_best_seed_stays(store: Store, scored: Scored) -> None:
+    first = scored(1, 0.7)
     assert kept(store) == {first}
-    scored(world, store, monkeypatch, 2, 0.6)
+    scored(2, 0.6)
     assert kept(store) == {first}
-    third = scored(world, store, monkeypatch, 3, 0.8)
+    third = scored(3, 0.8)
     assert kept(store) == {third}
     assert store.listing(f"weights/{first}") == []  # nothing of it is left
 
 
 @pytest.mark.slow
 def test_of_equal_seeds_the_lowest_stays_and_groups_do_not_compete(
-    world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+    store: Store, scored: Scored
 ) -> None:
-    scored(world, store, monkeypatch, 4, 0.7)
-    third = scored(world, store, monkeypatch, 3, 0.7)
-    scored(world, store, monkeypatch, 5, 0.7)
-    layers = scored(world, store, monkeypatch, 1, 0.1, k=0)
-    recipe = scored(world, store, monkeypatch, 1, 0.1, **{"recipe.lr": 1e-4})
+    scored(4, 0.7)
+    third = scored(3, 0.7)
+    scored(5, 0.7)
+    layers = scored(1, 0.1, k=0)
+    recipe = scored(1, 0.1, **{"recipe.lr": 1e-4})
     assert kept(store) == {third, layers, recipe}
 
 
 def test_two_that_end_at_once_leave_one(
-    world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+    store: Store, scored: Scored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither sees the other before it has saved; the last to be recorded sees both."""
     monkeypatch.setattr(keeping.Keeper, "_beaten", lambda self, record: False)
-    first = scored(world, store, monkeypatch, 1, 0.7)
-    scored(world, store, monkeypatch, 2, 0.6)
+    first = scored(1, 0.7)
+    scored(2, 0.6)
     assert kept(store) == {first}
 
 
 @pytest.mark.slow
-def test_a_record_that_was_not_kept_still_counts(
-    world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_that_was_not_kept_still_counts(world: Path, store: Store, scored: Scored) -> None:
     """`best` is the best of all stored seeds, not of those that have a network."""
-    job = jobs(world, "k=2", "seed=9", *QUICK)[0]
-    execute(job, store.location)
-    best = store.read("trials", job["id"])[0]["last"]
-    scored(world, store, monkeypatch, 1, best - 0.1)
+    best = done(store, jobs(world, "k=2", "seed=9", *QUICK)[0])["last"]
+    scored(1, best - 0.1)
     assert kept(store) == set()
 
 
 @pytest.mark.slow
-def test_best_deletes_only_what_a_best_kept(
-    world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = scored(world, store, monkeypatch, 1, 0.6, mode="all")
-    met = scored(world, store, monkeypatch, 4, 0.65)
-    scored(world, store, monkeypatch, 4, 0.65, mode="all")  # the record is there
-    second = scored(world, store, monkeypatch, 2, 0.7)
-    third = scored(world, store, monkeypatch, 3, 0.8)
+def test_best_deletes_only_what_a_best_kept(store: Store, scored: Scored) -> None:
+    first = scored(1, 0.6, mode="all")
+    met = scored(4, 0.65)
+    scored(4, 0.65, mode="all")  # the record is there
+    second = scored(2, 0.7)
+    third = scored(3, 0.8)
     assert kept(store) == {first, met, third}
     assert [networks.kept_by(store, trial) for trial in (first, third)] == ["all", "best"]
     assert store.listing(f"weights/{second}") == []
@@ -194,34 +180,32 @@ def test_best_deletes_only_what_a_best_kept(
 @pytest.mark.slow
 @pytest.mark.parametrize("marked", [False, True])
 def test_a_best_that_does_a_trial_again_takes_over_no_network(
-    world: Path, store: Store, monkeypatch: pytest.MonkeyPatch, marked: bool
+    store: Store, scored: Scored, marked: bool
 ) -> None:
-    first = scored(world, store, monkeypatch, 1, 0.6, mode="all")
+    first = scored(1, 0.6, mode="all")
     if not marked:
         store.delete(f"weights/{first}", "kept-by.txt")
     (Path(store.location) / "trials" / f"{first}.parquet").unlink()
-    scored(world, store, monkeypatch, 1, 0.6)
-    second = scored(world, store, monkeypatch, 2, 0.7)
+    scored(1, 0.6)
+    second = scored(2, 0.7)
     assert kept(store) == {first, second}
 
 
 def test_what_waited_on_a_node_is_compared_when_it_is_sent(
-    world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+    world: Path, store: Store, scored: Scored
 ) -> None:
-    scored(world, store, monkeypatch, 1, 0.7)
+    scored(1, 0.7)
     place, away = Path(store.location), Path(store.location).with_name("away")
     place.rename(away)
-    second = scored(world, store, monkeypatch, 2, 0.8, status="spooled")
+    second = scored(2, 0.8, status="spooled")
     away.rename(place)
     assert flush(store, jobs(world, "k=2")[0]["cache_dir"]) == (3, 0)
     assert kept(store) == {second}
 
 
 @pytest.mark.slow
-def test_a_record_that_cannot_be_compared_is_in_nobodys_way(
-    world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = scored(world, store, monkeypatch, 1, 0.5)
+def test_a_record_that_cannot_be_compared_is_in_nobodys_way(store: Store, scored: Scored) -> None:
+    first = scored(1, 0.5)
     own = store.read("trials", first)[0]
     foreign = [{"seed": None}, {"last": None}, {"last": float("nan")}]
     foreign += [{"spec": None}, {"spec": "[]"}, {"spec": "{"}]
@@ -229,20 +213,20 @@ def test_a_record_that_cannot_be_compared_is_in_nobodys_way(
         name = f"t1-foreign{number}"
         store.put("trials", name, [{**own, "trial_id": name, "last": 1.0, **changes}])
     assert networks.is_best(store, own)
-    second = scored(world, store, monkeypatch, 2, 0.6)
+    second = scored(2, 0.6)
     assert kept(store) == {second}
     assert not store.names("attempts")
 
 
 def test_whatever_keeps_networks_from_being_compared_costs_no_trial(
-    world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+    store: Store, scored: Scored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*args: Any) -> Any:
         raise TypeError("a bug of ours")
 
     monkeypatch.setattr(networks, "_look", fail)
     with pytest.warns(UserWarning, match="networks beside t1-.*: a bug of ours"):
-        first = scored(world, store, monkeypatch, 1, 0.5)
+        first = scored(1, 0.5)
     assert kept(store) == {first}
 
 
@@ -256,7 +240,7 @@ def test_a_network_that_cannot_be_saved_costs_no_record(
         pytest.warns(UserWarning, match=f"network of {job['id']} not kept"),
         pytest.warns(UserWarning, match="can't write to this node's spool"),
     ):
-        assert execute(job, store.location)["status"] == "done"
+        done(store, job)
     assert kept(store) == set()
 
 
@@ -277,7 +261,7 @@ def test_the_config_comes_last_and_goes_first(
     monkeypatch.setattr(Store, "put_file", spy_put)
     monkeypatch.setattr(Store, "delete", spy_delete)
     job = {**jobs(world, "k=2", *QUICK)[0], "keep": "all"}
-    execute(job, store.location)
+    done(store, job)
     assert [name for name in order if name[0] == "+"][-1] == "+config.json"
     order.clear()
     networks.delete_network(store, job["id"])

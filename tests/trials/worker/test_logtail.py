@@ -15,8 +15,9 @@ from transformers.utils import logging as transformers_logging
 from lp_sweep.storage.redact import REMOVED
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.worker import run as running
-from lp_sweep.trials.worker.run import LOG_BYTES, Tail, execute, recorded
-from tests.support.toyworld import jobs, save_world
+from lp_sweep.trials.worker.run import LOG_BYTES, Tail, recorded
+from tests.support.plain_jobs import assert_fails
+from tests.support.toyworld import jobs
 
 PROGRAM = """
 import logging, sys, warnings
@@ -94,7 +95,7 @@ def test_half_a_secret_at_the_cut_does_not_stay() -> None:
 
 
 def test_a_failed_trial_keeps_what_it_printed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*args: Any) -> Any:
         print("reading the rows")
@@ -102,14 +103,11 @@ def test_a_failed_trial_keeps_what_it_printed(
         raise RuntimeError("no more")
 
     monkeypatch.setattr(running, "run_trial", fails)
-    store = Store(tmp_path / "store", create=True)
-    job = {**jobs(save_world(tmp_path), "k=0")[0], "command": "lp-sweep run sweep.yaml"}
+    job = {**jobs(world, "k=0")[0], "command": "lp-sweep run sweep.yaml"}
     with pytest.warns(UserWarning, match="something is odd"):
-        assert execute(job, store.location)["status"] == "failed"
-    row = store.read("attempts", next(iter(store.names("attempts"))))[0]
+        assert_fails(store, job, "bug", "no more")
+    (row,) = store.read_all("attempts").rows.to_pylist()
     assert "reading the rows" in row["log"]
-    assert row["message"] == "no more"
     assert "in fails" in row["traceback"]
-    assert row["command"] == "lp-sweep run sweep.yaml"
-    assert row["final"] is True
-    assert row["micro_batch"] == 16
+    expected = {"message": "no more", "command": job["command"], "final": True, "micro_batch": 16}
+    assert {name: row[name] for name in expected} == expected

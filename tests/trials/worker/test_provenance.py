@@ -8,7 +8,6 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ from lp_sweep.storage.identity import trial_id
 from lp_sweep.storage.specs import trial_spec_from_canonical
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.worker import provenance
-from lp_sweep.trials.worker.run import execute
+from tests.support.plain_jobs import done
 from tests.support.toyworld import jobs, save_world
 
 OPEN = (
@@ -89,13 +88,11 @@ def test_the_digest_is_of_the_code_that_runs(tmp_path: Path) -> None:
     assert provenance.code_digest(tmp_path) == provenance.code_digest(tmp_path)
 
 
-def test_a_record_says_it_all(tmp_path: Path) -> None:
-    store = Store(tmp_path / "store", create=True)
+def test_a_record_says_it_all(tmp_path: Path, store: Store) -> None:
     world = save_world(tmp_path, seeds=[7])
     command = "lp-sweep run sweep.yaml --token REMOVED"
     job = jobs(world, "k=2", "recipe.epochs=1", "recipe.weight_decay=1")[0] | {"command": command}
-    execute(job, store.location)
-    record: dict[str, Any] = store.read("trials", job["id"])[0]
+    record = done(store, job)
     assert trial_id(trial_spec_from_canonical(record["spec"])) == record["trial_id"] == job["id"]
     assert record["identity_version"] == 1
     assert json.loads(record["spec"])["task"] == {"text_columns": ["text"]}

@@ -25,6 +25,7 @@ from lp_sweep.trials.worker import resident as residing
 from lp_sweep.trials.worker.resident import Head, Original, Resident, Source, resident
 from lp_sweep.trials.worker.run import execute
 from tests.support.families import CASES, Family, save_pretrained
+from tests.support.plain_jobs import assert_fails, done
 from tests.support.staging import Job, made, measurement
 from tests.support.toyworld import save_data, save_model, save_world
 
@@ -135,20 +136,20 @@ def unlike_jobs(world: Path) -> list[Job]:
     return [*found[:-1], {**found[-1], "measures": measures, "keep": "all"}]
 
 
-def alone(todo: list[Job], folder: Path) -> list[dict[str, Any]]:
+def last_of(job: Job, folder: Path) -> dict[str, Any]:
+    """What a job leaves in a store of its own."""
     store = Store(folder, create=True)
+    execute(job, store.location)
+    return outcome_of(store, job)
+
+
+def test_no_trial_sees_what_came_before(world: Path, store: Store, tmp_path: Path) -> None:
+    todo, expected = unlike_jobs(world), []
     for job in todo:
+        execute(job, store.location)
+    for number, job in enumerate(todo):
         resident().forget()
-        execute(job, store.location)
-    resident().forget()
-    return [outcome_of(store, job) for job in todo]
-
-
-def test_no_trial_sees_what_came_before(world: Path, tmp_path: Path) -> None:
-    todo, store = unlike_jobs(world), Store(tmp_path / "together", create=True)
-    for job in todo:
-        execute(job, store.location)
-    expected = alone(todo, tmp_path / "alone")
+        expected.append(last_of(job, tmp_path / f"alone {number}"))
     assert expected[-1]["network"]
     assert all(expected[-1]["measures"][1:])
     assert [found["error"] for found in expected] == ["diverged", *[None] * 5]
@@ -169,12 +170,6 @@ def test_a_trial_is_that_of_a_fresh_process(world: Path, tmp_path: Path) -> None
 
 
 # -- what it stands for
-
-
-def last_of(job: Job, folder: Path) -> dict[str, Any]:
-    store = Store(folder, create=True)
-    execute(job, store.location)
-    return outcome_of(store, job)
 
 
 def rewrite(path: Path, old: bytes, new: bytes) -> None:
@@ -215,15 +210,12 @@ def test_rows_are_not_read_where_their_tokens_are(tmp_path: Path) -> None:
     assert last_of(later, tmp_path / "after") == before
 
 
-def test_rows_that_changed_since_the_plan_are_refused(tmp_path: Path) -> None:
+def test_rows_that_changed_since_the_plan_are_refused(tmp_path: Path, store: Store) -> None:
     world = save_world(tmp_path)
     job = made(world)
     save_data(tmp_path, train=40)
-    store = Store(tmp_path / "store", create=True)
-    told = execute(job, store.location)
-    assert told["error_type"] == "missing_input"
-    assert "have changed since the run was planned" in told["message"]
-    assert execute(made(world), store.location)["status"] == "done"
+    assert_fails(store, job, "missing_input", "have changed since the run was planned")
+    done(store, made(world))
 
 
 # -- how much

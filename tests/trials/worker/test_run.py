@@ -21,7 +21,7 @@ from lp_sweep.trials.train.steps import decay, make_optimizer, train_step
 from lp_sweep.trials.worker import trial
 from lp_sweep.trials.worker.run import execute
 from tests.support.networks import load
-from tests.support.plain_jobs import run_profile, run_trial
+from tests.support.plain_jobs import assert_fails, done, run_profile, run_trial
 from tests.support.toyworld import jobs, save_model, save_world
 
 QUICK = ("recipe.epochs=1", "recipe.limit_train=16")  # a step: what is learned is not looked at
@@ -49,7 +49,10 @@ def test_the_record_has_every_column(world: Path, outcome: dict[str, Any]) -> No
     assert (record["train_examples"], record["dev_examples"]) == (256, 60)
     assert (record["device_type"], record["threads"]) == ("cpu", 1)
     assert record["seconds_total"] >= record["seconds_train"] + record["seconds_evaluate"]
-    assert record["last"] > record["majority"] + 0.2
+    curve = [item["value"] for item in record["epoch_metrics"] if item["metric"] == "accuracy"]
+    assert [item["epoch"] for item in record["epoch_metrics"]] == [1, 2, 3]
+    assert record["last"] == curve[-1] > record["majority"] + 0.2
+    assert record["best"] == max(curve) == curve[record["best_epoch"] - 1]
     assert record["train_losses"][1] < record["train_losses"][0] - 0.1
 
 
@@ -62,14 +65,6 @@ def test_predictions_recompute_the_score(outcome: dict[str, Any]) -> None:
     assert all(int(np.argmax(row["scores"])) == row["prediction"] for row in rows)
 
 
-def test_last_and_best_are_of_the_epochs(world: Path) -> None:
-    record = run_trial(jobs(world, "k=0", "recipe.epochs=4", "recipe.lr=8e-3")[0])["record"]
-    curve = [item["value"] for item in record["epoch_metrics"] if item["metric"] == "accuracy"]
-    assert [item["epoch"] for item in record["epoch_metrics"]] == [1, 2, 3, 4]
-    assert record["last"] == curve[-1]
-    assert record["best"] == max(curve) == curve[record["best_epoch"] - 1]
-
-
 def test_a_seed_fixes_the_result(world: Path, outcome: dict[str, Any]) -> None:
     torch.manual_seed(12345)  # what came before in a reused worker must not matter
     torch.rand(7)
@@ -80,18 +75,7 @@ def test_a_seed_fixes_the_result(world: Path, outcome: dict[str, Any]) -> None:
     assert other["record"]["train_losses"] != outcome["record"]["train_losses"]
 
 
-def test_fewer_layers_fewer_parameters(world: Path, outcome: dict[str, Any]) -> None:
-    pruned = run_trial(jobs(world, "k=2")[0])["record"]
-    assert pruned["kept_layers"] == [1, 2]
-    assert pruned["dropped_layers"] == [3, 4]
-    assert pruned["params_encoder"] * 2 == outcome["record"]["params_encoder"]
-    assert (
-        outcome["record"]["params_total"] - pruned["params_total"]
-        == outcome["record"]["params_encoder"] - pruned["params_encoder"]
-    )
-
-
-def test_data_order_and_head_do_not_depend_on_depth(
+def test_fewer_layers_change_neither_data_order_nor_head(
     world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rows of each step and the random state at its start, for two depths."""
@@ -108,14 +92,18 @@ def test_data_order_and_head_do_not_depend_on_depth(
 
     monkeypatch.setattr(passes, "forward", spy)
     monkeypatch.setattr(finetuning, "make_optimizer", look)
-    seen = []
+    seen, records = [], []
     for k in (0, 2):
         steps.clear()
-        run_trial(jobs(world, f"k={k}", "recipe.epochs=1")[0])
+        records.append(run_trial(jobs(world, f"k={k}", "recipe.epochs=1")[0])["record"])
         seen.append(steps[:16])  # an epoch; the dev rows follow
     assert [len(rows) for rows, _ in seen[0]] == [16] * 16
     assert seen[0] == seen[1]
     assert torch.equal(*heads)
+    full, pruned = records
+    assert (pruned["kept_layers"], pruned["dropped_layers"]) == ([1, 2], [3, 4])
+    gone = full["params_encoder"] - pruned["params_encoder"]
+    assert gone == pruned["params_encoder"] == full["params_total"] - pruned["params_total"]
 
 
 def test_bf16_is_another_precision(world: Path) -> None:
@@ -155,11 +143,7 @@ def test_f1_of_a_named_class(tmp_path: Path) -> None:
 
 
 def test_a_profile_gives_every_layer(world: Path) -> None:
-    job = next(
-        job
-        for job in jobs(world, "strategies=[{name: contribution, threshold: 0.5}]")
-        if job["kind"] == "profile"
-    )
+    [job] = jobs(world, "strategies=[{name: contribution, threshold: 0.5}]")
     record = run_profile(job)["record"]
     first, last = map(PROFILES.names.index, ("removed_feed_forwards", "others_busy_cores"))
     of_speeds = PROFILES.names[first : last + 1]
@@ -203,21 +187,18 @@ def test_a_model_that_is_not_the_plans_is_a_missing_input(
 ) -> None:
     job = jobs(world, "k=0")[0]
     job |= {"model": {**job["model"], **changes}, "offline": True}
-    answer = execute(job, store.location)
-    assert answer["error_type"] == "missing_input"
-    assert message in answer["message"]
+    assert_fails(store, job, "missing_input", message)
 
 
-def test_texts_longer_than_the_models_positions_are_refused(tmp_path: Path) -> None:
+def test_texts_longer_than_the_models_positions_are_refused(tmp_path: Path, store: Store) -> None:
     """Where the plan could not know: it had no config of a hub's model."""
     world = save_world(tmp_path)
     line = "good " * 100
     (tmp_path / "train.csv").write_text(f"text,label\n{line},pos\nbad,neg\n", encoding="utf-8")
     job = jobs(world, "k=0")[0]
     job["spec"]["recipe"]["max_length"] = 100
-    answer = execute(job, str(tmp_path))
-    assert answer["error_type"] == "missing_input"
-    assert "a text has 100 tokens and model './model' takes 64" in answer["message"]
+    said = "a text has 100 tokens and model './model' takes 64"
+    assert_fails(store, job, "missing_input", said)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +210,7 @@ def test_texts_longer_than_the_models_positions_are_refused(tmp_path: Path) -> N
 )
 def test_a_failure_is_an_outcome(
     world: Path,
-    tmp_path: Path,
+    store: Store,
     monkeypatch: pytest.MonkeyPatch,
     override: str,
     error_type: str,
@@ -238,13 +219,10 @@ def test_a_failure_is_an_outcome(
     job = jobs(world, "k=0", override)[0]
     if error_type == "bug":
         monkeypatch.delattr(trial.Setting, "epochs")
-    answer = execute(job, str(tmp_path))
-    assert (answer["status"], answer["error_type"]) == ("failed", error_type)
-    store = Store(tmp_path)
+    assert_fails(store, job, error_type, message)
     assert not store.names("trials")
-    row = store.read("attempts", next(iter(store.names("attempts"))))[0]
-    assert row["trial_id"] == job["id"]
-    assert row["error_type"] == error_type
+    (row,) = store.read_all("attempts").rows.to_pylist()
+    assert (row["trial_id"], row["error_type"]) == (job["id"], error_type)
     assert message in row["message"]
     assert "Traceback" in row["traceback"]
     assert row["host"]
@@ -257,9 +235,8 @@ def test_out_of_memory_is_tried_at_every_smaller_batch(
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
 
     monkeypatch.setattr(passes, "forward", full)
-    answer = execute(jobs(world, "k=0", *QUICK)[0], store.location)
-    assert answer["error_type"] == "out_of_memory"
-    assert "a batch of 2 does not fit" in answer["message"]
+    job = jobs(world, "k=0", *QUICK)[0]
+    assert_fails(store, job, "out_of_memory", "a batch of 2 does not fit")
     tried = store.read_all("attempts").rows.to_pylist()
     assert sorted(row["micro_batch"] for row in tried) == [2, 4, 8, 16]
 
@@ -308,7 +285,7 @@ def test_a_trial_leaves_no_settings_behind(world: Path) -> None:
 
 
 def test_an_operation_without_a_deterministic_kernel_is_named_and_recorded(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU, where a trial is strict."""
 
@@ -318,10 +295,9 @@ def test_an_operation_without_a_deterministic_kernel_is_named_and_recorded(
 
     monkeypatch.setattr(passes, "forward", refused)
     monkeypatch.setattr(trial, "_strict", lambda job, attempt: attempt.deterministic)
-    store, job = Store(tmp_path, create=True), jobs(world, "k=2", *QUICK)[0]
     with pytest.warns(UserWarning, match=r"put_.*deterministic"):
-        assert execute(job, store.location)["status"] == "done"
-    assert store.read("trials", job["id"])[0]["deterministic"] is False
+        record = done(store, jobs(world, "k=2", *QUICK)[0])
+    assert record["deterministic"] is False
     (attempt,) = store.read_all("attempts").rows.to_pylist()
     assert (attempt["error_type"], attempt["final"]) == ("not_deterministic", False)
     assert "put_" in attempt["message"]

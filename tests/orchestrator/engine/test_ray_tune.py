@@ -1,4 +1,4 @@
-"""How a worker was lost, from what Ray and Tune say of it."""
+"""What Ray Tune is told and tells: how a worker was lost, and what the searcher hands out."""
 
 from __future__ import annotations
 
@@ -9,14 +9,22 @@ import pytest
 from ray import cloudpickle
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 from ray.tune.experiment import Trial
+from ray.tune.search import Searcher
 
-from lp_sweep.orchestrator.engine import everynode, raycompat
+from lp_sweep.orchestrator.engine import everynode, ray_tune, raycompat
 from lp_sweep.orchestrator.engine.connection import _TUNE_ENVIRONMENT
-from lp_sweep.orchestrator.engine.ray_tune import loss_of
+from lp_sweep.orchestrator.engine.ray_tune import PlanSearcher, loss_of
 from lp_sweep.orchestrator.engine.raycompat import Fate, fate_of
+from lp_sweep.orchestrator.engine.workqueue import WorkQueue
+from lp_sweep.storage.errors import GraphRecordingError
+from lp_sweep.storage.store import Store
+from tests.support.courses import ON_CPU, course_of, queue_of
+from tests.support.sweepfiles import make_inputs, planned
 
 ANNOUNCED = Fate("node", "", True)
 CUT_OFF = ActorUnavailableError("connection refused", None)
+GRAPH = GraphRecordingError("compute: graphs: a CUDA graph could not be recorded")
+RECORDING = RayTaskError("step", f"torch.AcceleratorError: CUDA error\n{GRAPH!r}", GRAPH)
 OUT_OF_MEMORY = RayActorError(error_msg="OutOfMemoryError: the node was low on memory")
 
 
@@ -33,6 +41,7 @@ OUT_OF_MEMORY = RayActorError(error_msg="OutOfMemoryError: the node was low on m
         pytest.param(
             RayTaskError("step", "Traceback", ValueError("no")), ANNOUNCED, "bug", id="its own bug"
         ),
+        pytest.param(RECORDING, Fate(), "graph_not_recorded", id="no CUDA graph"),
     ],
 )
 def test_what_a_loss_was(
@@ -62,3 +71,40 @@ def test_tune_leaves_a_preempted_trial_to_us(monkeypatch: pytest.MonkeyPatch) ->
         trial = Trial("trainable", stub=True)
         trial._handle_ray_actor_error(RayActorError(preempted=True))
         assert trial.should_recover() == retried
+
+
+# -- what the searcher hands to Tune
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> WorkQueue:
+    """A queue of four trials."""
+    store = Store(tmp_path / "store", create=True)
+    plan = planned(make_inputs(tmp_path), "task=rte")
+    return queue_of(plan, store)
+
+
+def test_what_was_preempted_is_handed_out_again(queue: WorkQueue) -> None:
+    """At once, whatever Tune's trial was called."""
+    made = PlanSearcher(course_of(queue), ON_CPU, lambda: 1)
+    first = made.suggest("1")
+    assert made.suggest("2") is None  # no room
+    assert queue.lost(made.works["1"].id, "preempted")
+    assert made.suggest("2") == first
+    assert queue.failed == {}
+
+
+@pytest.mark.parametrize(("room", "pieces"), [(1, 2), (3, 3)], ids=["few slots", "many"])
+def test_a_tuner_takes_more_where_there_are_more_slots(
+    queue: WorkQueue, monkeypatch: pytest.MonkeyPatch, room: int, pieces: int
+) -> None:
+    """At its end all slots wait for the longest trial."""
+    monkeypatch.setattr(ray_tune, "_LEAST_A_TUNER", 2)
+    monkeypatch.setattr(ray_tune, "_A_TUNER_AND_SLOT", 1)
+    made = PlanSearcher(course_of(queue), ON_CPU, lambda: room)
+    for number in range(pieces):
+        assert "job" in made.suggest(str(number))
+        [id_] = queue.live
+        queue.ended(id_, None)
+    assert made.suggest("one more") == Searcher.FINISHED
+    assert queue.open  # for the next Tuner

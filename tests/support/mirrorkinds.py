@@ -1,0 +1,258 @@
+"""Each kind of mirror with a place to write to, and what it holds afterwards in the same words.
+Not a test."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+
+from lp_sweep.orchestrator.mirrors.copying import copy_trials
+from lp_sweep.orchestrator.mirrors.kinds import MirrorKind, open_mirror
+from lp_sweep.storage.store import Store
+from tests.support.mirrorworld import events, scalars, texts
+from tests.support.program import python, run
+
+
+class Seen(NamedTuple):
+    """A run in a mirror."""
+
+    id: str  # another one if the run is written again
+    name: str
+    settings: dict[str, str]
+    losses: list[tuple[int, float]]  # step and train/loss
+    last: float | None
+    failure: str  # "" if the trial is done
+    ended_ms: int | None = None  # a timestamp, where the mirror takes it
+
+
+class TensorBoard:
+    name = "tensorboard"
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(folder / "tensorboard"))
+
+    def copy(
+        self, store: Store, sweep: str = "demo", only: list[str] | None = None
+    ) -> tuple[int, ...]:
+        return copy_trials(store, sweep, open_mirror(MirrorKind(self.name), sweep), only)
+
+    def runs(self) -> dict[str, Seen]:
+        """By key."""
+        made = (self.folder / "tensorboard" / "demo").iterdir()
+        return {path.name.rpartition("--")[2]: self._run(path) for path in made}
+
+    def _run(self, folder: Path) -> Seen:
+        told, curves = texts(folder), scalars(folder)
+        (file,) = folder.iterdir()
+        (ended,) = {event.wall_time for event in events(folder) if event.summary.value}
+        return Seen(
+            f"{file} {file.stat().st_mtime_ns}",
+            folder.name.partition("--")[0].replace("_", " "),
+            told,
+            curves.get("train/loss", []),
+            curves["last"][-1][1] if "last" in curves else None,
+            told["status"].removeprefix("FINISHED").removeprefix("FAILED "),
+            int(1000 * ended),
+        )
+
+    def content(self) -> bytes:
+        """All that it keeps."""
+        files = (path for path in (self.folder / self.name).rglob("*") if path.is_file())
+        return b"".join(path.read_bytes() for path in files)
+
+
+class MLflow(TensorBoard):
+    """In a folder, or at the server of this address."""
+
+    name = "mlflow"
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, address: str = "") -> None:
+        if not address:
+            monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", address or (folder / "mlruns").as_uri())
+        monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", folder.name)
+
+    def found(self) -> dict[str, Any]:
+        experiment = client().get_experiment_by_name(os.environ["MLFLOW_EXPERIMENT_NAME"])
+        found = client().search_runs([experiment.experiment_id])
+        return {run.data.tags["lp_sweep.key"]: run for run in found}
+
+    def runs(self) -> dict[str, Seen]:
+        return {key: self._seen(run) for key, run in self.found().items()}
+
+    def _seen(self, run: Any) -> Seen:
+        points = client().get_metric_history(run.info.run_id, "train/loss")
+        failure = run.data.tags.get("mlflow.note.content", "")
+        assert run.info.status == ("FAILED" if failure else "FINISHED")
+        return Seen(
+            run.info.run_id,
+            run.info.run_name,
+            run.data.params | run.data.tags,
+            [(point.step, point.value) for point in points],
+            run.data.metrics.get("last"),
+            failure,
+            run.info.end_time,
+        )
+
+    def content(self) -> bytes:
+        return str([run.to_dictionary() for run in self.found().values()]).encode()
+
+
+def client() -> Any:
+    from mlflow.tracking import MlflowClient
+
+    return MlflowClient()
+
+
+@contextmanager
+def mlflow_server(folder: Path) -> Iterator[str]:
+    """The address of an MLflow server over SQLite on loopback, in a process of its own."""
+    if not (find_spec("sqlalchemy") and find_spec("uvicorn")):
+        pytest.skip("needs all of MLflow for its server: pip install mlflow")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    words = f"--host 127.0.0.1 --port {port} --workers 1"
+    places = f"--backend-store-uri sqlite:///mlflow.db --default-artifact-root {folder}/artifacts"
+    command = [sys.executable, "-m", "mlflow", "server", *words.split(), *places.split()]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
+    try:
+        while not _answers(f"{address}/health"):
+            assert process.poll() is None, (folder / "log").read_text(encoding="utf-8")
+            time.sleep(0.2)
+        yield address
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _answers(address: str) -> bool:
+    try:
+        urlopen(address, timeout=1).close()
+    except (URLError, OSError):
+        return False
+    return True
+
+
+class Trackio(TensorBoard):
+    """By processes of its own: trackio reads its variables once."""
+
+    name = "trackio"
+    _READ = """
+import json, sys, trackio
+from trackio.sqlite_storage import SQLiteStorage
+found = {
+    run.id: (run.name, run.config, SQLiteStorage.get_logs("demo", run.name, run_id=run.id))
+    for run in trackio.Api().runs("demo")
+}
+print(json.dumps(found))
+"""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        monkeypatch.setenv("TRACKIO_DIR", str(folder / "trackio"))
+
+    def copy(self, store: Store, *_: Any) -> tuple[int, ...]:
+        words = ("mirror", "--to", "trackio", "--store", store.location, "--json")
+        (told,) = json.loads(run(*words, cwd=self.folder).stdout)
+        return told["written"], told["failures"], told["there"]
+
+    def runs(self) -> dict[str, Seen]:
+        found = json.loads(python(self._READ, cwd=self.folder).stdout.splitlines()[-1])
+        return {key: self._seen(key, *told) for key, told in found.items()}
+
+    def _seen(self, key: str, name: str, config: dict[str, Any], logs: list[Any]) -> Seen:
+        failure = config.pop("failure", "")
+        assert logs[-1]["failed"] == bool(failure)
+        assert "_Username" not in config
+        losses = [(row["step"], row["train/loss"]) for row in logs if "train/loss" in row]
+        settings = {name: str(value) for name, value in config.items()}
+        ended = int(1000 * dt.datetime.fromisoformat(logs[-1]["timestamp"]).timestamp())
+        return Seen(key, name, settings, losses, logs[-1].get("last"), failure, ended)
+
+
+class Wandb(TensorBoard):
+    """Offline: what it leaves in its folder."""
+
+    name = "wandb"
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        for name in ("WANDB_PROJECT", "WANDB_API_KEY", "WANDB_ENTITY"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("WANDB_MODE", "offline")
+        monkeypatch.setenv("WANDB_DIR", str(folder))
+        monkeypatch.setenv("HOME", str(folder))  # no login of a user
+
+    def copy(self, store: Store, *_: Any) -> tuple[int, ...]:
+        """As a process of its own would: W&B reads the environment once, and has written all files
+        when its service has ended."""
+        import wandb
+
+        try:
+            return super().copy(store)
+        finally:
+            wandb.teardown()
+
+    def runs(self) -> dict[str, Seen]:
+        made = [self._run(path) for path in (self.folder / "wandb").glob("offline-run-*")]
+        return {seen.id.rpartition("-")[0]: seen for seen in made}
+
+    def _run(self, folder: Path) -> Seen:
+        told = [*_wandb_records(folder)]
+        run = next(record.run for record in told if record.HasField("run"))
+        assert (run.project, run.run_group) == ("lp-sweep", "demo")
+        assert [r.exit.exit_code for r in told if r.HasField("exit")] == [int(bool(run.notes))]
+        config = {item.key: str(json.loads(item.value_json)) for item in run.config.update}
+        history = [
+            {item.key or item.nested_key[0]: json.loads(item.value_json) for item in r.history.item}
+            for r in told
+            if r.HasField("history")
+        ]
+        losses = [(row["_step"], row["train/loss"]) for row in history if "train/loss" in row]
+        summary = {
+            item.key: json.loads(item.value_json)
+            for r in told
+            if r.HasField("summary")
+            for item in r.summary.update
+        }
+        last = summary.get("last")
+        return Seen(run.run_id, run.display_name, config, losses, last, run.notes)
+
+
+# the log format of LevelDB, after a header of the same size
+_BLOCK, _HEADER, _WHOLE, _LAST = 32768, 7, 1, 4
+
+
+def _wandb_records(folder: Path) -> Iterator[Any]:
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    (path,) = folder.glob("run-*.wandb")
+    content, at, data = path.read_bytes(), _HEADER, b""
+    while at + _HEADER <= len(content):
+        if _BLOCK - at % _BLOCK < _HEADER:  # the rest of a block is empty
+            at += _BLOCK - at % _BLOCK
+            continue
+        _, length, part = struct.unpack_from("<IHB", content, at)
+        data += content[at + _HEADER : at + _HEADER + length]
+        at += _HEADER + length
+        if part in (_WHOLE, _LAST):
+            yield Record.FromString(data)
+            data = b""
