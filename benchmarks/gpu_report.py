@@ -148,7 +148,10 @@ def checks(lines: Lines) -> str:
         failed = ", ".join(tests["failed"]) or "none"
         rows.append(("tests for a GPU", f"{tests['passed']} passed; failed: {failed}"))
     if tried := of(lines, "out_of_memory").get("tried"):
-        said = "; ".join(f"batch of {batch}: {text[:40]}" for batch, text in tried)
+        said = ", ".join(
+            f"a batch of {batch} {'fits' if text == 'done' else 'does not fit'}"
+            for batch, text in tried
+        )
         rows.append(("a real shortage of memory", said))
     if precisions := of(lines, "precisions"):
         last = (f"{name} {found['losses'][-1]:.4f}" for name, found in precisions.items())

@@ -224,7 +224,7 @@ def lines() -> list[dict[str, Any]]:
         ("profile", [], {"graphs": {"busy_share": 0.91, "calls_a_step": 700.0}}),
         ("precisions", [], {"fp32": {"losses": [0.5, 0.25]}, "bf16": {"losses": [0.5, 0.26]}}),
         ("depth_speed", [], {"speedups": {"inference": 1.98}}),
-        ("out_of_memory", [], {"tried": [[32, "does not fit"], [16, "done"]]}),
+        ("out_of_memory", [], {"tried": [[32, "CUDA out of memory"], [16, "done"]]}),
     ]
     common = {"stage": 1, "status": "done", "at": "2026-11-24T10:00:00Z", "device": "cuda"}
     return [
@@ -256,7 +256,7 @@ def written(folder: Path, rows: list[dict[str, Any]], end: str = "") -> Path:
         "| `graphs`: the same weights twice | **no** |",
         "| `graphs`: the GPU works | 91% of the time, 700 calls a step |",
         "fp32 0.2500, bf16 0.2600",
-        "batch of 32: does not fit; batch of 16: done",
+        "a batch of 32 does not fit, a batch of 16 fits",
         "H100: 800 TFLOP/s",
     ],
 )

@@ -83,7 +83,11 @@ OF_A_KIND = {"table significance": "seeds and rows", "table distillation": "logi
 PAGES: dict[str, tuple[Callable[[Path], None], Told]] = {
     "docs/tutorial-labels.md": (
         save_comments,
-        {"init": "rows have no label", "plan": "2 labels: 'de", "table tasks": "micro F1"}
+        {
+            "init": "rows have no label",
+            "plan": "2 labels: 'damage' 42%, 'delivery' 42%",
+            "table tasks": "micro F1",
+        }
         | OF_A_KIND,
     ),
     "docs/tutorial-tokens.md": (
