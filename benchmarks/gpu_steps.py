@@ -28,7 +28,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -47,9 +46,7 @@ from lp_sweep.trials.device import (
     memory_errors,
     reproducible,
 )
-from lp_sweep.trials.fast.forward import compute_used
 from lp_sweep.trials.train.finetune import Saver, finetune
-from lp_sweep.trials.train.graphs import CudaRecorder
 from lp_sweep.trials.train.procedures import Phase
 from lp_sweep.trials.train.steps import Setting
 
@@ -84,7 +81,7 @@ class Setup:
             torch.cuda.synchronize(self.device)
 
     def each(self, names: Sequence[str], run: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
-        """What each of these gives; prints after each. One that fails is raised after the last."""
+        """Runs each and returns their results by name; prints after each. Raises after the last."""
         found: dict[str, Any] = {}
         errors = {}
         for name in names:
@@ -184,22 +181,6 @@ class _Watch(Saver):
         return False
 
 
-@contextlib.contextmanager
-def captures() -> Iterator[list[float]]:
-    """Seconds of the host for each CUDA graph recorded inside."""
-    seconds: list[float] = []
-    record = CudaRecorder.record
-
-    def timed(*arguments: Any) -> Any:
-        begun = time.perf_counter()
-        found = record(*arguments)
-        seconds.append(time.perf_counter() - begun)
-        return found
-
-    with patch.object(CudaRecorder, "record", timed):
-        yield seconds
-
-
 def trial(
     setup: Setup,
     model: Any,
@@ -234,16 +215,16 @@ def trial(
     clock = GpuClock() if setup.gpu else CpuClock()
     setup.wait()
     begun = time.perf_counter()
-    with reproducible(None, strict=setup.gpu), captures() as capture_seconds:
+    with reproducible(None, strict=setup.gpu):
         trained = finetune(model, data, setting, _Watch(clock, window))
     setup.wait()
     return {
-        "capture_seconds": capture_seconds,
+        "capture_seconds": [*trained.recordings.values()],
         "wall_seconds": time.perf_counter() - begun,
         "step_seconds": clock.steps(),
         "losses": trained.progress.train_losses,
         "step_losses": trained.progress.step_losses.cpu().tolist(),
-        "compute_used": compute_used(model, compute, setup.device),
+        "compute_used": trained.compute,
         "logits": trained.logits["dev"],
     }
 
