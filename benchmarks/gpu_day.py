@@ -128,7 +128,7 @@ def run(step: Step, options: Any, environment: dict[str, str], seconds: float) -
 
 
 def _last_json(printed: str) -> Any:
-    """What a step had found when it printed last; None before."""
+    """The last findings that a step printed; None without any."""
     for text in reversed([line for line in printed.splitlines() if line.startswith("{")]):
         with contextlib.suppress(ValueError):
             return json.loads(text)

@@ -50,7 +50,7 @@ def read(path: Path) -> tuple[Lines, list[dict[str, Any]]]:
 
 
 def of(lines: Lines, step: str) -> dict[str, Any]:
-    """What all lines of a step found together."""
+    """The merged findings of all lines of a step."""
     return {
         name: one
         for key, line in lines.items()

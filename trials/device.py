@@ -228,9 +228,15 @@ def memory_errors(batch: int) -> Iterator[None]:
 
 def forget_frames(error: BaseException) -> None:
     """Release what the frames of an error hold, above all the network. Its text stays."""
+    for link in chain_of(error):
+        traceback.clear_frames(link.__traceback__)
+
+
+def chain_of(error: BaseException) -> Iterator[BaseException]:
+    """The error, and those that led to it, the first one last."""
     link: BaseException | None = error
     while link is not None:
-        traceback.clear_frames(link.__traceback__)
+        yield link
         link = link.__cause__ or link.__context__
 
 

@@ -54,7 +54,7 @@ _AXES = (
 
 
 def asked(catalog: Catalog) -> list[Asked]:
-    """What each sweep of the catalog asked for, sorted by name."""
+    """The axes of each sweep of the catalog, sorted by name."""
     facts: dict[str, list[Fact]] = {}
     for label, axis, usual in _AXES:
         for row in catalog.query(_AXIS.format(axis=axis)).to_pylist():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lp_sweep.orchestrator.cli.output import emit, say
+from lp_sweep.orchestrator.flags import JOB_SERVER
 from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.printable import printable
 
@@ -23,7 +24,7 @@ JobAddressOption = Annotated[
     str | None,
     typer.Option(
         "--address",
-        envvar=["LP_SWEEP_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"],
+        envvar=["LP_SWEEP_ADDRESS", JOB_SERVER, "RAY_ADDRESS"],
         help="The cluster or its job server, http://127.0.0.1:8265. [this machine's]",
     ),
 ]

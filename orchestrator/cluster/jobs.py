@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.cluster.clusterfile import knock
+from lp_sweep.orchestrator.flags import JOB_SERVER
 from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.printable import short
 
 STOP_SECONDS = 120  # from SIGTERM to SIGKILL; Ray's default of 3 s is too short for a run
-SERVER = "RAY_API_SERVER_ADDRESS"  # as in `cli/jobcli.py`
 _OURS = "lp_sweep"  # in a job's metadata: the version of the lp-sweep that made it
 _CHATTY = (
     "dashboard.modules.dashboard_sdk",
@@ -75,7 +75,7 @@ class Jobs:
         with self._answered():
             if address:
                 knock(address)
-                os.environ[SERVER] = address  # this and RAY_ADDRESS overrule the argument
+                os.environ[JOB_SERVER] = address  # this and RAY_ADDRESS overrule the argument
             from ray.job_submission import JobSubmissionClient
 
             for name in _CHATTY:

@@ -21,10 +21,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from lp_sweep.orchestrator.cluster.jobs import SERVER, Jobs
+from lp_sweep.orchestrator.cluster.jobs import Jobs
 from lp_sweep.orchestrator.engine.connection import is_job_server
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
-from lp_sweep.orchestrator.flags import flags_of
+from lp_sweep.orchestrator.flags import JOB_SERVER, flags_of
 from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.inputs.resolve import Sweep
 from lp_sweep.orchestrator.sweepfile.load import SweepFile
@@ -70,7 +70,7 @@ def submit(options: RunOptions, typed: Sequence[str]) -> Submitted:
     file = options.sweep_file()
     if is_url(location := options.location(file)):
         parse_url(location)  # refuses a credential, which the job server would keep
-    jobs = Jobs(options.address or os.environ.get(SERVER))
+    jobs = Jobs(options.address or os.environ.get(JOB_SERVER))
     id_ = f"lp-sweep-{uuid.uuid4().hex[:8]}"
     words = job_words(typed)
     if is_job_server(jobs.address):

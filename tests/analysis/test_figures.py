@@ -95,7 +95,7 @@ def test_bars_and_lines_over_tasks_and_seeds(catalog: Catalog) -> None:
 
 
 def test_numbers_of_layers(catalog: Catalog) -> None:
-    """Of the main metric, over tasks."""
+    """The mean of the main metric over tasks."""
     rows, whole = layernumbers.probes(catalog), {"network": "full", "model": DEEP}
     fourth = {"mean": (45 + 40) / 2 + 4 + 3, "low": 48.5, "high": 50.5, "sd": math.sqrt(2)}
     has(rows, whole | {"layer": 4}, **fourth, n_seeds=2, n_tasks=2, n_tasks_asked=2)

@@ -44,7 +44,7 @@ def assert_same(store: Store, job: dict[str, Any], expected: dict[str, Any]) -> 
 
 
 def left_by(store: Store, job: dict[str, Any]) -> dict[str, Any]:
-    """What a training that nothing interrupted has stored, for `assert_same`."""
+    """The stored results of an uninterrupted training, for `assert_same`."""
     [record] = store.read("trials", job["id"])
     return {"record": record, "predictions": store.read("predictions", job["id"])}
 

@@ -27,7 +27,7 @@ from transformers import PreTrainedModel
 
 from lp_sweep.storage.errors import GraphRecordingError
 from lp_sweep.trials.data.batches import EncodedSplit
-from lp_sweep.trials.device import noted_waits
+from lp_sweep.trials.device import chain_of, noted_waits
 from lp_sweep.trials.fast.forward import GRAPHS, PACKED, by_place
 from lp_sweep.trials.fast.tokens import Bins, RealTokens, aligned, packed_tokens
 from lp_sweep.trials.train.steps import EagerPass, Setting, update
@@ -82,11 +82,7 @@ _CAPTURE_ERRORS = range(900, 909)
 def refuse_recording(error: BaseException) -> None:
     """Raises GraphRecordingError if `error` is one of recording; others, such as a lack of memory,
     leave the process fit."""
-    link: BaseException | None = error
-    links: list[BaseException] = []
-    while link is not None:
-        links.append(link)
-        link = link.__cause__ or link.__context__
+    links = [*chain_of(error)]
     if any(getattr(e, "error_code", 0) in _CAPTURE_ERRORS or "captur" in str(e) for e in links):
         first = (str(links[-1]).splitlines() or [type(links[-1]).__name__])[0]
         raise GraphRecordingError(

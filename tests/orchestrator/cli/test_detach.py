@@ -17,10 +17,10 @@ import pytest
 import typer
 import yaml
 
+from lp_sweep.orchestrator import flags
 from lp_sweep.orchestrator.cli import jobcli
 from lp_sweep.orchestrator.cli.__main__ import app
 from lp_sweep.orchestrator.cli.root import options_of
-from lp_sweep.orchestrator.cluster import jobs
 from lp_sweep.orchestrator.cluster.jobs import Job
 from lp_sweep.orchestrator.engine.driver import StopSignals
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
@@ -213,10 +213,10 @@ def test_the_job_server_asked_for_is_the_one_that_ray_takes(
     from ray.dashboard.utils import get_address_for_submission_client
 
     monkeypatch.setenv("RAY_ADDRESS", "http://elsewhere:1")
-    monkeypatch.setenv(jobs.SERVER, SERVER)
+    monkeypatch.setenv(flags.JOB_SERVER, SERVER)
     assert get_address_for_submission_client("http://elsewhere:2") == SERVER
     of_attach = [o for o in options_of(typer.main.get_command(app)) if o.command == "attach"]
-    assert any(jobs.SERVER in (option.parameter.envvar or ()) for option in of_attach)
+    assert any(flags.JOB_SERVER in (option.parameter.envvar or ()) for option in of_attach)
 
 
 # of this terminal and this machine, or of the cluster that it joins

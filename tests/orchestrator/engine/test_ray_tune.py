@@ -1,4 +1,4 @@
-"""What Ray Tune is told and tells: how a worker was lost, and what the searcher hands out."""
+"""The border to Ray Tune: how a worker was lost, and which work the searcher hands out."""
 
 from __future__ import annotations
 

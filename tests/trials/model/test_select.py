@@ -38,7 +38,7 @@ DEPTHS = st.integers(1, 48)
         ("symmetric", 12, 6, (4, 5, 6, 7, 8, 9)),
         # section 4.2: "only three layers - {1, 2, 3}" after dropping 9
         ("top", 12, 9, (4, 5, 6, 7, 8, 9, 10, 11, 12)),
-        # not the paper's: an odd depth, too, is counted from the top
+        # not the paper's: an odd depth is also counted from the top
         ("even-alternate", 7, 3, (3, 5, 7)),
         ("odd-alternate", 7, 3, (2, 4, 6)),
         # drawn sets never change

@@ -137,7 +137,7 @@ def unlike_jobs(world: Path) -> list[Job]:
 
 
 def last_of(job: Job, folder: Path) -> dict[str, Any]:
-    """What a job leaves in a store of its own."""
+    """The records of a job in a store of its own."""
     store = Store(folder, create=True)
     execute(job, store.location)
     return outcome_of(store, job)
