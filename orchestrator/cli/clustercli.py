@@ -17,7 +17,7 @@ from lp_sweep.orchestrator.cluster.wanted import Wanted
 from lp_sweep.orchestrator.flags import AddressOption, CacheDirOption
 from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.storage.errors import PreflightError, SpecError
-from lp_sweep.storage.places import is_file, node_folder
+from lp_sweep.storage.places import node_folder
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.inputs.nodes import Node
@@ -46,13 +46,11 @@ def init(
 
     Example: lp-sweep cluster init aws --gpus 8 --gpu-type a10g --max-price 0.6
     """
-    from lp_sweep.orchestrator.cluster.compose import compose, pins, wheel_command
+    from lp_sweep.orchestrator.cluster.compose import write_cluster_file
 
-    if is_file(out) and not force:
-        raise SpecError(f"{out} exists. Name another with --out, or overwrite it with --force.")
-    _write(out, compose(asked, pins()))
+    steps = write_cluster_file(asked, out, force=force)
     say(f"wrote {out}. Look at its lines with CHANGE. Next:")
-    for step in _steps(asked.provider, wheel_command(), out):
+    for step in steps:
         say(f"  {step}")
 
 
@@ -75,25 +73,6 @@ def validate(
         lines = zip(places, found, strict=True)
         raise SpecError("\n".join(f"{place}: {mistake.text()}" for place, mistake in lines))
     emit(f"{file}: nothing wrong was found. Quotas and images only the cloud can check.")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        raise SpecError(f"can't write {path}: {error}. Name another file with --out.") from None
-
-
-def _steps(provider: str, wheel_command: str, file: Path) -> list[str]:
-    steps = [
-        f"{wheel_command}   # this lp-sweep, for the machines",
-        "ray get-auth-token --generate   # who has the token can use the cluster",
-        f"lp-sweep cluster validate {file}",
-        f"ray up {file}",
-    ]
-    if provider == "kuberay":  # KubeRay makes its own token
-        steps = [steps[0], steps[2], f"kubectl apply -f {file}"]
-    return steps
 
 
 _COLUMNS = ("node", "state", "GPUs", "store", "models and data", "free")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,9 +11,6 @@ from lp_sweep.orchestrator.cli.output import emit, say
 from lp_sweep.orchestrator.flags import JOB_SERVER
 from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.printable import printable
-
-if TYPE_CHECKING:
-    from lp_sweep.orchestrator.cluster.jobs import Job
 
 app = typer.Typer()
 
@@ -28,7 +25,6 @@ JobAddressOption = Annotated[
         help="The cluster or its job server, http://127.0.0.1:8265. [this machine's]",
     ),
 ]
-_SHOWN = 10
 
 
 @app.command()
@@ -40,7 +36,7 @@ def attach(run: RunArgument = None, address: JobAddressOption = None) -> None:
     from lp_sweep.orchestrator.cluster.jobs import Jobs
 
     jobs = Jobs(address)
-    job = _named(jobs.all(), run) if run else _last(jobs.all())
+    job = jobs.named(run) if run else jobs.last()
     try:
         if not jobs.follow(job.id, lambda text: emit(printable(text, keep="\n\t"), end="")):
             return  # `| head`: the run continues
@@ -69,7 +65,7 @@ def stop(run: RunArgument = None, address: JobAddressOption = None) -> None:
     from lp_sweep.orchestrator.cluster.jobs import STOP_SECONDS, Jobs
 
     jobs = Jobs(address)
-    job = _named(jobs.all(), run) if run else _only_running(jobs.all())
+    job = jobs.named(run) if run else jobs.only_running()
     if job.over:
         say(f"it has ended before: {job.sentence()}")
         return
@@ -87,32 +83,3 @@ def stop(run: RunArgument = None, address: JobAddressOption = None) -> None:
 def again(verb: str, id_: str, address: str | None) -> str:
     """The command `verb` for a run, with the address that it needs."""
     return shlex.join(["lp-sweep", verb, id_, *(("--address", address) if address else ())])
-
-
-def _named(jobs: list[Job], id_: str) -> Job:
-    for job in jobs:
-        if job.id == id_:
-            return job
-    raise PreflightError(f"no detached run {id_!r}. {_there_are(jobs)}")
-
-
-def _last(jobs: list[Job]) -> Job:
-    """The newest run that is still running, else the newest."""
-    for job in (*(job for job in jobs if not job.over), *jobs):
-        return job
-    raise PreflightError(f"no run to follow. {_there_are(jobs)}")
-
-
-def _only_running(jobs: list[Job]) -> Job:
-    running = [job for job in jobs if not job.over]
-    if len(running) == 1:
-        return running[0]
-    several = "several runs are at work: name one." if running else "no run is at work."
-    raise PreflightError(f"{several} {_there_are(running or jobs)}")
-
-
-def _there_are(jobs: list[Job]) -> str:
-    if not jobs:
-        return "On this cluster none was started with `lp-sweep run --detach`."
-    more = f"\n... and {len(jobs) - _SHOWN} before" if len(jobs) > _SHOWN else ""
-    return "\n".join(["There are:", *(job.sentence() for job in jobs[:_SHOWN])]) + more

@@ -12,7 +12,7 @@ import typer
 from lp_sweep.orchestrator.cli.options import Commands, JsonOption, TrialArgument
 from lp_sweep.orchestrator.cli.output import emit, stored, warn_unreadable
 from lp_sweep.orchestrator.flags import StoreOption, SweepOption
-from lp_sweep.orchestrator.mirrors.kinds import MirrorKind, check_installed, open_mirror
+from lp_sweep.orchestrator.mirrors.kinds import MirrorKind
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import page
 
@@ -207,17 +207,12 @@ def mirror(
 
     Example: lp-sweep mirror --to mlflow --store lp-sweep-store
     """
-    from lp_sweep.orchestrator.mirrors.copying import copy_trials
+    from lp_sweep.orchestrator.mirrors.copying import copy_store
 
-    kinds = dict.fromkeys(to)
-    check_installed(kinds)
-    opened = stored(store)
     told = []
-    for name in opened.sweeps(sweep):
-        for kind in kinds:
-            done = copy_trials(opened, name, open_mirror(kind, name))
-            told.append({"to": kind.value, "sweep": name, **done._asdict()})
-            if not as_json:  # before the next, which may fail
-                emit(page([_MIRRORED.format_map(told[-1])]))
+    for done in copy_store(stored(store), to, sweep):
+        told.append(done)
+        if not as_json:  # before the next, which may fail
+            emit(page([_MIRRORED.format_map(done)]))
     if as_json:
         emit(json.dumps(told))

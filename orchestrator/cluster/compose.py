@@ -16,6 +16,7 @@ import textwrap
 from collections.abc import Mapping
 from importlib import metadata
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
@@ -23,6 +24,8 @@ from urllib.request import url2pathname
 import yaml
 
 from lp_sweep.orchestrator.cluster.wanted import CHANGE, DEFAULT_GPU, MACHINES, REGIONS, Wanted
+from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.places import is_file
 
 PYTHON = "3.11"  # the version of constraints.txt
 UV = "0.13.9"  # also chooses the 3.11 that a machine without one gets
@@ -39,6 +42,24 @@ _KEYS_OF_S3 = """\
 _GCP_CLIENT = {
     "google-api-python-client": "2.202.0"
 }  # Ray needs it to start machines, but does not install it
+
+
+def write_cluster_file(wanted: Wanted, out: Path, *, force: bool) -> list[str]:
+    """Returns the commands that follow. Raises SpecError if `out` exists (without `force`) or can't
+    be written, and if no machines fit."""
+    if is_file(out) and not force:
+        raise SpecError(f"{out} exists. Name another with --out, or overwrite it with --force.")
+    text = compose(wanted, pins())
+    try:
+        out.write_text(text, encoding="utf-8")
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise SpecError(f"can't write {out}: {error}. Name another file with --out.") from None
+    wheel = f"{wheel_command()}   # this lp-sweep, for the machines"
+    check = f"lp-sweep cluster validate {out}"
+    if wanted.provider == "kuberay":  # KubeRay makes its own token
+        return [wheel, check, f"kubectl apply -f {out}"]
+    token = "ray get-auth-token --generate   # who has the token can use the cluster"
+    return [wheel, token, check, f"ray up {out}"]
 
 
 class _Template(string.Template):

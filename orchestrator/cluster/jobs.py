@@ -30,6 +30,7 @@ _CHATTY = (
     "dashboard.modules.job.sdk",
     "_private.runtime_env.packaging",
 )
+_SHOWN = 10  # runs that a message names
 _OVER = ("SUCCEEDED", "FAILED", "STOPPED")
 
 
@@ -99,6 +100,28 @@ class Jobs:
             found = [job for job in self._client.list_jobs() if _OURS in (job.metadata or {})]
         return [_job(job) for job in sorted(found, key=lambda job: -(job.start_time or 0))]
 
+    def named(self, id_: str) -> Job:
+        found = self.all()
+        for job in found:
+            if job.id == id_:
+                return job
+        raise PreflightError(f"no detached run {id_!r}. {_there_are(found)}")
+
+    def last(self) -> Job:
+        """The newest run that is still running, else the newest."""
+        found = self.all()
+        for job in sorted(found, key=lambda job: job.over):
+            return job
+        raise PreflightError(f"no run to follow. {_there_are(found)}")
+
+    def only_running(self) -> Job:
+        found = self.all()
+        running = [job for job in found if not job.over]
+        if len(running) == 1:
+            return running[0]
+        several = "several runs are at work: name one." if running else "no run is at work."
+        raise PreflightError(f"{several} {_there_are(running or found)}")
+
     def follow(self, id_: str, write: Callable[[str], bool]) -> bool:
         """Writes all output of the job, from its beginning to its end. Returns False as soon as
         `write` does: nobody reads any more."""
@@ -151,6 +174,13 @@ _NEXT = (
     "cluster.yaml` at work in another terminal, RAY_AUTH_MODE=token, and --address "
     "http://127.0.0.1:8265."
 )
+
+
+def _there_are(jobs: list[Job]) -> str:
+    if not jobs:
+        return "On this cluster none was started with `lp-sweep run --detach`."
+    more = f"\n... and {len(jobs) - _SHOWN} before" if len(jobs) > _SHOWN else ""
+    return "\n".join(["There are:", *(job.sentence() for job in jobs[:_SHOWN])]) + more
 
 
 def _job(told: Any) -> Job:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lp_sweep.orchestrator.mirrors.kinds import Mirror
+from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirrorKind, check_installed, open_mirror
 from lp_sweep.orchestrator.plan.known import attempted_work
 from lp_sweep.orchestrator.plan.naming import short_model
 from lp_sweep.storage.printable import printable, ranges, short
@@ -35,6 +35,20 @@ class Copied(NamedTuple):
     written: int
     failures: int
     there: int
+
+
+def copy_store(
+    store: Store, kinds: Iterable[MirrorKind], sweep: str | None = None
+) -> Iterator[dict[str, Any]]:
+    """Copies each sweep of a store, or one, into each kind of mirror. Yields what was done after
+    each: `to`, `sweep` and the numbers of `Copied`. Raises what `copy_trials` raises, SpecError for
+    an unknown sweep, and PreflightError if a package is missing."""
+    once = dict.fromkeys(kinds)
+    check_installed(once)
+    for name in store.sweeps(sweep):
+        for kind in once:
+            done = copy_trials(store, name, open_mirror(kind, name))
+            yield {"to": kind.value, "sweep": name, **done._asdict()}
 
 
 def copy_trials(

@@ -18,10 +18,9 @@ import typer
 import yaml
 
 from lp_sweep.orchestrator import flags
-from lp_sweep.orchestrator.cli import jobcli
 from lp_sweep.orchestrator.cli.__main__ import app
 from lp_sweep.orchestrator.cli.root import options_of
-from lp_sweep.orchestrator.cluster.jobs import Job
+from lp_sweep.orchestrator.cluster.jobs import Job, Jobs
 from lp_sweep.orchestrator.engine.driver import StopSignals
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.service import detach as detaching
@@ -292,23 +291,30 @@ def test_the_exit_code_is_the_runs(status: str, code: int | None, expected: int)
     assert job("a", status, code).exit_code == expected
 
 
+def server_of(*known: Job) -> Jobs:
+    """A job server's client that knows these runs."""
+    client = object.__new__(Jobs)
+    client.all = lambda: list(known)  # type: ignore[method-assign]
+    return client
+
+
 def test_which_run_is_followed_and_which_is_stopped() -> None:
     ended, at_work = job("new", "FAILED", 1), job("old", "RUNNING")
-    assert jobcli._last([ended, at_work]) == at_work
-    assert jobcli._last([ended, job("older", "SUCCEEDED", 0)]) == ended
+    assert server_of(ended, at_work).last() == at_work
+    assert server_of(ended, job("older", "SUCCEEDED", 0)).last() == ended
     with pytest.raises(PreflightError, match="none was started with `lp-sweep run --detach`"):
-        jobcli._last([])
+        server_of().last()
 
     ended, one, two = job("a", "FAILED", 1), job("b", "RUNNING"), job("c", "PENDING")
-    assert jobcli._only_running([ended, one]) == one
+    assert server_of(ended, one).only_running() == one
     with pytest.raises(PreflightError, match="several runs are at work: name one") as told:
-        jobcli._only_running([ended, one, two])
+        server_of(ended, one, two).only_running()
     assert "b: RUNNING, sweep 'toy', since 2026-11-22 10:02 UTC" in str(told.value)
     assert "a: FAILED" not in str(told.value)
     with pytest.raises(PreflightError, match=r"no run is at work.*\na: FAILED"):
-        jobcli._only_running([ended])
+        server_of(ended).only_running()
     with pytest.raises(PreflightError, match=r"no detached run 'x'.*\na: FAILED"):
-        jobcli._named([ended], "x")
+        server_of(ended).named("x")
 
 
 ATTACH = """
