@@ -90,12 +90,12 @@ def outcome(do: Callable[[], Any]) -> Any:
 
 def assert_good_message(error: LpSweepError, starts: str, said: str = "") -> None:
     """Each line begins with its place, has an end, could be printed anywhere, and says nothing of
-    our own, but what the user has `said`."""
+    our own, but for words that the user has `said`: Hypothesis draws words of our source too."""
     lines = str(error).split("\n")
     assert len(lines) <= 21
     for line in lines:
         assert re.match(starts, line), line
         assert line.isprintable(), line
         assert len(line) < 1500, line
-        ours = line.replace(said, "") if said else line
-        assert not re.search(r"pydantic|(?<!')Entry|Traceback|object at 0x", ours), line
+        ours = re.findall(r"pydantic|(?<!')Entry|Traceback|object at 0x", line)
+        assert all(word in said for word in ours), line
