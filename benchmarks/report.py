@@ -26,6 +26,12 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
+_COSTS = {
+    "The deterministic mode makes": "cost_of_deterministic_mode",
+    "Rows packed into bins, as on a GPU, would make": "cost_of_packed_bins",
+}
+
+
 def trial_cpu(found: Found) -> str:
     padded, dynamic = found["ratio_vs_padded_trainer"], found["ratio_vs_dynamic_trainer"]
     rows = [[task, *_ratio(padded[task]), *_ratio(dynamic[task])] for task in padded]
@@ -34,9 +40,10 @@ def trial_cpu(found: Found) -> str:
     rounds = min(map(len, found["cpu_seconds_a_step"].values()))
     steps, cpu = sorted(set(found["steps"].values())), found["settings"]["cpu"]
     note = f"{rounds} rounds of {' or '.join(map(str, steps))} steps each, {cpu}."
-    cost = found["cost_of_deterministic_mode"].values()
-    low, high = min(one["min"] for one in cost), max(one["max"] for one in cost)
-    note += f" The deterministic mode makes lp-sweep's step {low:.2f} to {high:.2f} times as long."
+    for what, cost in _COSTS.items():
+        low = min(one["min"] for one in found[cost].values())
+        high = max(one["max"] for one in found[cost].values())
+        note += f" {what} lp-sweep's step {low:.2f} to {high:.2f} times as long."
     return f"{markdown(head, rows)}\n\n{note}"
 
 

@@ -7,8 +7,9 @@ There are two baselines, both transformers' own Trainer in fp32: every example p
 as `run_glue.py` does by default, and each batch padded to its longest example (dynamic padding,
 `DataCollatorWithPadding`). All sides train the same encoder on the same real rows with batches of
 32. lp-sweep's side runs as a trial does: in deterministic mode, and with the words of the whole
-train and dev set in its word table. A fourth side does the same without deterministic mode, to show
-its cost. The sides take turns in each round. A ratio compares CPU seconds per step: medians without
+train and dev set in its word table. A fourth side does the same without deterministic mode, and a
+fifth with the rows packed into bins of 128 tokens as for `compute: graphs`, to show the costs. The
+sides take turns in each round. A ratio compares CPU seconds per step: medians without
 the first step of each run. `--out` keeps the figures of tasks that are not run again.
 """
 
@@ -22,6 +23,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -37,8 +39,10 @@ from lp_sweep.storage.specs import Compute, Distillation, Recipe, TaskDefinition
 from lp_sweep.trials.data.batches import BatchSizes, Padding
 from lp_sweep.trials.device import reproducible
 from lp_sweep.trials.model.prune import load_pruned
+from lp_sweep.trials.train import finetune as finetuning
 from lp_sweep.trials.train.distill import Teaching
 from lp_sweep.trials.train.finetune import Saver, finetune
+from lp_sweep.trials.train.graphs import GraphPass
 from lp_sweep.trials.train.procedures import Phase
 from lp_sweep.trials.train.steps import Setting
 
@@ -131,6 +135,8 @@ def compare(options: Any, task: str) -> list[dict[str, float]]:
             "lp_sweep": lp_sweep(*rows, words, CpuClock()),
             "not_deterministic": lp_sweep(*rows, words, CpuClock(), deterministic=False),
         }
+        with mock.patch.object(finetuning, "EagerPass", GraphPass):
+            took["packed"] = lp_sweep(*rows, words, CpuClock())
         rounds.append({side: statistics.median(steps) for side, steps in took.items()})
         print(task, json.dumps(rounds[-1]), flush=True)
     return rounds
@@ -145,6 +151,7 @@ RATIOS = {
     "ratio_vs_padded_trainer": ("padded", "lp_sweep"),
     "ratio_vs_dynamic_trainer": ("dynamic", "lp_sweep"),
     "cost_of_deterministic_mode": ("lp_sweep", "not_deterministic"),
+    "cost_of_packed_bins": ("packed", "lp_sweep"),
 }
 
 
