@@ -18,7 +18,7 @@ from lp_sweep.orchestrator.estimate.estimate import Kind, Rates, deferred
 from lp_sweep.orchestrator.estimate.pace import Eta, Pace
 from lp_sweep.orchestrator.estimate.timings import Span
 from lp_sweep.orchestrator.plan.plan import Plan, Work
-from lp_sweep.orchestrator.plan.selection import Selection
+from lp_sweep.orchestrator.plan.selection import Selection, selected
 
 
 class Rank(IntEnum):
@@ -115,33 +115,14 @@ class Backlog:
         self._deferred_seconds = sum(
             count * self._rates.seconds(work) for work, count in deferred(plan)
         )
-        fresh = [id_ for id_ in self._taken_on(selection) if id_ not in self.taken_in]
+        taken = selected(plan, selection, self._lacking)
+        fresh = [id_ for id_ in taken if id_ not in self.taken_in]
         self.taken_in.update(fresh)
         for id_ in fresh:
             for need in plan.needs(id_):
                 self._users.setdefault(need, set()).add(id_)
             self.put(id_)
         return [*self._blocked.needs()]
-
-    def _taken_on(self, selection: Selection) -> Iterable[str]:
-        """The selected work in the plan's order, then the work whose networks it depends on, each
-        once. `plan.selection.taken_on` returns the same before a run."""
-        plan = self._plan
-        wanted = [
-            work.id
-            for work in plan.missing()
-            if plan.incomplete(work.id) and selection.wants(work.id, plan.failed_with(work.id))
-        ]
-        found, look = dict.fromkeys(wanted), [*wanted]
-        while look:
-            for need in sorted(self._lacking(look.pop())):
-                if need in found:  # not `- found.keys()`, which would copy them all
-                    continue
-                # a retry includes what it depends on, tried before or not
-                if selection.retry or selection.wants(need, plan.known.failed.get(need)):
-                    found[need] = None
-                    look.append(need)
-        return found
 
     def _lacking(self, id_: str) -> set[str]:
         """The networks that the work waits for, without those that are only compared with it and
