@@ -8,7 +8,7 @@ from typing import Any
 
 from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.plan.plan import Plan, Work
-from lp_sweep.orchestrator.service.request import planned
+from lp_sweep.orchestrator.service.plan import planned
 from lp_sweep.orchestrator.service.store import existing
 from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.identity import profile_id
