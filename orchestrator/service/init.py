@@ -225,7 +225,7 @@ def _sweep(options: InitOptions, rows: RowFile, sides: _Sides) -> str:
         "text": [*options.text],
         "label": label_of(options),
         **({"labels": [*rows.labels]} if rows.labels else {}),
-        **({"group": options.group} if rows.kind == "ranking" and options.group else {}),
+        **({"group": options.group} if KINDS[rows.kind].ranks and options.group else {}),
         **({"kind": rows.kind} if rows.kind != "classification" else {}),
         "metric": rows.metric,
     }
