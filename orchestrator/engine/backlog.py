@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from lp_sweep.orchestrator.estimate.estimate import Kind, Rates, deferred
-from lp_sweep.orchestrator.estimate.pace import Waiting
+from lp_sweep.orchestrator.estimate.pace import Pending
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.selection import Selection, selected
 
@@ -228,11 +228,11 @@ class Backlog:
     def __len__(self) -> int:
         return len(self._ready) + len(self._blocked)
 
-    def left(self) -> Waiting:
+    def left(self) -> Pending:
         """All pending work, and the cells that wait for a profile."""
         ready = self._ready_seconds if self._ready else 0.0  # drops what rounding left
         first = self.first()
-        return Waiting(
+        return Pending(
             ready + self._blocked.seconds() + self._deferred_seconds - self._alone,
             -first.minus_seconds if first and first.rank != Rank.SPEED else 0.0,
             self._alone,

@@ -22,7 +22,7 @@ _UNITS = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
 _BAND_SECONDS = 5.0  # between two computations of the band
 
 
-class Waiting(NamedTuple):
+class Pending(NamedTuple):
     """Estimated slot-seconds of the work that has not begun; the longest of it takes `longest`.
     `alone`: seconds of what runs afterwards, one at a time."""
 
@@ -68,7 +68,7 @@ class Pace:
         return elapsed
 
     def eta(
-        self, live: Mapping[str, Kind], waiting: Waiting, kinds: Callable[[], Mapping[Kind, int]]
+        self, live: Mapping[str, Kind], pending: Pending, kinds: Callable[[], Mapping[Kind, int]]
     ) -> Eta:
         """The time left with its band, unless the run is later than that. Blocked work counts as if
         it were sure to run. `live`: running trials; `kinds`: how much work of each kind waits."""
@@ -79,7 +79,7 @@ class Pace:
             return Eta()
         running = {id_: self._rates.seconds_of(kind) for id_, kind in live.items()}
         expected, low, high = (
-            self.seconds_left(running, waiting, 1.0 if factor is None else factor)
+            self.seconds_left(running, pending, 1.0 if factor is None else factor)
             for factor in self._scale
         )
         if self._searching:
@@ -108,15 +108,15 @@ class Pace:
         )
 
     def seconds_left(
-        self, live: Mapping[str, float], waiting: Waiting, scale: float = 1.0
+        self, live: Mapping[str, float], pending: Pending, scale: float = 1.0
     ) -> float | None:
         """Seconds until the last trial ends; None before the slots are known. `live`: running
         trials with their estimates."""
         if not self.slots:
             return None
         left = [max(0.0, scale * seconds - self.elapsed(id_)) for id_, seconds in live.items()]
-        shared = (sum(left) + scale * waiting.seconds) / self.slots
-        return max(shared, scale * waiting.longest, *left, 0.0) + scale * waiting.alone
+        shared = (sum(left) + scale * pending.seconds) / self.slots
+        return max(shared, scale * pending.longest, *left, 0.0) + scale * pending.alone
 
 
 class Eta(NamedTuple):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lp_sweep.orchestrator.estimate.estimate import Kind, Rates
-from lp_sweep.orchestrator.estimate.pace import Pace, Waiting, duration
+from lp_sweep.orchestrator.estimate.pace import Pace, Pending, duration
 from lp_sweep.orchestrator.estimate.timings import PRIOR, Pair, Ratios, Span, added
 from tests.support.courses import Clock
 
@@ -75,22 +75,21 @@ def test_most_bands_hold(ended: int, left: int) -> None:
 def test_what_is_left_is_shared_by_the_slots_but_for_the_longest_piece() -> None:
     hands = Clock()
     pace = Pace(rates(measured=True), now=hands)
-    assert pace.seconds_left({}, Waiting(600.0, 100.0)) is None  # no slots yet
+    assert pace.seconds_left({}, Pending(600.0, 100.0)) is None  # no slots yet
     pace.slots = 2
-    assert pace.seconds_left({}, Waiting(600.0, 100.0)) == 300.0
+    assert pace.seconds_left({}, Pending(600.0, 100.0)) == 300.0
     pace.started("c")
     hands.seconds += 5
-    left = pace.seconds_left({"c": 10.0}, Waiting(100.0, 20.0), scale=3.5)
+    left = pace.seconds_left({"c": 10.0}, Pending(100.0, 20.0), scale=3.5)
     assert left == pytest.approx((10 * 3.5 - 5 + 100 * 3.5) / 2)
 
     pace = Pace(rates(measured=True), now=Clock())
     pace.slots = 10
-    assert pace.seconds_left({}, Waiting(1000.0, 500.0)) == 500.0
+    assert pace.seconds_left({}, Pending(1000.0, 500.0)) == 500.0
     pace.started("a")
-    assert pace.seconds_left({"a": 700.0}, Waiting(0.0, 0.0)) == 700.0
-    assert (
-        pace.seconds_left({}, Waiting(1000.0, 50.0, alone=300.0)) == 400.0
-    )  # not shared by ten slots
+    assert pace.seconds_left({"a": 700.0}, Pending(0.0, 0.0)) == 700.0
+    # what runs alone is not shared by ten slots
+    assert pace.seconds_left({}, Pending(1000.0, 50.0, alone=300.0)) == 400.0
 
 
 @pytest.mark.parametrize(
