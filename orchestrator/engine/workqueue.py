@@ -129,13 +129,19 @@ class WorkQueue:
             self.spooled[id_] = why
         self.refused(why)
 
+    def stop(self, why: str) -> None:
+        """Hands nothing more out. Of several reasons the first counts."""
+        self.stopped = self.stopped or why
+
     def refused(self, why: str) -> None:
         """Stops the run: the store was unreachable for longer than a run waits."""
-        self.stopped, self.store_error = self.stopped or "store", why
+        self.store_error = why
+        self.stop("store")
 
     def ray_lost(self, why: str) -> None:
         """Stops the run: there is no Ray to hand work out to."""
-        self.stopped, self.ray_error = self.stopped or "ray", why
+        self.ray_error = why
+        self.stop("ray")
 
     def again(self, ids: Iterable[str]) -> None:
         """Retries work that failed through no fault of its own, and the work that needed it."""

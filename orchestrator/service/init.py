@@ -133,8 +133,8 @@ def _split_files(
         options.file.parent / f"{data.stem}-{side}{suffix_of_parts(data)}"
         for side in ("train", "dev")
     ]
-    queries = KINDS[rows.kind].scored_by == "queries"
-    n_dev = len({rows.groups[row] for row in dev.tolist()}) if queries else len(dev)
+    ranks = KINDS[rows.kind].ranks  # then a score averages over queries
+    n_dev = len({rows.groups[row] for row in dev.tolist()}) if ranks else len(dev)
     sides = {"train": (paths[0], len(train)), "dev": (paths[1], n_dev)}
     return dict(zip(paths, parts(data, train, dev), strict=True)), sides
 
