@@ -110,3 +110,8 @@ class GraphRecordingError(TrialError):
     runs again in another one, without graphs."""
 
     kind = "graph_not_recorded"
+
+
+def lines_of(error: BaseException) -> list[str]:
+    """The lines of an error's message; the name of its type if the message is empty."""
+    return str(error).strip().splitlines() or [type(error).__name__]

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lp_sweep.storage.errors import lines_of
 from lp_sweep.storage.files import Files, NotAFileError
 from lp_sweep.storage.schema import SCHEMA_VERSION, TABLES
 
@@ -145,8 +146,7 @@ def decode_record(
 
 
 def explain(error: Exception) -> str:
-    reason = (str(error).splitlines() or [type(error).__name__])[0]
-    return f"not a whole Parquet file ({reason})"
+    return f"not a whole Parquet file ({lines_of(error)[0]})"
 
 
 def check_ours(file: pq.ParquetFile, table: str) -> None:

@@ -209,6 +209,7 @@ class SpeedSpec:
     """
 
     kind: ClassVar[Literal["speed"]] = "speed"  # no field: not part of an identifier
+    unlabelled: ClassVar[str] = ""  # as the others have it: speed depends on no rows
 
     model_fingerprint: str
     kept_layers: tuple[int, ...]

@@ -28,6 +28,7 @@ from lp_sweep.storage.errors import (
     DeviceOutOfMemoryError,
     NotDeterministicError,
     UnsupportedDeviceError,
+    lines_of,
 )
 
 
@@ -219,7 +220,7 @@ def memory_errors(batch: int) -> Iterator[None]:
     except (RuntimeError, MemoryError, OSError) as error:
         if not is_out_of_memory(error):
             raise
-        said = (str(error).splitlines() or [type(error).__name__])[0].rstrip(". ")
+        said = lines_of(error)[0].rstrip(". ")
         raise DeviceOutOfMemoryError(
             f"a batch of {batch} does not fit: {said}. "
             "Lower recipe.batch_size or recipe.max_length."

@@ -67,14 +67,10 @@ def interval_rows(
 
 
 def _row(cells: Sequence[Row], read: Reader) -> dict[str, Any]:
-    names = (
-        *("sweep", "model", "procedure", "feed_forward", "strategy"),
-        *("threshold", "task", "depth"),
-    )
     scored = [cell for cell in cells if cell["score"] is not None]
     points = np.array([cell["score"] for cell in scored])
     return {
-        **{name: cells[0][name] for name in names},
+        **_place(cells[0]),
         **_known(cells),
         "mean": float(points.mean()) if len(points) else None,
         "sd": float(points.std(ddof=1)) if len(points) > 1 else None,
@@ -232,6 +228,7 @@ def _with_holm(rows: list[dict[str, Any]], tests: _Tests) -> list[dict[str, Any]
 
 
 def _place(cell: Row) -> dict[str, Any]:
+    """The first columns of all schemas here; each table takes those that it has."""
     names = (
         *("sweep", "model", "procedure", "feed_forward", "strategy"),
         *("k", "threshold", "task", "seed", "depth"),
@@ -360,9 +357,9 @@ def _distilled(
     other = {cell["seed"]: cell for cell in _plain(group, same)}
     distilled = [cell for cell in group if cell["seed"] in other or not other]
     plain = [other[cell["seed"]] for cell in distilled] if other else []
-    place = {**_place(group[0]), **_known(group)}
     return {
-        **{name: place[name] for name in DISTILLATION.names if name in place},
+        **_place(group[0]),
+        **_known(group),
         "plain": plain[0]["procedure"] if plain else None,
         "distill": _way(group),
         "n": len(distilled),

@@ -202,14 +202,15 @@ def watch_spot(
             "which cluster? Name it with --address: $RAY_HEAD_IP:6379 in the "
             "worker_start_ray_commands of a cluster file."
         )
-    from lp_sweep.orchestrator.service.spot import SpotOptions, watch
+    from lp_sweep.orchestrator.service.spot import watch
 
-    options = SpotOptions(
-        cloud=cloud.value,
+    drains = watch(
+        cloud.value,
+        say,
         address=address,
         node_folder=node_folder(cache_dir),
         node_ip=node_ip,
         metadata_url=metadata_url,
         every=every,
     )
-    raise typer.Exit(0 if watch(options, say) else 4)
+    raise typer.Exit(0 if drains else 4)

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, KeysView, Mapping
+from collections.abc import Iterable, KeysView, Mapping
 from enum import IntEnum
-from time import monotonic
 from typing import NamedTuple
 
 from lp_sweep.orchestrator.estimate.estimate import Kind, Rates, deferred
-from lp_sweep.orchestrator.estimate.pace import Eta, Pace
-from lp_sweep.orchestrator.estimate.timings import Span
-from lp_sweep.orchestrator.plan.plan import Plan, Work
-from lp_sweep.orchestrator.plan.selection import Selection
+from lp_sweep.orchestrator.estimate.pace import Pending
+from lp_sweep.orchestrator.plan.plan import Plan
+from lp_sweep.orchestrator.plan.selection import Selection, selected
 
 
 class Rank(IntEnum):
@@ -97,7 +95,7 @@ class Backlog:
         self._ready: list[Ready] = []  # a heap
         self._sorts: Counter[Sort] = Counter()  # of these
         self._ready_seconds = self._deferred_seconds = 0.0
-        self.alone = 0.0  # seconds of ready work that must run alone
+        self._alone = 0.0  # seconds of ready work that must run alone
         self.taken_in: set[str] = set()  # all work that was ever added
         self._blocked = Blocked()
         self._needed: set[str] = set()  # networks that other work needs
@@ -115,33 +113,14 @@ class Backlog:
         self._deferred_seconds = sum(
             count * self._rates.seconds(work) for work, count in deferred(plan)
         )
-        fresh = [id_ for id_ in self._taken_on(selection) if id_ not in self.taken_in]
+        taken = selected(plan, selection, self._lacking)
+        fresh = [id_ for id_ in taken if id_ not in self.taken_in]
         self.taken_in.update(fresh)
         for id_ in fresh:
             for need in plan.needs(id_):
                 self._users.setdefault(need, set()).add(id_)
             self.put(id_)
         return [*self._blocked.needs()]
-
-    def _taken_on(self, selection: Selection) -> Iterable[str]:
-        """The selected work in the plan's order, then the work whose networks it depends on, each
-        once. `plan.selection.taken_on` returns the same before a run."""
-        plan = self._plan
-        wanted = [
-            work.id
-            for work in plan.missing()
-            if plan.incomplete(work.id) and selection.wants(work.id, plan.failed_with(work.id))
-        ]
-        found, look = dict.fromkeys(wanted), [*wanted]
-        while look:
-            for need in sorted(self._lacking(look.pop())):
-                if need in found:  # not `- found.keys()`, which would copy them all
-                    continue
-                # a retry includes what it depends on, tried before or not
-                if selection.retry or selection.wants(need, plan.known.failed.get(need)):
-                    found[need] = None
-                    look.append(need)
-        return found
 
     def _lacking(self, id_: str) -> set[str]:
         """The networks that the work waits for, without those that are only compared with it and
@@ -165,7 +144,7 @@ class Backlog:
         heapq.heappush(self._ready, Ready(rank, -seconds, id_))
         self._sorts[self._sort(id_)] += 1
         self._ready_seconds += seconds
-        self.alone += seconds if rank == Rank.SPEED else 0.0
+        self._alone += seconds if rank == Rank.SPEED else 0.0
 
     def first(self) -> Ready | None:
         return self._ready[0] if self._ready else None
@@ -175,7 +154,7 @@ class Backlog:
         piece = heapq.heappop(self._ready)
         self._sorts[self._sort(piece.id)] -= 1
         self._ready_seconds += piece.minus_seconds
-        self.alone += piece.minus_seconds if piece.rank == Rank.SPEED else 0.0
+        self._alone += piece.minus_seconds if piece.rank == Rank.SPEED else 0.0
 
     # -- networks
 
@@ -249,15 +228,15 @@ class Backlog:
     def __len__(self) -> int:
         return len(self._ready) + len(self._blocked)
 
-    def seconds(self) -> float:
-        """Estimated slot-seconds of all pending work and of the cells that wait for a profile."""
+    def left(self) -> Pending:
+        """All pending work, and the cells that wait for a profile."""
         ready = self._ready_seconds if self._ready else 0.0  # drops what rounding left
-        return ready + self._blocked.seconds() + self._deferred_seconds
-
-    def longest(self) -> float:
-        """Seconds of the first ready work, unless it runs alone."""
         first = self.first()
-        return -first.minus_seconds if first and first.rank != Rank.SPEED else 0.0
+        return Pending(
+            ready + self._blocked.seconds() + self._deferred_seconds - self._alone,
+            -first.minus_seconds if first and first.rank != Rank.SPEED else 0.0,
+            self._alone,
+        )
 
     def _sources(self, id_: str) -> set[str]:
         """The trials that this one can't be trained without."""
@@ -277,70 +256,3 @@ class Backlog:
         if id_ in self._plan.speeds:
             return Rank.SPEED
         return Rank.NEEDED if id_ in self._awaited else Rank.TRIAL
-
-
-_BAND_SECONDS = 5.0  # between two computations of the band
-
-
-class Outlook:
-    """Estimates when a run ends, with a band. `live`: work that was handed out and has not ended.
-    The band sums over all kinds of pending work, so it is computed every few seconds at most. Other
-    threads call it as well."""
-
-    def __init__(
-        self,
-        backlog: Backlog,
-        rates: Rates,
-        pace: Pace,
-        live: Mapping[str, Work],
-        *,
-        now: Callable[[], float] = monotonic,
-    ) -> None:
-        self._backlog, self._rates, self._pace, self._live = backlog, rates, pace, live
-        self._now = now
-        self._searching = False
-        self._scale: Span | None = None
-        self._looked = -_BAND_SECONDS
-
-    def follow(self, plan: Plan) -> None:
-        """Follows a newer plan. While a search may ask for more, the estimate is an upper bound."""
-        self._searching = any(cell.search == "waiting" for cell in plan.cells)
-        self._looked = -_BAND_SECONDS
-
-    def started(self, work: Work) -> None:
-        self._pace.started(work.id)
-
-    def ended(self, work: Work, *, done: bool) -> float:
-        """Returns the seconds since the work started. A failure does not show how long it takes."""
-        elapsed = self._pace.elapsed(work.id)
-        estimated = self._rates.seconds(work) if done else None
-        self._pace.ended(work.id, self._rates.kind(work), estimated)
-        return elapsed
-
-    def eta(self) -> Eta:
-        """The time left with its band, unless the run is later than that. Blocked work counts as if
-        it were sure to run."""
-        scale = self._scale_now()
-        if scale is None:
-            return Eta()
-        expected, low, high = (self._ends(factor) for factor in scale)
-        if self._searching:
-            return Eta(expected, high=expected)
-        return Eta(expected, low, high) if high else Eta(expected)
-
-    def _ends(self, scale: float | None) -> float | None:
-        live = [(work.id, self._rates.seconds(work)) for work in [*self._live.values()]]
-        backlog = self._backlog
-        waiting = backlog.seconds() - backlog.alone
-        return self._pace.seconds_left(
-            live, waiting, backlog.longest(), backlog.alone, 1.0 if scale is None else scale
-        )
-
-    def _scale_now(self) -> Span | None:
-        now = self._now()
-        if self._scale is None or now - self._looked >= _BAND_SECONDS:
-            self._looked = now
-            left = Counter(self._backlog.kinds())
-            left.update(map(self._rates.kind, [*self._live.values()]))
-            self._scale = self._pace.scale(self._rates, left)
-        return self._scale

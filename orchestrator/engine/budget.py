@@ -124,7 +124,7 @@ class BudgetStop:
         if self._end is None:
             if not (limit := self._budget.reached()):
                 return False
-            self._queue.stopped = self._queue.stopped or limit
+            self._queue.stop(limit)
             if self._queue.live:
                 self._everywhere(announce, self._cache_dir, _GRACE_SECONDS)
             self._end = self._now() + _GRACE_SECONDS

@@ -26,7 +26,7 @@ from lp_sweep.orchestrator.engine.raycompat import (
     private_ray,
 )
 from lp_sweep.orchestrator.engine.recorder import Loss
-from lp_sweep.storage.errors import PreflightError
+from lp_sweep.storage.errors import PreflightError, lines_of
 
 # Set before Ray is imported: no snapshots, no loggers, no console output, and Ctrl-C is ours
 _TUNE_ENVIRONMENT = {
@@ -214,7 +214,7 @@ def _start() -> OwnRay:
 
 
 def _no_ray(where: str, error: Exception, following: str) -> PreflightError:
-    said = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    said = lines_of(error)[0].rstrip(".")
     return PreflightError(f"no Ray {where}: {said}. {following}")
 
 

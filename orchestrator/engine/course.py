@@ -161,7 +161,7 @@ class Course:
             if note := self.full_models.note(work):
                 self.reporter.note(*note)
                 if self.options.stop_if_nothing_learned and not note.ends:
-                    self.queue.stopped = self.queue.stopped or "nothing-learned"
+                    self.queue.stop("nothing-learned")
                     self.must_end = True
         else:
             message = str(told["message"])
@@ -206,7 +206,7 @@ class Course:
         self.reporter.ended(id_, "failed", told, Facts(error_type=error_type))
         self._blame(node, id_, error_type)
         if self.options.too_many(len(self.queue.failed)):
-            self.queue.stopped = self.queue.stopped or "failures"
+            self.queue.stop("failures")
             self.must_end = self.must_end or self.options.fail_fast
 
     def _blame(self, node: str | None, id_: str, error_type: str) -> None:

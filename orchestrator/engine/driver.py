@@ -103,7 +103,7 @@ def _run(course: Course, engine: Engine, budget: Budget) -> None:
         try:
             engine.run(course, signals)
         except KeyboardInterrupt:
-            queue.stopped = queue.stopped or (signals.received or ["SIGINT"])[0]
+            queue.stop((signals.received or ["SIGINT"])[0])
         finally:
             reporter.closed()
 

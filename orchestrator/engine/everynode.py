@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.engine.raycompat import NodeTable
+from lp_sweep.storage.errors import lines_of
 
 _SECONDS = 120  # for a process to start and the function to end
 _SECONDS_TO_ANSWER = 10
@@ -73,8 +74,7 @@ def _ask(
         try:
             found[tasks[task]] = Answer(ray.get(task))
         except RayError as error:  # the last line of its text; the others are a traceback
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            found[tasks[task]] = Answer(error=lines[-1])
+            found[tasks[task]] = Answer(error=lines_of(error)[-1])
     return found
 
 

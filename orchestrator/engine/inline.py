@@ -102,7 +102,7 @@ def _report(course: Course, work: Work, told: Mapping[str, Any] | Loss) -> None:
         return
     course.lost(work, told)
     if told.error_type in _UNFIT:
-        course.queue.stopped = course.queue.stopped or "device"
+        course.queue.stop("device")
 
 
 @contextlib.contextmanager

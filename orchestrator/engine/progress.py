@@ -88,7 +88,7 @@ class Run:
             if occupant is not None and occupant.id == work.id:
                 return index
         if self.queue:
-            self.queue.outlook.started(work)
+            self.queue.pace.started(work.id)
         if None not in self.slots:
             self.slots.append(None)
         index = self.slots.index(None)
@@ -100,12 +100,13 @@ class Run:
             if work is not None and work.id == id_:
                 self.slots[index] = None
                 if self.queue:
-                    self.seconds_used += self.queue.outlook.ended(work, done=status == "done")
+                    kind = self.queue.rates.kind(work) if status == "done" else None
+                    self.seconds_used += self.queue.pace.ended(id_, kind)
                 return work
         return None
 
     def eta(self) -> Eta:
-        return self.queue.outlook.eta() if self.queue else Eta()
+        return self.queue.eta() if self.queue else Eta()
 
     def underway(self) -> dict[str, Underway]:
         """How far long trials are."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ray import tune
 from ray.tune.search import Searcher
 
-from lp_sweep.storage.errors import GraphRecordingError
+from lp_sweep.storage.errors import GraphRecordingError, lines_of
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.engine.capacity import Capacity, Slots
@@ -67,8 +67,7 @@ def fit(course: Course, capacity: Capacity) -> None:
             except (RuntimeError, tune.TuneError) as error:
                 if not course.queue.live:
                     raise
-                reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-                course.reporter.note(f"Ray Tune ended and is restarted: {reason}")
+                course.reporter.note(f"Ray Tune ended and is restarted: {lines_of(error)[-1]}")
                 message = "Ray Tune ended with its live trials"
                 course.lost_all(Loss("worker_lost", message, str(error), None))
             shutil.rmtree(scratch, ignore_errors=True)

@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from lp_sweep.orchestrator.engine.backlog import Backlog, Outlook, Rank
+from lp_sweep.orchestrator.engine.backlog import Backlog, Rank
 from lp_sweep.orchestrator.engine.growth import Growth, asked_trials
 from lp_sweep.orchestrator.engine.others import Others, Verdict
 from lp_sweep.orchestrator.estimate.estimate import Rates
-from lp_sweep.orchestrator.estimate.pace import Pace
+from lp_sweep.orchestrator.estimate.pace import Eta, Pace
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.selection import Selection, policy
@@ -49,7 +49,7 @@ class WorkQueue:
         self._selection = selection or Selection()
         self._on_blocked, self._on_idle = on_blocked, on_idle
         self.others = Others(store, self._selection)
-        self.pace = Pace(measured=rates.trials > 0)
+        self.pace = Pace(rates)
         self.live: dict[str, Work] = {}
         self.done: set[str] = set()
         self.done_elsewhere: set[str] = set()  # of `done`, by another run
@@ -63,7 +63,6 @@ class WorkQueue:
         self.store_error: str | None = None
         self.ray_error: str | None = None
         self._backlog = Backlog(plan, rates)
-        self.outlook = Outlook(self._backlog, rates, self.pace, self.live)
         self._growth = Growth(plan, store, on_plan)
         self._fill()
 
@@ -130,13 +129,19 @@ class WorkQueue:
             self.spooled[id_] = why
         self.refused(why)
 
+    def stop(self, why: str) -> None:
+        """Hands nothing more out. Of several reasons the first counts."""
+        self.stopped = self.stopped or why
+
     def refused(self, why: str) -> None:
         """Stops the run: the store was unreachable for longer than a run waits."""
-        self.stopped, self.store_error = self.stopped or "store", why
+        self.store_error = why
+        self.stop("store")
 
     def ray_lost(self, why: str) -> None:
         """Stops the run: there is no Ray to hand work out to."""
-        self.stopped, self.ray_error = self.stopped or "ray", why
+        self.ray_error = why
+        self.stop("ray")
 
     def again(self, ids: Iterable[str]) -> None:
         """Retries work that failed through no fault of its own, and the work that needed it."""
@@ -190,7 +195,12 @@ class WorkQueue:
     def progress(self) -> Progress:
         left = self.waiting + len(self.live) + len(self.others.holding)
         counts = len(self.done), len(self.failed), left
-        return Progress(*counts, self.pace.slots, *self.outlook.eta())
+        return Progress(*counts, self.pace.slots, *self.eta())
+
+    def eta(self) -> Eta:
+        """When the run ends. Other threads call it as well."""
+        live = {work.id: self.rates.kind(work) for work in [*self.live.values()]}
+        return self.pace.eta(live, self._backlog.left(), self._backlog.kinds)
 
     def waiting_by_task(self) -> Mapping[tuple[str, str], int]:
         """How much ready work there is of each model and task."""
@@ -199,7 +209,7 @@ class WorkQueue:
     def _fill(self) -> None:
         """Adds the plan's new work. The networks that it depends on may have ended already."""
         waited_for = self._backlog.fill(self.plan, self._selection)
-        self.outlook.follow(self.plan)
+        self.pace.follow(self.plan)
         for need in waited_for:
             if need not in self._backlog.taken_in or need in self.failed:
                 self._fail_what_needs(need)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from lp_sweep.orchestrator.estimate.timings import Pair, Ratios, Span, added
@@ -15,19 +16,39 @@ from lp_sweep.storage.printable import clock
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.estimate.estimate import Kind, Rates
+    from lp_sweep.orchestrator.plan.plan import Plan
 
 _UNITS = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
+_BAND_SECONDS = 5.0  # between two computations of the band
+
+
+class Pending(NamedTuple):
+    """Estimated slot-seconds of the work that has not begun; the longest of it takes `longest`.
+    `alone`: seconds of what runs afterwards, one at a time."""
+
+    seconds: float
+    longest: float
+    alone: float = 0.0
 
 
 class Pace:
-    """`measured`: whether the estimates use timings. Otherwise the end is unknown until the first
-    trial ends."""
+    """Estimates when a run ends, with a band. Without timings in `rates`, the end is unknown until
+    the first trial ends. The band sums over all kinds of pending work, so it is computed every few
+    seconds at most."""
 
-    def __init__(self, *, measured: bool, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, rates: Rates, *, now: Callable[[], float] = time.monotonic) -> None:
         self.slots = 0
-        self._measured, self._now = measured, now
-        self._ratios = Ratios(known=[1.0] if measured else [])
+        self._rates, self._now = rates, now
+        self._ratios = Ratios(known=[1.0] if rates.trials else [])
         self._begun: dict[str, float] = {}
+        self._searching = False
+        self._scale: Span | None = None
+        self._looked = -_BAND_SECONDS
+
+    def follow(self, plan: Plan) -> None:
+        """Follows a newer plan. While a search may ask for more, the estimate is an upper bound."""
+        self._searching = any(cell.search == "waiting" for cell in plan.cells)
+        self._looked = -_BAND_SECONDS
 
     def started(self, id_: str) -> None:
         """Starts a trial's clock; a second start resets it."""
@@ -37,18 +58,40 @@ class Pace:
         """Seconds since the start of a running trial."""
         return self._now() - self._begun.get(id_, self._now())
 
-    def ended(self, id_: str, kind: Kind, estimated: float | None) -> None:
-        """`estimated`: its expected seconds; None after a failure, which does not count."""
-        if id_ in self._begun and estimated:
-            self._ratios.add(kind.pair, self.elapsed(id_) / estimated)
-        self._begun.pop(id_, None)
+    def ended(self, id_: str, kind: Kind | None) -> float:
+        """Returns the seconds since the start. `kind`: None after a failure, which does not show
+        how long such a trial takes."""
+        elapsed = self.elapsed(id_)
+        estimated = self._rates.seconds_of(kind) if kind else 0.0
+        if self._begun.pop(id_, None) is not None and kind and estimated:
+            self._ratios.add(kind.pair, elapsed / estimated)
+        return elapsed
 
-    def scale(self, rates: Rates, left: Mapping[Kind, float]) -> Span | None:
+    def eta(
+        self, live: Mapping[str, Kind], pending: Pending, kinds: Callable[[], Mapping[Kind, int]]
+    ) -> Eta:
+        """The time left with its band, unless the run is later than that. Blocked work counts as if
+        it were sure to run. `live`: running trials; `kinds`: how much work of each kind waits."""
+        if self._scale is None or self._now() - self._looked >= _BAND_SECONDS:
+            self._looked = self._now()
+            self._scale = self.scale(Counter(live.values()) + Counter(kinds()))
+        if self._scale is None:
+            return Eta()
+        running = {id_: self._rates.seconds_of(kind) for id_, kind in live.items()}
+        expected, low, high = (
+            self.seconds_left(running, pending, 1.0 if factor is None else factor)
+            for factor in self._scale
+        )
+        if self._searching:
+            return Eta(expected, high=expected)
+        return Eta(expected, low, high) if high else Eta(expected)
+
+    def scale(self, left: Mapping[Kind, float]) -> Span | None:
         """Actual over estimated seconds of the remaining work; None while unknown. The band is no
         wider than the estimate's."""
-        if not (self._ratios or self._measured):
+        if not (self._ratios or self._rates.trials):
             return None
-        estimated = rates.by_pair(left)
+        estimated = self._rates.by_pair(left)
         total = added(estimated.values()).expected
         if not total:
             return Span(*self._ratios.of((None, None)))
@@ -65,21 +108,15 @@ class Pace:
         )
 
     def seconds_left(
-        self,
-        live: Collection[tuple[str, float]],
-        waiting: float,
-        longest: float,
-        alone: float = 0.0,
-        scale: float = 1.0,
+        self, live: Mapping[str, float], pending: Pending, scale: float = 1.0
     ) -> float | None:
         """Seconds until the last trial ends; None before the slots are known. `live`: running
-        trials with their estimates; `waiting`: slot-seconds of the rest, the longest of which takes
-        `longest`; `alone`: seconds of what runs afterwards, one at a time."""
+        trials with their estimates."""
         if not self.slots:
             return None
-        left = [max(0.0, scale * seconds - self.elapsed(id_)) for id_, seconds in live]
-        beside = max((sum(left) + scale * waiting) / self.slots, scale * longest, *left, 0.0)
-        return beside + scale * alone
+        left = [max(0.0, scale * seconds - self.elapsed(id_)) for id_, seconds in live.items()]
+        shared = (sum(left) + scale * pending.seconds) / self.slots
+        return max(shared, scale * pending.longest, *left, 0.0) + scale * pending.alone
 
 
 class Eta(NamedTuple):

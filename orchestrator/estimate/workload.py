@@ -201,7 +201,7 @@ def _layer(work: Work) -> int:
 
 def _unlabelled(work: Work) -> int:
     """Rows that a student or a teacher reads in addition to the train rows."""
-    return work.task.unlabelled_rows if work.spec.kind != "speed" and work.spec.unlabelled else 0
+    return work.task.unlabelled_rows if work.spec.unlabelled else 0
 
 
 def _limited(rows: int, limit: int | None) -> int:

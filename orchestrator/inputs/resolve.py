@@ -298,7 +298,7 @@ def _find_task(
             positive=entry.positive,
             tune_thresholds=entry.tune_thresholds,
             group=entry.group,
-            loss=entry.loss if entry.kind == "ranking" else None,
+            loss=None if KINDS[entry.kind].embeds else entry.loss,
             **_vectors(entry, models),
         )
         source = _source(entry, revision, folder.absolute())

@@ -6,7 +6,7 @@ Plain data with queries over it; `planning.py` makes it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -173,17 +173,17 @@ class Plan:
 
     def needed_networks(self) -> set[str]:
         """The trials whose networks incomplete work needs."""
-        may_need = (
-            id_
-            for id_, work in self.trials.items()
-            if work.start or work.teacher or id_ in self.measures
-        )
-        return set().union(*map(self._networks, may_need))
+        return set().union(*map(self._networks, self.dependent()))
 
     def needed(self) -> set[str]:
         """The trials that incomplete work depends on."""
-        students = (id_ for id_, work in self.trials.items() if work.lesson)
-        return self.needed_networks().union(*map(self._untaught, students))
+        return set().union(*map(self.needs, self.dependent()))
+
+    def dependent(self) -> Iterator[str]:
+        """The trials that may depend on others, done or not: mostly a few."""
+        for id_, work in self.trials.items():
+            if work.start or work.lesson or id_ in self.measures:
+                yield id_
 
     def inputs_needed(self) -> Needed:
         """The inputs of the missing work, and of cells that wait for a profile."""

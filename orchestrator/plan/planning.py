@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.inputs.models import ModelInput
@@ -66,12 +67,13 @@ def make_plan(sweep: Sweep, known: Known) -> Plan:
 def _cell(builder: _Builder, asked: Asked, search: SearchState | None) -> Cell:
     depth = builder.models[asked.model].depth
     profile = builder.profile(asked)
-    known = builder.plan.known
-    found = known.profiles.get(profile) if profile else None
-    if profile is not None and found is None and asked.k != 0:
-        return Cell(asked=asked, depth=depth, profile_id=profile, state="deferred", search=search)
     try:
-        dropped, kept = builder.layers(asked, found)
+        found = builder.layers(asked)
+        if found is None:
+            return Cell(
+                asked=asked, depth=depth, profile_id=profile, state="deferred", search=search
+            )
+        dropped, kept = found
         idle = _IDLE.get(search)
         trial = builder.identify(asked, kept) if idle else builder.trial(asked, kept)
     except ValueError:  # no layer is left, or not those that a feed-forward or a bridge needs
@@ -87,7 +89,7 @@ def _cell(builder: _Builder, asked: Asked, search: SearchState | None) -> Cell:
         dropped=dropped,
         trial_id=trial,
         profile_id=profile,
-        state=idle or state_of(trial, known),
+        state=idle or state_of(trial, builder.plan.known),
         search=search,
     )
 
@@ -130,6 +132,7 @@ class _Builder:
             entry.name: entry.measured_on or spec.contribution.measured_on
             for entry in spec.strategies
         }
+        self._profile_spec = partial(profile_spec, plan.sweep)
         self._of_full = spec.measure.asked_of("full")
         self._of_pruned = spec.measure.asked_of("pruned")
         self._layers: dict[tuple[Any, ...], _Layers] = {}
@@ -137,8 +140,13 @@ class _Builder:
         self._profile_ids: dict[tuple[str, str, str], str] = {}
         self._lessons: dict[tuple[Any, ...], Lesson] = {}
 
-    def layers(self, asked: Asked, found: Measured | None) -> _Layers:
-        """Raises ValueError where a threshold leaves none."""
+    def layers(self, asked: Asked) -> _Layers | None:
+        """None while they depend on a missing profile. Raises ValueError where a threshold leaves
+        none."""
+        profile = self.profile(asked)
+        found = self.plan.known.profiles.get(profile) if profile else None
+        if profile is not None and found is None and asked.k != 0:
+            return None
         own = asked.task if found else None  # it may have been measured on the task
         key = (asked.model, asked.strategy, asked.k, asked.threshold, own)
         if key not in self._layers:
@@ -160,11 +168,8 @@ class _Builder:
     def foreseen(self, asked: Asked) -> str | None:
         """The identifier of a cell's trial; None while its layers depend on a missing profile.
         Raises ValueError for an impossible cell."""
-        profile = self.profile(asked)
-        found = self.plan.known.profiles.get(profile) if profile else None
-        if profile is not None and found is None and asked.k != 0:
-            return None
-        return self.identify(asked, self.layers(asked, found).kept)
+        found = self.layers(asked)
+        return self.identify(asked, found.kept) if found else None
 
     def _seeded(self, asked: Asked, kept: tuple[int, ...]) -> _Seeded:
         key = (asked.model, asked.procedure, asked.feed_forward, asked.task, kept)
@@ -296,19 +301,19 @@ class _Builder:
         self.plan.profiles.setdefault(id_, work)
         return id_
 
-    def _profile_spec(
-        self, model: ModelInput, task: str, measure: str, **settings: Any
-    ) -> ProfileSpec:
-        recipe, rows = self.plan.sweep.recipe, self.plan.sweep.spec.measure.probe_rows
-        found = self.plan.sweep.tasks[task]
-        usual = {"max_length": recipe.max_length, "limit_dev": recipe.limit_dev}
-        return ProfileSpec(
-            model_fingerprint=model.fingerprint,
-            task=found.definition,
-            data_fingerprint=found.fingerprint,
-            measure=measure,
-            **usual | MEASURES[measure].needs(recipe, rows) | settings,
-        )
+
+def profile_spec(
+    sweep: Sweep, model: ModelInput, task: str, measure: str, **settings: Any
+) -> ProfileSpec:
+    recipe, rows, found = sweep.recipe, sweep.spec.measure.probe_rows, sweep.tasks[task]
+    usual = {"max_length": recipe.max_length, "limit_dev": recipe.limit_dev}
+    return ProfileSpec(
+        model_fingerprint=model.fingerprint,
+        task=found.definition,
+        data_fingerprint=found.fingerprint,
+        measure=measure,
+        **usual | MEASURES[measure].needs(recipe, rows) | settings,
+    )
 
 
 @contextmanager

@@ -5,7 +5,7 @@ Retries inside a trial, such as a smaller micro-batch after running out of memor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import NamedTuple
 
 from lp_sweep.orchestrator.plan.plan import Plan, Work
@@ -30,18 +30,31 @@ class Selection(NamedTuple):
         return failed_with is not None and self.error_type in (None, failed_with)
 
 
-def taken_on(plan: Plan) -> list[Work]:
-    """The work of a `run`: missing work that it selects, and trials to train again for their
-    networks. Work whose teacher or start will not exist is left out."""
-    selection = Selection()
-    wanted = {
-        work.id: work
+def selected(
+    plan: Plan, selection: Selection, lacking: Callable[[str], Set[str]]
+) -> dict[str, None]:
+    """The selected work in the plan's order, then the work whose networks it depends on, each once.
+    `lacking`: the networks that work waits for."""
+    found = {
+        work.id: None
         for work in plan.missing()
         if plan.incomplete(work.id) and selection.wants(work.id, plan.failed_with(work.id))
     }
-    again = plan.trained_again() - wanted.keys()
-    needed = set[str]().union(*map(plan.needs, wanted)) if again else again
-    taken = wanted | {id_: plan.trials[id_] for id_ in sorted(needed & again)}
+    look = [id_ for id_ in plan.dependent() if id_ in found]
+    while look:
+        for need in sorted(lacking(look.pop())):
+            if need in found:  # not `- found.keys()`, which would copy them all
+                continue
+            # a retry includes what it depends on, tried before or not
+            if selection.retry or selection.wants(need, plan.known.failed.get(need)):
+                found[need] = None
+                look.append(need)
+    return found
+
+
+def taken_on(plan: Plan) -> list[Work]:
+    """The work of a `run`, without work whose teacher or start will not exist."""
+    taken = selected(plan, Selection(), plan.absent)
     coming = plan.known.networks | taken.keys()
     profiles = plan.known.profiles.keys()  # logits may be stored where their network is not
 
@@ -51,7 +64,7 @@ def taken_on(plan: Plan) -> list[Work]:
         starts = work.start is None or work.start in coming
         return (taught and starts) or plan.has_network(work.id)
 
-    return [work for work in taken.values() if can_begin(work)]
+    return [work for work in map(plan.work, taken) if can_begin(work)]
 
 
 def retry_selection(error_type: str | None, names: list[str], plan: Plan) -> Selection:

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from lp_sweep.orchestrator.inputs.request import Request
+from lp_sweep.orchestrator.inputs.resolve import Sweep
 from lp_sweep.orchestrator.plan.plan import Plan, Work
-from lp_sweep.orchestrator.service.request import planned
+from lp_sweep.orchestrator.plan.planning import profile_spec
+from lp_sweep.orchestrator.service.plan import planned
 from lp_sweep.orchestrator.service.store import existing
 from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.identity import profile_id
 from lp_sweep.storage.networks import has_network
-from lp_sweep.storage.specs import ProfileSpec
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.worker.job import Measure, Place
 
@@ -36,7 +37,7 @@ def compare(request: Request, names: tuple[str, str], cache_dir: Path) -> dict[s
                 "trained from then on; `measure: {cka: pruned}` in the sweep file also measures "
                 "those trained before."
             )
-    measure = _measure(first, second)
+    measure = _measure(made.plan.sweep, first, second)
     rows = store.find("profiles", measure.id) or _measured(
         store, first, measure, cache_dir, request.offline
     )
@@ -55,23 +56,14 @@ def _work(plan: Plan, name: str) -> Work:
     )
 
 
-def _measure(first: Work, second: Work | None) -> Measure:
+def _measure(sweep: Sweep, first: Work, second: Work | None) -> Measure:
     if second is not None and (second.task.fingerprint, second.trial.task) != (
         first.task.fingerprint,
         first.trial.task,
     ):
         raise SpecError(f"{first.id} and {second.id} are of different tasks: choose two of one.")
-    recipe = first.trial.recipe
-    spec = ProfileSpec(
-        model_fingerprint=first.model.fingerprint,
-        task=first.trial.task,
-        data_fingerprint=first.task.fingerprint,
-        max_length=recipe.max_length,
-        limit_dev=recipe.limit_dev,
-        measure="cka",
-        trial=first.id,
-        against=second.id if second else "",
-    )
+    against = second.id if second else ""
+    spec = profile_spec(sweep, first.model, first.task.name, "cka", trial=first.id, against=against)
     return Measure(profile_id(spec), spec)
 
 

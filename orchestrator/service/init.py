@@ -133,8 +133,8 @@ def _split_files(
         options.file.parent / f"{data.stem}-{side}{suffix_of_parts(data)}"
         for side in ("train", "dev")
     ]
-    queries = KINDS[rows.kind].scored_by == "queries"
-    n_dev = len({rows.groups[row] for row in dev.tolist()}) if queries else len(dev)
+    ranks = KINDS[rows.kind].ranks  # then a score averages over queries
+    n_dev = len({rows.groups[row] for row in dev.tolist()}) if ranks else len(dev)
     sides = {"train": (paths[0], len(train)), "dev": (paths[1], n_dev)}
     return dict(zip(paths, parts(data, train, dev), strict=True)), sides
 
@@ -225,7 +225,7 @@ def _sweep(options: InitOptions, rows: RowFile, sides: _Sides) -> str:
         "text": [*options.text],
         "label": label_of(options),
         **({"labels": [*rows.labels]} if rows.labels else {}),
-        **({"group": options.group} if rows.kind == "ranking" and options.group else {}),
+        **({"group": options.group} if KINDS[rows.kind].ranks and options.group else {}),
         **({"kind": rows.kind} if rows.kind != "classification" else {}),
         "metric": rows.metric,
     }

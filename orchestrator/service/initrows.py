@@ -151,7 +151,8 @@ def _refuse_identifiers(
 def _which_columns(options: InitOptions, data: Path, names: Sequence[str]) -> str:
     """A question that lists the columns, and the command with the likely ones."""
     table = read_file(str(data), names).slice(0, 1000)
-    if options.kind == "tokens":
+    rules = KINDS[options.kind or "classification"]
+    if rules.words:
         names = [name for name in names if pa.types.is_list(table.schema.field(name).type)] or names
     texts, distinct = {}, {}
     for name in names:
@@ -171,13 +172,13 @@ def _which_columns(options: InitOptions, data: Path, names: Sequence[str]) -> st
             f"{data}: which column holds the labels? Its columns are {listed(map(shown, names))}, "
             "and none is left for them. Add a column of labels."
         )
-    ranked = options.kind == "ranking"  # the query is in more rows than the passage
-    of_pairs = ranked or options.kind == "embedding"
+    of_pairs = rules.ranks or rules.embeds
     longest = sorted(others or names, key=lambda name: -texts[name])[: 1 + of_pairs]
-    order = distinct.__getitem__ if ranked else list(names).index
+    # a query is in more rows than a passage
+    order = distinct.__getitem__ if rules.ranks else list(names).index
     columns = [*options.text] or sorted(longest, key=order)
     group = options.group
-    if ranked and group is None:  # the id of a query is in several rows
+    if rules.ranks and group is None:  # the id of a query is in several rows
         left = (name for name in others if name not in columns)
         group = next((name for name in left if 1 < distinct[name] < len(table)), None)
     words = ["lp-sweep", "init", str(options.file), "--data", str(data)]
@@ -244,15 +245,15 @@ def _kind(labels: pa.Table, texts: pa.Table) -> TaskKind:
 def _load(
     options: InitOptions, kind: TaskKind, source: TaskSource, labels: tuple[str, ...]
 ) -> LoadedTask:
-    files = source.files
+    files, rules = source.files, KINDS[kind]
     definition = user_definition(
         Path(files["train"]).name,
         text=options.text,
         label=label_of(options),
         kind=kind,
-        metric="accuracy" if kind == "tokens" and not _entities(files["train"], options) else None,
+        metric="accuracy" if rules.words and not _entities(files["train"], options) else None,
         labels=labels,
-        group=options.group if kind == "ranking" else None,
+        group=options.group if rules.ranks else None,
     )
     return load_task(definition, source)
 
@@ -270,7 +271,7 @@ def label_of(options: InitOptions) -> str | list[str]:
 
 def _group_column(options: InitOptions, data: Path, kind: TaskKind) -> list[Any] | None:
     """The values by which rows stay together; the rows of a query always do."""
-    name = options.group or (options.text[0] if kind == "ranking" else None)
+    name = options.group or (options.text[0] if KINDS[kind].ranks else None)
     return list(read_file(str(data), [name]).column(0).to_pylist()) if name else None
 
 

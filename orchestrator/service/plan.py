@@ -1,4 +1,5 @@
-"""`plan`: what a sweep file asks for, what the store lacks, and an estimate for the rest."""
+"""The plan of a sweep file over its store, for the commands that read both; and `plan`: what the
+file asks for, what the store lacks, and an estimate for the rest."""
 
 from __future__ import annotations
 
@@ -15,20 +16,64 @@ from lp_sweep.orchestrator.estimate.estimate import (
 )
 from lp_sweep.orchestrator.inputs.data import TaskData
 from lp_sweep.orchestrator.inputs.request import Request
+from lp_sweep.orchestrator.inputs.resolve import Sweep
+from lp_sweep.orchestrator.plan.known import (
+    Known,
+    Ledger,
+    read_ledger,
+    timing_columns,
+    with_networks,
+)
+from lp_sweep.orchestrator.plan.listing import hidden_by, leftover, trained_otherwise
 from lp_sweep.orchestrator.plan.plan import Plan, Work, state_of
-from lp_sweep.orchestrator.plan.planning import collector_paused
+from lp_sweep.orchestrator.plan.planning import collector_paused, make_plan, missing_baselines
 from lp_sweep.orchestrator.plan.selection import taken_on
 from lp_sweep.orchestrator.service.plantext import plan_text
-from lp_sweep.orchestrator.service.request import Planned, planned
-from lp_sweep.orchestrator.sweepfile.load import is_part
+from lp_sweep.orchestrator.sweepfile.load import SweepFile, is_part
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import BUILT_IN
 from lp_sweep.storage.runs import Observer
 from lp_sweep.storage.specs import SpeedSpec
+from lp_sweep.storage.spool import flush
 from lp_sweep.storage.store import Store, is_store
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.inputs.prefetch import Prefetched
+
+
+class Planned(NamedTuple):
+    """A plan that knows what the store has. The store at `location` may not exist yet."""
+
+    file: SweepFile
+    sweep: Sweep
+    location: str
+    ledger: Ledger
+    plan: Plan
+
+
+def planned(request: Request, *, patience: float = 0.0, cache_dir: Path | None = None) -> Planned:
+    """Reads the file, its inputs and its store. With `cache_dir`, also sends records to the store
+    that an earlier run on this machine could not send; otherwise writes nothing."""
+    file = request.sweep_file()
+    sweep = request.resolved(file)
+    location = request.location(file)
+    ledger = Ledger(Known.nothing(), timing_columns(), [])
+    store = None
+    if is_store(location):
+        store = Store(location, patience=patience)
+        if cache_dir is not None:
+            flush(store, cache_dir)
+        ledger = read_ledger(store)
+    plan = make_plan(sweep, ledger.known)
+    part = is_part(request.overrides)
+    left = leftover(store, plan) if store is not None and part else []
+    sweep.notes.extend(missing_baselines(plan, left))
+    sweep.notes.extend(trained_otherwise(plan, left))
+    if store is not None:
+        sweep.notes.extend(hidden_by(store, plan, part=part))
+        wanted = plan.needed_networks() | plan.trained_again()
+        plan.known = with_networks(plan.known, store, wanted)
+    return Planned(file, sweep, location, ledger, plan)
 
 
 class PlanAnswer(NamedTuple):

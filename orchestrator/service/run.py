@@ -20,7 +20,7 @@ from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.mirrors.kinds import check_installed
 from lp_sweep.orchestrator.plan.listing import unkept_note
 from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
-from lp_sweep.orchestrator.service.request import Planned, planned
+from lp_sweep.orchestrator.service.plan import Planned, planned
 from lp_sweep.orchestrator.watch.reporters import EventReporter
 from lp_sweep.storage.errors import LpSweepError, SpecError
 from lp_sweep.storage.places import run_with

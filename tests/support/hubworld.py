@@ -50,7 +50,8 @@ DRIVER = """
 import json, sys
 from pathlib import Path
 from lp_sweep.orchestrator.inputs import checks
-from lp_sweep.orchestrator.service.request import Request, planned
+from lp_sweep.orchestrator.inputs.request import Request
+from lp_sweep.orchestrator.service.plan import planned
 from lp_sweep.storage.store import Store
 made = planned(Request("sweep.yaml", ["k=2"], None, None, True))
 cache = Path("tokens")

@@ -24,8 +24,7 @@ from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput, resolve
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
-from lp_sweep.orchestrator.service.plan import PlanAnswer
-from lp_sweep.orchestrator.service.request import Planned
+from lp_sweep.orchestrator.service.plan import PlanAnswer, Planned
 from lp_sweep.orchestrator.sweepfile.load import check, is_part, load_sweep
 from lp_sweep.orchestrator.sweepfile.yamlfile import Document
 from lp_sweep.storage.identity import canonical_json

@@ -32,6 +32,7 @@ class Kind(ABC):
     counts_labels: bool  # two answers are equal or not, rather than near or far
     embeds = False  # maps each text to a vector, and learns from the full model alone
     searches = False  # is scored by the documents that it finds for queries
+    ranks = False  # a row is a query and a passage, and `group:` may name what a query's rows share
     rows_each = 1  # rows of a split for each example
     losses: tuple[str, ...] = ()  # that `loss:` may name; () if there is no choice
     learns_from = "rows"  # the word for train rows: rows, texts, documents

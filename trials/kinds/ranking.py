@@ -36,6 +36,7 @@ class Ranking(Regression):
     help = "how relevant a passage is to a query; scored by the order of each query's passages"
     metrics: tuple[str, ...] = ("ndcg@10", "mrr@10")
     losses: tuple[str, ...] = ("bce", "listwise")
+    ranks = True
     scored_by = "queries"
     guessing = "a random order"
 

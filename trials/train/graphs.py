@@ -25,7 +25,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from lp_sweep.storage.errors import GraphRecordingError
+from lp_sweep.storage.errors import GraphRecordingError, lines_of
 from lp_sweep.trials.data.batches import EncodedSplit
 from lp_sweep.trials.device import chain_of, noted_waits
 from lp_sweep.trials.fast.forward import GRAPHS, PACKED, by_place
@@ -84,10 +84,9 @@ def refuse_recording(error: BaseException) -> None:
     leave the process fit."""
     links = [*chain_of(error)]
     if any(getattr(e, "error_code", 0) in _CAPTURE_ERRORS or "captur" in str(e) for e in links):
-        first = (str(links[-1]).splitlines() or [type(links[-1]).__name__])[0]
         raise GraphRecordingError(
-            f"compute: graphs: a CUDA graph could not be recorded: {first}. The trial runs again "
-            "without graphs."
+            f"compute: graphs: a CUDA graph could not be recorded: {lines_of(links[-1])[0]}. The "
+            "trial runs again without graphs."
         ) from error
 
 

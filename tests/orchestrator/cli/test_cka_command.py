@@ -10,7 +10,7 @@ import pytest
 from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.plan.plan import Work
 from lp_sweep.orchestrator.service import cka
-from lp_sweep.orchestrator.service.request import planned
+from lp_sweep.orchestrator.service.plan import planned
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.worker.run import execute
 from tests.support.program import Done, sweep

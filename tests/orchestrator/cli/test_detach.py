@@ -23,9 +23,10 @@ from lp_sweep.orchestrator.cli.root import options_of
 from lp_sweep.orchestrator.cluster.jobs import Job, Jobs
 from lp_sweep.orchestrator.engine.driver import StopSignals
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
+from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.service import detach as detaching
 from lp_sweep.orchestrator.service.detach import drop_forgotten, job_words, write_settings
-from lp_sweep.orchestrator.service.request import Request, planned
+from lp_sweep.orchestrator.service.plan import planned
 from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError
 from tests.support.program import sweep as lp_sweep
 from tests.support.toyworld import save_world, sweep_content

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.orchestrator.cluster.spotwatch import CLOUDS, Notice, drain, wait_for_notice
 from lp_sweep.orchestrator.service import spot
+from lp_sweep.orchestrator.service.spot import CLOUDS, Notice, drain, wait_for_notice
 from lp_sweep.trials.worker.job import announced
 from tests.support.metadata import Answer, Metadata, action, serving
 from tests.support.program import sweep
@@ -125,8 +125,8 @@ def test_a_notice_drains_the_node_once_and_tells_the_trials(
     where = ["--metadata-url", server.url + "/", "--every", str(EVERY)]
     done = sweep("cluster", "watch-spot", "aws", *arguments, *where, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "")
-    [(options, text, left, _)] = asked
-    assert (options.address, options.node_ip) == ("head:6379", "10.0.0.7")
+    [(address, node_ip, _, text, left)] = asked
+    assert (address, node_ip) == ("head:6379", "10.0.0.7")
     assert "EC2 takes this spot machine" in text
     assert 60 < left <= 90
     assert announced(cache)

@@ -152,7 +152,7 @@ def test_a_probe_of_the_store_leaves_nothing_behind(tmp_path: Path) -> None:
 _LOOK = """
 import json, sys
 from pathlib import Path
-from lp_sweep.orchestrator.service.request import Request
+from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.inputs.nodes import Asked, look, of_hub
 offline = "--offline" in sys.argv
 request = Request("sweep.yaml", [], None, None, offline)

@@ -7,35 +7,40 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lp_sweep.orchestrator.estimate.estimate import Kind
-from lp_sweep.orchestrator.estimate.pace import Pace, duration
+from lp_sweep.orchestrator.estimate.estimate import Kind, Rates
+from lp_sweep.orchestrator.estimate.pace import Pace, Pending, duration
 from lp_sweep.orchestrator.estimate.timings import PRIOR, Pair, Ratios, Span, added
 from tests.support.courses import Clock
-from tests.support.sweepfiles import CPU
 
 RTE, QQP = Kind(60.0, ("bert", "rte")), Kind(900.0, ("bert", "qqp"))
+
+
+def rates(*, measured: bool) -> Rates:
+    stated = Rates([], gpu=False)
+    stated.trials = int(measured)
+    return stated
 
 
 def pace(*took: float, kind: Kind = RTE, measured: bool = True) -> Pace:
     """After pieces that took so many times their estimate."""
     clock = Clock()
-    run = Pace(measured=measured, now=clock)
+    run = Pace(rates(measured=measured), now=clock)
     for factor in took:
         run.started("a")
         clock.seconds += factor * kind.stated
-        run.ended("a", kind, kind.stated)
+        run.ended("a", kind)
     return run
 
 
 def scale(run: Pace, *kinds: Kind) -> Span:
-    found = run.scale(CPU, dict.fromkeys(kinds or (RTE,), 10))
+    found = run.scale(dict.fromkeys(kinds or (RTE,), 10))
     assert found is not None
     return found
 
 
 def test_before_a_run_it_is_that_of_the_estimate() -> None:
     assert scale(pace()) == pytest.approx((1.0, 0.25, 4.0))
-    assert pace(measured=False).scale(CPU, {RTE: 10}) is None
+    assert pace(measured=False).scale({RTE: 10}) is None
 
 
 def test_the_pace_of_the_run_corrects_it_and_narrows_its_band() -> None:
@@ -69,21 +74,22 @@ def test_most_bands_hold(ended: int, left: int) -> None:
 
 def test_what_is_left_is_shared_by_the_slots_but_for_the_longest_piece() -> None:
     hands = Clock()
-    pace = Pace(measured=True, now=hands)
-    assert pace.seconds_left([], 600.0, 100.0) is None  # no slots yet
+    pace = Pace(rates(measured=True), now=hands)
+    assert pace.seconds_left({}, Pending(600.0, 100.0)) is None  # no slots yet
     pace.slots = 2
-    assert pace.seconds_left([], 600.0, 100.0) == 300.0
+    assert pace.seconds_left({}, Pending(600.0, 100.0)) == 300.0
     pace.started("c")
     hands.seconds += 5
-    left = pace.seconds_left([("c", 10.0)], 100.0, 20.0, scale=3.5)
+    left = pace.seconds_left({"c": 10.0}, Pending(100.0, 20.0), scale=3.5)
     assert left == pytest.approx((10 * 3.5 - 5 + 100 * 3.5) / 2)
 
-    pace = Pace(measured=True, now=Clock())
+    pace = Pace(rates(measured=True), now=Clock())
     pace.slots = 10
-    assert pace.seconds_left([], 1000.0, 500.0) == 500.0
+    assert pace.seconds_left({}, Pending(1000.0, 500.0)) == 500.0
     pace.started("a")
-    assert pace.seconds_left([("a", 700.0)], 0.0, 0.0) == 700.0
-    assert pace.seconds_left([], 1000.0, 50.0, alone=300.0) == 400.0  # not shared by ten slots
+    assert pace.seconds_left({"a": 700.0}, Pending(0.0, 0.0)) == 700.0
+    # what runs alone is not shared by ten slots
+    assert pace.seconds_left({}, Pending(1000.0, 50.0, alone=300.0)) == 400.0
 
 
 @pytest.mark.parametrize(
