@@ -22,16 +22,22 @@ def plain_values(column: Any) -> list[Any]:
         values = column.to_pylist(maps_as_pydicts="lossy")
     except (OverflowError, ValueError):  # SQL has dates that Python lacks: infinity, 44 BC
         values = column.cast(_with_times_as_text(column.type)).to_pylist(maps_as_pydicts="lossy")
-    return [_plain(value) for value in values]
+    return [finite(value) for value in values]
 
 
 def finite(value: Any) -> Any:
-    """The same value with null for each number that JSON lacks: NaN, infinity."""
+    """The same value as JSON has it, with null for NaN and infinity."""
     if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
+        return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Decimal):  # DuckDB's sum of integers is a Decimal
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    return value if isinstance(value, str | int | bool | None) else str(value)
 
 
 def _with_times_as_text(kind: Any) -> Any:
@@ -47,20 +53,6 @@ def _with_times_as_text(kind: Any) -> Any:
     if pa.types.is_list(kind):
         return pa.list_(_with_times_as_text(kind.value_type))
     return kind
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Decimal):  # DuckDB's sum of integers is a Decimal
-        return int(value) if value == value.to_integral_value() else float(value)
-    if isinstance(value, datetime | date | time):
-        return value.isoformat()
-    return value if isinstance(value, str | int | bool | None) else str(value)
 
 
 def _unique(names: Sequence[str]) -> list[str]:

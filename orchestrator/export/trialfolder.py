@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -235,11 +234,7 @@ def _about(trained: Trained, chosen: str, verified: Verified) -> str:
         "record": record
         | {"versions": {name: versions[name] for name in PUBLISHED_VERSIONS if name in versions}},
     }
-    return json.dumps(finite(told), default=_plain, indent=2, ensure_ascii=False) + "\n"
-
-
-def _plain(value: Any) -> str:
-    return value.isoformat() if isinstance(value, dt.datetime) else str(value)
+    return json.dumps(finite(told), indent=2, ensure_ascii=False) + "\n"
 
 
 def _onnx(folder: Path, spec: TrialSpec, rows: DevRows, tell: Tell) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -140,13 +139,8 @@ class History(NamedTuple):
         """Plain values for JSON; a number that is not finite is None."""
         from lp_sweep.analysis.raw import finite
 
-        text = json.dumps(finite(self._asdict()), default=_plain)
-        found: dict[str, Any] = json.loads(text)
+        found: dict[str, Any] = finite(self._asdict())
         return found
-
-
-def _plain(value: Any) -> str:
-    return value.isoformat() if isinstance(value, dt.datetime) else str(value)
 
 
 def history(store: Store, name: str) -> History:
