@@ -38,6 +38,7 @@ from lp_sweep.orchestrator.export.places import (
     spec_of,
 )
 from lp_sweep.orchestrator.export.verify import Expected, Nearness, Verified, ask, verify
+from lp_sweep.orchestrator.inputs.models import modules_of
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.networks import write_sums
 from lp_sweep.storage.places import expanded
@@ -216,11 +217,7 @@ def _facts(
 def _modules(record: Mapping[str, Any], model: str | None, *, offline: bool) -> list[str]:
     """The names of the model's Sentence Transformers modules, in order."""
     file = model_file(record["model_fingerprint"], model, "modules.json", offline=offline)
-    try:
-        listed = json.loads(file.read_text(encoding="utf-8")) if file else []
-        return [str(module["type"]).rpartition(".")[2] for module in listed]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
+    return [kind.rpartition(".")[2] for kind, _ in modules_of(file.parent)] if file else []
 
 
 def _about(trained: Trained, chosen: str, verified: Verified) -> str:
