@@ -208,7 +208,7 @@ def _choice(rows: Sequence[Row], known: _Known) -> Choice:
         network=needed.network(best),
         kept=[layer in kept for layer in range(1, depth + 1)],
         change=_changed(best),
-        sure=_sure(known.intervals.get(picked(best, _CURVE))),
+        sure=_sure(known.intervals.get(picked(best, _CURVE)), "no 90% set", "likely {}"),
         facts=_facts(best, known),
         export=_export(best, rows, known),
     )
@@ -217,9 +217,8 @@ def _choice(rows: Sequence[Row], known: _Known) -> Choice:
 def _facts(best: Row, known: _Known) -> list[Fact]:
     seeds = phrases.seeds(best["n_seeds"], best["n_seeds_asked"])
     facts = [Fact("score", f"{_changed(best)}, {seeds}")]
-    interval = known.intervals.get(picked(best, _CURVE))
-    if interval is not None:
-        facts.append(Fact("90%", _credible(interval)))
+    if sure := _sure(known.intervals.get(picked(best, _CURVE)), "none", "{} by this strategy"):
+        facts.append(Fact("90%", sure))
     place = selection.Place(best["sweep"], best["model"], best["task"])
     if little := barely(best):
         facts.append(Fact("caution", little))
@@ -239,25 +238,14 @@ def _changed(best: Row) -> str:
     return f"{best['score_kept']:.2f}{change}"
 
 
-def _sure(row: Row | None) -> str:
-    """The 90% set in words."""
+def _sure(row: Row | None, none: str, likely: str) -> str:
+    """The 90% set in words: `likely` with `6, 10 or 12 layers`, or why there is `none`."""
     if row is None:
         return ""
     if row["reason"] or not row["credible"]:
-        return f"no 90% set: {row['reason'] or 'nothing to compare'}"
-    return f"likely {_can_be(row)}"
-
-
-def _credible(row: Row) -> str:
-    if row["reason"] or not row["credible"]:
-        return f"none: {row['reason'] or 'nothing to compare'}"
-    return f"{_can_be(row)} by this strategy"
-
-
-def _can_be(row: Row) -> str:
-    """`6, 10 or 12 layers`"""
+        return f"{none}: {row['reason'] or 'nothing to compare'}"
     left = needed.likely_layers(row)
-    return f"{left} layer{'' if left == '1' else 's'}"
+    return likely.format(f"{left} layer{'' if left == '1' else 's'}")
 
 
 def _size_and_speed(rows: Sequence[Row]) -> list[Fact]:

@@ -129,7 +129,7 @@ def _text(checked: Checked) -> str:
     from lp_sweep.analysis.render import render_rows
 
     stopped = {finding.node for finding in checked.findings if finding.blocks}
-    rows = [_row(node, checked) | _state(node.name in stopped) for node in checked.nodes]
+    rows = [_row(node, checked, stopped) for node in checked.nodes]
     absent = sorted(stopped - {node.name for node in checked.nodes})
     rows += [{"node": name, "state": "problem"} for name in absent]
     table = pa.table({name: [row.get(name, "-") for row in rows] for name in _COLUMNS})
@@ -138,13 +138,10 @@ def _text(checked: Checked) -> str:
     return "\n".join([render_rows(table, "table", terminal=False).rstrip("\n"), *lines])
 
 
-def _state(stopped: bool) -> dict[str, str]:
-    return {"state": "problem" if stopped else "ok"}
-
-
-def _row(node: Node, checked: Checked) -> dict[str, str]:
+def _row(node: Node, checked: Checked, stopped: set[str]) -> dict[str, str]:
     """A row of the table, without unknown values."""
-    look, row = node.look, {"node": node.name}
+    row = {"node": node.name, "state": "problem" if node.name in stopped else "ok"}
+    look = node.look
     if look is None:
         return row
     inputs: Counter[str] = Counter(item.state for item in look.inputs)

@@ -26,7 +26,7 @@ from lp_sweep.orchestrator.plan.selection import policy
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.printable import listed
 from lp_sweep.storage.runs import Announcement, Presence
-from lp_sweep.trials.worker.job import Place
+from lp_sweep.trials.worker.job import Answer, Place
 
 _LOOK_SECONDS = 2.0  # between two looks at the work of other runs
 _IN_A_ROW = 3  # different trials that fail on a node, without a success between them
@@ -143,20 +143,17 @@ class Course:
     def started(self, work: Work) -> None:
         self.reporter.started(work)
 
-    def ended(self, work: Work, told: Mapping[str, Any]) -> None:
-        """Handles a worker's answer: the result of `trials.worker.run.execute` with the node's id.
-        Ignores work that has ended already, when its engine died."""
+    def ended(self, work: Work, answer: Mapping[str, Any]) -> None:
+        """Handles a worker's answer. Ignores work that has ended already, when its engine died."""
         if work.id not in self.queue.live:
             return
-        status, node = told["status"], told.get("node_id")
-        if status == "failed":
-            error_type = str(told["error_type"])
-            self._keep_store_errors(lambda: self.queue.ended(work.id, error_type))
-            self._failed(work.id, error_type, str(told["message"]), node)
-        elif status == "done":
-            self.nodes.succeeded(node)
-            failed = told.get("measures_failed")
-            self._keep_store_errors(lambda: self.queue.ended(work.id, None, failed))
+        told = Answer.from_plain(answer)
+        if told.status == "failed":
+            self._keep_store_errors(lambda: self.queue.ended(work.id, told.error_type))
+            self._failed(work.id, told.error_type, told.message, told.node_id)
+        elif told.status == "done":
+            self.nodes.succeeded(told.node_id)
+            self._keep_store_errors(lambda: self.queue.ended(work.id, None, told.measures_failed))
             self.reporter.ended(work.id, "done", _score(told), _facts(told))
             if note := self.full_models.note(work):
                 self.reporter.note(*note)
@@ -164,9 +161,8 @@ class Course:
                     self.queue.stop("nothing-learned")
                     self.must_end = True
         else:
-            message = str(told["message"])
-            self.queue.not_stored(work.id, message, spooled=status == "spooled")
-            self.reporter.ended(work.id, status, message)
+            self.queue.not_stored(work.id, told.message, spooled=told.status == "spooled")
+            self.reporter.ended(work.id, told.status, told.message)
 
     def lost(self, work: Work, loss: Loss) -> None:
         """Handles a worker that could not answer: its work is retried as often as the type of
@@ -227,18 +223,17 @@ class Course:
             self.queue.refused(str(error))
 
 
-def _score(told: Mapping[str, Any]) -> str:
-    lacks = told_of_measures(told.get("measures_failed") or {})
-    if "last" not in told:
-        return f"{told['seconds']:.0f} s"
-    return f"{told['metric']} {100 * told['last']:.2f}, {told['seconds']:.0f} s{lacks}"
+def _score(told: Answer) -> str:
+    if told.metric is None:
+        return f"{told.seconds:.0f} s"
+    lacks = told_of_measures(told.measures_failed)
+    return f"{told.metric} {100 * told.last:.2f}, {told.seconds:.0f} s{lacks}"
 
 
-def _facts(told: Mapping[str, Any]) -> Facts:
+def _facts(told: Answer) -> Facts:
     """Without a score for a measurement, and for a metric that is not finite."""
-    last = float(told["last"]) if told.get("last") is not None else math.nan
-    score = 100 * last if math.isfinite(last) else None
-    return Facts(told.get("metric"), score, told.get("seconds"))
+    score = 100 * told.last if math.isfinite(told.last) else None
+    return Facts(told.metric, score, told.seconds)
 
 
 # -- full models that did not learn: no pruned network can be compared with them

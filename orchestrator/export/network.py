@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.export.places import Where, job_of
 from lp_sweep.storage.errors import ExportError
@@ -19,9 +19,7 @@ from lp_sweep.storage.printable import metric_name
 from lp_sweep.storage.specs import TEACHER, TrialSpec
 from lp_sweep.storage.store import Store
 from lp_sweep.storage.underway import EVERY_SECONDS, Looks
-
-if TYPE_CHECKING:
-    from lp_sweep.trials.worker.job import Job, Lesson
+from lp_sweep.trials.worker.job import Answer, Job, Lesson
 
 Tell = Callable[[str], None]
 # the files of a kept network that may leave the store; the check finds out if one is missing
@@ -90,11 +88,11 @@ def trained_again(
         store = Store(Path(name) / "store", create=True)
         for each in _in_order(job, spec, record, where.store, store):
             with _told(store, each.id, tell):
-                told = execute(each.to_plain(), store.location)
-            if told["status"] != "done":
+                told = Answer.from_plain(execute(each.to_plain(), store.location))
+            if told.status != "done":
                 raise ExportError(
-                    f"{record['trial_id']} can't be trained again: {told.get('error_type', '')} "
-                    f"{told.get('message', '')}".rstrip()
+                    f"{record['trial_id']} can't be trained again: {told.error_type} "
+                    f"{told.message}".rstrip()
                 )
         found = from_store(store, record, folder)
         if isinstance(found, str):
@@ -139,8 +137,6 @@ def _in_order(
 
 def _lesson(record: Mapping[str, Any], stored: Store, store: Store) -> Lesson:
     """Raises ExportError if the teacher's logits are not in the store."""
-    from lp_sweep.trials.worker.job import Lesson
-
     found = taught_by(stored, record)
     logits = found and stored.find("teacher_logits", found["profile_id"])
     if not found or not logits:

@@ -14,11 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lp_sweep.orchestrator.export.options import ExportOptions
 from lp_sweep.orchestrator.inputs.resolve import Sweep
 from lp_sweep.storage import shipped
 from lp_sweep.storage.errors import ExportError, LpSweepError, PreflightError, StoreError
 from lp_sweep.storage.identity import trial_id
 from lp_sweep.storage.networks import has_network
+from lp_sweep.storage.places import node_folder
 from lp_sweep.storage.specs import TrialSpec, trial_spec_from_canonical
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.data.datasource import data_fingerprint, unlabelled_fingerprint
@@ -33,11 +35,13 @@ HUB = "hub:"
 class Where(NamedTuple):
     """Where inputs may be, apart from the hub. `sweep`: that of the sweep file, if there is one."""
 
+    options: ExportOptions
     store: Store
-    cache_dir: Path
     sweep: Sweep | None = None
-    data_dir: Path | None = None
-    offline: bool = False
+
+    @property
+    def cache_dir(self) -> Path:
+        return node_folder(self.options.cache_dir)
 
 
 def spec_of(record: Mapping[str, Any]) -> TrialSpec:
@@ -77,8 +81,8 @@ def task_source(spec: TrialSpec, record: Mapping[str, Any], where: Where) -> Tas
     if print_.startswith(HUB):
         return hub_source(print_)
     found = None
-    if (glue := canonical_name(record["task"])) and where.data_dir:
-        found = glue_source(glue, where.data_dir)
+    if (glue := canonical_name(record["task"])) and where.options.data_dir:
+        found = glue_source(glue, where.options.data_dir)
     elif folder := _shipped(where, print_):  # train first, then the dev splits, the main one first
         paths = sorted(folder.iterdir(), key=lambda path: (path.stem != "train", path.stem))
         found = TaskSource(files={path.stem: str(path) for path in paths})
@@ -120,7 +124,7 @@ def job_of(spec: TrialSpec, record: Mapping[str, Any], where: Where) -> Job:
         spec=spec,
         model=found.model,
         task=TaskPlace(record["task"], found.source),
-        place=Place(cache_dir=where.cache_dir, offline=where.offline),
+        place=Place(cache_dir=where.cache_dir, offline=where.options.offline),
     )
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,13 +22,13 @@ from lp_sweep.orchestrator.export.card import (
 from lp_sweep.orchestrator.export.folder import ABOUT, staged
 from lp_sweep.orchestrator.export.forms import form_of
 from lp_sweep.orchestrator.export.network import (
+    Tell,
     Trained,
     check_same,
     from_store,
     taught_by,
     trained_again,
 )
-from lp_sweep.orchestrator.export.options import ExportOptions
 from lp_sweep.orchestrator.export.places import (
     DevRows,
     Where,
@@ -39,6 +38,7 @@ from lp_sweep.orchestrator.export.places import (
     spec_of,
 )
 from lp_sweep.orchestrator.export.verify import Expected, Nearness, Verified, ask, verify
+from lp_sweep.orchestrator.inputs.models import modules_of
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.networks import write_sums
 from lp_sweep.storage.places import expanded
@@ -68,15 +68,6 @@ PUBLISHED = (
 )  # fmt: skip
 
 
-class Wanted(NamedTuple):
-    """A record to export. `chosen`: sentences on why it is this one."""
-
-    record: Mapping[str, Any]
-    chosen: str
-    where: Where
-    options: ExportOptions
-
-
 class Exported(NamedTuple):
     """The finished export; as JSON it is what `--json` prints."""
 
@@ -91,28 +82,27 @@ class Exported(NamedTuple):
     onnx_difference: float | None
 
 
-def export(wanted: Wanted, tell: Callable[[str], None]) -> Exported:
-    """Exports a record's network. `tell` takes a line of progress. Raises LpSweepError, and then
-    leaves nothing behind."""
-    record, where, options = wanted.record, wanted.where, wanted.options
+def export(record: Mapping[str, Any], chosen: str, where: Where, tell: Tell) -> Exported:
+    """Exports a record's network. `chosen`: sentences on why it is this one. `tell` takes a line of
+    progress. Raises LpSweepError, and then leaves nothing behind."""
+    options, spec = where.options, spec_of(record)
     out = expanded(options.out)
-    spec = spec_of(record)
     inputs = find_inputs(spec, record, where)
-    modules = _modules(record, inputs.model_folder, offline=where.offline)
+    modules = _modules(record, inputs.model_folder, offline=options.offline)
     with staged(out, force=options.force) as folder:
         device = _device(record)
-        trained, another = _trained(wanted, spec, folder, device, tell)
+        trained, another = _trained(spec, record, where, folder, device, tell)
         form_of(spec.task).finish(folder, spec, modules)
         found = (trained.record, trained.predictions, inputs.source)
-        rows = dev_rows(spec, *found, offline=where.offline)
+        rows = dev_rows(spec, *found, offline=options.offline)
         scored = f"{len(rows.said):,} dev {kind_of(spec.task).scored_by}"
         tell(f"loading the folder in a new process, and comparing its answers on {scored}")
         verified = _verified(folder, spec, trained.record, rows, device)
-        facts = _facts(wanted, spec, trained.record, rows, inputs.model_folder)
+        facts = _facts(where, chosen, spec, trained.record, rows, inputs.model_folder)
         facts = facts._replace(another=another, modules=modules)
         card = trial_card(spec, trained.record, facts, rows.split)
         (folder / "README.md").write_text(card, encoding="utf-8")
-        about = _about(trained, wanted.chosen, verified)
+        about = _about(trained, chosen, verified)
         (folder / ABOUT).write_text(about, encoding="utf-8")
         difference = _onnx(folder, spec, rows, tell) if options.onnx else None
         write_sums(folder)
@@ -152,11 +142,10 @@ def _device(record: Mapping[str, Any]) -> str:
 
 
 def _trained(
-    wanted: Wanted, spec: TrialSpec, folder: Path, device: str, tell: Callable[[str], None]
+    spec: TrialSpec, record: Mapping[str, Any], where: Where, folder: Path, device: str, tell: Tell
 ) -> tuple[Trained, str | None]:
     """Puts the network into `folder`. Also returns a sentence if it is not quite the record's."""
-    record = wanted.record
-    found = from_store(wanted.where.store, record, folder)
+    found = from_store(where.store, record, folder)
     if isinstance(found, Trained):
         return found, None
     way = "made" if spec.procedure == UNTRAINED else "trained"
@@ -164,8 +153,8 @@ def _trained(
         f"{record['trial_id']} is {way} again: {found}. It took "
         f"{record['seconds_total']:.0f} s on {record['device_name']}."
     )
-    again = trained_again(spec, record, wanted.where, folder, device, tell)
-    another = check_same(again.record, record, accept=wanted.options.accept_retrained)
+    again = trained_again(spec, record, where, folder, device, tell)
+    another = check_same(again.record, record, accept=where.options.accept_retrained)
     if another:
         tell(f"warning: {another}")
     return again, another
@@ -205,34 +194,30 @@ def _verified(
 
 
 def _facts(
-    wanted: Wanted,
+    where: Where,
+    chosen: str,
     spec: TrialSpec,
     record: Mapping[str, Any],
     rows: DevRows,
     model: str | None,
 ) -> Facts:
-    where = wanted.where
-    examples = np.arange(len(rows.said))
+    offline, examples = where.options.offline, np.arange(len(rows.said))
     return Facts(
-        base=base_of(record["model_fingerprint"], record["model"], model, offline=where.offline),
+        base=base_of(record["model_fingerprint"], record["model"], model, offline=offline),
         dataset=dataset_of(record["data_fingerprint"]),
         label_names=rows.label_names,
         interval=interval_of(record, examples, rows.said, rows.predicted, rows.tallies),
         full=full_record(where.store, spec, record["depth"]),
         speeds=speeds_of(where.store, record),
         teacher=taught_by(where.store, record) if spec.distill else None,
-        chosen=wanted.chosen,
+        chosen=chosen,
     )
 
 
 def _modules(record: Mapping[str, Any], model: str | None, *, offline: bool) -> list[str]:
     """The names of the model's Sentence Transformers modules, in order."""
     file = model_file(record["model_fingerprint"], model, "modules.json", offline=offline)
-    try:
-        listed = json.loads(file.read_text(encoding="utf-8")) if file else []
-        return [str(module["type"]).rpartition(".")[2] for module in listed]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
+    return [kind.rpartition(".")[2] for kind, _ in modules_of(file.parent)] if file else []
 
 
 def _about(trained: Trained, chosen: str, verified: Verified) -> str:
@@ -246,14 +231,10 @@ def _about(trained: Trained, chosen: str, verified: Verified) -> str:
         "record": record
         | {"versions": {name: versions[name] for name in PUBLISHED_VERSIONS if name in versions}},
     }
-    return json.dumps(finite(told), default=_plain, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(finite(told), indent=2, ensure_ascii=False) + "\n"
 
 
-def _plain(value: Any) -> str:
-    return value.isoformat() if isinstance(value, dt.datetime) else str(value)
-
-
-def _onnx(folder: Path, spec: TrialSpec, rows: DevRows, tell: Callable[[str], None]) -> float:
+def _onnx(folder: Path, spec: TrialSpec, rows: DevRows, tell: Tell) -> float:
     from lp_sweep.trials.model.onnxgraph import write_onnx
 
     tell("writing onnx/model.onnx, and comparing it in onnxruntime")

@@ -254,7 +254,7 @@ def _sentence_config(folder: Path) -> dict[str, Any]:
         next((named[n] for n in ("document", "passage", "corpus") if n in named), usual),
     )
     by_dot = str(config.get("similarity_fn_name")) in ("dot", "dot_product")
-    normalised = any(kind.endswith("Normalize") for kind, _ in _modules(folder))
+    normalised = any(kind.endswith("Normalize") for kind, _ in modules_of(folder))
     return {
         "similarity": "dot" if by_dot and not normalised else "cosine",
         "default_prompt": usual,
@@ -262,7 +262,7 @@ def _sentence_config(folder: Path) -> dict[str, Any]:
     }
 
 
-def _modules(folder: Path) -> list[tuple[str, Path]]:
+def modules_of(folder: Path) -> list[tuple[str, Path]]:
     """The type and folder of each Sentence Transformers module; [] if none are listed."""
     try:
         modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
@@ -273,7 +273,7 @@ def _modules(folder: Path) -> list[tuple[str, Path]]:
 
 def _pooling(folder: Path) -> str | None:
     """The pooling of the folder's Sentence Transformers modules; None for one unknown here."""
-    places = [place for kind, place in _modules(folder) if kind.endswith("Pooling")]
+    places = [place for kind, place in modules_of(folder) if kind.endswith("Pooling")]
     config = (read_config(places[0] / "config.json") if len(places) == 1 else None) or {}
     ways = {"mean_tokens": "mean", "cls_token": "cls", "lasttoken": "last"}
     chosen = [way for key, way in ways.items() if config.get(f"pooling_mode_{key}") is True]

@@ -31,23 +31,6 @@ _GIB = 2**30
 State = Literal["cached", "to download", "missing"]
 
 
-class OfHub(NamedTuple):
-    """The models and data that a sweep needs from a hub, pinned to commits. With each model: the
-    bytes of its files, where a manifest states them."""
-
-    models: tuple[tuple[ModelInput, dict[str, int]], ...] = ()
-    tasks: tuple[TaskInput, ...] = ()
-
-
-class Asked(NamedTuple):
-    """The checks that a node runs. `probe` is None if no store is named."""
-
-    probe: Probe | None
-    of_hub: OfHub
-    cache_dir: Path
-    offline: bool
-
-
 class Input(NamedTuple):
     """A model or data set on a node. `bytes`: to download, 0 if unknown. `why` it is missing."""
 
@@ -74,32 +57,31 @@ def node_versions() -> dict[str, str]:
     return versions() | {"ray": metadata.version("ray")}
 
 
-def look(asked: Asked) -> Look:
+def look(sweep: Sweep | None, probe: Probe | None, cache_dir: Path, offline: bool) -> Look:
+    """`probe`: of the store. None for either: it is not looked at."""
     from huggingface_hub import constants
 
-    if asked.offline:
+    if offline:
         go_offline()
-    caches = [existing(Path(constants.HF_HUB_CACHE)), existing(asked.cache_dir)]
+    caches = [existing(Path(constants.HF_HUB_CACHE)), existing(cache_dir)]
     fuller = min(caches, key=lambda folder: shutil.disk_usage(folder).free)
     return Look(
         gpus=local_gpus(),
-        store=unseen(asked.probe) if asked.probe else None,
-        inputs=[
-            *(_model(model, sizes, asked.offline) for model, sizes in asked.of_hub.models),
-            *(_data(task, asked.offline) for task in asked.of_hub.tasks),
-        ],
+        store=unseen(probe) if probe else None,
+        inputs=[*_hub_inputs(sweep, offline)] if sweep else [],
         free_bytes=shutil.disk_usage(fuller).free,
         free_in=str(fuller),
     )
 
 
-def of_hub(sweep: Sweep) -> OfHub:
+def _hub_inputs(sweep: Sweep, offline: bool) -> Iterator[Input]:
     """The hub's inputs of a whole sweep. Those that are not pinned to a commit can't be checked."""
-    models = [model for model in sweep.models if model.of_hub and model.pinned]
-    return OfHub(
-        tuple((model, stated_sizes(sweep, model)) for model in models),
-        tuple(task for task in sweep.tasks.values() if task.source.dataset and task.pinned),
-    )
+    for model in sweep.models:
+        if model.of_hub and model.pinned:
+            yield _model(model, stated_sizes(sweep, model), offline)
+    for task in sweep.tasks.values():
+        if task.source.dataset and task.pinned:
+            yield _data(task, offline)
 
 
 def _model(model: ModelInput, sizes: dict[str, int], offline: bool) -> Input:

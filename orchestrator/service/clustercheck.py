@@ -18,16 +18,7 @@ from lp_sweep.orchestrator.engine.connection import connection, joined
 from lp_sweep.orchestrator.engine.everynode import ask_each_node, on_each_node
 from lp_sweep.orchestrator.inputs.checks import check_inputs
 from lp_sweep.orchestrator.inputs.gpumemory import check_gpus
-from lp_sweep.orchestrator.inputs.nodes import (
-    Asked,
-    Finding,
-    Node,
-    OfHub,
-    look,
-    node_findings,
-    node_versions,
-    of_hub,
-)
+from lp_sweep.orchestrator.inputs.nodes import Finding, Node, look, node_findings, node_versions
 from lp_sweep.orchestrator.inputs.resolve import Needed, Sweep
 from lp_sweep.orchestrator.inputs.room import Probe, probed
 from lp_sweep.orchestrator.plan.known import Known
@@ -86,10 +77,8 @@ def _ask(
     question: Question, probe: Probe | None, of_ray: Sequence[Mapping[str, Any]]
 ) -> list[Node]:
     """Asks for versions first: a node with another lp-sweep may not understand the rest."""
-    hub = of_hub(question.sweep) if question.sweep else OfHub()
     versions = ask_each_node(node_versions)
-    asked = Asked(probe, hub, question.cache_dir, question.offline)
-    looks = ask_each_node(look, asked)
+    looks = ask_each_node(look, question.sweep, probe, question.cache_dir, question.offline)
     before = time.time()
     clocks = on_each_node(time.time)  # quick, since the processes have started by now
     after = time.time()

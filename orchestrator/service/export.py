@@ -11,7 +11,7 @@ from lp_sweep.orchestrator.export.options import ExportOptions
 from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.service.store import existing, history
 from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError, StoreError
-from lp_sweep.storage.places import DEFAULT_STORE, expanded, node_folder
+from lp_sweep.storage.places import DEFAULT_STORE, expanded
 from lp_sweep.storage.printable import say
 from lp_sweep.storage.store import Store
 
@@ -32,7 +32,7 @@ def export_trial(asked: ExportOptions, tell: Callable[[str], None] = say) -> Exp
     from lp_sweep.orchestrator.export.folder import check_free
     from lp_sweep.orchestrator.export.network import kept_instead
     from lp_sweep.orchestrator.export.places import Where
-    from lp_sweep.orchestrator.export.trialfolder import Wanted, export, refuse_unsupported
+    from lp_sweep.orchestrator.export.trialfolder import export, refuse_unsupported
 
     check_free(expanded(asked.out), force=asked.force)
     if asked.onnx:
@@ -46,15 +46,9 @@ def export_trial(asked: ExportOptions, tell: Callable[[str], None] = say) -> Exp
     for note in (choice.luck, caution and f"warning: {caution}", hint):
         if note:
             tell(note)
-    where = Where(
-        store=store,
-        cache_dir=node_folder(asked.cache_dir),
-        sweep=_sweep(asked, tell),
-        data_dir=asked.data_dir,
-        offline=asked.offline,
-    )
+    where = Where(asked, store, _sweep(asked, tell))
     chosen = " ".join(filter(None, (choice.why, choice.luck, caution)))
-    return export(Wanted(record, chosen, where, asked), tell)
+    return export(record, chosen, where, tell)
 
 
 def prune_model(

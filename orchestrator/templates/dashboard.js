@@ -12,33 +12,14 @@ function element(name, text, ...children) {
   return made;
 }
 
-function howFar(u) {
-  if (!u) return "";
-  const loss = u.loss === null ? "" : `, loss ${u.loss.toFixed(3)}`;
-  return `, step ${u.step} of ${u.steps}${loss}, ${clock(u.seconds_left)} left`;
-}
-
-function clock(seconds) {
-  if (seconds === null || seconds === undefined) return "--";
-  const whole = Math.round(seconds);
-  const [h, m, s] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
-  const two = (n) => String(n).padStart(2, "0");
-  return h ? `${h}:${two(m)}:${two(s)}` : `${m}:${two(s)}`;
-}
-
-function eta(told) {
-  if (told.high !== null && told.low === null) return `at most ${clock(told.high)}`;
-  if (told.low === null || told.high === null) return `about ${clock(told.seconds)}`;
-  return `about ${clock(told.seconds)} (${clock(told.low)} to ${clock(told.high)})`;
-}
-
 // -- the parts of the page
 
 function status(p) {
   const open = p.left + (p.counts.cells_deferred || 0);
   if (!open) return p.failed ? `Ended: ${p.failed} failed` : "Complete";
   if (p.elapsed === null) return `No run is at work: ${p.left} left`;
-  return p.eta.seconds === null ? "Running" : `Running: ${eta(p.eta)} left`;
+  const about = p.words.left.startsWith("at most") ? "" : "about ";
+  return p.eta.seconds === null ? "Running" : `Running: ${about}${p.words.left} left`;
 }
 
 function numbers(p) {
@@ -47,7 +28,7 @@ function numbers(p) {
   const rows = [["done", `${p.done} of ${total}`], ["running", running], ["failed", p.failed],
     ["waiting", Math.max(0, p.left - running)]];
   if (p.counts.cells_deferred) rows.push(["deferred cells", p.counts.cells_deferred]);
-  if (p.elapsed !== null) rows.push(["elapsed", clock(p.elapsed)]);
+  if (p.elapsed !== null) rows.push(["elapsed", p.words.elapsed]);
   rows.push(["slot-hours used", p.slot_hours.toFixed(2)]);
   $("status").textContent = status(p);
   $("bar").max = Math.max(1, total);
@@ -65,9 +46,9 @@ function failures(p) {
 function lists(p) {
   $("work").hidden = !p.slots.length && !p.waiting.length;
   $("at-work").hidden = !p.slots.length;
-  $("slots").replaceChildren(...p.slots.map((slot) => element("li", null,
+  $("slots").replaceChildren(...p.slots.map((slot, number) => element("li", null,
     element("span", slot.place), element("span", slot.work || "idle"),
-    element("span", slot.work ? clock(slot.seconds) + howFar(slot.underway) : ""))));
+    element("span", p.words.slots[number]))));
   $("to-come").hidden = !p.waiting.length;
   const several = new Set(p.waiting.map((item) => item.model)).size > 1;
   $("waiting").replaceChildren(...p.waiting.map((item) => element("li",

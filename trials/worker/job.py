@@ -1,13 +1,14 @@
 """A job: what a worker does, and where. Imports no torch, since plans also make jobs.
 
-A job travels as plain data that JSON can hold (`to_plain`), and the worker parses it once
-(`Job.from_plain`). `placed` brings its files to this node. `attempt_row` makes the row of a failed
+A job and its answer travel as plain data that JSON can hold, and are parsed once where they arrive
+(`from_plain`). `placed` brings its files to this node. `attempt_row` makes the row of a failed
 try, for a worker or for the driver of a lost worker. `announce` warns the trainings on a machine
 that it will soon be taken away.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import traceback
@@ -15,6 +16,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from lp_sweep.storage import shipped
@@ -198,6 +200,23 @@ class Failure(NamedTuple):
             _storable(str(error)) or type(error).__name__,
             _storable("".join(traceback.format_exception(error))),
         )
+
+
+class Answer(NamedTuple):
+    """A worker's answer to a job: what `execute` returns, and the node that an engine adds."""
+
+    status: str  # done, failed, spooled, not stored
+    message: str = ""
+    error_type: str = ""
+    metric: str | None = None  # None for a measurement
+    last: float = math.nan  # the score, a share
+    seconds: float = 0.0
+    measures_failed: Mapping[str, str] = MappingProxyType({})  # identifier -> error type
+    node_id: str | None = None
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Answer:
+        return cls(**{name: plain[name] for name in cls._fields if name in plain})
 
 
 def attempt_row(

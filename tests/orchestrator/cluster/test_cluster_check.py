@@ -153,11 +153,11 @@ _LOOK = """
 import json, sys
 from pathlib import Path
 from lp_sweep.orchestrator.inputs.request import Request
-from lp_sweep.orchestrator.inputs.nodes import Asked, look, of_hub
+from lp_sweep.orchestrator.inputs.nodes import look
 offline = "--offline" in sys.argv
 request = Request("sweep.yaml", [], None, None, offline)
-asked = Asked(None, of_hub(request.resolved(request.sweep_file())), Path("tokens"), offline)
-print(json.dumps([item._asdict() for item in look(asked).inputs]))
+looked = look(request.resolved(request.sweep_file()), None, Path("tokens"), offline)
+print(json.dumps([item._asdict() for item in looked.inputs]))
 """
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from lp_sweep.orchestrator.export.options import ExportOptions
 from lp_sweep.orchestrator.export.places import Where, job_of, model_place, spec_of, task_source
 from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
@@ -32,7 +33,8 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def where(tmp_path: Path) -> Where:
-    return Where(Store(tmp_path / "store", create=True), tmp_path / "cache")
+    options = ExportOptions(out=str(tmp_path / "out"), cache_dir=tmp_path / "cache")
+    return Where(options, Store(tmp_path / "store", create=True))
 
 
 def record_of(spec: TrialSpec, **columns: object) -> Row:
@@ -100,9 +102,10 @@ def test_glue_in_a_folder(file: Path, where: Where, tmp_path: Path) -> None:
     spec = replace(planned(file), task=definition, data_fingerprint=print_)
     record = record_of(spec, task="rte")
     assert task_source(spec, record, where) is None
-    assert task_source(spec, record, where._replace(data_dir=folder)) == source
+    named = where._replace(options=replace(where.options, data_dir=folder))
+    assert task_source(spec, record, named) == source
     other = replace(spec, data_fingerprint="sha256:0")
-    assert task_source(other, record, where._replace(data_dir=folder)) is None
+    assert task_source(other, record, named) is None
 
 
 def test_what_a_cluster_left_in_the_store(file: Path, where: Where) -> None:

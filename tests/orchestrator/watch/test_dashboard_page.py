@@ -106,7 +106,7 @@ def test_it_says_how_far_a_long_trial_is(fake: FakeSweep, shown: Browser) -> Non
     with presence.announced():
         presence.claim("t1-long")
         fake.store.put_text(FOLDER, "t1-long.json", json.dumps(how_far._asdict()))
-        told = "step 310 of 1200, loss 0.431, 9:05 left"
+        told = "step 310 of 1,200, loss 0.431, 9:05 left"
         wait_until(lambda: told in text(shown, "slots"), 120)
     assert shown.log() == []
 
