@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +11,7 @@ import typer
 
 from lp_sweep.orchestrator import flags
 from lp_sweep.orchestrator.cli.options import Commands, JsonOption, strategy_option
-from lp_sweep.orchestrator.cli.output import emit, say, stored
+from lp_sweep.orchestrator.cli.output import emit, end_in_order, say, stored
 from lp_sweep.orchestrator.export.options import Asked, ExportOptions
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.select import by_position
@@ -55,7 +53,7 @@ def export(
     if options.setup and not best:
         raise SpecError("--setup is for --best: an identifier names one trial in any setup.")
     _check_push(push_to_hub, options.offline, private)
-    _end_in_order()
+    end_in_order()
     done = export_trial(replace(options, trial=trial, best=asked if best else None))
     score = f"{done.metric} {done.score:.2f}"
     if done.interval:
@@ -97,7 +95,7 @@ def prune(
         raise SpecError(
             f"--layers {layers!r}: give numbers separated by commas, such as 1,2,5."
         ) from None
-    _end_in_order()
+    end_in_order()
     done = prune_model(
         model,
         out=out,
@@ -137,13 +135,6 @@ def publish(
     )
     say(f"{done.cells} cells, {done.trials} trials")
     emit(json.dumps(done._asdict()) if as_json else done.to)
-
-
-def _end_in_order() -> None:
-    """Lets SIGTERM and SIGHUP end the command with its clean-up of unfinished folders."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:  # not with `nohup`
-            signal.signal(number, lambda received, _: sys.exit(128 + received))
 
 
 def _check_push(repo_id: str | None, offline: bool, private: bool) -> None:

@@ -104,6 +104,14 @@ def complain(message: str) -> None:
             print(on_terminal(told, sys.stderr), file=sys.stderr)
 
 
+def end_in_order() -> None:
+    """Lets SIGTERM and SIGHUP end the command by its `finally` blocks: the cursor is shown again,
+    and unfinished folders are removed."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # not with `nohup`
+            signal.signal(number, lambda received, _: sys.exit(128 + received))
+
+
 @contextmanager
 def doing(what: str) -> Iterator[Callable[[str], None]]:
     """Shows the progress of a long command in one line, if stderr is a terminal."""
@@ -115,8 +123,7 @@ def doing(what: str) -> Iterator[Callable[[str], None]]:
     if not has_screen(console):
         yield lambda step: None
         return
-    # the line hides the cursor: an orderly exit shows it again
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    end_in_order()  # the line hides the cursor
     with console.status(what) as status:
         yield lambda step: status.update(printable(f"{what}: {step}"))
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import json
 import select
-import signal
 import socket
 import sys
 import time
@@ -23,7 +22,7 @@ from typing import Any, Protocol
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from lp_sweep.orchestrator.cli.output import emit, say, stored
+from lp_sweep.orchestrator.cli.output import emit, end_in_order, say, stored
 from lp_sweep.orchestrator.watch.follower import Follower
 from lp_sweep.orchestrator.watch.painter import Painter, has_screen
 from lp_sweep.orchestrator.watch.picture import Picture, picture_json
@@ -107,8 +106,7 @@ def _face(as_json: bool) -> Iterator[Face]:
     elif not has_screen(console):
         yield _Changes(_text_line)
     else:
-        # the display hides the cursor: an orderly exit shows it again
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+        end_in_order()  # the display hides the cursor
         with closing(_Display(console)) as face:
             yield face
 

@@ -76,7 +76,7 @@ def look(sweep: Sweep | None, probe: Probe | None, cache_dir: Path, offline: boo
 
 def _hub_inputs(sweep: Sweep, offline: bool) -> Iterator[Input]:
     """The hub's inputs of a whole sweep. Those that are not pinned to a commit can't be checked."""
-    for model in sweep.models:
+    for model in sweep.all_models:
         if model.of_hub and model.pinned:
             yield _model(model, stated_sizes(sweep, model), offline)
     for task in sweep.tasks.values():

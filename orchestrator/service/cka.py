@@ -16,7 +16,7 @@ from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.identity import profile_id
 from lp_sweep.storage.networks import has_network
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.worker.job import Measure, Place
+from lp_sweep.trials.worker.job import Answer, Measure, Place
 
 PRETRAINED = "pretrained"
 
@@ -75,9 +75,9 @@ def _measured(
     job = replace(
         work.job(), measures=(measure,), place=Place(cache_dir=cache_dir, offline=offline)
     )
-    told = execute(job.to_plain(), store.location)
+    told = Answer.from_plain(execute(job.to_plain(), store.location))
     rows = store.find("profiles", measure.id)
     if rows is None:
-        why = told.get("measures_failed") or told.get("message")
+        why = dict(told.measures_failed) or told.message
         raise StoreError(f"no CKA of {work.id}: {why}. Details: lp-sweep logs {measure.id}")
     return rows

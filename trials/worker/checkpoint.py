@@ -21,6 +21,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
+from lp_sweep.storage.errors import lines_of
 from lp_sweep.storage.runs import machine_key
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.data.batches import MAX_HALVINGS, BatchSizes
@@ -199,8 +200,8 @@ class Checkpoints(Saver):
             self._local.unlink(missing_ok=True)
 
     def _warn(self, what: str, error: Exception) -> None:
-        said = (str(error).splitlines() or [type(error).__name__])[0]
-        warnings.warn(f"checkpoint of {self.subject.trial_id}: {what}: {said}", stacklevel=3)
+        said = f"{what}: {lines_of(error)[0]}"
+        warnings.warn(f"checkpoint of {self.subject.trial_id}: {said}", stacklevel=3)
 
 
 def _check_subject(found: Subject, wanted: Subject) -> None:

@@ -142,7 +142,7 @@ class Job:
     def unlabelled(self) -> str:
         """The fingerprint of the unlabelled rows that the job reads, or ""."""
         specs = (self.spec, *(item.spec for item in self.measures))
-        return max((spec.unlabelled for spec in specs if spec.kind != "speed"), default="")
+        return max(spec.unlabelled for spec in specs)
 
     def to_plain(self) -> dict[str, Any]:
         """The inverse of `from_plain`. The fields of `place` are next to the job's own."""
