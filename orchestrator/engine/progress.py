@@ -135,7 +135,8 @@ class PlainReporter(Display):
 
     def opened(self, queue: WorkQueue, slots: int) -> None:
         self.run.open(queue, slots)
-        self._print(f"{queue.waiting} to do on {slots} slot{'s' * (slots != 1)}")
+        measured = " (trials and measurements)" * bool(queue.plan.profiles or queue.plan.speeds)
+        self._print(f"{queue.waiting} to do{measured} on {slots} slot{'s' * (slots != 1)}")
 
     def started(self, work: Work) -> None:
         slot = self.run.start(work)

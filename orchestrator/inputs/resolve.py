@@ -220,8 +220,8 @@ def _check_length(key: str, length: int, models: Iterable[ModelInput]) -> None:
 
 def _unpinned(models: Iterable[ModelInput], tasks: Iterable[TaskInput]) -> list[str]:
     return [
-        f"{what} {item.name!r} is not pinned to a commit yet ({item.why_not_pinned}): its trials "
-        "will have other identifiers, and `run` asks for the commit"
+        f"{what} {item.name!r} is not pinned to a commit yet ({item.why_not_pinned}). `run` asks "
+        "the hub for the commit, which also determines the final identifiers of the trials"
         for what, items in (("model", models), ("task", tasks))
         for item in items
         if not item.pinned

@@ -41,7 +41,7 @@ from lp_sweep.trials.kinds.search import query_count
 
 SCHEMA = "lp-sweep.schema.json"
 _SCHEMA_LINE = f"# yaml-language-server: $schema={SCHEMA}\n"
-MOST_EPOCHS = 10
+MOST_EPOCHS = 20
 BATCH = 16
 _SEARCHED = LENGTHS[:4]  # tokens of a document: every trial reads all of them
 FEW = 500  # dev rows, or queries

@@ -129,7 +129,7 @@ def _must(item: Any, location: Location) -> str:
         return "must not be empty"
     must = str(item["msg"]).replace("Input should be", "must be").replace("a valid ", "a ")
     must = must.replace("an integer", "a whole number").replace("a integer", "a whole number")
-    if item["loc"][-1] == "word":  # `k: all`, of AllOrInts
+    if item["loc"][-1] == "word" or location == ("seeds",):  # `k: all`, of AllOrInts
         must += " or a list of whole numbers"
     return must.replace("a string", "a text")
 

@@ -165,7 +165,9 @@ def _require_file(path: Path, kind: str) -> None:
     if path.is_dir():
         raise MissingInputError(f"{path}: is a folder. Name a {kind} file.")
     if not path.is_file():
-        raise MissingInputError(f"{path}: no such file. Check the task's paths and folders.")
+        raise MissingInputError(
+            f"{path}: no such file. Check its path in the sweep file or in --data."
+        )
     if path.stat().st_size == 0:
         raise MissingInputError(f"{path}: is an empty file. Give a {kind} file with examples.")
     if other := _other_format(path, kind):

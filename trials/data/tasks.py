@@ -240,7 +240,7 @@ def _check_labels(name: str, definition: TaskDefinition) -> None:
 def _check_ranking(name: str, definition: TaskDefinition) -> None:
     """Refuses keys of rankings in other tasks, and a wrong `group:`."""
     for key, value in (("group", definition.group), ("loss", definition.loss)):
-        if value and not kind_of(definition).ranks:
+        if value and not KINDS[definition.kind].ranks:
             raise SpecError(
                 f"task {name!r}: `{key}:` is for kind: ranking. Remove it, or set that kind."
             )

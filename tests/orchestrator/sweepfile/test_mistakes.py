@@ -56,7 +56,7 @@ MISTAKES = [
     (9, "recipe: {lr: 1e-5, learning_rate: 1e-5}", "`lr` and `learning_rate`.*Keep one"),
     (8, "  - {name: top, k: [0, two]}", "k: 'two' is not a whole number"),
     (8, "  - {name: top, k: al}", "must be 'all' or a list of whole numbers.*'all'"),
-    (6, "seeds: many", "seeds must be a whole number, got 'many'"),
+    (6, "seeds: many", "seeds must be a whole number or a list of whole numbers, got 'many'"),
     (6, "seeds: {from: a, to: 3}", "a range of seeds is"),
     (6, "seeds: 5-3", "from 5 to 3 are not"),
     (6, "seeds: 0-20000", "are not 1 to 10000"),
