@@ -328,7 +328,8 @@ TABLES: dict[str, TableDef] = {
             ),
             Note(
                 "mcnemar 31/11: McNemar's exact test; only K=0 gets 31 rows right, only the pruned "
-                "network 11.",
+                "network 11. If these are few, the interval may leave out 0 although p is large: "
+                "then trust p.",
                 "^mcnemar",
             ),
             Note("rows: accounts for other dev rows, for the same network.", "^rows$"),

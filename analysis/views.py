@@ -96,8 +96,8 @@ def open_views(
     SpecError for an unknown sweep or setup, or a loss below zero.
     """
     for delta in deltas:
-        if not (math.isfinite(delta) and delta >= 0):
-            raise SpecError(f"an allowed loss of {delta}: it is a number of 0 or more, such as 1")
+        if not (isinstance(delta, int | float) and math.isfinite(delta) and delta >= 0):
+            raise SpecError(f"an allowed loss of {delta!r}: it is a number of 0 or more, such as 1")
     with ctrl_c():  # DuckDB parses the views
         views = resting(only or VIEWS)
         columns = _columns_of_trials(views) if only and "trials" not in only else None

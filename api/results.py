@@ -35,7 +35,7 @@ def open_store(
     *,
     sweep: str | None = None,
     setup: int | None = None,
-    within: Sequence[float] = (1, 2, 3),
+    within: float | Sequence[float] = (1, 2, 3),
 ) -> Results:
     """Opens a folder or `s3://bucket/prefix`, by default LP_SWEEP_STORE or else `lp-sweep-store` in
     this folder. `sweep`: only this sweep; `setup`: an earlier recipe, data or model, by its number
@@ -44,7 +44,8 @@ def open_store(
     Raises StoreError if there is no store, SpecError for an unknown sweep or setup.
     """
     named = os.fspath(store) if store is not None else os.environ.get("LP_SWEEP_STORE")
-    return Results(named or DEFAULT_STORE, sweep, setup, within)
+    losses = within if isinstance(within, Sequence) else (within,)
+    return Results(named or DEFAULT_STORE, sweep, setup, losses)
 
 
 class Results:
@@ -89,7 +90,7 @@ class Results:
     ) -> TableRows:
         """A table of `lp-sweep table`; models and strategies are names or patterns. Raises
         SpecError for an unknown name."""
-        asked = TableAsked(name, unit, models, strategies)
+        asked = TableAsked(str(name), unit, models, strategies)
         return TableRows(make_table(self._catalog, asked))
 
     def paper(self, number: int, names: Mapping[str, str] | None = None) -> TableRows:

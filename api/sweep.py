@@ -16,6 +16,7 @@ from lp_sweep.orchestrator.flags import from_environment
 from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.service.plan import PlanAnswer, plan, prefetch
 from lp_sweep.results import Results, Rows, html_table, open_store
+from lp_sweep.storage.errors import SpecError
 
 Place = str | os.PathLike[str]
 
@@ -63,6 +64,12 @@ class Sweep:
 
         Raises SpecError with a line for each mistake in the file.
         """
+        for given in (file, *overrides):
+            if not isinstance(given, str | os.PathLike):
+                raise SpecError(
+                    f"{given!r} is neither a path nor an override: pass the sweep file, then each "
+                    'override as a text of its own, such as "task=rte", "seed=42,43".'
+                )
         asked = _given(
             store=os.fspath(store or ""),
             data_dir=_path(data_dir),
@@ -135,7 +142,7 @@ class Sweep:
         """Downloads models and data sets at pinned revisions, for `offline=True`."""
         return prefetch(self._request).plain()
 
-    def results(self, *, within: Sequence[float] = (1, 2, 3)) -> Results:
+    def results(self, *, within: float | Sequence[float] = (1, 2, 3)) -> Results:
         """The results of this sweep. Raises StoreError before the first run."""
         return open_store(self.store, sweep=self.name, within=within)
 

@@ -63,9 +63,10 @@ class Announcement(NamedTuple):
         """`sweep 'glue' on node-3 (pid 71) since 2026-11-21 10:02 UTC: 5 done, 12 left, ...`"""
         since = self.started_at[:16].replace("T", " ")
         failed = f", {self.failed} failed" if self.failed else ""
+        counts = f"{self.done} done{failed}, {self.left} left, {len(self.held)} running"
         return (
             f"sweep {self.sweep!r} on {self.host} (pid {self.pid}) since {since} UTC: "
-            f"{self.done} done{failed}, {self.left} left, {len(self.held)} running"
+            f"{counts} (trials and measurements)"
         )
 
     def ends_at(self) -> dt.datetime | None:

@@ -47,7 +47,8 @@ def export(
     from lp_sweep.orchestrator.service.export import export_trial
 
     if best == (trial is not None):
-        raise SpecError("name a trial, or choose one with --best --task NAME; not both.")
+        both = "; not both" * best
+        raise SpecError(f"name a trial, or choose one with --best --task NAME{both}.")
     if best and not asked.task:
         raise SpecError("--best: on which task? Name it with --task.")
     if options.setup and not best:

@@ -32,7 +32,7 @@ from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import DEFAULT_STORE
 from lp_sweep.storage.printable import on_terminal
 
-_IDENTIFIER = re.compile(r"^[tp]\d+-[0-9a-f]*$")
+_IDENTIFIER = re.compile(r"^[tp]\d+-\w*$")
 
 app = Commands()
 
@@ -216,7 +216,7 @@ def quickstart(
     from lp_sweep.orchestrator.service.init import write_quickstart
 
     file = write_quickstart(out)
-    say(f"{file}: a toy model and toy tasks. Its store is next to it")
+    say(f"{file}: a toy model and toy tasks. Its store: {out / DEFAULT_STORE}")
     options = RunOptions(
         file=str(file),
         overrides=overrides or (),

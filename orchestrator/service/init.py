@@ -17,6 +17,7 @@ import numpy as np
 import yaml
 
 from lp_sweep.orchestrator.inputs.data import balance, epochs_for
+from lp_sweep.orchestrator.inputs.models import read_config
 from lp_sweep.orchestrator.service.initoptions import InitOptions
 from lp_sweep.orchestrator.service.initrows import (
     LENGTHS,
@@ -38,6 +39,7 @@ from lp_sweep.trials.data.readers import column_names, read_file
 from lp_sweep.trials.data.tasks import CORPUS, QRELS, QUERIES, TaskSource
 from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.kinds.search import query_count
+from lp_sweep.trials.model.modelfiles import longest_row
 
 SCHEMA = "lp-sweep.schema.json"
 _SCHEMA_LINE = f"# yaml-language-server: $schema={SCHEMA}\n"
@@ -68,7 +70,9 @@ def write_sweep(options: InitOptions) -> Written:
         text = _SCHEMA_LINE + template.read_text(encoding="utf-8")
         if not options.full:
             tasks = ["tasks: [rte]   # GLUE, or your own data"]
-            text = _file("my-sweep", _model(options), tasks, epochs=3, length=128)
+            config = read_config(Path(options.model or "").expanduser() / "config.json") or {}
+            length = min(128, longest_row(config) or 128)
+            text = _file("my-sweep", _model(options), tasks, epochs=3, length=length)
         return _written(options, {options.file: text.encode()}, [])
     try:
         if options.data is None:

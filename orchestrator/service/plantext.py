@@ -79,7 +79,8 @@ def _hours(estimate: Estimate, slots: int) -> list[str]:
     if not estimate.hours:
         return [f"  estimate   {estimate.basis}"]
     unit = "of GPU time, one trial per GPU" if estimate.on_gpu else "on one slot"
-    wall = f", {_about(estimate.wall(slots))} on the {slots} slots at work" if slots else ""
+    at_work = f"{slots} slot{'s' * (slots > 1)} at work"
+    wall = f", {_about(estimate.wall(slots))} on the {at_work}" if slots else ""
     most = "; a search rarely needs all of it" if estimate.at_most else ""
     tasks = estimate.tasks if len(estimate.tasks) > 1 else {}
     return [
@@ -141,11 +142,13 @@ def _states(totals: Mapping[str, int], name: str) -> str:
 
 
 def _kinds(plan: Plan) -> str:
-    """`to fine-tune`, or how many networks to fine-tune and how many to score untrained."""
+    """`to fine-tune`, or how many networks to fine-tune and how many to score without training."""
     untrained = _untrained(plan, plan.trials)
     if not untrained:
         return "to fine-tune"
-    return f"({len(plan.trials) - untrained:,} to fine-tune, {untrained:,} to score untrained)"
+    return (
+        f"({len(plan.trials) - untrained:,} to fine-tune, {untrained:,} to score without training)"
+    )
 
 
 def _untrained(plan: Plan, ids: Iterable[str]) -> int:
@@ -166,7 +169,7 @@ def _to_do(plan: Plan, work: Iterable[Work]) -> str:
     untrained = _untrained(plan, new)
     parts = {
         "to fine-tune": len(new) - untrained,
-        "to score untrained": untrained,
+        "to score without training": untrained,
         "done but to train again, since their network is needed and was not kept": len(again),
         "done but to measure": len(measured),
         "pre-trained to measure": len(profiles),

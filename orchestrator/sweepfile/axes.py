@@ -25,7 +25,7 @@ from pydantic import (
 
 from lp_sweep.orchestrator.sweepfile.entries import (
     AllOrInts,
-    CellMatch,
+    Cells,
     Entry,
     Floats,
     k_list,
@@ -249,7 +249,7 @@ class DistillEntry(Entry):
         validation_alias=AliasChoices("teacher", "from"),
         description="full: the model's own full network; the id of another model of the sweep, "
         "whose full network teaches; or the folder of a classifier that has learned the task, such "
-        "as `./teacher`",
+        "as `./teacher`. `from` is another name of this key",
     )
     loss: Literal["logits", "logits+hidden"] = Field(
         "logits",
@@ -440,7 +440,7 @@ class MeasureEntry(_ByLayer):
         min_length=1,
         description="for speed: texts in each timed batch; default 32, on cuda 32 and 256",
     )
-    speed_of: list[CellMatch] = Field(
+    speed_of: Cells = Field(
         default=[], description="for speed: only the networks of these cells; default all"
     )
 

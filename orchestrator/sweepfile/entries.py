@@ -476,3 +476,6 @@ class Resources(Entry):
         if self.accelerator_type is not None and self.gpu == 0:
             raise ValueError("accelerator_type is a kind of GPU, and gpu is 0. Keep one of them.")
         return self
+
+
+Cells = Annotated[list[CellMatch], BeforeValidator(listed)]

@@ -22,7 +22,7 @@ from lp_sweep.orchestrator.sweepfile.axes import (
     training_label,
 )
 from lp_sweep.orchestrator.sweepfile.entries import (
-    CellMatch,
+    Cells,
     ContributionEntry,
     Entry,
     ModelEntry,
@@ -95,8 +95,8 @@ class SweepSpec(Entry):
     measure: MeasureEntry = Field(
         MeasureEntry(), description="measurements of networks, besides the scores"
     )
-    include: list[CellMatch] = Field(default=[], description="cells to add")
-    exclude: list[CellMatch] = Field(default=[], description="cells to leave out")
+    include: Cells = Field(default=[], description="cells to add")
+    exclude: Cells = Field(default=[], description="cells to leave out")
     data_dir: str | None = Field(None, description="GLUE from a folder, not from the hub")
     store: str | None = Field(
         None,

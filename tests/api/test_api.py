@@ -156,6 +156,9 @@ MISTAKES: dict[str, Callable[[Results], Any]] = {
     "read-only": lambda found: found.sql("DELETE FROM cells"),
     "no Table 7": lambda found: found.paper(7),
     "t1-none": lambda found: found.show("t1-none"),
+    "unknown table '3'": lambda found: found.table(3),  # type: ignore[arg-type]
+    "a number of 0 or more": lambda found: open_store(found.location, within="1"),  # type: ignore[arg-type]
+    "each override as a text": lambda _: Sweep.from_yaml("a.yaml", ["seed=1"]),  # type: ignore[arg-type]
 }
 
 

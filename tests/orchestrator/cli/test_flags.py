@@ -52,7 +52,8 @@ def test_the_command_that_goes_on_has_every_option(
 
 
 def test_a_retry_that_goes_on_has_its_trials_or_its_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    for chosen in (RETRY, RETRY | {"trials": [], "error_type": "bug"}):
+    mistyped = RETRY | {"trials": ["t1-zzz"]}
+    for chosen in (RETRY, mistyped, RETRY | {"trials": [], "error_type": "bug"}):
         asked = replace(GIVEN, **chosen)
         assert parsed(asked.again("retry"), monkeypatch) == asked
 

@@ -158,6 +158,11 @@ def test_a_dev_set_of_your_own_is_used(tmp_path: Path) -> None:
 def test_without_data_it_is_for_glue(tmp_path: Path) -> None:
     init(tmp_path)
     assert load_sweep(tmp_path / "sweep.yaml").spec.tasks[0].name == "rte"
+    (tmp_path / "short").mkdir()
+    config = {"model_type": "bert", "max_position_embeddings": 64}
+    (tmp_path / "short" / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    init(tmp_path, "short.yaml", "--model", str(tmp_path / "short"))
+    assert load_sweep(tmp_path / "short.yaml").spec.recipe.max_length == 64
     init(tmp_path, "full.yaml", "--full")
     assert len((tmp_path / "full.yaml").read_text(encoding="utf-8").splitlines()) > 50
 

@@ -32,7 +32,7 @@ def test_a_run_says_when_it_ends(fake: FakeSweep) -> None:
         states = sweep_states(fake.store)
         line = states_text(states).splitlines()[-1]
         [told] = states.plain()[0]["running"]
-    assert "3 done, 9 left, 0 running on 4 slots, ends about 20" in line
+    assert "3 done, 9 left, 0 running (trials and measurements) on 4 slots, ends about 20" in line
     assert " UTC (in 1:29:5" in line or line.endswith(" UTC (in 1:30:00)")
     assert (told["slots"], told["seconds_left"]) == (4, 5400.0)
     ends = dt.datetime.fromisoformat(told["ends_at"])
@@ -41,7 +41,7 @@ def test_a_run_says_when_it_ends(fake: FakeSweep) -> None:
     # one that can't say yet
     with announcing(fake, 0, 0, 9).announced():
         states = sweep_states(fake.store)
-    assert states_text(states).endswith("0 done, 9 left, 0 running")
+    assert states_text(states).endswith("0 done, 9 left, 0 running (trials and measurements)")
     assert states.plain()[0]["running"][0]["ends_at"] is None
 
 

@@ -235,6 +235,7 @@ metric: f1{positive}}}"
         (["model={id: ./other, k: [1]}"], "k", {1, None}),
         (["model={id: ./other, k: [1]}", "k=5"], "k", {5, None}),
         (["exclude=[{task: rte}]"], "task", {"mrpc"}),
+        (["exclude={task: rte}"], "task", {"mrpc"}),
         (["task=rte", "task=mrpc"], "task", {"mrpc"}),
         (["procedure=direct,iterative 3"], "procedure", {"direct", "iterative 3"}),
         (["distill=none,logits"], "procedure", {"direct", "direct distill logits"}),

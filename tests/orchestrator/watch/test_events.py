@@ -205,7 +205,7 @@ def test_plain_lines(staged: WorkQueue, capsys: pytest.CaptureFixture[str]) -> N
     captured = capsys.readouterr()
     assert captured.out == ""
     lines = captured.err.splitlines()
-    assert lines[0].endswith("5 to do (trials and measurements) on 1 slot")
+    assert lines[0].endswith("5 to do (trials, and measurements that add trials) on 1 slot")
     assert lines[1].endswith("slot 0  start   ./model, contribution profile, mood")
     assert "failed  ./model, contribution profile, mood: no such file  [4 left" in lines[2]
 
