@@ -64,12 +64,13 @@ class Sweep:
 
         Raises SpecError with a line for each mistake in the file.
         """
-        for given in (file, *overrides):
-            if not isinstance(given, str | os.PathLike):
-                raise SpecError(
-                    f"{given!r} is neither a path nor an override: pass the sweep file, then each "
-                    'override as a text of its own, such as "task=rte", "seed=42,43".'
-                )
+        try:
+            place, *words = [os.fspath(given) for given in (file, *overrides)]
+        except TypeError as error:
+            raise SpecError(
+                f"{error}: pass the sweep file, then each override as a text of its own, such as "
+                '"task=rte", "seed=42,43".'
+            ) from None
         asked = _given(
             store=os.fspath(store or ""),
             data_dir=_path(data_dir),
@@ -77,7 +78,7 @@ class Sweep:
             manifest=_path(manifest),
         )
         options = from_environment(Request) | asked
-        return cls(Request(os.fspath(file), list(overrides), **options))
+        return cls(Request(place, words, **options))
 
     @property
     def store(self) -> str:

@@ -135,9 +135,11 @@ class PlainReporter(Display):
 
     def opened(self, queue: WorkQueue, slots: int) -> None:
         self.run.open(queue, slots)
-        measured = " (trials and measurements)" * bool(queue.plan.profiles or queue.plan.speeds)
+        measured = ""
         if any(cell.state == "deferred" for cell in queue.plan.cells):
             measured = " (trials, and measurements that add trials)"
+        elif queue.plan.profiles or queue.plan.speeds:
+            measured = " (trials and measurements)"
         self._print(f"{queue.waiting} to do{measured} on {slots} slot{'s' * (slots != 1)}")
 
     def started(self, work: Work) -> None:

@@ -137,12 +137,12 @@ def _smallest(rows: Sequence[Row], asked: Asked) -> Row:
     known = [row for row in rows if row["max_dropped"] is not None]
     most = max((row["max_dropped"] for row in known), default=-1)
     unsure = [row for row in rows if row["max_dropped"] is None and row["max_dropped_high"] > most]
-    if unsure and all(row["score_full"] is None for row in rows):
-        raise SpecError(
-            f"no network with all layers is done on {asked.task!r} yet, so no loss is known. "
-            "`lp-sweep run` does what is missing."
-        )
     if unsure:
+        if all(row["score_full"] is None for row in rows):
+            raise SpecError(
+                f"no network with all layers is done on {asked.task!r} yet, so no loss is known. "
+                "`lp-sweep run` does what is missing."
+            )
         open_ = {row["strategy"] for row in unsure}  # such as by another procedure
         settled = (str(row["strategy"]) for row in known if row["strategy"] not in open_)
         others = ", ".join(dict.fromkeys(settled))

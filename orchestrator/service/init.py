@@ -70,8 +70,8 @@ def write_sweep(options: InitOptions) -> Written:
         text = _SCHEMA_LINE + template.read_text(encoding="utf-8")
         if not options.full:
             tasks = ["tasks: [rte]   # GLUE, or your own data"]
-            config = read_config(Path(options.model or "").expanduser() / "config.json") or {}
-            length = min(128, longest_row(config) or 128)
+            folder = Path(options.model or _ENCODER).expanduser()
+            length = min(128, longest_row(read_config(folder / "config.json") or {}) or 128)
             text = _file("my-sweep", _model(options), tasks, epochs=3, length=length)
         return _written(options, {options.file: text.encode()}, [])
     try:

@@ -145,7 +145,7 @@ def detached(laptop: Laptop, saw: dict[str, Any]) -> None:
     saw["detached"] = laptop.ray("exec", f"{RUN} {STORE} --detach")
     log = Path("attach.log")
     following = laptop.begin(f"lp-sweep attach {run_in(saw['detached'])}", log)
-    wait("what the run prints", lambda: b"to do" in log.read_bytes())
+    wait("what the run prints", lambda: b"to do on" in log.read_bytes())
     os.killpg(following.pid, signal.SIGKILL)
     before = records()
     wait("records without anybody at it", lambda: records() > before)
