@@ -241,6 +241,7 @@ def test_no_credential_is_anywhere_in_a_store(s3_location: str, s3_endpoint: str
 # -- a server that breaks a fifth of all requests
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_on_a_server_that_breaks_every_fifth_request(
     s3_location: str, s3_endpoint: str, tmp_path: Path
 ) -> None:

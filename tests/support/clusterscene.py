@@ -112,12 +112,13 @@ def scene(laptop: Laptop, saw: dict[str, Any]) -> None:
 
     first = laptop.begin(f"{RUN} {STORE}", Path("first.log"))
     wait("the first records", lambda: records() >= 3)
-    saw["status"] = laptop.ray("exec", f"lp-sweep status --store {STORE}")
+    looking = laptop.begin(f"lp-sweep status --store {STORE}", Path("status.log"))
     laptop.on(laptop.workers[1], "kill -9 -1")  # all of that machine but its sshd
     before = records()
     wait("records after a machine is lost", lambda: records() >= before + 3)
     os.killpg(first.pid, signal.SIGINT)
     saw["stopped"] = first.wait(timeout=120)
+    assert looking.wait(timeout=120) == 0, Path("status.log").read_text(errors="replace")
     saw["first"] = Path("first.log").read_text(errors="replace")
     detached(laptop, saw)
     saw["third"] = laptop.ray("exec", f"{RUN} {STORE}")

@@ -15,6 +15,7 @@ from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.service.tables import TableAsked, make_table
 from lp_sweep.storage.store import Store
 from tests.support.answered import network, right
+from tests.support.everyday import few
 from tests.support.fake_records import FakeSweep
 from tests.support.program import Done, sweep
 
@@ -49,7 +50,7 @@ def found(folder: Path, name: str, *narrow: str) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.mark.parametrize("name", OF_CELLS)
+@pytest.mark.parametrize("name", few(OF_CELLS, 3))
 def test_every_table_takes_models_and_strategies(world: Path, name: str) -> None:
     assert {row["model"] for row in found(world, name, "--model", BRACKETS)} == {BRACKETS}
     if name != "speed":
@@ -58,7 +59,7 @@ def test_every_table_takes_models_and_strategies(world: Path, name: str) -> None
         assert {row["model"] for row in rows} == {"bert", BRACKETS}
 
 
-@pytest.mark.parametrize("name", OF_CELLS)
+@pytest.mark.parametrize("name", few(OF_CELLS, 3))
 def test_a_table_names_all_views_and_columns_that_it_reads(world: Path, name: str) -> None:
     asked = TableAsked(name, "points", ("*",), () if name == "speed" else ("*",))
     store = Store(world / "store")

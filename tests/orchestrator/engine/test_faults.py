@@ -27,10 +27,10 @@ STRATEGIES = [
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sweep of a few seconds a trial, run once without any disturbance."""
+    """A sweep of a few seconds a trial, run once without Ray and without any disturbance."""
     folder = tmp_path_factory.mktemp("faults")
     save_world(folder, seeds=[1, 2], strategies=STRATEGIES, recipe=RECIPE | {"epochs": 4})
-    with sweep(folder, "sweep.yaml", "--store", "undisturbed") as run:
+    with sweep(folder, "sweep.yaml", "--store", "undisturbed", "--inline") as run:
         assert run.wait() == 0, run.text()
     return folder
 

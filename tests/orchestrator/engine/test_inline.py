@@ -79,6 +79,7 @@ def test_the_quickstart_needs_no_ray(tmp_path: Path) -> None:
     assert "nothing was missing" in again.stderr
 
 
+@pytest.mark.slow
 def test_students_learn_from_an_exported_network(tmp_path: Path) -> None:
     save_world(tmp_path, recipe=SHORT, strategies=FULL)
     run("run", "sweep.yaml", "keep=all", cwd=tmp_path)

@@ -83,7 +83,7 @@ def test_a_preempted_trial_comes_back_to_our_queue(
         time.sleep(2)  # its time is over
         cluster.remove_node(doomed, allow_graceful=gracefully)
         wait_for(lambda: "preempted; it continues elsewhere" in run.text(), run.text())
-        assert run.wait() == 0, run.text()
+        assert run.wait(900) == 0, run.text()
     assert_one_went_on(store, world / "undisturbed")
 
 
@@ -107,7 +107,7 @@ def test_from_a_notice_to_a_trial_that_goes_on_elsewhere(world: Path, tmp_path: 
         wait_for(lambda: f"Ray drains the node at {TAKEN}" in log.read_text(), "the notice")
         wait_for(lambda: checkpoints(store) == 2, "checkpoints")  # one machine has one notice
         cluster.remove_node(doomed, allow_graceful=False)
-        assert run.wait() == 0, run.text()
+        assert run.wait(900) == 0, run.text()
     assert_one_went_on(store, world / "undisturbed")
 
 

@@ -95,6 +95,7 @@ def exported(made: World, tmp_path_factory: pytest.TempPathFactory) -> tuple[Exp
 # -- what is in the folder
 
 
+@pytest.mark.slow
 def test_the_folder_is_a_model_of_plain_transformers(made: World, tmp_path: Path) -> None:
     """The whole way, in real processes: of the command, of its check, of a user."""
     place = ("--store", made.store.location, "--file", str(made.file), "--offline")

@@ -73,7 +73,8 @@ def exported(made: World, out: Path) -> tuple[Any, list[dict[str, Any]], dict[st
     return done, stored, json.loads((out / "config.json").read_text())
 
 
-@pytest.mark.parametrize("name", ["tuned", pytest.param("half", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tuned", "half"])
 def test_a_pipeline_gives_the_labels_that_were_scored(
     worlds: Worlds, name: str, tmp_path: Path
 ) -> None:

@@ -253,6 +253,7 @@ class Taught(World):
         return [row["max_dropped"] for row in rows if row["procedure"] == procedure]
 
 
+@pytest.mark.slow
 def test_students_have_searches_of_their_own_and_lose_from_the_plain_full_model(
     tmp_path: Path,
 ) -> None:

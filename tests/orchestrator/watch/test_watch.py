@@ -52,6 +52,7 @@ def test_piped_it_is_a_line_for_each_change_until_ctrl_c(
     assert (rest, stderr, process.returncode) == ("", "", 0)
 
 
+@pytest.mark.slow
 def test_it_may_be_started_before_the_run_that_makes_the_store(tmp_path: Path) -> None:
     place = str(tmp_path / "store")
     watch = ("status", "--watch", "--every", "0.1s", "--store", place)

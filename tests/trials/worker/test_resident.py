@@ -24,6 +24,7 @@ from lp_sweep.trials.train import steps as passes
 from lp_sweep.trials.worker import resident as residing
 from lp_sweep.trials.worker.resident import Head, Original, Resident, Source, resident
 from lp_sweep.trials.worker.run import execute
+from tests.support.everyday import few
 from tests.support.families import CASES, Family, save_pretrained
 from tests.support.plain_jobs import assert_fails, done
 from tests.support.staging import Job, made, measurement
@@ -71,7 +72,7 @@ def spoil(model: nn.Module) -> None:
     model.config.problem_type = "spoilt"
 
 
-@pytest.mark.parametrize("family", CASES)
+@pytest.mark.parametrize("family", few(CASES, 2))
 def test_a_network_is_what_loading_gives(family: Family, tmp_path: Path) -> None:
     path = save_pretrained(family, 4, tmp_path)
     options: dict[str, Any] = {"local_files_only": True, **TWO._asdict()}
