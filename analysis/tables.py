@@ -130,6 +130,11 @@ _UNTRIED = Note(
     "networks trained on either side of it. To check, train them: list their K under `include:`.",
     r"unless \d[^)]* dips?\b",
 )
+_FEWER = Note(
+    "at most 5: the smallest network that was tried has 5 layers and may be good enough. If it is, "
+    "a smaller one may be too; a larger K tells.",
+    r"\bat most \d",
+)
 _ANSWERS = ("trials", "predictions", "cells")  # views with the networks' answers
 
 TABLES: dict[str, TableDef] = {
@@ -165,6 +170,7 @@ TABLES: dict[str, TableDef] = {
                 "the loss has 10 layers; one with 9 may also stay within it.",
                 r"\(K\S+ not tried\)",
             ),
+            _FEWER,
             _UNTRIED,
             Note("n=1/3: the answer rests on 1 seed, where the sweep lists 3.", r"n=\d+/\d+"),
             notes.SEARCHED_FOR,
@@ -412,6 +418,7 @@ TABLES: dict[str, TableDef] = {
                 r"^\(search\)$",
             ),
             notes.SEARCHED_FOR,
+            _FEWER,
             _UNTRIED,
             notes.left_out,
         ),

@@ -77,13 +77,16 @@ def kept_instead(store: Store, trial: str, seeds: Mapping[int, str]) -> str | No
 def trained_again(
     spec: TrialSpec, record: Mapping[str, Any], where: Where, folder: Path, device: str, tell: Tell
 ) -> Trained:
-    """Trains the trial in a temporary store, with the threads and the micro-batch that it had.
-    `tell` gets its progress. Raises ExportError if that fails."""
+    """Trains the trial in a temporary store, with the threads and the micro-batch that it had, and
+    with CUDA graphs only if it had them: nothing here tries again without. `tell` gets its
+    progress. Raises ExportError if that fails."""
+    from lp_sweep.trials.fast.forward import GRAPHS
     from lp_sweep.trials.worker.run import execute
 
     job = job_of(spec, record, where)
     place = replace(job.place, device=device, threads=record["threads"], keep="all")
-    job = replace(job, place=place, halvings=record["out_of_memory_retries"] or 0)
+    halvings, graphs = record["out_of_memory_retries"] or 0, record["compute_used"] == GRAPHS
+    job = replace(job, place=place, halvings=halvings, graphs=graphs)
     with tempfile.TemporaryDirectory(prefix="lp-sweep-") as name:
         store = Store(Path(name) / "store", create=True)
         for each in _in_order(job, spec, record, where.store, store):

@@ -156,8 +156,8 @@ def _hub_model(
         raise SpecError(
             f"unknown model {name!r}: no such folder, no config in the Hugging Face cache, and "
             f"{why_unknown}.{did_you_mean(name, [*others, *KNOWN_DEPTHS])} "
-            f"If the name is right, fetch it with `lp-sweep prefetch`, or state how many layers it "
-            f"has: {{id: {name}, layers: 12}}."
+            f"If the name is right, fetch it first: `lp-sweep prefetch` does so for a sweep file, "
+            f"in which {{id: {name}, layers: 12}} lets you plan without it."
         )
     found = config_depth(config)
     if layers and found and layers != found:

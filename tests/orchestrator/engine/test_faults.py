@@ -41,7 +41,8 @@ def finished(store: Path) -> dict[str, int]:
 
 
 def go_on(world: Path, store: Path) -> None:
-    with sweep(world, "sweep.yaml", "--store", store) as run:
+    """Ends the sweep on the other engine: quicker, and its records are the same."""
+    with sweep(world, "sweep.yaml", "--store", store, "--inline") as run:
         assert run.wait() == 0, run.text()
 
 

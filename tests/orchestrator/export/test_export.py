@@ -30,7 +30,7 @@ from lp_sweep.orchestrator.cli.showing import show_text
 from lp_sweep.orchestrator.engine.recorder import Recorder
 from lp_sweep.orchestrator.export import trialfolder
 from lp_sweep.orchestrator.export.card import Base, Facts, trial_card
-from lp_sweep.orchestrator.export.network import kept_instead
+from lp_sweep.orchestrator.export.network import kept_instead, trained_again
 from lp_sweep.orchestrator.export.places import hub_source, spec_of
 from lp_sweep.orchestrator.export.trialfolder import Exported
 from lp_sweep.orchestrator.inputs.resolve import resolve
@@ -370,6 +370,26 @@ def test_what_was_not_kept_is_trained_again(
     assert done.retrained
     assert done.score == 100 * record["last"]
     assert not (Path(world.store.location) / "weights" / world.unkept).exists()
+
+
+@pytest.mark.parametrize(("used", "graphs"), [("graphs", True), ("packed", False)])
+def test_it_is_trained_again_with_graphs_only_if_it_had_them(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, used: str, graphs: bool
+) -> None:
+    asked = []
+
+    def fail(job: dict[str, Any], _: str) -> dict[str, Any]:
+        asked.append(job["graphs"])
+        return {"status": "failed", "error_type": "bug", "message": "enough"}
+
+    def of_another_device(spec: Any, record: dict[str, Any], *rest: Any) -> Any:
+        return trained_again(spec, {**record, "compute_used": used}, *rest)
+
+    monkeypatch.setattr("lp_sweep.trials.worker.run.execute", fail)
+    monkeypatch.setattr(trialfolder, "trained_again", of_another_device)
+    with pytest.raises(ExportError, match="bug enough"):
+        world.export(world.unkept, tmp_path / "out")
+    assert asked == [graphs]
 
 
 def test_a_seed_whose_network_was_kept_is_named(world: World) -> None:
