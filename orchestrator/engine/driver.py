@@ -92,7 +92,7 @@ def engine_for(options: RunOptions, budget: Budget) -> Engine:
 def _run(course: Course, engine: Engine, budget: Budget) -> None:
     queue, reporter, presence = course.queue, course.reporter, course.presence
     course.stop = BudgetStop(queue, budget, course.options.node_folder, engine.everywhere)
-    with presence.announced(), StopSignals().caught() as signals:
+    with StopSignals().caught() as signals, presence.announced():
         queue.others.claims = presence
         others = presence.others()
         if not others:
