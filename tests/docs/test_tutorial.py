@@ -156,6 +156,7 @@ def test_every_command_of_the_tutorial(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_of_a_page_on_a_kind(page: str, tmp_path: Path) -> None:
     """In the test's own process: what Ray does is the test's above."""

@@ -62,7 +62,7 @@ def fuzz(law: Callable[..., None], long: int, **drawn: st.SearchStrategy[Any]) -
         "examples",
         [
             pytest.param(EVERYDAY, id="everyday"),
-            pytest.param(long, id="long", marks=pytest.mark.slow),
+            pytest.param(long, id="long", marks=[pytest.mark.slow, pytest.mark.timeout(1800)]),
         ],
     )
     def test(tmp_path: Path, examples: int, monkeypatch: pytest.MonkeyPatch) -> None:
