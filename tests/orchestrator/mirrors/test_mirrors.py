@@ -20,11 +20,7 @@ from tests.support.mirrorworld import SECRET, mirrored_store, trial_of
 from tests.support.program import sweep
 
 KINDS = {"tensorboard": TensorBoard, "mlflow": MLflow, "trackio": Trackio, "wandb": Wandb}
-SLOW = [
-    pytest.param("trackio", marks=pytest.mark.slow),
-    pytest.param("wandb", marks=pytest.mark.slow),  # starts a process of its own for each run
-    pytest.param("mlflow server", marks=pytest.mark.slow),
-]
+SLOW = ("trackio", "wandb", "mlflow server")  # W&B starts a process of its own for each run
 
 
 @pytest.fixture
@@ -38,7 +34,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
-@pytest.fixture(params=["tensorboard", "mlflow", *SLOW])
+@pytest.fixture(
+    params=[
+        *("tensorboard", "mlflow"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW),
+    ]
+)
 def mirror(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> TensorBoard:
