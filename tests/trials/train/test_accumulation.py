@@ -54,7 +54,7 @@ def test_the_gradient_is_that_of_the_whole_batch(numbers: bool, tmp_path: Path) 
     assert whole.abs().max() > 1e-3
     for micro_batch in (1, 7, 12):
         loss, parts = step_of(micro_batch)
-        assert loss == pytest.approx(whole_loss, abs=1e-6)
+        assert loss == pytest.approx(whole_loss, rel=1e-6)
         torch.testing.assert_close(parts, whole, rtol=0, atol=1e-5 * float(whole.abs().max()))
 
 
