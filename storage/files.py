@@ -10,19 +10,13 @@ Both raise OSErrors; `store.Store` turns them into StoreErrors and decides what 
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol, TypeVar
 
-from lp_sweep.storage.errors import StoreError
-from lp_sweep.storage.places import expanded, is_file
-from lp_sweep.storage.printable import shown
-
 _FIRST_DELAY, _LONGEST_DELAY = 0.2, 10.0  # seconds between tries
-_OTHER_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
 NOT_A_FILE = -1  # as a size
@@ -131,26 +125,6 @@ class Files(Protocol):
 def is_url(location: str | Path) -> bool:
     """Whether the location is an object store, not a folder."""
     return isinstance(location, str) and location.startswith("s3://")
-
-
-def open_files(location: str | Path) -> Files:
-    """Touches nothing at the location yet. Raises StoreError for an impossible location."""
-    if is_url(location):
-        from lp_sweep.storage.bucket import Bucket  # loading Arrow's S3 client takes a while
-
-        return Bucket(str(location))
-    if _OTHER_URL.match(str(location)):  # a folder named `gs:` is nobody's wish
-        raise StoreError(
-            f"can't use {shown(str(location))} as a store. Name a folder or s3://BUCKET/PREFIX."
-        )
-    from lp_sweep.storage.folder import Folder
-
-    if is_file(expanded(location)):
-        raise StoreError(
-            f"can't use {shown(str(location))} as a store: it is a file. Name a folder or "
-            "s3://BUCKET/PREFIX with --store or LP_SWEEP_STORE."
-        )
-    return Folder(location)
 
 
 class Deadline:

@@ -1,9 +1,10 @@
-"""A store's files in a folder, local or on a network mount."""
+"""A store's files in a folder, local or on a network mount; `open_files` also opens a bucket."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import stat
 import uuid
@@ -12,23 +13,47 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any
 
+from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.files import (
     NOT_A_FILE,
     SET_ASIDE,
     FileInfo,
+    Files,
     NotAFileError,
     UnreachableError,
     arriving,
+    is_url,
 )
-from lp_sweep.storage.places import expanded
+from lp_sweep.storage.places import expanded, is_file
+from lp_sweep.storage.printable import shown
 
 _CHUNK = 8 * 2**20
+_OTHER_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _KINDS = {
     stat.S_IFDIR: "a directory",
     stat.S_IFIFO: "a named pipe",
     stat.S_IFLNK: "a link to nothing",
     stat.S_IFSOCK: "a socket",
 }
+
+
+def open_files(location: str | Path) -> Files:
+    """A Folder, or a Bucket for `s3://`. Touches nothing at the location yet. Raises StoreError for
+    an impossible location."""
+    if is_url(location):
+        from lp_sweep.storage.bucket import Bucket  # loading Arrow's S3 client takes a while
+
+        return Bucket(str(location))
+    if _OTHER_URL.match(str(location)):  # a folder named `gs:` is nobody's wish
+        raise StoreError(
+            f"can't use {shown(str(location))} as a store. Name a folder or s3://BUCKET/PREFIX."
+        )
+    if is_file(expanded(location)):
+        raise StoreError(
+            f"can't use {shown(str(location))} as a store: it is a file. Name a folder or "
+            "s3://BUCKET/PREFIX with --store or LP_SWEEP_STORE."
+        )
+    return Folder(location)
 
 
 class Folder:

@@ -26,8 +26,8 @@ import pyarrow as pa
 
 from lp_sweep.storage import parquet
 from lp_sweep.storage.errors import StoreError
-from lp_sweep.storage.files import NOT_A_FILE, open_files
-from lp_sweep.storage.folder import Folder
+from lp_sweep.storage.files import NOT_A_FILE
+from lp_sweep.storage.folder import Folder, open_files
 from lp_sweep.storage.networks import (
     BEST,
     CONFIG,

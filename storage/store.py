@@ -27,13 +27,8 @@ import pyarrow as pa
 
 from lp_sweep.storage import parquet
 from lp_sweep.storage.errors import StoreError
-from lp_sweep.storage.files import (
-    NOT_A_FILE,
-    Deadline,
-    FileInfo,
-    NotAFileError,
-    open_files,
-)
+from lp_sweep.storage.files import NOT_A_FILE, Deadline, FileInfo, NotAFileError
+from lp_sweep.storage.folder import open_files
 from lp_sweep.storage.parquet import SUFFIX, NotARecordError
 from lp_sweep.storage.printable import unknown_sweep
 from lp_sweep.storage.schema import TABLES

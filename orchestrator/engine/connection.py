@@ -13,8 +13,7 @@ from typing import Any
 from lp_sweep.orchestrator.cluster.clusterfile import await_workers, knock
 from lp_sweep.orchestrator.engine.budget import Budget
 from lp_sweep.orchestrator.engine.capacity import Capacity, PerTrial, file_on_head
-from lp_sweep.orchestrator.engine.course import Course
-from lp_sweep.orchestrator.engine.driver import StopSignals
+from lp_sweep.orchestrator.engine.course import Course, StopSignals
 from lp_sweep.orchestrator.engine.everynode import on_each_node
 from lp_sweep.orchestrator.engine.lifeline import Lifeline, OwnRay, RayLost, leave_ray
 from lp_sweep.orchestrator.engine.opening import open_run

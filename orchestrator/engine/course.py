@@ -7,9 +7,11 @@ stays consistent (see `lifeline`).
 from __future__ import annotations
 
 import math
+import signal
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -28,8 +30,45 @@ from lp_sweep.storage.printable import listed
 from lp_sweep.storage.runs import Announcement, Presence
 from lp_sweep.trials.worker.job import Answer, Place
 
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _LOOK_SECONDS = 2.0  # between two looks at the work of other runs
 _IN_A_ROW = 3  # different trials that fail on a node, without a success between them
+
+
+class StopSignals:
+    """Notes SIGTERM and SIGHUP in `received`, by name. Only after `arm` do they interrupt the run:
+    there is no clean way out of an import, or of Ray's start."""
+
+    def __init__(self) -> None:
+        self.received: list[str] = []
+        self._armed = False
+
+    @contextmanager
+    def caught(self) -> Iterator[StopSignals]:
+        """Main thread only."""
+        before = {number: signal.signal(number, self._stop) for number in _SIGNALS}
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def arm(self) -> None:
+        """From now on a signal raises KeyboardInterrupt; at once, if one has come before. Sets the
+        handlers again, since `ray.init` replaces the one of SIGTERM."""
+        for number in _SIGNALS:
+            signal.signal(number, self._stop)
+        self._armed = True
+        if self.received:
+            raise KeyboardInterrupt
+
+    def _stop(self, number: int, frame: object) -> None:
+        del frame
+        self.received.append(signal.Signals(number).name)
+        # before `arm` Ray's own handler runs first; its alarm would abort the process in 3 s
+        signal.alarm(0)
+        if self._armed:
+            raise KeyboardInterrupt
 
 
 class Nodes:

@@ -6,13 +6,11 @@
 from __future__ import annotations
 
 import os
-import signal
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from lp_sweep.orchestrator.engine.budget import Budget, BudgetStop
-from lp_sweep.orchestrator.engine.course import Course
+from lp_sweep.orchestrator.engine.course import Course, StopSignals
 from lp_sweep.orchestrator.engine.progress import Facts, Reporter
 from lp_sweep.orchestrator.engine.recorder import Recorder, Sources, blocked_by
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
@@ -27,44 +25,6 @@ from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.redact import redact_command
 from lp_sweep.storage.runs import Presence
 from lp_sweep.storage.store import Store
-
-_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-
-
-class StopSignals:
-    """Notes SIGTERM and SIGHUP in `received`, by name. Only after `arm` do they interrupt the run:
-    there is no clean way out of an import, or of Ray's start."""
-
-    def __init__(self) -> None:
-        self.received: list[str] = []
-        self._armed = False
-
-    @contextmanager
-    def caught(self) -> Iterator[StopSignals]:
-        """Main thread only."""
-        before = {number: signal.signal(number, self._stop) for number in _SIGNALS}
-        try:
-            yield self
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def arm(self) -> None:
-        """From now on a signal raises KeyboardInterrupt; at once, if one has come before. Sets the
-        handlers again, since `ray.init` replaces the one of SIGTERM."""
-        for number in _SIGNALS:
-            signal.signal(number, self._stop)
-        self._armed = True
-        if self.received:
-            raise KeyboardInterrupt
-
-    def _stop(self, number: int, frame: object) -> None:
-        del frame
-        self.received.append(signal.Signals(number).name)
-        # before `arm` Ray's own handler runs first; its alarm would abort the process in 3 s
-        signal.alarm(0)
-        if self._armed:
-            raise KeyboardInterrupt
 
 
 class Engine(Protocol):

@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from lp_sweep.orchestrator.engine.capacity import PerTrial, Slots, cut
-from lp_sweep.orchestrator.engine.course import Course
-from lp_sweep.orchestrator.engine.driver import StopSignals
+from lp_sweep.orchestrator.engine.course import Course, StopSignals
 from lp_sweep.orchestrator.engine.opening import open_run
 from lp_sweep.orchestrator.engine.recorder import Loss
 from lp_sweep.orchestrator.inputs.gpumemory import local_gpus

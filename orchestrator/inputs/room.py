@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from lp_sweep.orchestrator.inputs.resolve import Needed, Sweep
 from lp_sweep.storage.errors import StoreError
-from lp_sweep.storage.files import open_files
+from lp_sweep.storage.folder import open_files
 from lp_sweep.storage.runs import FOLDER
 from lp_sweep.storage.store import Store
 

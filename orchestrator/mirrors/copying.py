@@ -7,16 +7,23 @@ gets no command line, host, checkpoint path or traceback, which may be private: 
 
 from __future__ import annotations
 
-import datetime as dt
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirrorKind, check_installed, open_mirror
+from lp_sweep.orchestrator.mirrors.kinds import (
+    Mirror,
+    MirroredRun,
+    MirrorKind,
+    Point,
+    Value,
+    check_installed,
+    open_mirror,
+)
 from lp_sweep.orchestrator.plan.known import attempted_work
 from lp_sweep.orchestrator.plan.naming import short_model
 from lp_sweep.storage.printable import printable, ranges, short
@@ -110,8 +117,6 @@ def _failures(store: Store, ids: Collection[str]) -> list[Row]:
     return [*{row["trial_id"]: row for row in in_order if row["final"] is not False}.values()]
 
 
-Value = str | int | float | bool
-
 # numbers of a record, besides its curves
 _RESULTS = (
     "last", "best", "best_epoch", "majority", "steps", "params_total", "params_encoder",
@@ -124,40 +129,6 @@ _PARAMETERS = (
     "precision_used", "compute_used",
 )  # fmt: skip
 _LAYERS = ("kept_layers", "dropped_layers", "removed_feed_forwards", "freeze_layers")
-
-
-class Point(NamedTuple):
-    """A point of a curve. Epochs count from 1; scores are from 0 to 1, correlations from -1."""
-
-    metric: str  # validation/accuracy, train/loss
-    epoch: int
-    value: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MirroredRun:
-    """A trial as a mirror shows it. `key`: the identifier of the trial, or of a failed attempt."""
-
-    key: str
-    name: str
-    params: Mapping[str, Value]
-    tags: Mapping[str, str]
-    curves: tuple[Point, ...] = ()
-    results: Mapping[str, float]  # `last` is the main metric after the last epoch
-    failure: str | None = None  # of a trial that failed: its type and message
-    started_at: dt.datetime | None
-    ended_at: dt.datetime | None
-
-    @property
-    def last_epoch(self) -> int:
-        return max((point.epoch for point in self.curves), default=0)
-
-    def by_epoch(self) -> dict[int, dict[str, float]]:
-        """The curves: epoch, ascending -> metric -> value."""
-        found: dict[int, dict[str, float]] = {}
-        for point in sorted(self.curves, key=lambda point: point.epoch):
-            found.setdefault(point.epoch, {})[point.metric] = point.value
-        return found
 
 
 def run_of_record(sweep: str, record: Row, cells: Sequence[Row]) -> MirroredRun:

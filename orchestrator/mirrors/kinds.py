@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import datetime as dt
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 from lp_sweep.storage.errors import LpSweepError, PreflightError
 from lp_sweep.storage.printable import short
 from lp_sweep.storage.redact import redact_text
 
-if TYPE_CHECKING:
-    from lp_sweep.orchestrator.mirrors.copying import MirroredRun
+Value = str | int | float | bool
 
 
 class MirrorKind(StrEnum):
@@ -33,6 +34,40 @@ _NEEDS = {
     MirrorKind.tensorboard: ("tensorboardX", "pip install 'ray[tune]'"),  # comes with lp-sweep
     MirrorKind.trackio: ("trackio", "pip install 'lp-sweep[trackio]'"),
 }
+
+
+class Point(NamedTuple):
+    """A point of a curve. Epochs count from 1; scores are from 0 to 1, correlations from -1."""
+
+    metric: str  # validation/accuracy, train/loss
+    epoch: int
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirroredRun:
+    """A trial as a mirror shows it. `key`: the identifier of the trial, or of a failed attempt."""
+
+    key: str
+    name: str
+    params: Mapping[str, Value]
+    tags: Mapping[str, str]
+    curves: tuple[Point, ...] = ()
+    results: Mapping[str, float]  # `last` is the main metric after the last epoch
+    failure: str | None = None  # of a trial that failed: its type and message
+    started_at: dt.datetime | None
+    ended_at: dt.datetime | None
+
+    @property
+    def last_epoch(self) -> int:
+        return max((point.epoch for point in self.curves), default=0)
+
+    def by_epoch(self) -> dict[int, dict[str, float]]:
+        """The curves: epoch, ascending -> metric -> value."""
+        found: dict[int, dict[str, float]] = {}
+        for point in sorted(self.curves, key=lambda point: point.epoch):
+            found.setdefault(point.epoch, {})[point.metric] = point.value
+        return found
 
 
 class Mirror(Protocol):

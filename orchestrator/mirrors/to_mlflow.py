@@ -15,8 +15,7 @@ from mlflow.entities import Metric, Param, Run
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from lp_sweep.orchestrator.mirrors.copying import MirroredRun
-from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirrorKind, answering
+from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirroredRun, MirrorKind, answering
 
 _MOST_METRICS = 800  # of one request: a server takes 1000 values in all
 _LONGEST = 500  # characters of a parameter that every server takes

@@ -17,8 +17,7 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.summary import hparams, scalar, text
 
-from lp_sweep.orchestrator.mirrors.copying import MirroredRun
-from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirrorKind, answering
+from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirroredRun, MirrorKind, answering
 
 _BEFORE_KEY = "--"
 

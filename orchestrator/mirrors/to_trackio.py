@@ -12,8 +12,7 @@ import sqlite3
 
 from trackio.sqlite_storage import SQLiteStorage
 
-from lp_sweep.orchestrator.mirrors.copying import MirroredRun
-from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirrorKind, answering
+from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirroredRun, MirrorKind, answering
 
 _REFUSALS = (sqlite3.Error, OSError, RuntimeError, ValueError)
 

@@ -15,8 +15,7 @@ from typing import Any
 
 import wandb
 
-from lp_sweep.orchestrator.mirrors.copying import MirroredRun
-from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirrorKind, answering
+from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirroredRun, MirrorKind, answering
 from lp_sweep.storage.errors import LpSweepError
 
 

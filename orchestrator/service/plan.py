@@ -120,7 +120,7 @@ class PlanAnswer(NamedTuple):
         }
 
     def text(self) -> str:
-        return plan_text(self)
+        return plan_text(self.made.plan, self.estimate, self.slots, self.cost, self.data)
 
 
 def plan(request: Request, cluster_file: Path | None = None) -> PlanAnswer:

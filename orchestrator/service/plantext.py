@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
 
 from lp_sweep.analysis.phrases import heading
 from lp_sweep.orchestrator.cluster.clusterfile import PRICES
 from lp_sweep.orchestrator.estimate.estimate import Cost, Estimate
 from lp_sweep.orchestrator.estimate.pace import duration, two_digits
 from lp_sweep.orchestrator.estimate.timings import Span
+from lp_sweep.orchestrator.inputs.data import TaskData
 from lp_sweep.orchestrator.inputs.resolve import TaskInput
 from lp_sweep.orchestrator.plan.naming import ASSUMED, short_model
 from lp_sweep.orchestrator.plan.plan import Cell, Plan, Work, state_of
@@ -20,19 +20,18 @@ from lp_sweep.storage.specs import TEACHER
 from lp_sweep.trials.model.feedforward_rules import NONE
 from lp_sweep.trials.train.procedures import DIRECT, UNTAUGHT, bridge_of
 
-if TYPE_CHECKING:
-    from lp_sweep.orchestrator.service.plan import PlanAnswer
-
 _SHARED_SHOWN = 8
 
 
-def plan_text(answer: PlanAnswer) -> str:
-    plan = answer.made.plan
-    lines = [f"sweep {plan.sweep.name}", *_counts(plan), *_hours(answer.estimate, answer.slots)]
-    lines += _cost_lines(answer.cost) if answer.cost else []
-    for task in answer.data:
+def plan_text(
+    plan: Plan, estimate: Estimate, slots: int, cost: Cost | None, data: Sequence[TaskData]
+) -> str:
+    """Arguments as in `PlanAnswer`."""
+    lines = [f"sweep {plan.sweep.name}", *_counts(plan), *_hours(estimate, slots)]
+    lines += _cost_lines(cost) if cost else []
+    for task in data:
         lines += ["", f"data of {task.task}", *(f"  {line}" for line in task.lines())]
-    lines += ["", *_matrix(plan), *_shared(plan), *_longest(answer.estimate)]
+    lines += ["", *_matrix(plan), *_shared(plan), *_longest(estimate)]
     lines += [f"note: {note}" for note in plan.sweep.notes]
     return page(lines)
 

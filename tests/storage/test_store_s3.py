@@ -13,7 +13,8 @@ import pytest
 from lp_sweep.storage import bucket
 from lp_sweep.storage.bucket import find_endpoint, parse_url
 from lp_sweep.storage.errors import StoreError
-from lp_sweep.storage.files import is_url, open_files
+from lp_sweep.storage.files import is_url
+from lp_sweep.storage.folder import open_files
 from lp_sweep.storage.packs import compact
 from lp_sweep.storage.store import Store, is_store
 from tests.support.s3proxy import answering, breaking_proxy, failing_proxy, say

@@ -21,7 +21,7 @@ from lp_sweep.orchestrator import flags
 from lp_sweep.orchestrator.cli.__main__ import app
 from lp_sweep.orchestrator.cli.root import options_of
 from lp_sweep.orchestrator.cluster.jobs import Job, Jobs
-from lp_sweep.orchestrator.engine.driver import StopSignals
+from lp_sweep.orchestrator.engine.course import StopSignals
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.service import detach as detaching

@@ -10,8 +10,7 @@ import pytest
 
 from lp_sweep.orchestrator.engine.progress import PlainReporter
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
-from lp_sweep.orchestrator.mirrors.copying import MirroredRun
-from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirrorKind
+from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirroredRun, MirrorKind
 from lp_sweep.orchestrator.watch import mirroring
 from lp_sweep.orchestrator.watch.mirroring import LiveMirror, MirroringReporter
 from lp_sweep.storage.errors import LpSweepError
