@@ -201,7 +201,7 @@ def _row(answer: Row, curve: Curve | str) -> dict[str, Any]:
     }
 
 
-NEAR = 5.0  # points below the full model
+NEAR = 5.0  # points below the best network
 WEIGHT = 4  # at most this many pooled degrees of freedom are added to a network's own
 ASSUMED_SD, _ASSUMED_FREEDOM = 1.0, 2  # points; if no network of the task has two seeds
 OWN = "model and task"  # the source of a pool that includes the network itself

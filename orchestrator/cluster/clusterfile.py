@@ -21,7 +21,7 @@ from lp_sweep.storage.errors import SpecError
 ON_HEAD = Path("~/ray_bootstrap_config.yaml")
 ACCELERATOR = "accelerator_type:"  # prefix of the kind of GPU, in the resources of a node
 HEAD = "node:__internal_head__"  # a resource of the head node alone
-_FOR_ONE, _FOR_ALL = 600.0, 60.0  # seconds to wait for a first worker, and then for the others
+_FOR_ONE, _FOR_ALL = 600.0, 60.0  # seconds to wait for a first worker, and from then on for all
 _LOOK_SECONDS = 2.0
 PRICES = "price_per_hour"  # under `metadata`, which Ray leaves alone: kind -> money
 
@@ -177,13 +177,15 @@ def await_workers(
     file: ClusterFile, nodes: Callable[[], Sequence[Mapping[str, Any]]], tell: Callable[[str], None]
 ) -> None:
     """Waits until the promised workers have joined, but not forever: late ones can still join."""
-    promised, begun = file.promised, time.monotonic()
-    joined = len(workers(nodes()))
+    promised, joined = file.promised, len(workers(nodes()))
     if joined >= promised:
         return
     tell(f"waiting for machines of cluster {file.name}: {joined} of {promised} have joined")
+    end, alone = time.monotonic() + _FOR_ONE, True
     while (joined := len(workers(nodes()))) < promised:
-        if time.monotonic() - begun > (_FOR_ALL if joined else _FOR_ONE):
+        if joined and alone:
+            end, alone = time.monotonic() + _FOR_ALL, False
+        if time.monotonic() > end:
             late = f"{promised - joined} of {promised} machines have not joined"
             tell(f"{late}; `ray status` says more. They are taken in when they come")
             return

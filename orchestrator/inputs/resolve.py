@@ -388,9 +388,10 @@ def _rows(name: str, source: TaskSource) -> tuple[int, int]:
 
 def _count(path: Path) -> int:
     """The rows of a file, by its lines or sentences: a cell of several lines counts as several."""
-    if path.suffix == ".parquet":
+    kind = file_format(path)
+    if kind == "parquet":
         return int(pq.read_metadata(path).num_rows)
     with path.open("rb") as file:
-        if path.suffix[1:] in CONLL:
+        if kind in CONLL:
             return sum(not line.strip() for line in file)
-        return max(0, sum(1 for _ in file) - (path.suffix in (".csv", ".tsv")))
+        return max(0, sum(1 for _ in file) - (kind in ("csv", "tsv")))

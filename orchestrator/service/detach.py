@@ -27,6 +27,7 @@ from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.flags import JOB_SERVER, flags_of
 from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.inputs.resolve import Sweep
+from lp_sweep.orchestrator.mirrors.kinds import MirrorKind
 from lp_sweep.orchestrator.sweepfile.load import SweepFile
 from lp_sweep.storage.bucket import parse_url
 from lp_sweep.storage.errors import PreflightError, SpecError
@@ -34,10 +35,11 @@ from lp_sweep.storage.files import is_url
 from lp_sweep.storage.printable import listed
 from lp_sweep.trials.model.modelfiles import needed_files
 
+_MIRRORS = "|".join(kind.upper() for kind in MirrorKind)
 # variables of the head's shell that the driver gets; workers have those of their nodes. --json
 # concerns only the command that submits
 _CARRIED = re.compile(
-    r"(?!LP_SWEEP_JSON$)(LP_SWEEP|HF|AWS|MLFLOW|WANDB|TENSORBOARD)_[A-Za-z0-9_]+|XDG_CACHE_HOME"
+    rf"(?!LP_SWEEP_JSON$)(LP_SWEEP|HF|AWS|{_MIRRORS})_[A-Za-z0-9_]+|XDG_CACHE_HOME"
 )
 _FORGOTTEN = 24 * 3600.0  # seconds
 # variables of another machine that the driver gets: what to run, but not where that machine is

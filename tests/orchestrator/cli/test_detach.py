@@ -107,6 +107,7 @@ def test_settings_reach_the_driver_and_nobody_else(tmp_path: Path) -> None:
         "MLFLOW_TRACKING_URI": "https://me:secret@host",
         "WANDB_API_KEY": "0123456789",
         "TENSORBOARD_LOGGING_DIR": "/mnt/runs",
+        "TRACKIO_DIR": "/mnt/trackio",
         "XDG_CACHE_HOME": "/mnt/cache",  # where the hub's cache is, and what no store has taken
     }
     others = {"PATH": "/nowhere", "HF_ODD-NAME": "x", "LP_SWEEP_": "x", "RAY_ADDRESS": "x"}

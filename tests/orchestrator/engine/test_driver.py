@@ -218,7 +218,7 @@ def test_a_node_out_of_memory_ends_the_trial_and_not_the_sweep(tmp_path: Path) -
     assert {row["error_type"] for row in attempts} == {"out_of_memory"}
     assert sorted(row["final"] for row in attempts) == [False, False, False, True]
     again = run("run", "sweep.yaml", cwd=tmp_path, code=1)
-    assert "0 done in this run; 1 of the sweep's trials failed" in again.stderr
+    assert "0 done in this run; 1 of the sweep's trials and measurements failed" in again.stderr
     run("retry", "sweep.yaml", "--type", "out_of_memory", cwd=tmp_path)  # memory is there again
     assert json.loads(run("status", "--json", cwd=tmp_path).stdout)[0]["trials_failed"] == 0
 

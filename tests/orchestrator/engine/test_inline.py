@@ -276,7 +276,7 @@ def test_a_failed_trial_ends_no_run_and_is_left_alone_but_by_retry(tmp_path: Pat
     assert status[0]["trials_failed"] == 2
     assert "failed" in run("table", "tasks", cwd=tmp_path).stdout
     again = run("run", "sweep.yaml", cwd=tmp_path, code=1)
-    assert "0 done in this run; 2 of the sweep's trials failed" in again.stderr
+    assert "0 done in this run; 2 of the sweep's trials and measurements failed" in again.stderr
     trial = min(row["trial_id"] for row in store.read_all("attempts").rows.to_pylist())
     for words, attempts in (([trial[:12]], 3), (["--type", "bug"], 3), (["--type", "diverged"], 5)):
         run("retry", "sweep.yaml", *words, cwd=tmp_path, code=1)

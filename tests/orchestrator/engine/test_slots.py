@@ -136,6 +136,8 @@ def test_several_kinds_of_gpu_are_said() -> None:
         pytest.param([2], "", id="all are there"),
         pytest.param([0, 1, 2], "0 of 2 have joined.*all 2 machines", id="they come"),
         pytest.param([1], "1 of 2 have joined.*1 of 2 machines have not", id="one is late"),
+        # a minute from when the first one joined, not from the start
+        pytest.param([0] * 9 + [1, 1, 2], "0 of 2 have joined.*all 2 machines", id="both late"),
     ],
 )
 def test_machines_of_ones_own_are_waited_for(
