@@ -45,7 +45,8 @@ def _lines(result: RunResult, options: RunOptions) -> Iterator[str]:
     if outcome.stopped_by:
         yield from _stopped(outcome, _again(outcome, options), retry)
     elif left := result.left_failed:
-        yield f"{outcome.done} done in this run; {left} of the sweep's trials and measurements failed."
+        kinds = "trials and measurements"
+        yield f"{outcome.done} done in this run; {left} of the sweep's {kinds} failed."
         yield f"Retry them: {retry}"
     elif pending := len(outcome.plan.missing()):
         yield f"{outcome.done} done in this run, {pending} pending. Go on: {again}"
