@@ -267,8 +267,8 @@ class DistillEntry(Entry):
     )
     start: Literal["pretrained", "teacher"] = Field(
         "pretrained",
-        description="the layers to start from: as pre-trained, or as the full network has learned "
-        "them (the procedure finetune_then_drop)",
+        description="the layers to start from: the pre-trained ones, or the teacher's, as in the "
+        "procedure `finetune_then_drop`",
     )
 
     @model_validator(mode="after")

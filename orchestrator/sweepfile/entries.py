@@ -172,8 +172,8 @@ class TaskEntry(Entry):
     corpus: str | None = Field(
         None,
         min_length=1,
-        description="for embedding, instead of `dev`: the documents to search, with columns _id, "
-        "title and text; if there is no `train`, pruned networks also learn from these",
+        description="the documents to search, with columns _id, title and text (kind embedding; "
+        "replaces `dev`). Without `train`, pruned networks learn from them",
     )
     queries: str | None = Field(
         None, min_length=1, description="with `corpus`: the queries, with columns _id and text"

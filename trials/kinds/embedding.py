@@ -32,7 +32,7 @@ class Embedding(Regression):
     no head: `logits` are embeddings (2n, H). By default a pruned network imitates the embeddings
     of the pre-trained full model, without looking at labels."""
 
-    help = "a vector for each text; scored by the cosines of pairs of texts"
+    help = "a vector for each text, scored by the cosines of pairs of texts"
     metrics: tuple[str, ...] = ("spearman", "pearson")
     embeds = True
     rows_each = 2
@@ -140,7 +140,7 @@ class Retrieval(Embedding):
     """An example is a query. The rows of a dev split are the queries, then the documents of the
     corpus; its labels are the judgements, (J, 3) as in `search`."""
 
-    help = "as embedding, scored by search: corpus, queries and judgements in files of their own"
+    help = "set for you when `kind: embedding` has a `corpus:`"
     metrics: tuple[str, ...] = ("ndcg@10", "mrr@10", "recall@100")
     searches = True
     rows_each = 1

@@ -33,7 +33,7 @@ class Ranking(Regression):
     """A cross-encoder with one logit. An example is a query with all its rows. It learns by binary
     cross-entropy whether the relevance is above 0."""
 
-    help = "how relevant a passage is to a query; scored by the order of each query's passages"
+    help = "how relevant a passage is to a query, scored by the order of each query's passages"
     metrics: tuple[str, ...] = ("ndcg@10", "mrr@10")
     losses: tuple[str, ...] = ("bce", "listwise")
     ranks = True

@@ -47,7 +47,7 @@ class Tokens(Classification):
     entities. A word is answered at its first token. The table of predictions has each sentence's
     number of words, and of words with the right tag."""
 
-    help = "a tag for each word; `text:` and `label:` name columns of lists"
+    help = "a tag for each word (`text:` and `label:` name columns of lists)"
     metrics: tuple[str, ...] = ("entity_f1", "accuracy")
     problem_type: ProblemType = "token_classification"
     words = True
