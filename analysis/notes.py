@@ -275,7 +275,8 @@ GLOSSARY = {
     "procedure": "direct: pruned first, then fine-tuned.",
     "feed-forward": "Kept layers without their feed-forward.",
     "loss ≤": "The allowed loss: mean over seeds against the full model.",
-    "90%": "Answers that the scores do not rule out; the true one is among them in 90% of studies.",
+    "90%": "Answers that the scores do not rule out; the true one is among them in about 90% or "
+    "more of simulated studies.",
     "95%": "95% interval of the mean.",
     "seed sd": "How much one network moves from seed to seed, in points.",
     "all tasks": "Mean over tasks of their means over seeds.",

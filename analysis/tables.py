@@ -400,8 +400,8 @@ TABLES: dict[str, TableDef] = {
         notes=(
             notes.where_nothing_was_learned,
             Note(
-                "90%: the answers that the scores do not rule out. In nine of ten studies the true "
-                "answer is among them."
+                "90%: the answers that the scores do not rule out. In about 90% or more of "
+                "simulated studies the true answer is among them."
             ),
             Note(
                 "seed sd: how much one network moves from seed to seed, in points, pooled over the "

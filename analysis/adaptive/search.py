@@ -8,10 +8,11 @@ shares with K=0, is within delta, even if a smaller K loses more. A delta is dec
 - no larger K that was never run could be the answer, even if it loses `DIP` points less than the
   better of the K run on either side of it.
 
-The search first runs a few K over the whole range, with one seed. Then, for every delta, it runs
-the middle between its K and the next larger K that was run, until they are neighbours. It also runs
-one more seed where the draws most often show an error, which may be at a K that was never run.
-Last, it runs with one seed every larger K that a dip could make the answer. K=0 is run with each
+The search first runs K=0 and three more K with one seed, about a quarter of the range apart, so not
+the largest. Then, for every delta, it runs the middle between its K and the next larger K that was
+run, until they are neighbours. It also runs one more seed where the draws most often show an error,
+which may be at a K that was never run. Last, of the larger K that a dip could make the answer, it
+runs the middle of each group of neighbours with one seed, and judges again. K=0 is run with each
 seed of any other K, so that seeds stay paired. The budget is every K with every seed.
 
 Pure: no store, no clock; the same scores give the same step.
