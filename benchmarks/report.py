@@ -15,6 +15,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from benchmarks.parity import TASKS
+
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 DOCS = [HERE.parent / "docs" / f"{name}.md" for name in ("performance", "cluster", "statistics")]
@@ -28,7 +30,7 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 _COSTS = {
     "The deterministic mode makes": "cost_of_deterministic_mode",
-    "Rows packed into bins, as on a GPU, would make": "cost_of_packed_bins",
+    "On this CPU, rows packed into bins (as on a GPU) would make": "cost_of_packed_bins",
 }
 
 
@@ -77,7 +79,7 @@ def parity(found: Found) -> str:
             f"{one['difference']:+.2f}",
             f"{one['interval_90'][0]:+.2f} to {one['interval_90'][1]:+.2f}",
             f"{one['tost_p']:.1g}" if one["tost_p"] > 1e-4 else "< 0.0001",
-            f"**{one['verdict']}**",
+            _verdict(one),
         ]
         for one in found["rows"]
     ]
@@ -85,6 +87,15 @@ def parity(found: Found) -> str:
     missing = found["not_measured"]
     note = f"\n\nNot measured yet: {', '.join(missing)}." if missing else ""
     return markdown([*head, "TOST p", "within 1 point"], rows) + note
+
+
+def _verdict(one: Found) -> str:
+    """In bold once each side has all the seeds that the benchmark asks for."""
+    seeds = min(len(one[side]["points"]) for side in ("lp_sweep", "trainer"))
+    asked = TASKS[one["task"]].seeds
+    if seeds < asked:
+        return f"{one['verdict']} (interim, {seeds} of {asked} seeds)"
+    return f"**{one['verdict']}**"
 
 
 def sweep(found: Found, quick: Found | None) -> str:

@@ -1,7 +1,7 @@
 """Ratios of the time that a store's trials took to their workload, and the band around them.
 
 Trials that continued from a checkpoint (maybe on another device) or ran out of memory (smaller
-micro-batches) are not used.
+micro-batches) are not used, nor are students that imitate hidden states.
 """
 
 from __future__ import annotations
