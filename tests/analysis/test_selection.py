@@ -45,7 +45,7 @@ def naive(seed: int, strategies: int) -> float:
 
 
 def test_of_equal_strategies_the_luck_of_the_best_is_found() -> None:
-    """The best of ten scores 1.56 points too high."""
+    """The best of ten scores about 1.5 points too high."""
     strategies = 10
     found = [simulated(seed, [EQUAL] * strategies).score for seed in range(60)]
     luck = [naive(seed, strategies) for seed in range(60)]
