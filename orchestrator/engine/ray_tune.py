@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lp_sweep.orchestrator.engine.recorder import Loss
     from lp_sweep.orchestrator.plan.plan import Work
 
-# Tune keeps about 70 kB of each trial for ever, and goes through all of them at each event, so that a new
+# Tune keeps 70 kB of each trial for ever, and goes through all of them at each event, so that a new
 # Tuner takes over after so many. Then all slots wait for the longest trial: more slots, more trials
 _LEAST_A_TUNER, _A_TUNER_AND_SLOT = 2000, 20
 _MOST_AT_A_TIME = 100_000  # without it Tune keeps one trial pending; `room` is the real limit
