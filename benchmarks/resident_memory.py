@@ -54,7 +54,8 @@ def jobs(folder: Path, models: list[str], count: int) -> list[dict[str, Any]]:
     }
     (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep), encoding="utf-8")
     plan = make_plan(resolve(load_sweep(folder / "sweep.yaml", [])), Known.nothing())
-    place = {"cache_dir": str(folder / "cache"), "device": "cpu", "threads": 1}
+    folders = {"store": str(folder / "store"), "cache_dir": str(folder / "cache")}
+    place = {**folders, "device": "cpu", "threads": 1}
     found: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
     for work in plan.trials.values():
         of = (work.model.name, work.task.name, len(work.spec.kept_layers))
@@ -73,11 +74,11 @@ def resident_mib() -> float:
 
 
 def worker(folder: Path, todo: list[dict[str, Any]]) -> list[dict[str, float]]:
-    store = Store(folder / "store", create=True)
+    Store(folder / "store", create=True)
     seen = []
     for number, job in enumerate(todo, start=1):
         is_bad = number % DIVERGES == 0
-        told = execute(diverging(job) if is_bad else job, store.location)
+        told = execute(diverging(job) if is_bad else job)
         assert told["status"] == ("failed" if is_bad else "done"), told
         if number % EVERY == 0:
             seen.append({"trials": number, "resident_mib": resident_mib()})

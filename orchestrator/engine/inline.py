@@ -83,7 +83,7 @@ def _execute(job: dict[str, Any]) -> Mapping[str, Any] | Loss:
     job = json.loads(json.dumps(job))  # as a worker process gets it
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            return execute(job, job["store"])
+            return execute(job)
     except StoreError as error:  # neither the store nor the spool took the record
         return {"status": "not stored", "message": str(error)}
     except GraphRecordingError as error:

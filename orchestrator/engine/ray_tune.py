@@ -216,7 +216,7 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
         job = json.loads(self._job)
         node = ray.get_runtime_context().get_node_id()
         try:
-            told = execute(job, job["store"])
+            told = execute(job)
         except StoreError as error:  # neither the store nor the spool took the record
             told = {"id": job["id"], "status": "not stored", "message": str(error)}
         return {**told, "node_id": node, "done": True}

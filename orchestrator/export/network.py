@@ -84,14 +84,16 @@ def trained_again(
     from lp_sweep.trials.worker.run import execute
 
     job = job_of(spec, record, where)
-    place = replace(job.place, device=device, threads=record["threads"], keep="all")
     halvings, graphs = record["out_of_memory_retries"] or 0, record["compute_used"] == GRAPHS
-    job = replace(job, place=place, halvings=halvings, graphs=graphs)
     with tempfile.TemporaryDirectory(prefix="lp-sweep-") as name:
         store = Store(Path(name) / "store", create=True)
+        place = replace(
+            job.place, store=store.location, device=device, threads=record["threads"], keep="all"
+        )
+        job = replace(job, place=place, halvings=halvings, graphs=graphs)
         for each in _in_order(job, spec, record, where.store, store):
             with _told(store, each.id, tell):
-                told = Answer.from_plain(execute(each.to_plain(), store.location))
+                told = Answer.from_plain(execute(each.to_plain()))
             if told.status != "done":
                 raise ExportError(
                     f"{record['trial_id']} can't be trained again: {told.error_type} "

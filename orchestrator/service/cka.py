@@ -72,10 +72,9 @@ def _measured(
 ) -> list[dict[str, Any]]:
     from lp_sweep.trials.worker.run import execute
 
-    job = replace(
-        work.job(), measures=(measure,), place=Place(cache_dir=cache_dir, offline=offline)
-    )
-    told = Answer.from_plain(execute(job.to_plain(), store.location))
+    place = Place(cache_dir=cache_dir, store=store.location, offline=offline)
+    job = replace(work.job(), measures=(measure,), place=place)
+    told = Answer.from_plain(execute(job.to_plain()))
     rows = store.find("profiles", measure.id)
     if rows is None:
         why = dict(told.measures_failed) or told.message

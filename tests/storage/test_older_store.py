@@ -19,7 +19,7 @@ from lp_sweep.storage.doctor import examine, fix
 from lp_sweep.storage.packs import compact
 from lp_sweep.storage.schema import TRIALS
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.worker.run import execute
+from tests.support.plain_jobs import execute
 from tests.support.program import sweep
 from tests.support.toyworld import jobs
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from lp_sweep.storage.redact import REMOVED, redact_command, redact_text
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.worker import run as running
-from lp_sweep.trials.worker.run import execute
+from tests.support.plain_jobs import execute
 from tests.support.toyworld import jobs, save_world
 
 NONE: dict[str, str] = {}

@@ -14,8 +14,8 @@ from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.spool import Flushed, Outbox, Record, Spool, flush
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.worker import run as running
-from lp_sweep.trials.worker.run import execute
 from tests.support.fake_records import FakeSweep, trial_record
+from tests.support.plain_jobs import execute
 from tests.support.stores import fill_disk
 from tests.support.toyworld import jobs
 

@@ -11,7 +11,7 @@ import torch
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.train import finetune as finetuning
 from lp_sweep.trials.worker import checkpoint
-from lp_sweep.trials.worker.run import execute
+from tests.support.plain_jobs import execute
 
 # what a try measures of itself, and where it began
 OF_THE_TRY = {

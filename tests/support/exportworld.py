@@ -20,7 +20,7 @@ from lp_sweep.storage.errors import ExportError
 from lp_sweep.storage.networks import SUMS
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.model.plainload import answer_of
-from lp_sweep.trials.worker.run import execute
+from tests.support.plain_jobs import execute
 from tests.support.toyworld import jobs, save_world
 
 QUICK = ("recipe.epochs=1", "recipe.limit_train=64")

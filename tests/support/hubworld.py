@@ -59,7 +59,7 @@ checks.check(made.sweep, made.plan.inputs_needed(), made.location, cache, offlin
 heavy = [name for name in ("torch", "ray", "transformers") if name in sys.modules]
 Store("store", create=True)
 (work,) = made.plan.trials.values()
-place = {"cache_dir": str(cache), "device": "cpu", "threads": 1, "offline": True}
+place = {"store": "store", "cache_dir": str(cache), "device": "cpu", "threads": 1, "offline": True}
 job = {**work.job().to_plain(), **place}
 print(json.dumps({"job": job, "heavy": heavy}))
 """
@@ -69,7 +69,7 @@ import json, sys
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.worker.run import execute
 job = json.loads(sys.argv[1])
-told = execute(job, "store")
+told = execute(job)
 (record,) = Store("store").read("trials", job["id"]) if told["status"] == "done" else (None,)
 print(json.dumps({"told": told, "record": record}, default=str))
 """

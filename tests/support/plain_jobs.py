@@ -8,20 +8,23 @@ from typing import Any
 
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.measures.pairs import RULE, Rule
-from lp_sweep.trials.worker import inputs, profile, trial
+from lp_sweep.trials.worker import inputs, profile, run, trial
 from lp_sweep.trials.worker import profile as speed
 from lp_sweep.trials.worker.inputs import Inputs
 from lp_sweep.trials.worker.job import Job
-from lp_sweep.trials.worker.run import execute
 from lp_sweep.trials.worker.trial import Try
 
 Plain = Mapping[str, Any]
 
 
+def execute(job: Plain, store_location: str) -> dict[str, Any]:
+    return run.execute({**job, "store": store_location})
+
+
 def done(store: Store, *jobs: Plain) -> dict[str, Any]:
     """The stored record of the last, after a worker has done all of them in this order."""
     for job in jobs:
-        told = execute(dict(job), store.location)
+        told = execute(job, store.location)
         assert told["status"] == "done", told
     table = "trials" if jobs[-1]["kind"] == "trial" else "profiles"
     (record,) = store.read(table, jobs[-1]["id"])
@@ -30,7 +33,7 @@ def done(store: Store, *jobs: Plain) -> dict[str, Any]:
 
 def assert_fails(store: Store, job: Plain, error_type: str, nouns: str) -> str:
     """`nouns`: a pattern in the message, which is returned."""
-    told = execute(dict(job), store.location)
+    told = execute(job, store.location)
     assert (told["status"], told["error_type"]) == ("failed", error_type)
     message = str(told["message"])
     assert re.search(nouns, message), message

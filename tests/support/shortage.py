@@ -21,14 +21,16 @@ from lp_sweep.trials.worker.run import execute
 
 def main() -> None:
     jobs, store, room, out = sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])
-    small, large, other = json.loads(Path(jobs).read_text(encoding="utf-8"))
-    execute(small, store)
+    small, large, other = (
+        {**job, "store": store} for job in json.loads(Path(jobs).read_text(encoding="utf-8"))
+    )
+    execute(small)
     before = _kib("VmSize")
     if room:
         limit = 1024 * (before + room)
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    told: dict[str, Any] = {"large": execute(large, store), "taken": _kib("VmPeak") - before}
-    told |= {"after": execute(other, store), "enforced": _enforced(room)}
+    told: dict[str, Any] = {"large": execute(large), "taken": _kib("VmPeak") - before}
+    told |= {"after": execute(other), "enforced": _enforced(room)}
     out.write_text(json.dumps(told), encoding="utf-8")
 
 

@@ -67,7 +67,7 @@ class _Tried(NamedTuple):
     afterwards: Afterwards
 
 
-def execute(plain: Mapping[str, Any], store_location: str) -> dict[str, Any]:
+def execute(plain: Mapping[str, Any]) -> dict[str, Any]:
     """Does one job (`Job.to_plain`) and stores its result, or its failure.
 
     Returns `{"id", "status": "done" | "failed" | "spooled", ...}`. A stored record is not made
@@ -78,7 +78,7 @@ def execute(plain: Mapping[str, Any], store_location: str) -> dict[str, Any]:
     spool takes the record.
     """
     job = Job.from_plain(plain)
-    outbox = Outbox(store_location, job.place.cache_dir, job.place.store_patience)
+    outbox = Outbox(job.place.store, job.place.cache_dir, job.place.store_patience)
     table = "trials" if job.kind == "trial" else "profiles"
     keeper = Keeper(job.place.keep, outbox, needed=job.network)
     stored = outbox.find(table, job.id)

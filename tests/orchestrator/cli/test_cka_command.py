@@ -12,7 +12,7 @@ from lp_sweep.orchestrator.plan.plan import Work
 from lp_sweep.orchestrator.service import cka
 from lp_sweep.orchestrator.service.plan import planned
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.worker.run import execute
+from tests.support.plain_jobs import execute
 from tests.support.program import Done, sweep
 from tests.support.toyworld import RECIPE, save_world
 

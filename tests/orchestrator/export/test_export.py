@@ -45,7 +45,6 @@ from lp_sweep.storage.networks import SUMS, changed_files
 from lp_sweep.storage.places import run_with
 from lp_sweep.storage.schema import TABLES, TRIALS
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.worker.run import execute
 from tests.support.everyday import few
 from tests.support.exportworld import (
     QUICK,
@@ -56,6 +55,7 @@ from tests.support.exportworld import (
     swap_layers,
 )
 from tests.support.families import FAMILIES, daily, save_pretrained
+from tests.support.plain_jobs import execute
 from tests.support.program import python, sweep
 from tests.support.tiny import tiny_tokenizer
 from tests.support.toyworld import WORDS, jobs, save_world
@@ -378,7 +378,7 @@ def test_it_is_trained_again_with_graphs_only_if_it_had_them(
 ) -> None:
     asked = []
 
-    def fail(job: dict[str, Any], _: str) -> dict[str, Any]:
+    def fail(job: dict[str, Any]) -> dict[str, Any]:
         asked.append(job["graphs"])
         return {"status": "failed", "error_type": "bug", "message": "enough"}
 

@@ -32,10 +32,10 @@ from lp_sweep.storage.specs import Recipe, TaskDefinition, TrialSpec
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.fast.forward import pooled
 from lp_sweep.trials.model.plainload import embeddings_of, load
-from lp_sweep.trials.worker.run import execute
 from tests.support.exportworld import World, in_this_process
 from tests.support.families import FAMILIES, save_pretrained
 from tests.support.kindworlds import embedding_world, search_world
+from tests.support.plain_jobs import execute
 from tests.support.program import python
 from tests.support.tiny import tiny_tokenizer
 from tests.support.toyworld import WORDS, jobs

@@ -32,7 +32,6 @@ from lp_sweep.trials.train.distill import Teaching
 from lp_sweep.trials.train.finetune import Saver, finetune
 from lp_sweep.trials.train.graphs import CudaRecorder, GraphPass, Recorded, Run, refuse_recording
 from lp_sweep.trials.train.steps import EagerPass, make_optimizer, set_rate, train_step
-from lp_sweep.trials.worker.run import execute
 from tests.support.everyday import few
 from tests.support.families import daily
 from tests.support.fastnets import (
@@ -48,6 +47,7 @@ from tests.support.fastnets import (
     spelling_the_padding,
     split_of,
 )
+from tests.support.plain_jobs import execute
 from tests.support.toyworld import jobs, save_world
 
 HELD = [n for n, f in FAMILY_TABLE.items() if f.unpadded and PASSES[f.unpadded].on_device]

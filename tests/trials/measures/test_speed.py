@@ -22,10 +22,9 @@ from lp_sweep.trials.measures.speed import Load, compare_networks, random_rows
 from lp_sweep.trials.worker import profile as speeding
 from lp_sweep.trials.worker import run as running
 from lp_sweep.trials.worker.profile import Bystanders
-from lp_sweep.trials.worker.run import execute
 from tests.support.families import FAMILIES, save_pretrained
 from tests.support.networks import load
-from tests.support.plain_jobs import assert_fails, run_speed
+from tests.support.plain_jobs import assert_fails, execute, run_speed
 from tests.support.toyworld import jobs, save_world
 
 QUICK = Rule(warm_ups=1, pairs=2, rounds=1)

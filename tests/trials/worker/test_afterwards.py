@@ -14,8 +14,7 @@ from lp_sweep.storage.spool import flush
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.measures import registry as measuring
 from lp_sweep.trials.worker import trial as trialling
-from lp_sweep.trials.worker.run import execute
-from tests.support.plain_jobs import done
+from tests.support.plain_jobs import done, execute
 from tests.support.staging import made, measurement, staged, stored_files
 
 

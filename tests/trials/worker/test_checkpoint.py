@@ -25,12 +25,11 @@ from lp_sweep.trials.train import finetune as finetuning
 from lp_sweep.trials.train.steps import make_optimizer
 from lp_sweep.trials.worker import checkpoint
 from lp_sweep.trials.worker.job import announce, announced
-from lp_sweep.trials.worker.run import execute
 from lp_sweep.trials.worker.trial import Try
 from tests.support.cutoff import STEPS, CutOff, assert_same, cut_off, other_network
 from tests.support.families import CASES, Family, save_pretrained
 from tests.support.networks import load
-from tests.support.plain_jobs import run_trial
+from tests.support.plain_jobs import execute, run_trial
 from tests.support.toyworld import jobs
 
 EPOCHS = 3

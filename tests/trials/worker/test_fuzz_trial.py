@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.train.metrics import METRICS
-from lp_sweep.trials.worker.run import execute
 from tests.support.fuzzing import fuzz
-from tests.support.plain_jobs import done
+from tests.support.plain_jobs import done, execute
 from tests.support.toyworld import jobs, rows, save_model, sweep_content
 
 RECIPE = {"learning_rate": 2e-3, "batch_size": 8, "epochs": 2, "max_length": 16}

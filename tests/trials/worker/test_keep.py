@@ -19,9 +19,8 @@ from lp_sweep.storage.spool import flush
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.worker import keep as keeping
 from lp_sweep.trials.worker import run as running
-from lp_sweep.trials.worker.run import execute
 from tests.support.networks import load
-from tests.support.plain_jobs import done
+from tests.support.plain_jobs import done, execute
 from tests.support.toyworld import jobs, save_world
 
 QUICK = ("recipe.epochs=1", "recipe.limit_train=16")  # a step: what is learned is not looked at

@@ -23,10 +23,9 @@ from lp_sweep.trials.model.prune import load_original, load_pruned
 from lp_sweep.trials.train import steps as passes
 from lp_sweep.trials.worker import resident as residing
 from lp_sweep.trials.worker.resident import Head, Original, Resident, Source, resident
-from lp_sweep.trials.worker.run import execute
 from tests.support.everyday import few
 from tests.support.families import CASES, Family, save_pretrained
-from tests.support.plain_jobs import assert_fails, done
+from tests.support.plain_jobs import assert_fails, done, execute
 from tests.support.staging import Job, made, measurement
 from tests.support.toyworld import save_data, save_model, save_world
 
@@ -164,9 +163,10 @@ def test_a_trial_is_that_of_a_fresh_process(world: Path, tmp_path: Path) -> None
     for job in reversed(todo):
         execute(job, together.location)
     code = "import json, sys; from lp_sweep.trials.worker.run import execute; "
-    code += "execute(json.loads(sys.argv[1]), sys.argv[2])"
+    code += "execute(json.loads(sys.argv[1]))"
     for job in todo:
-        subprocess.run([sys.executable, "-c", code, json.dumps(job), alone.location], check=True)
+        of_alone = json.dumps({**job, "store": alone.location})
+        subprocess.run([sys.executable, "-c", code, of_alone], check=True)
         assert outcome_of(together, job) == outcome_of(alone, job)
 
 

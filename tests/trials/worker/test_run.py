@@ -19,9 +19,8 @@ from lp_sweep.trials.train import finetune as finetuning
 from lp_sweep.trials.train import steps as passes
 from lp_sweep.trials.train.steps import decay, make_optimizer, train_step
 from lp_sweep.trials.worker import trial
-from lp_sweep.trials.worker.run import execute
 from tests.support.networks import load
-from tests.support.plain_jobs import assert_fails, done, run_profile, run_trial
+from tests.support.plain_jobs import assert_fails, done, execute, run_profile, run_trial
 from tests.support.toyworld import jobs, save_model, save_world
 
 QUICK = ("recipe.epochs=1", "recipe.limit_train=16")  # a step: what is learned is not looked at
