@@ -265,7 +265,7 @@ class _Builder:
         for name in self._of_full if whole else self._of_pruned:
             against = ""
             if MEASURES[name].to_full and not whole:
-                direct = asked._replace(procedure="direct", feed_forward=NONE)
+                direct = asked._replace(procedure=DIRECT, feed_forward=NONE)
                 against = self.trial(direct, everything)
             model = self.models[asked.model]
             item = self._profile_spec(model, asked.task, name, trial=id_, against=against)
