@@ -16,6 +16,7 @@ import numpy as np
 
 from lp_sweep.orchestrator.export.places import DevRows
 from lp_sweep.orchestrator.export.verify import Scores
+from lp_sweep.orchestrator.inputs.models import POOLING_KEYS
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.specs import Distillation, TaskDefinition, TaskKind, TrialSpec
 from lp_sweep.trials.kinds import kind_of
@@ -286,17 +287,10 @@ _NORMALISED = "vectors = torch.nn.functional.normalize(vectors)"
 _LAST = "mask.shape[1] - 1 - mask.flip(1).argmax(1)"
 
 
-class _Way(NamedTuple):
-    """A pooling: its key in Sentence Transformers, and its code with `states` and `mask`."""
-
-    key: str
-    code: str
-
-
-_WAYS = {
-    "mean": _Way("mean_tokens", "(states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)"),
-    "cls": _Way("cls_token", "states[torch.arange(len(texts)), mask.argmax(1)]"),
-    "last": _Way("lasttoken", f"states[torch.arange(len(texts)), {_LAST}]"),
+_POOLED = {
+    "mean": "(states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)",
+    "cls": "states[torch.arange(len(texts)), mask.argmax(1)]",
+    "last": f"states[torch.arange(len(texts)), {_LAST}]",
 }
 _OURS = ("Transformer", "Pooling", "Normalize")  # modules that an exported folder can have
 
@@ -332,8 +326,7 @@ class BiEncoder(Form):
             for index, (name, place) in enumerate(zip(names, places, strict=True))
         ]
         pooling: dict[str, Any] = {"word_embedding_dimension": config.hidden_size}
-        pooling |= {f"pooling_mode_{way.key}": False for way in _WAYS.values()}
-        pooling[f"pooling_mode_{_WAYS[spec.task.pooling].key}"] = True
+        pooling |= {key: name == spec.task.pooling for name, key in POOLING_KEYS.items()}
         length = {"max_seq_length": spec.recipe.max_length, "do_lower_case": False}
         similarity: dict[str, Any] = {
             "prompts": _prompts(spec.task),
@@ -380,7 +373,7 @@ class BiEncoder(Form):
         return f"{near} to the teacher's vector of each train text{also}; no labels"
 
     def usage(self, spec: TrialSpec, modules: Sequence[str]) -> str:
-        lines = [f"vectors = {_WAYS[spec.task.pooling].code}"]
+        lines = [f"vectors = {_POOLED[spec.task.pooling]}"]
         lines += [_NORMALISED] if _normalises(spec, modules) else []
         alike = "torch.cosine_similarity(vectors[0], vectors[1], dim=0)"
         prompt = spec.task.document_prompt

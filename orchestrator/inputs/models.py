@@ -54,6 +54,12 @@ KNOWN_DEPTHS = {
     "answerdotai/ModernBERT-base": 22,
     "answerdotai/ModernBERT-large": 28,
 }
+# in the configuration of Sentence Transformers
+POOLING_KEYS = {
+    "mean": "pooling_mode_mean_tokens",
+    "cls": "pooling_mode_cls_token",
+    "last": "pooling_mode_lasttoken",
+}
 
 
 class Prompts(NamedTuple):
@@ -275,9 +281,8 @@ def _pooling(folder: Path) -> str | None:
     """The pooling of the folder's Sentence Transformers modules; None for one unknown here."""
     places = [place for kind, place in modules_of(folder) if kind.endswith("Pooling")]
     config = (read_config(places[0] / "config.json") if len(places) == 1 else None) or {}
-    ways = {"mean_tokens": "mean", "cls_token": "cls", "lasttoken": "last"}
-    chosen = [way for key, way in ways.items() if config.get(f"pooling_mode_{key}") is True]
-    chosen += [config["pooling_mode"]] if config.get("pooling_mode") in ways.values() else []
+    chosen = [name for name, key in POOLING_KEYS.items() if config.get(key) is True]
+    chosen += [config["pooling_mode"]] if config.get("pooling_mode") in [*POOLING_KEYS] else []
     return chosen[0] if len(chosen) == 1 else None
 
 
