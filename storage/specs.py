@@ -20,6 +20,7 @@ TaskKind = Literal[
 ]
 WorkKind = Literal["trial", "profile", "speed"]
 TEACHER = "teacher"  # the measurement with the logits that students learn from
+MAX_HALVINGS = 3  # of a micro-batch, after running out of memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,11 +18,10 @@ from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.orchestrator.inputs.resolve import Training
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from lp_sweep.storage.errors import PreflightError
-from lp_sweep.storage.specs import Recipe
+from lp_sweep.storage.specs import MAX_HALVINGS, Recipe
 
 _STATE = 16  # bytes a parameter: weight, gradient and two Adam moments, each in fp32
 _WEIGHT = 4  # the weight alone
-_HALVINGS = 3  # of the micro-batch, after running out of memory
 # Values that a layer keeps for the backward pass, in hidden widths per token: input, queries, keys,
 # values, context, two norms with their inputs (9) and the feed-forward before and after its
 # activation (8). The lower bound takes half: texts are shorter than the longest allowed.
@@ -64,7 +63,7 @@ def memory_needed(
     of_layers = layers * (model.layer_parameters or 0)
     rest = max(0, model.parameters - model.depth * (model.layer_parameters or 0))
     state = _STATE * of_layers + (_WEIGHT if _few_words(recipe) else _STATE) * rest
-    examples = recipe.batch_size if whole_batch else max(1, recipe.batch_size >> _HALVINGS)
+    examples = recipe.batch_size if whole_batch else max(1, recipe.batch_size >> MAX_HALVINGS)
     kept = _KEPT if whole_batch else _KEPT_AT_LEAST
     values = examples * recipe.max_length * layers * (model.hidden or 0) * kept
     return state + values * _BYTES[recipe.precision]
@@ -93,8 +92,8 @@ def check_gpus(spec: SweepSpec, trials: Sequence[Training], gpus: Sequence[GpuIn
         elif whole > min(gpu.total_bytes for gpu in gpus) * share:
             notes.append(
                 f"model {name!r}: a whole batch may need {_gib(whole)}, more than some GPUs have "
-                f"for a trial: the micro-batch is then halved, at most {_HALVINGS} times, and the "
-                "effective batch stays the same"
+                f"for a trial: the micro-batch is then halved, at most {MAX_HALVINGS} times, and "
+                "the effective batch stays the same"
             )
     if problems:
         raise PreflightError("\n".join(problems))

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.specs import MAX_HALVINGS
 
 _SHORT = {"oom": "out_of_memory"}
 
@@ -132,7 +133,7 @@ POLICIES: dict[str, Policy] = {
     "not_deterministic": Policy(0, False, False),
     "bug": Policy(0, True, False),
     # the driver sees only a host's memory; a device's is halved away inside the trial
-    "out_of_memory": Policy(3, True, False),
+    "out_of_memory": Policy(MAX_HALVINGS, True, False),
     # the user, or time, may have fixed it by the next run
     "missing_input": Policy(0, True, True),
     "worker_lost": Policy(3, True, True),

@@ -189,7 +189,6 @@ def group_ends(costs: npt.NDArray[np.integer], overhead: int) -> list[int]:
 
 
 EVALUATION_BATCH = 64
-MAX_HALVINGS = 3
 _GPU_EVALUATION = 4  # times as many rows per batch
 
 

@@ -23,8 +23,9 @@ from torch import nn
 
 from lp_sweep.storage.errors import lines_of
 from lp_sweep.storage.runs import machine_key
+from lp_sweep.storage.specs import MAX_HALVINGS
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.data.batches import MAX_HALVINGS, BatchSizes
+from lp_sweep.trials.data.batches import BatchSizes
 from lp_sweep.trials.train.finetune import Saver
 from lp_sweep.trials.train.steps import EpochMetric, Progress
 from lp_sweep.trials.worker.job import announced

@@ -21,9 +21,9 @@ from transformers import PreTrainedModel
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.identity import IDENTITY_VERSION, canonical_json
-from lp_sweep.storage.specs import TEACHER, ProfileSpec, SpeedSpec
+from lp_sweep.storage.specs import MAX_HALVINGS, TEACHER, ProfileSpec, SpeedSpec
 from lp_sweep.storage.spool import Outbox, Record
-from lp_sweep.trials.data.batches import EVALUATION_BATCH, MAX_HALVINGS, BatchSizes, whole_batch
+from lp_sweep.trials.data.batches import EVALUATION_BATCH, BatchSizes, whole_batch
 from lp_sweep.trials.device import (
     forget_frames,
     free_memory,

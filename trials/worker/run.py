@@ -25,10 +25,10 @@ from lp_sweep.storage.errors import (
 from lp_sweep.storage.identity import IDENTITY_VERSION, canonical_json
 from lp_sweep.storage.printable import metric_name
 from lp_sweep.storage.redact import redact_text
-from lp_sweep.storage.specs import TEACHER
+from lp_sweep.storage.specs import MAX_HALVINGS, TEACHER
 from lp_sweep.storage.spool import Outbox, Record
 from lp_sweep.storage.underway import Teller
-from lp_sweep.trials.data.batches import MAX_HALVINGS, BatchSizes, whole_batch
+from lp_sweep.trials.data.batches import BatchSizes, whole_batch
 from lp_sweep.trials.device import forget_frames, free_memory, pick_device, precision_used
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.train.finetune import Saver
