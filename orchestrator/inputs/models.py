@@ -12,9 +12,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lp_sweep.orchestrator.inputs import hub
+from lp_sweep.orchestrator.inputs import hub, weights
 from lp_sweep.orchestrator.inputs.pins import Pins
-from lp_sweep.orchestrator.inputs.weights import Torn, count_parameters, shape_problems
 from lp_sweep.orchestrator.sweepfile.entries import DEEPEST, is_folder
 from lp_sweep.storage.errors import PreflightError, SpecError
 from lp_sweep.storage.printable import did_you_mean
@@ -179,7 +178,7 @@ def _hub_model(
         depth=depth,
         fingerprint=f"hub:{name}@{pin.revision}",
         layer_parameters=_layer_parameters(config),
-        parameters=count_parameters(snapshot) if snapshot else None,
+        parameters=weights.count_parameters(snapshot) if snapshot else None,
         hidden=_hidden(config),
         longest_row=longest_row(config) if config else None,
         why_not_pinned=pin.why_not,
@@ -229,8 +228,8 @@ def _local_model(name: str, folder: Path) -> ModelInput:
             f"model {name!r}: no *.safetensors in {folder}. Pickled weights are not read; load the "
             "model once where you trust it and call save_pretrained(folder)."
         )
-    with contextlib.suppress(Torn, OSError):  # which the preflight reports
-        if problems := shape_problems(folder):
+    with contextlib.suppress(weights.Torn, OSError):  # which the preflight reports
+        if problems := weights.shape_problems(folder):
             raise PreflightError(f"model {name!r}: {'; '.join(problems)}")
     return ModelInput(
         name=name,
@@ -239,7 +238,7 @@ def _local_model(name: str, folder: Path) -> ModelInput:
         depth=depth,
         fingerprint=folder_fingerprint(folder),
         layer_parameters=_layer_parameters(config),
-        parameters=count_parameters(folder),
+        parameters=weights.count_parameters(folder),
         hidden=_hidden(config),
         longest_row=longest_row(config),
         pooling=_pooling(folder),
@@ -304,7 +303,7 @@ def _layer_parameters(config: dict[str, Any] | None) -> int | None:
     if not config:
         return None
     hidden = _hidden(config)
-    inner = _first_int(config, ("intermediate_size", "hidden_dim", "d_inner"))
+    inner = _first_int(config, weights.INNER)
     return 4 * hidden * hidden + 2 * hidden * inner if hidden and inner else None
 
 
@@ -313,7 +312,7 @@ def _family(config: Mapping[str, Any] | None) -> str | None:
 
 
 def _hidden(config: dict[str, Any] | None) -> int | None:
-    return _first_int(config or {}, ("hidden_size", "dim", "d_model"))
+    return _first_int(config or {}, weights.HIDDEN)
 
 
 def _first_int(config: dict[str, Any], names: Iterable[str]) -> int | None:

@@ -37,8 +37,8 @@ _STATED = (
     _POSITIONS,
     (("type_vocab_size",), re.compile(r"\btoken_type_embeddings\.weight$"), 0),
 )
-_HIDDEN = ("hidden_size", "dim", "d_model", "emb_dim")
-_INNER = ("intermediate_size", "hidden_dim", "d_inner")
+HIDDEN = ("hidden_size", "dim", "d_model", "emb_dim")
+INNER = ("intermediate_size", "hidden_dim", "d_inner")
 _NORM = re.compile(r"norm|\bln", re.IGNORECASE)
 
 Tensors = Mapping[str, tuple[int, ...]]
@@ -173,9 +173,9 @@ def shape_problems(folder: Path) -> list[str]:
     layers = {name: shape for name, shape in tensors.items() if _LAYER.match(name)}
     among = (layers or tensors).items()
     norms = {shape[0] for name, shape in among if len(shape) == 1 and _NORM.search(name)}
-    found.append((_HIDDEN, norms))
+    found.append((HIDDEN, norms))
     if config.get("num_groups", 1) == 1:  # else ConvBERT, whose matrices are split into groups
-        found.append((_INNER, {size for shape in layers.values() for size in shape}))
+        found.append((INNER, {size for shape in layers.values() for size in shape}))
     return [problem for fields, sizes in found if (problem := _unlike(config, fields, sizes))]
 
 
