@@ -59,9 +59,8 @@ class Follower:
         self._tries = Tries(store)
         self._looks = Looks(store)
         self._scored: dict[str, Scored] = {}
-        self._sheets: dict[
-            str, tuple[FileInfo, Sheet]
-        ] = {}  # by sweep, with the file that was read
+        # by sweep, with the file that was read
+        self._sheets: dict[str, tuple[FileInfo, Sheet]] = {}
         self._states: _States | None = None
 
     def look(self, name: str | None = None) -> Picture | None:
