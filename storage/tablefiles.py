@@ -21,7 +21,7 @@ from lp_sweep.storage.parquet import PACKS, SUFFIX, NotARecordError, PackRows
 from lp_sweep.storage.schema import LARGE
 
 THREADS = 16
-_LISTINGS = 30  # at most; a few are enough, since a compactor deletes in one go
+LISTINGS = 30  # at most; a few are enough, since a compactor deletes in one go
 _PART = 256  # single files
 _PACKS_AT_ONCE = 4  # each needs memory for its bytes and its rows
 
@@ -121,7 +121,7 @@ class TableFiles:
 
     def _until_still(self, look: Callable[[], T]) -> T:
         """Repeats `look` if a listed file has disappeared: a new listing shows its pack."""
-        for _ in range(_LISTINGS):
+        for _ in range(LISTINGS):
             try:
                 return look()
             except FileNotFoundError:
@@ -150,7 +150,7 @@ class TableFiles:
             return {f"{folder}/{i.name}": i for i in sorted(found) if record_name(i.name)}
 
         before = listed()
-        for _ in range(_LISTINGS):
+        for _ in range(LISTINGS):
             again = listed()
             if again.keys() == before.keys():
                 break

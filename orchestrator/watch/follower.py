@@ -32,7 +32,7 @@ from lp_sweep.storage.parquet import id_column, schema_of
 from lp_sweep.storage.printable import printable, unknown_sweep
 from lp_sweep.storage.runs import Announcement, Observer
 from lp_sweep.storage.store import Store
-from lp_sweep.storage.tablefiles import record_name
+from lp_sweep.storage.tablefiles import LISTINGS, record_name
 from lp_sweep.storage.underway import Looks, Underway
 
 _TRIALS = ("trial_id", "last", "seconds_total")
@@ -316,7 +316,6 @@ class Tries:
 
 
 AT_ONCE = 4096  # single files read in one look
-_LISTINGS = 30  # at most; a few are enough, since a compactor deletes in one go
 
 
 class NewRecords:
@@ -349,7 +348,7 @@ class NewRecords:
         self._missing = present - self.taken
 
     def _listed(self) -> tuple[dict[str, FileInfo], dict[str, frozenset[str]]]:
-        for _ in range(_LISTINGS):
+        for _ in range(LISTINGS):
             contents = self._store.contents(self._table)
             try:
                 packs = self._store.pack_ids(self._table, contents)
