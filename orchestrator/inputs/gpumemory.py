@@ -79,11 +79,11 @@ def check_gpus(spec: SweepSpec, trials: Sequence[Training], gpus: Sequence[GpuIn
     problems, notes = [], []
     most = max(gpu.total_bytes for gpu in gpus)
     for name, (least, whole) in largest.items():
-        needs = f"model {name!r} needs at least {_gib(least)} to train"
+        needs = f"model {name!r} needs at least {gib(least)} to train"
         small = [gpu for gpu in gpus if gpu.total_bytes * share < least]
         if least > most:
             problems.append(
-                f"{needs}, and the largest GPU has {_gib(most)} ({_names(gpus)}). Take a smaller "
+                f"{needs}, and the largest GPU has {gib(most)} ({_names(gpus)}). Take a smaller "
                 "model, drop more of its layers (k:), or lower recipe.max_length."
             )
         elif small:
@@ -91,7 +91,7 @@ def check_gpus(spec: SweepSpec, trials: Sequence[Training], gpus: Sequence[GpuIn
             notes.append(f"{needs}: too much for {where}: {_names(small)}")
         elif whole > min(gpu.total_bytes for gpu in gpus) * share:
             notes.append(
-                f"model {name!r}: a whole batch may need {_gib(whole)}, more than some GPUs have "
+                f"model {name!r}: a whole batch may need {gib(whole)}, more than some GPUs have "
                 f"for a trial: the micro-batch is then halved, at most {MAX_HALVINGS} times, and "
                 "the effective batch stays the same"
             )
@@ -144,10 +144,10 @@ def unhidden() -> dict[str, str]:
 
 
 def _names(gpus: Sequence[GpuInfo]) -> str:
-    told = dict.fromkeys(f"{gpu.name} with {_gib(gpu.total_bytes)} on {gpu.node}" for gpu in gpus)
+    told = dict.fromkeys(f"{gpu.name} with {gib(gpu.total_bytes)} on {gpu.node}" for gpu in gpus)
     shown = list(told)[:5]
     return ", ".join([*shown, *(["..."] if len(told) > len(shown) else [])])
 
 
-def _gib(count: int) -> str:
+def gib(count: int) -> str:
     return f"{count / _GIB:.1f} GiB"

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from lp_sweep.orchestrator.inputs import hub
 from lp_sweep.orchestrator.inputs.checks import check_model, read_rows, stated_sizes
-from lp_sweep.orchestrator.inputs.gpumemory import GpuInfo, local_gpus
+from lp_sweep.orchestrator.inputs.gpumemory import GpuInfo, gib, local_gpus
 from lp_sweep.orchestrator.inputs.hub import Refused
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput
@@ -26,7 +26,6 @@ from lp_sweep.trials.model.modelfiles import go_offline
 CLOCK_SECONDS = 5.0  # the most that a clock may be off; beyond it the times of records mislead
 _SAME = ("python", "ray", "lp_sweep", "code")  # must be equal on the driver and its workers
 _LOGS = "the logs of Ray on that machine are in /tmp/ray/session_latest/logs"
-_GIB = 2**30
 
 State = Literal["cached", "to download", "missing"]
 
@@ -205,8 +204,8 @@ def _inputs(node: Node, look: Look) -> Iterator[Finding]:
 def _room(node: Node, look: Look) -> Iterator[Finding]:
     needed = sum(item.bytes for item in look.inputs) + MARGIN
     if look.free_bytes < needed:
-        got = f"{look.free_bytes / _GIB:.1f} GiB free at {look.free_in}"
-        allowed = f"about {needed / _GIB:.1f} GiB will be written"
+        got = f"{gib(look.free_bytes)} free at {look.free_in}"
+        allowed = f"about {gib(needed)} will be written"
         following = "free some, or name other folders (--cache-dir, HF_HOME)"
         yield Finding(node.name, "disk", got, allowed, following, blocks=False)
 
