@@ -56,7 +56,6 @@ REFUSED = {
     "k80": "torch's wheels are built with CUDA 13, which has no code for Kepler",
 }
 
-PROVIDERS = ("aws", "gcp", "onprem", "kuberay")
 KINDS = ("head", "gpu")
 DEFAULT_GPU = {"aws": "a10g", "gcp": "l4"}
 REGIONS = {"aws": "us-west-2", "gcp": "us-central1"}
@@ -108,7 +107,7 @@ class Wanted:
     machine. None means the provider's default. Raises SpecError."""
 
     provider: Annotated[
-        str, Flag("onprem: your own machines.", argument=True, metavar="aws|gcp|onprem|kuberay")
+        str, Flag("onprem: your own machines.", argument=True, metavar="|".join(TAKES))
     ]
     gpus: Annotated[int | None, Flag("Maximum number of GPUs. [8]")] = None
     gpu_type: Annotated[str | None, Flag("GPU: t4, a10g, l4, a100, ... [a10g, l4]")] = None
@@ -163,7 +162,7 @@ class Wanted:
 
     def _machines_that_can_be_had(self) -> None:
         try:
-            choose("provider", self.provider, PROVIDERS)
+            choose("provider", self.provider, TAKES)
             if self.gpu_type in REFUSED:
                 raise ValueError(f"{self.gpu_type} can't be used: {REFUSED[self.gpu_type]}.")
             if self.gpu_type is not None and self.provider in MACHINES:
