@@ -168,7 +168,7 @@ WHERE feed_forward <> 'none'
     AND (len($strategies::VARCHAR[]) = 0 OR list_contains($strategies::VARCHAR[], strategy))
 ORDER BY feed_forward
 """
-ASK = "SELECT * FROM task_table WHERE feed_forward <> 'none'"
+_LIST_REDUCED = "SELECT * FROM task_table WHERE feed_forward <> 'none'"
 
 
 def left_out(
@@ -182,7 +182,7 @@ def left_out(
     return (
         Note(
             "Left out: networks without some of their feed-forwards "
-            f'({", ".join(settings)}). `lp-sweep query "{ASK}"` lists them.'
+            f'({", ".join(settings)}). `lp-sweep query "{_LIST_REDUCED}"` lists them.'
         ),
     )
 
@@ -192,7 +192,7 @@ _WORDS = {
     "model_fingerprint": "another model of that name",
     "task": "rows read or scored in another way",
 }
-_ASK = "FROM recipe_differences"
+_DIFFERENCES = "FROM recipe_differences"
 _FIX = "Run the whole sweep again, or give each way its own `name:`."
 # uses only the cells: to read how each trial was trained would take too long for a table
 _MIXED = """
@@ -218,7 +218,7 @@ ORDER BY ALL
 def mixed(catalog: Catalog) -> Iterator[str]:
     """A sentence for each sweep in which cells of one model, procedure and task differ in more than
     layers and seed; it lists the differences."""
-    rows = catalog.query(f"{_ASK} ORDER BY ALL").to_pylist()
+    rows = catalog.query(f"{_DIFFERENCES} ORDER BY ALL").to_pylist()
     for sweep in dict.fromkeys(row["sweep"] for row in rows):
         own = [row for row in rows if row["sweep"] == sweep]
         tasks = listed(dict.fromkeys(row["task"] for row in own))
@@ -246,7 +246,7 @@ def mixed_notes(
         tasks = listed(row["task"] for row in rows if row["sweep"] == sweep)
         yield (
             f"Not comparable: cells of sweep {sweep} were trained in more than one way ({tasks}): "
-            f'`lp-sweep query "{_ASK}"` shows the differences. {_FIX}'
+            f'`lp-sweep query "{_DIFFERENCES}"` shows the differences. {_FIX}'
         )
 
 
