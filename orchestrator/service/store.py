@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.plan.known import attempted_work, failures
-from lp_sweep.orchestrator.watch.picture import COLUMNS, state_counts
+from lp_sweep.orchestrator.watch.picture import STATE_COLUMNS, state_counts
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.printable import page, printable
 from lp_sweep.storage.runs import Announcement, Observer
@@ -104,7 +104,7 @@ def sweep_states(store: Store, only: str | None = None) -> States:
     states = States([], runs, unreadable, earlier, store.location, {})
     how_far = Looks(store).of([id_ for run in runs for id_ in run.held])
     for name in names:
-        listing = store.read_all("sweeps", [name], COLUMNS)
+        listing = store.read_all("sweeps", [name], STATE_COLUMNS)
         states.unreadable.extend(listing.unreadable)
         if not listing.unreadable:
             counts = state_counts(listing.rows, done, failed)
@@ -120,7 +120,7 @@ def _described(
     """The running trials of this sweep, each in words."""
     from lp_sweep.orchestrator.watch import follower
 
-    sheet = follower.Sheet(store.read_all("sweeps", [sweep], follower.COLUMNS).rows)
+    sheet = follower.Sheet(store.read_all("sweeps", [sweep], follower.SHEET_COLUMNS).rows)
     for id_ in filter(sheet.owns, how_far):
         yield id_, (sheet.describe(id_), how_far[id_])
 

@@ -110,7 +110,7 @@ class Follower:
         known = self._sheets.get(name)
         if known is not None and known[0] == info:
             return known[1]
-        listing = self._store.read_all("sweeps", [name], COLUMNS)
+        listing = self._store.read_all("sweeps", [name], SHEET_COLUMNS)
         if listing.unreadable:
             return None
         sheet = Sheet(listing.rows)
@@ -223,7 +223,7 @@ def _now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
 
 
-COLUMNS = (
+SHEET_COLUMNS = (
     *("model", "depth", "procedure", "feed_forward", "strategy", "task", "seed"),
     *("kept_layers", "trial_id", "profile_id", "search"),
 )
@@ -237,7 +237,7 @@ class Scored(NamedTuple):
 
 
 class Sheet:
-    """The cells of a sweep with the scores read so far. `cells`: rows of `sweeps`, with COLUMNS."""
+    """A sweep's cells with the scores read so far. `cells`: rows of `sweeps` with SHEET_COLUMNS."""
 
     def __init__(self, cells: pa.Table) -> None:
         self.cells = cells

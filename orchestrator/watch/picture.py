@@ -116,13 +116,13 @@ def _since(slot: Slot) -> str:
     return f"{clock(slot.seconds)}{how_far}" if slot.work else ""
 
 
-COLUMNS = ("trial_id", "kept_layers", "search")  # of the cells
+STATE_COLUMNS = ("trial_id", "kept_layers", "search")  # of the cells
 IDLE = ("waiting", "not_needed")  # cells of a search that are not asked for
 
 
 def state_counts(cells: pa.Table, done: Set[str], failed: Set[str]) -> dict[str, int]:
-    """Counts cells and trials by state. `cells`: rows of the table `sweeps`, with COLUMNS; `done`,
-    `failed`: identifiers of trials."""
+    """Counts cells and trials by state. `cells`: rows of the table `sweeps`, with STATE_COLUMNS;
+    `done`, `failed`: identifiers of trials."""
     ended = pc.is_in(cells["trial_id"], pa.array(done | failed, pa.string()))
     idle = pc.and_(pc.is_in(cells["search"], pa.array(IDLE)), pc.invert(ended))
     resting = cells.filter(idle)["search"]
@@ -161,7 +161,7 @@ def _among(trials: Any, names: Set[str]) -> int:
 def waiting_trials(cells: pa.Table, begun: Set[str]) -> tuple[Waiting, ...]:
     """The trials of each model and task that have not begun, in the order of the cells.
 
-    cells: with COLUMNS, `model` and `task`. begun: trials that have ended or are running."""
+    cells: with STATE_COLUMNS, `model` and `task`. begun: trials that have ended or are running."""
     resting = pc.is_in(cells["search"], pa.array(IDLE))
     settled = pc.is_in(cells["trial_id"], pa.array(begun, pa.string()))
     waits = pc.and_(pc.is_valid(cells["trial_id"]), pc.invert(pc.or_(resting, settled)))
