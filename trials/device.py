@@ -95,7 +95,8 @@ def noted_waits() -> Iterator[list[str]]:
             torch.cuda.set_sync_debug_mode(before)
     for item in said:
         waits = "called a synchronizing CUDA operation" in str(item.message)
-        found += [f"{item.filename}:{item.lineno}"] * waits
+        if waits:
+            found.append(f"{item.filename}:{item.lineno}")
         if before or not waits:
             warnings.warn_explicit(item.message, item.category, item.filename, item.lineno)
 

@@ -271,7 +271,8 @@ def _export(best: Row, rows: Sequence[Row], known: _Known) -> str:
         return ""
     within = f"{best['delta']:g}" if float(f"{best['delta']:g}") == best["delta"] else best["delta"]
     several = known.models[best["task"]] > 1
-    parts = [best["sweep"]] * known.name_sweep + [best["model"]] * several + [best["task"]]
+    parts = [best["sweep"]] if known.name_sweep else []
+    parts += [best["model"], best["task"]] if several else [best["task"]]
     named = f"{'-'.join(dict.fromkeys(parts))}-within-{within}"  # `init` names sweep and task alike
     folder = re.sub(r"[^A-Za-z0-9._]+", "-", named).strip("-.")
     words = ["lp-sweep", "export", "--best", "--task", best["task"], "--within", str(within)]

@@ -47,7 +47,7 @@ def export(
     from lp_sweep.orchestrator.service.export import export_trial
 
     if best == (trial is not None):
-        both = "; not both" * best
+        both = "; not both" if best else ""
         raise SpecError(f"name a trial, or choose one with --best --task NAME{both}.")
     if best and not asked.task:
         raise SpecError("--best: on which task? Name it with --task.")

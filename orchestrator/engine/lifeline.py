@@ -154,11 +154,11 @@ class Lifeline:
         from ray.exceptions import RayError, RayTaskError
 
         if isinstance(error, KeyboardInterrupt):
-            return self._why * (self._sent and type(error) is KeyboardInterrupt)
+            return self._why if self._sent and type(error) is KeyboardInterrupt else ""
         if self._lost.wait(3 * _LOOK_SECONDS):
             return self._why
         of_ray = isinstance(error, RayError) and not isinstance(error, RayTaskError)
-        return f"a call into it failed ({error})" * of_ray
+        return f"a call into it failed ({error})" if of_ray else ""
 
     def _watch(self) -> None:
         while not self._over.wait(_LOOK_SECONDS):
@@ -199,7 +199,8 @@ class Lifeline:
             )
         except Exception:  # of any type, while a head goes down
             silent = self._silence.look(True)
-            return f"its head has not answered for {silent:.0f} s" * (silent > SILENT_SECONDS)
+            why = f"its head has not answered for {silent:.0f} s"
+            return why if silent > SILENT_SECONDS else ""
         self._silence.look(False)
         return "" if alive else "the raylet of this machine has died"
 

@@ -76,7 +76,8 @@ class Form:
     def loss(self, spec: TrialSpec, distill: Distillation) -> str:
         classes = spec.task.kind in ("classification", "tokens")
         at = f" at temperature T={distill.temperature:g}" if classes else ""
-        hidden = f" + {distill.hidden_weight:g} × hidden states" * bool(distill.hidden_weight)
+        weight = distill.hidden_weight
+        hidden = f" + {weight:g} × hidden states" if weight else ""
         labels = f"{1 - distill.alpha:g} × labels"
         logits = f"{distill.alpha:g} × teacher's logits{at}{hidden}"
         return f"{labels} + {logits} (alpha={distill.alpha:g})"
@@ -368,8 +369,8 @@ class BiEncoder(Form):
     def loss(self, spec: TrialSpec, distill: Distillation) -> str:
         squared = spec.loss == "imitate_mse" or spec.task.similarity
         near = "mean squared difference" if squared else "1 − cosine"
-        also = " + squared differences of the similarities in a batch"
-        also *= spec.loss == "imitate_similarities"
+        alike = " + squared differences of the similarities in a batch"
+        also = alike if spec.loss == "imitate_similarities" else ""
         return f"{near} to the teacher's vector of each train text{also}; no labels"
 
     def usage(self, spec: TrialSpec, modules: Sequence[str]) -> str:
