@@ -68,10 +68,9 @@ def scores_of(metric: str, labels: Array, predicted: Array, points: Array) -> Sc
         covariance = np.atleast_2d(np.cov(right, rowvar=False, ddof=0)) / max(1, rows - 1)
     else:
         if metric in UNMERGED:  # the draws do not depend on the networks
-            columns = (predicted[:, [i]] for i in range(predicted.shape[1]))
-            known = (np.asarray(each, np.float64).tobytes() for each in (labels, *columns))
-            of_labels, *of_networks = known
-            drawn = np.hstack([_drawn_alone(metric, of_labels, each) for each in of_networks])
+            of_labels, answers = labels.astype(np.float64).tobytes(), predicted.astype(np.float64)
+            networks = (answers[:, i].tobytes() for i in range(answers.shape[1]))
+            drawn = np.hstack([_drawn_alone(metric, of_labels, each) for each in networks])
         else:
             drawn = _drawn(metric, labels, predicted)
         covariance = np.atleast_2d(np.cov(drawn, rowvar=False))
