@@ -187,8 +187,8 @@ def _settle(store: Store, record: Record) -> None:
 
 
 def send_network(store: Store, network: Path) -> bool:
-    """Sends a kept network's files to the store and deletes the folder. Returns False if another
-    process has done so meanwhile."""
+    """Sends a kept network's files to the store and deletes the folder. Returns False if there is
+    none, as when another process has sent it meanwhile."""
     target = f"{WEIGHTS}/{network.name}"
     try:
         for path in sorted(network.iterdir(), key=lambda path: (path.name == CONFIG, path.name)):
@@ -275,9 +275,7 @@ class Outbox:
     def _send(self, records: Sequence[Record], name: str) -> None:
         if self.store is None:
             self.store = Store(self.location, patience=self.patience)
-        for network in self.spool.networks():
-            if network.name == name:
-                send_network(self.store, network)
+        send_network(self.store, self.spool.root / WEIGHTS / name)  # if there is one
         for record in records:
             self.store.put(record.table, record.name, record.rows)
 
