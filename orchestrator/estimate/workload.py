@@ -170,8 +170,10 @@ def _profile(work: Work, spec: ProfileSpec, tokens: float) -> Workload:
     each = kind_of(spec.task).rows_each
     train = each * _limited(work.task.train_rows, spec.limit_train)
     if spec.recipe is None:
-        rows = each * _limited(work.task.dev_rows, spec.limit_dev) + min(train, spec.rows or 0)
-        rows = train + _unlabelled(work) if spec.measure == TEACHER else rows
+        if spec.measure == TEACHER:
+            rows = train + _unlabelled(work)
+        else:
+            rows = each * _limited(work.task.dev_rows, spec.limit_dev) + min(train, spec.rows or 0)
         return Workload(_SCORING * rows * tokens * layer * depth, 0.0)
     held_out, epochs = held_out_rows(train), spec.recipe.epochs
     trained = training(
