@@ -210,7 +210,7 @@ def trial(
         padding=PADDING,
         precision=precision or setup.precision,
         batches=BatchSizes(micro_batch, 64).on(setup.device),
-        course=(Phase(tuple(range(1, depth + 1)), epochs),),
+        phases=(Phase(tuple(range(1, depth + 1)), epochs),),
     )
     clock = GpuClock() if setup.gpu else CpuClock()
     setup.wait()

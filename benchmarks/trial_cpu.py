@@ -102,7 +102,7 @@ def lp_sweep(
         padding=Padding.of(tokenizer),
         precision=precision,
         batches=BatchSizes.halved(BATCH, 0),
-        course=(Phase(layers, 1),),
+        phases=(Phase(layers, 1),),
         teaching=teaching,
     )
     with reproducible(None) if deterministic else contextlib.nullcontext():

@@ -137,7 +137,7 @@ def setting(compute: Any, micro_batch: int = 4, **how: Any) -> Setting:
         "padding": padding_of(),
         "precision": "fp32",
         "batches": BatchSizes(micro_batch, 64),
-        "course": (Phase((1, 2, 3), 1),),
+        "phases": (Phase((1, 2, 3), 1),),
     }
     return Setting(**usual | how)
 

@@ -53,7 +53,7 @@ def greedy_order(
         padding=padding,
         precision=precision_used(spec.recipe.precision, device),
         batches=BatchSizes.halved(spec.recipe.batch_size, halvings),
-        course=(Phase(layers, spec.recipe.epochs),),
+        phases=(Phase(layers, spec.recipe.epochs),),
         label_names=data.label_names,
     )
     part = EncodedTask(

@@ -95,7 +95,7 @@ def finetune(
 ) -> Trained:
     """Train `model` in place, on the setting's device, and evaluate it after every epoch.
 
-    It starts with the layers of the course's first phase and ends with those of the last. `tell`
+    It starts with the layers of the first phase and ends with those of the last. `tell`
     is called after each step. Raises DivergedError when an epoch's mean loss is not finite.
     """
     model.to(setting.device)
@@ -110,7 +110,7 @@ def finetune(
         run = _Run(model, data, setting, saver, tell)
         logits = run.evaluate() if not setting.epochs else {}
         while run.progress.epoch < setting.epochs:
-            run.enter(phase_at(setting.course, run.progress.epoch))
+            run.enter(phase_at(setting.phases, run.progress.epoch))
             run.train()
             logits = run.evaluate()
         return Trained(run.progress, logits, run.learn.compute, run.learn.recordings)
@@ -134,7 +134,7 @@ class _Run:
         # (n,) tokens of each example; a pair counts both texts
         self.lengths = data.train.lengths.reshape(-1, together).sum(axis=1)
         self.steps_per_epoch = math.ceil(len(self.lengths) / setting.recipe.batch_size)
-        self.phase = phase_at(setting.course, saver.epoch)
+        self.phase = phase_at(setting.phases, saver.epoch)
         untouched = copy.deepcopy(model) if self.phase else None
         self._shrink()
         self.optimizer = self._optimizer()
@@ -158,7 +158,7 @@ class _Run:
         self.learn = self._pass()
 
     def _shrink(self) -> None:
-        keep_original(self.model, self.setting.course[self.phase].kept_layers)
+        keep_original(self.model, self.setting.phases[self.phase].kept_layers)
 
     def _optimizer(self) -> torch.optim.Optimizer:
         freeze(self.model, self.setting.recipe)

@@ -260,10 +260,10 @@ def phases(spec: TrialSpec, depth: int) -> tuple[Phase, ...]:
     )
 
 
-def phase_at(course: Sequence[Phase], epoch: int) -> int:
+def phase_at(phases: Sequence[Phase], epoch: int) -> int:
     """The index of an epoch's phase (both from 0); the last phase after the end."""
-    for position, phase in enumerate(course):
+    for position, phase in enumerate(phases):
         epoch -= phase.epochs
         if epoch < 0:
             return position
-    return len(course) - 1
+    return len(phases) - 1

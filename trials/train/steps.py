@@ -68,7 +68,7 @@ class Setting:
     padding: Padding
     precision: str  # fp32 or bf16
     batches: BatchSizes
-    course: tuple[Phase, ...]
+    phases: tuple[Phase, ...]
     label_names: tuple[str, ...] = ()
     teaching: Teaching | None = None
     loss: str = ""  # one of the kind's `losses`; empty: its default
@@ -87,7 +87,7 @@ class Setting:
     @property
     def epochs(self) -> int:
         """The sum over all phases."""
-        return sum(phase.epochs for phase in self.course)
+        return sum(phase.epochs for phase in self.phases)
 
 
 def freeze(model: PreTrainedModel, recipe: Recipe) -> None:

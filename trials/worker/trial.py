@@ -90,7 +90,6 @@ def _run_trial(job: Job, spec: TrialSpec, batches: BatchSizes, attempt: Try) -> 
     reset_peak_memory(device)
     if (spec.procedure in STAGED) != (attempt.start is not None):
         raise ValueError(f"{job.id}: {spec.procedure}, started from {attempt.start}")
-    course = phases(spec, job.model.depth)
     layers = first_layers(spec, job.model.depth)
     inputs = load_inputs(job, spec, layers, spec.seed, attempt.start)
     bridged = _bridged(spec, inputs, batches, device) if spec.bridge else {}
@@ -106,7 +105,7 @@ def _run_trial(job: Job, spec: TrialSpec, batches: BatchSizes, attempt: Try) -> 
         padding=inputs.padding,
         precision=precision_used(spec.recipe.precision, device),
         batches=batches.on(device),
-        course=course,
+        phases=phases(spec, job.model.depth),
         label_names=inputs.encoded.label_names,
         teaching=teaching,
         loss=spec.loss,
@@ -115,7 +114,7 @@ def _run_trial(job: Job, spec: TrialSpec, batches: BatchSizes, attempt: Try) -> 
     trained = finetune(inputs.model, inputs.encoded, setting, attempt.saver, attempt.tell)
     record = {
         **identity_columns(job),
-        **score_columns(spec, inputs.encoded, trained, course),
+        **score_columns(spec, inputs.encoded, trained, setting.phases),
         **_run_columns(job, inputs, setting, trained),
         **bridged,
         "seconds_teacher": seconds_teacher,
@@ -221,7 +220,7 @@ def identity_columns(job: Job) -> dict[str, Any]:
 
 
 def score_columns(
-    spec: TrialSpec, data: EncodedTask, trained: Trained, course: Sequence[Phase]
+    spec: TrialSpec, data: EncodedTask, trained: Trained, phases: Sequence[Phase]
 ) -> dict[str, Any]:
     """`best` considers only the epochs with the network's final layers. A training that dropped
     layers on the way has no speed: it is not the speed of one network."""
@@ -232,13 +231,13 @@ def score_columns(
         for item in done.epoch_metrics
         if item.split == main_split and item.metric == spec.task.metric
     ]
-    final = range(len(curve) - max(1, course[-1].epochs), len(curve))
+    final = range(len(curve) - max(1, phases[-1].epochs), len(curve))
     best = max(final, key=curve.__getitem__)
     kind = kind_of(spec.task)
     dev_rows = sum(len(split) for split in data.dev.values())
     examples = sum(len(kind.stored_labels(split.labels)) for split in data.dev.values())
-    rate = len(curve) if len(course) == 1 else None
-    learned = rate and course[-1].epochs
+    rate = len(curve) if len(phases) == 1 else None
+    learned = rate and phases[-1].epochs
     positive = positive_label(spec.task, data.label_names)
     return {
         "metric": spec.task.metric,

@@ -112,7 +112,7 @@ def test_forty_steps_without_dropout(
             recipe=replace(RECIPE, compute=compute),
             padding=padding_of(name),
             batches=BatchSizes.halved(RECIPE.batch_size, 0),
-            course=(Phase((1, 2, 3), RECIPE.epochs),),
+            phases=(Phase((1, 2, 3), RECIPE.epochs),),
         )
         found[compute] = (finetune(model, data, how, Saver()), model, before)
     fast, model, before = found["fast"]

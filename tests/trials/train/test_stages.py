@@ -82,7 +82,7 @@ def test_it_is_fine_tuning_dropping_and_fine_tuning(world: Path, store: Store) -
                 recipe=spec.recipe,
                 seed=spec.seed,
                 padding=inputs.padding,
-                course=(Phase(kept, spec.recipe.epochs),),
+                phases=(Phase(kept, spec.recipe.epochs),),
             )
             return finetune(inputs.model, inputs.encoded, how, Saver()).logits["validation"]
 
