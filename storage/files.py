@@ -123,7 +123,7 @@ class Files(Protocol):
 
 
 def is_url(location: str | Path) -> bool:
-    """Whether the location is an object store, not a folder."""
+    """Whether the location is a bucket, not a folder."""
     return isinstance(location, str) and location.startswith("s3://")
 
 
