@@ -122,7 +122,7 @@ class Files(Protocol):
         """The file's location, for messages."""
 
 
-def is_url(location: str | Path) -> bool:
+def is_bucket(location: str | Path) -> bool:
     """Whether the location is a bucket, not a folder."""
     return isinstance(location, str) and location.startswith("s3://")
 

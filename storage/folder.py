@@ -22,7 +22,7 @@ from lp_sweep.storage.files import (
     NotAFileError,
     UnreachableError,
     arriving,
-    is_url,
+    is_bucket,
 )
 from lp_sweep.storage.places import expanded, is_file
 from lp_sweep.storage.printable import shown
@@ -40,7 +40,7 @@ _KINDS = {
 def open_files(location: str | Path) -> Files:
     """A Folder, or a Bucket for `s3://`. Touches nothing at the location yet. Raises StoreError for
     an impossible location."""
-    if is_url(location):
+    if is_bucket(location):
         from lp_sweep.storage.bucket import Bucket  # loading Arrow's S3 client takes a while
 
         return Bucket(str(location))

@@ -31,7 +31,7 @@ from lp_sweep.orchestrator.mirrors.kinds import MirrorKind
 from lp_sweep.orchestrator.sweepfile.load import SweepFile
 from lp_sweep.storage.bucket import parse_url
 from lp_sweep.storage.errors import PreflightError, SpecError
-from lp_sweep.storage.files import is_url
+from lp_sweep.storage.files import is_bucket
 from lp_sweep.storage.printable import listed
 from lp_sweep.trials.model.modelfiles import needed_files
 
@@ -70,7 +70,7 @@ def submit(options: RunOptions, typed: Sequence[str]) -> Submitted:
     if options.inline:
         raise SpecError("--inline runs trials in this process, --detach on a cluster. Keep one.")
     file = options.sweep_file()
-    if is_url(location := options.location(file)):
+    if is_bucket(location := options.location(file)):
         parse_url(location)  # refuses a credential, which the job server would keep
     jobs = Jobs(options.address or os.environ.get(JOB_SERVER))
     id_ = f"lp-sweep-{uuid.uuid4().hex[:8]}"
@@ -159,7 +159,7 @@ def _submit_from_afar(
 def _refuse_places_of_here(request: Request, file: SweepFile, cluster: Path | None) -> None:
     """Raises SpecError for a place that would be another one on the head."""
     store = request.store or file.spec.store
-    if not store or not (is_url(store) or Path(store).is_absolute()):
+    if not store or not (is_bucket(store) or Path(store).is_absolute()):
         raise SpecError(
             f"the store is {store or 'not named'}, and the job's own folder goes with the job. "
             "Name the cluster's: --store s3://bucket/prefix, or the folder that all machines share."

@@ -13,7 +13,7 @@ import pytest
 from lp_sweep.storage import bucket
 from lp_sweep.storage.bucket import find_endpoint, parse_url
 from lp_sweep.storage.errors import StoreError
-from lp_sweep.storage.files import is_url
+from lp_sweep.storage.files import is_bucket
 from lp_sweep.storage.folder import open_files
 from lp_sweep.storage.packs import compact
 from lp_sweep.storage.store import Store, is_store
@@ -44,7 +44,7 @@ def test_a_location(text: str) -> None:
     url = parse_url(text)
     assert (url.prefix, url.location) == LOCATIONS[text]
     assert parse_url(url.location) == url
-    assert is_url(text)
+    assert is_bucket(text)
     assert open_files(text).location == url.location
 
 
