@@ -73,11 +73,14 @@ def answer_line(rows: Sequence[Row]) -> str:
 
 def needs(row: Row, among: Sequence[Row] = ()) -> str:
     """`needs 6 of 12 layers to lose at most 1 point (top K=6, −0.80, 3 seeds)`, or `needs 6 of 12
-    layers to lose at most 1 point; with distillation 4 (top K=8, ...)`. `among`: the rows that
-    `row` is the best of, also of other strategies."""
+    layers to lose at most 1 point; with distillation 4 (top K=8, ...)`; `... are enough ...` if
+    no smaller network was tried. `among`: the rows that `row` is the best of, also of other
+    strategies."""
     (layers, distilled), loss = layers_of(row, among), allowed_loss(row)
     keep_all = layers == str(row["depth"])
     said = f"needs {layers} of {row['depth']} layers to lose at most {loss}"
+    if _between(row, among) and max(_tried(row, among)) <= row["max_dropped_low"]:
+        said = f"{layers} of {row['depth']} layers are enough to lose at most {loss}"
     if keep_all:
         said = f"keep all {layers} layers: nothing smaller that was tried loses at most {loss}"
     unit = "%" if row["unit"] == "percent" else ""

@@ -98,9 +98,10 @@ def _place(out: Path) -> Path:
 
 
 def _is_no_page(target: Path) -> bool:
-    """Whether the file is not a report. Only a report may be overwritten, never a user's data."""
+    """Whether something else than a report is there. Only a report may be overwritten: never a
+    user's data, nor a device or a pipe."""
     if not target.is_file():
-        return False
+        return target.exists()
     with target.open("rb") as file:
         start = file.read(len(_DOCTYPE))
     return start.lower() not in (b"", _DOCTYPE)

@@ -207,7 +207,7 @@ WITHOUT = {
     *("prune --strategy", "--k", "--layers", "--revision"),
     # describe one sweep file
     *("--data", "--text", "--label", "--group", "--dev", "--corpus", "--queries", "--qrels"),
-    *("--full", "init --model"),
+    *("--kind", "--full", "init --model"),
 }
 
 

@@ -132,7 +132,7 @@ def looked_at(
         learned = kind.counts(train.labels, len(names)).tolist()
         pairs = sorted(zip(names, learned, strict=True), key=lambda pair: -pair[1])
         classes = {each: count for each, count in pairs if count or not kind.words}
-    guess = majority_score(definition, train.labels, dev.labels, names)
+    guess = majority_score(definition, dev.labels, names)
     counts = kind.counts(dev.labels, len(names)) if names else np.array([])
     dev_rows = len(kind.stored_labels(dev.labels))
     scored = _rows_scored(definition.metric, dev_rows, counts, names, positive)

@@ -16,7 +16,7 @@ from lp_sweep.orchestrator.inputs import hub, weights
 from lp_sweep.orchestrator.inputs.pins import Pins
 from lp_sweep.orchestrator.sweepfile.entries import DEEPEST, is_folder
 from lp_sweep.storage.errors import PreflightError, SpecError
-from lp_sweep.storage.printable import did_you_mean
+from lp_sweep.storage.printable import did_you_mean, short
 from lp_sweep.trials.data.tasks import is_commit
 from lp_sweep.trials.model.feedforward_rules import REMOVED
 from lp_sweep.trials.model.modelfiles import (
@@ -219,6 +219,13 @@ def _local_model(name: str, folder: Path) -> ModelInput:
     _refuse_kind(name, config)
     depth = config_depth(config)
     if depth is None:
+        stated = {field: config[field] for field in DEPTH_FIELDS if field in config}
+        if stated:
+            what = ", ".join(f"{field}: {value!r}" for field, value in stated.items())
+            raise SpecError(
+                f"model {name!r}: its config.json has {short(what)}. Give a number of layers from "
+                f"1 to {DEEPEST:,}."
+            )
         raise SpecError(
             f"model {name!r}: its config.json has none of {', '.join(DEPTH_FIELDS)}; "
             "lp-sweep prunes encoders that are a list of layers."

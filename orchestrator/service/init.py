@@ -36,7 +36,7 @@ from lp_sweep.storage.printable import listed
 from lp_sweep.storage.specs import TaskDefinition, TaskKind
 from lp_sweep.trials.data.datasource import doubtful_rows, load_task
 from lp_sweep.trials.data.readers import column_names, read_file
-from lp_sweep.trials.data.tasks import CORPUS, QRELS, QUERIES, TaskSource
+from lp_sweep.trials.data.tasks import CORPUS, QRELS, QUERIES, TaskSource, canonical_name
 from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.kinds.search import query_count
 from lp_sweep.trials.model.modelfiles import longest_row
@@ -241,8 +241,9 @@ def _sweep(options: InitOptions, rows: RowFile, sides: _Sides) -> str:
 
 
 def _task_name(place: str, otherwise: str) -> str:
-    """A name of a file or folder as that of a task."""
-    return _NO_NAME.sub("-", place).strip("-.") or otherwise
+    """A name of a file or folder as that of a task, which no GLUE task has."""
+    name = _NO_NAME.sub("-", place).strip("-.") or otherwise
+    return f"my-{name}" if canonical_name(name) else name
 
 
 def _task_lines(task: dict[str, Any], why: dict[str, str]) -> list[str]:
@@ -292,6 +293,8 @@ def _scalar(value: Any) -> str:
 
 def _written(options: InitOptions, made: dict[Path, bytes], notes: list[str]) -> Written:
     """Each file whole or not at all; the sweep file last."""
+    if odd := [path for path in made if path.exists() and not path.is_file()]:
+        raise SpecError(f"{listed(odd)}: not a file that can be overwritten. Name another file.")
     there = [path for path, content in made.items() if _differs(path, content)]
     if there and not options.force:
         exist = "exists" if len(there) == 1 else "exist"

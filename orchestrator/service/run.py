@@ -146,19 +146,24 @@ def prepare(options: RunOptions, tell: Callable[[str], None] = say) -> Prepared:
     for note in checked:
         tell(f"note: {note}")
     store = Store(first.location, create=True, patience=patience)
-    _keep_file(first, options, store)
+    refused = f"the store does not take the sweep file yet: trying for {patience:g} s"
+    with said_if_slow(tell, f"{refused} (LP_SWEEP_STORE_PATIENCE) ...", log_after=5.0):
+        _keep_file(first, options, store)
     if unkept := unkept_note(first.plan, store, first.sweep.spec.keep):
         tell(f"note: {unkept}")
     return Prepared(options, first, store, selection, budget)
 
 
 @contextmanager
-def said_if_slow(tell: Callable[[str], None], what: str) -> Iterator[None]:
-    """Announces a slow step, on a terminal only: a log needs no such line."""
-    if not sys.stderr.isatty():
+def said_if_slow(
+    tell: Callable[[str], None], what: str, *, log_after: float | None = None
+) -> Iterator[None]:
+    """Announces a slow step on a terminal; elsewhere only one that takes `log_after` seconds."""
+    seconds = log_after or (_SLOW_SECONDS if sys.stderr.isatty() else None)
+    if seconds is None:
         yield
         return
-    timer = threading.Timer(_SLOW_SECONDS, tell, [what])
+    timer = threading.Timer(seconds, tell, [what])
     timer.daemon = True
     timer.start()
     try:

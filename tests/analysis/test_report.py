@@ -7,6 +7,7 @@ import csv
 import hashlib
 import io
 import itertools
+import os
 import re
 import shlex
 import signal
@@ -579,9 +580,13 @@ def test_names_of_any_text_stay_text(tmp_path: Path) -> None:
 def test_a_place_that_takes_no_page(store: Store, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "dev.csv").write_text("text,label\n")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("/dev/null")
     refused: dict[str, tuple[type[Exception], str]] = {
         "": (SpecError, "is a folder. Name a file"),
         "dev.csv": (SpecError, "dev.csv exists and is not a report. Name another with --out"),
+        "pipe": (SpecError, "pipe exists and is not a report"),
+        "link": (SpecError, "link exists and is not a report"),
         "file/report.html": (StoreError, "can't write .*Name another with --out"),
         "a\0b": (SpecError, "can't be the name of a file"),
         "a" * 300 + "/x": (StoreError, "can't write "),
@@ -590,6 +595,8 @@ def test_a_place_that_takes_no_page(store: Store, tmp_path: Path) -> None:
         with pytest.raises(error, match=message):
             write_report(store, tmp_path / out)
     assert (tmp_path / "dev.csv").read_text() == "text,label\n"
+    assert (tmp_path / "pipe").is_fifo()
+    assert (tmp_path / "link").is_symlink()
 
 
 def test_the_command(tmp_path: Path) -> None:

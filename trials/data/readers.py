@@ -73,6 +73,7 @@ def _first_bad_line(path: Path) -> str:
 
 
 _BLOCK_BYTES = 1 << 24  # one csv row must fit in a block
+_LONGEST_NAME = 1 << 17  # of a column: beyond it a quotation mark was not closed
 
 
 def require_columns(where: str, present: Sequence[str], wanted: Sequence[str]) -> None:
@@ -177,20 +178,27 @@ def _require_file(path: Path, kind: str) -> None:
 def _first_rows(path: str, kind: str, columns: Sequence[str], most: int) -> pa.Table:
     with closing(_csv_rows(path, kind)) as rows:
         names, *first = islice(rows, most + 1)
-    by_name = dict(zip(names, zip(*first, strict=True), strict=True))
-    return pa.table({name: pa.array(by_name[name], pa.string()) for name in columns})
+    for number, row in enumerate(first, start=2):  # as Arrow says it
+        if len(row) != len(names):
+            raise ValueError(f"Row #{number}: Expected {len(names)} columns, got {len(row)}")
+    places = {name: names.index(name) for name in columns}
+    return pa.table(
+        {name: pa.array([row[i] for row in first], pa.string()) for name, i in places.items()}
+    )
 
 
 def _csv_rows(path: str, kind: str) -> Generator[list[str]]:
     """The header, then the rows. Not with Arrow's streaming reader: it reads ahead in a thread of
     its own, which can abort a program that exits right away."""
     empty = True
+    plain_csv.field_size_limit(_LONGEST_NAME)
     with Path(path).open(encoding="utf-8-sig", newline="") as lines:
         if kind == "tsv":
             reader = plain_csv.reader(lines, delimiter="\t", quoting=plain_csv.QUOTE_NONE)
         else:
             reader = plain_csv.reader(lines)
         for row in reader:
+            plain_csv.field_size_limit(_BLOCK_BYTES)
             if row:
                 yield row
                 empty = False

@@ -122,8 +122,8 @@ class Kind(ABC):
         return int((self.answers(ours) != self.answers(theirs)).sum())
 
     @abstractmethod
-    def guess(self, train_labels: Array, metric: str, positive: int) -> Array | int | None:
-        """The answer of guessing, the same for every row; None where that scores 0.0."""
+    def guess(self, labels: Array, metric: str, positive: int) -> Array | int | None:
+        """The answer that scores best if given for every row; None where each scores 0.0."""
 
     @abstractmethod
     def probe(self, train: Array, dev: Array, labels: Array) -> Array:

@@ -63,11 +63,11 @@ class Classification(Kind):
     def answers(self, logits: Array) -> Array:
         return np.asarray(logits.argmax(axis=1), np.int64)
 
-    def guess(self, train_labels: Array, metric: str, positive: int) -> int | None:
-        """The most common class of the train rows (the lowest in a tie); for f1 the positive class,
-        since any other scores 0."""
-        labels = train_labels[train_labels != _NO_CLASS]
-        return positive if metric == "f1" else int(np.bincount(labels).argmax())
+    def guess(self, labels: Array, metric: str, positive: int) -> int | None:
+        """The most common class (the lowest in a tie); for f1 the positive class, since any other
+        scores 0."""
+        there = labels[labels != _NO_CLASS]
+        return positive if metric == "f1" else int(np.bincount(there).argmax())
 
     def probe(self, train: Array, dev: Array, labels: Array) -> Array:
         """Decision values of a logistic regression, (n, C): column c is class c."""
@@ -135,7 +135,7 @@ class Regression(Kind):
     def answers(self, logits: Array) -> Array:
         return np.asarray(logits, np.float64).reshape(len(logits))
 
-    def guess(self, train_labels: Array, metric: str, positive: int) -> int | None:
+    def guess(self, labels: Array, metric: str, positive: int) -> int | None:
         return None
 
     def probe(self, train: Array, dev: Array, labels: Array) -> Array:

@@ -152,11 +152,11 @@ class MultiLabel(Kind):
             numbers = {"label": float(has), "prediction": float((scores > 0).sum())}
             yield {**numbers, "scores": scores.tolist(), "tally": each}
 
-    def guess(self, train_labels: Array, metric: str, positive: int) -> Array:
+    def guess(self, labels: Array, metric: str, positive: int) -> Array:
         """(C,) logits 1 and -1, the same labels for every row: for macro_f1 all of them, since
-        leaving one out never scores more; for micro_f1 the most common ones, as many as score best
-        on the train rows."""
-        rows = train_labels[train_labels[:, 0] != _NO_LABEL]
+        leaving one out never scores more; for micro_f1 the most common ones, as many as score
+        best."""
+        rows = labels[labels[:, 0] != _NO_LABEL]
         counts = rows.sum(axis=0, dtype=np.int64)
         given = np.ones(len(counts))
         if metric == "micro_f1":

@@ -146,11 +146,11 @@ class Tokens(Classification):
     def answers(self, logits: Array) -> Array:
         return np.where(logits[..., 0] > SILENT, logits.argmax(axis=-1), NO_ANSWER)
 
-    def guess(self, train_labels: Array, metric: str, positive: int) -> int | None:
+    def guess(self, labels: Array, metric: str, positive: int) -> int | None:
         """The most common tag; None for entity F1, where the same tag for every word scores 0."""
         if metric == "entity_f1":
             return None
-        return int(np.bincount(train_labels[train_labels >= 0]).argmax())
+        return int(np.bincount(labels[labels >= 0]).argmax())
 
     def tally(
         self, metric: str, targets: Array, answers: Array, names: tuple[str, ...]

@@ -246,7 +246,7 @@ def score_columns(
         "last": curve[-1],
         "best": curve[best],
         "best_epoch": best + 1 if done.step else 0,
-        "majority": majority_score(spec.task, data.train.labels, main.labels, data.label_names),
+        "majority": majority_score(spec.task, main.labels, data.label_names),
         "epoch_metrics": [item._asdict() for item in done.epoch_metrics],
         "train_losses": done.train_losses,
         "train_examples": len(data.train),

@@ -216,6 +216,30 @@ def test_nothing_is_overwritten_unasked(tmp_path: Path) -> None:
     assert "--force" in refused
     assert (tmp_path / "data-dev.csv").read_text() == "mine"
     init(tmp_path, *words, "--force")
+    (tmp_path / "link.yaml").symlink_to("/dev/null")
+    assert "link.yaml: not a file" in init(tmp_path, *words, "link.yaml", "--force", code=2)
+    assert (tmp_path / "link.yaml").is_symlink()
+
+
+@pytest.mark.parametrize("name", ["sst2.csv", "SST-2.csv"])
+def test_a_file_named_as_a_glue_task_is_a_task_of_your_own(tmp_path: Path, name: str) -> None:
+    write(tmp_path / name, rows())
+    init(tmp_path, "--data", name, *COLUMNS, "--model", MODEL)
+    assert of_task(tmp_path)["name"] == f"my-{Path(name).stem}"
+    planned(tmp_path)
+
+
+def test_a_long_text_and_a_file_without_rows(tmp_path: Path) -> None:
+    content = rows()
+    content[0] |= {COLUMNS[1]: "word " * 40_000}
+    write(tmp_path / "data.csv", content)
+    init(tmp_path, *DATA, *COLUMNS, "--model", MODEL)
+    write(tmp_path / "none.csv", content[:1])
+    header = (tmp_path / "none.csv").read_text().splitlines()[0]
+    (tmp_path / "none.csv").write_text(header + "\n")
+    told = init(tmp_path, "--data", "none.csv", *COLUMNS, code=4)
+    assert "none.csv" in told
+    assert "no rows" in told
 
 
 def test_a_class_of_one_row_is_trained_on() -> None:

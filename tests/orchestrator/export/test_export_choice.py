@@ -36,7 +36,7 @@ def test_the_fewest_layers_over_all_strategies(fake: FakeSweep) -> None:
     fake.curve({0: 90.0, 6: 89.2}, strategy="symmetric")
     found = choose(fake)
     assert found.trial_id == trial(fake, strategy="symmetric", k=6)
-    assert "needs 6 of 12 layers to lose at most 1 point (symmetric K=6, " in found.why
+    assert "6 of 12 layers are enough to lose at most 1 point (symmetric K=6, " in found.why
     assert "over all strategies" in found.why
     assert "K=6, −0.80, one seed" in found.why
     one = choose(fake, strategy="top")

@@ -269,7 +269,7 @@ def test_the_best_of_a_sweep(made: Made, tmp_path: Path) -> None:
         )
     )  # fmt: skip
     assert done.kept_layers == [1, 2]
-    assert "needs 2 of 4 layers" in _card(tmp_path / "out")
+    assert "2 of 4 layers are enough" in _card(tmp_path / "out")
 
 
 def test_a_folder_that_searches_as_the_trial_did(searching: Made, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_rows_classes_and_steps(tmp_path: Path) -> None:
     data = look(tmp_path, train, [("good", "no"), ("fine", "yes"), ("bad", "no"), ("bad", "no")])
     assert (data.train_rows, data.dev_rows) == (10, 4)
     assert list(data.classes.items()) == [("yes", 7), ("no", 3)]  # the largest first
-    assert data.majority == 25  # always "yes", as the train rows suggest
+    assert data.majority == 75  # always "no", though most train rows are "yes"
     assert data.steps == 9  # of 4, 4 and 2 rows, three times
     text = "\n".join(data.lines())
     assert "10 train rows, 4 dev rows" in text

@@ -230,7 +230,10 @@ def test_a_mistake_in_an_override_names_it(tmp_path: Path, override: str, nouns:
         ({"model_type": "t5", "is_encoder_decoder": True}, "t5 is an encoder-decoder"),
         ({"model_type": "bret"}, "type 'bret'.*mean 'bert'"),
         ({"model_type": "esm"}, "bridge.*esm.*bert.*modernbert"),
-        *[({"num_hidden_layers": n}, "num_hidden_layers") for n in (10**12, -1, True, "12")],
+        *[
+            ({"num_hidden_layers": n}, rf"has num_hidden_layers: '?{n}'?\. .*from 1 to")
+            for n in (10**12, -1, 0, True, "12")
+        ],
         *[(text, "no readable config.json") for text in ("[" * 100_000, "\xff", "[]")],
     ],
     ids=lambda value: ascii(value)[:30],

@@ -236,8 +236,8 @@ def test_logits_are_stored_flat() -> None:
 
 def test_what_guessing_scores() -> None:
     labels = np.array([[0, 2, 2], [2, NO_TAG, NO_TAG]])
-    assert majority_score(PARTS, labels, labels, TAGS) == 0.75
-    assert majority_score(ENTITIES, labels, labels, TAGS) == 0.0
+    assert majority_score(PARTS, labels, TAGS) == 0.75
+    assert majority_score(ENTITIES, labels, TAGS) == 0.0
 
 
 # -- a trial
