@@ -57,7 +57,7 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> SweepFile:
     for override in sorted(overrides, key=_is_for_strategies):  # after the strategies themselves
         document = _apply(document, override)
     spec = check(document)
-    notes = [*_unlisted(written, overrides), *_unread(spec, document)]
+    notes = [*_repeated(overrides), *_unlisted(written, overrides), *_unread(spec, document)]
     return SweepFile(spec, path.absolute().parent, document, notes, _own_names(written, "models"))
 
 
@@ -187,6 +187,13 @@ def is_part(overrides: Sequence[str]) -> bool:
     """Whether the overrides only select a part of the sweep, so that the rest stays listed."""
     keys = set(map(_key, overrides))
     return bool(keys) and keys <= {*_AXES, "k", "threshold"}
+
+
+def _repeated(overrides: Sequence[str]) -> Iterator[str]:
+    last = {_key(override): override for override in overrides}
+    for override in overrides:
+        if override != (by := last[_key(override)]):
+            yield f"override {shown(override)} has no effect: {shown(by)} replaces it"
 
 
 def _unlisted(document: Document, overrides: Sequence[str]) -> Iterator[str]:
