@@ -57,6 +57,11 @@ def states_text(states: States) -> str:
     from lp_sweep.orchestrator.plan.naming import ASSUMED
     from lp_sweep.storage.setups import hidden_notes
 
+    if not states.sweeps and states.unreadable:
+        return (
+            "no sweep of this store can be read. Run its sweep file again: `lp-sweep run` writes its "
+            "cells, and keeps finished trials"
+        )
     if not states.sweeps:
         return "no sweep in this store yet"
     width = max(len(state["sweep"]) for state in states.sweeps)

@@ -90,6 +90,11 @@ def test_status(world: Path) -> None:
     empty = ("status", "--store", "empty")
     assert sweep(*empty, cwd=world).stdout == "no sweep in this store yet\n"
     assert json.loads(sweep(*empty, "--json", cwd=world).stdout) == []
+    (world / "empty" / "sweeps").mkdir()
+    (world / "empty" / "sweeps" / "demo.parquet").write_bytes(b"damaged")
+    damaged = sweep(*empty, cwd=world)
+    assert "demo.parquet" in damaged.stderr
+    assert "no sweep of this store can be read" in damaged.stdout
 
 
 @pytest.mark.parametrize(
