@@ -59,8 +59,8 @@ def states_text(states: States) -> str:
 
     if not states.sweeps and states.unreadable:
         return (
-            "no sweep of this store can be read. Run its sweep file again: `lp-sweep run` writes its "
-            "cells, and keeps finished trials"
+            "no sweep of this store can be read. Run its sweep file again: `lp-sweep run` writes "
+            "its cells, and keeps finished trials"
         )
     if not states.sweeps:
         return "no sweep in this store yet"
