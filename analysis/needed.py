@@ -79,7 +79,9 @@ def needs(row: Row, among: Sequence[Row] = ()) -> str:
     (layers, distilled), loss = layers_of(row, among), allowed_loss(row)
     keep_all = layers == str(row["depth"])
     said = f"needs {layers} of {row['depth']} layers to lose at most {loss}"
-    if _between(row, among) and max(_tried(row, among)) <= row["max_dropped_low"]:
+    side = [other for other in among if not is_distilled(other)] if distilled else among
+    of = best_of(side) if distilled else row
+    if of and _between(of, side) and max(_tried(of, side)) <= of["max_dropped_low"]:
         said = f"{layers} of {row['depth']} layers are enough to lose at most {loss}"
     if keep_all:
         said = f"keep all {layers} layers: nothing smaller that was tried loses at most {loss}"

@@ -152,7 +152,8 @@ def majorities(rows: Sequence[Row], *_: object) -> tuple[Note, ...]:
     known: dict[str, dict[str, float]] = {}
     for row in rows:
         if row["majority"] is not None:
-            known.setdefault(baseline(row.get("metric")), {})[row["task"]] = row["majority"]
+            scores = known.setdefault(baseline(row.get("metric")), {})
+            scores[row["task"]] = max(row["majority"], scores.get(row["task"], 0.0))
     lists = (
         f"{what}: {', '.join(f'{task} {score:.2f}' for task, score in scores.items())}."
         for what, scores in known.items()

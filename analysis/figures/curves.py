@@ -52,9 +52,10 @@ def _strategy_names(rows: Sequence[Row]) -> list[str]:
 
 def _across(axes: Axes, panel: Sequence[Row], entries: dict[str, Any]) -> None:
     """Horizontal lines for the full model and for the majority class."""
+    known = [row["majority"] for row in panel if row["majority"] is not None]
     for name, values, line in (
         (FULL, [row["mean"] for row in panel if row["strategy"] == FULL], "--"),
-        ("majority class", [row["majority"] for row in panel], ":"),
+        ("majority class", [max(known)] if known else [], ":"),
     ):
         if values and values[0] is not None:
             look: dict[str, Any] = {"color": "black", "linewidth": 1.0, "linestyle": line}

@@ -87,6 +87,8 @@ def _place(out: Path) -> Path:
     """Check the path of the page and create its folder, before the work, which may take minutes."""
     target = expanded(out)
     try:
+        if target.is_symlink():  # else the page would replace the link, such as /dev/stdout
+            target = target.resolve()
         if target.is_dir():
             raise SpecError(f"{target} is a folder. Name a file, such as {target / 'report.html'}.")
         if _is_no_page(target):

@@ -72,9 +72,11 @@ full_depth AS MATERIALIZED (
 learned AS (  -- how many seeds of K=0 did not learn
     SELECT sweep, model, procedure, task,
         count(*) AS n_full,
-        avg(constant) AS majority,
-        count(*) FILTER (WHERE score IS NULL OR score < constant + 0.005) AS n_learned_nothing
-    FROM full_depth
+        max(bar) AS majority,
+        count(*) FILTER (WHERE score IS NULL OR score < bar + 0.005) AS n_learned_nothing
+    FROM (  -- an older record may have the score of a worse constant answer
+        SELECT *, max(constant) OVER (PARTITION BY sweep, task) AS bar FROM full_depth
+    )
     WHERE done
     GROUP BY ALL
 ),

@@ -40,7 +40,7 @@ SELECT
     avg(change) AS change,
     stddev_samp(change) AS change_sd,
     count(change) AS n_paired,
-    avg(majority) AS majority,
+    max(majority) AS majority,
     min(cell) AS position
 FROM listed
 GROUP BY

@@ -325,9 +325,10 @@ class FullModels:
         advice = f"another recipe.learning_rate (it is {rate:g})"
         if steps < FEWEST_STEPS:
             advice = f"more recipe.epochs ({steps} optimiser steps are few)"
+        guess = max(row["majority"] for row in rows)
         said = (
             f"{name} did not learn {pair[1]}: it scores {scores}, and always guessing one "
-            f"label scores {100 * rows[0]['majority']:.2f}. No pruned network can be judged by it. "
+            f"label scores {100 * guess:.2f}. No pruned network can be judged by it. "
             f"Try {advice}; --stop-if-nothing-learned ends such a run here"
         )
         return Note(said, about)

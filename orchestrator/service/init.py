@@ -293,7 +293,8 @@ def _scalar(value: Any) -> str:
 
 def _written(options: InitOptions, made: dict[Path, bytes], notes: list[str]) -> Written:
     """Each file whole or not at all; the sweep file last."""
-    if odd := [path for path in made if path.exists() and not path.is_file()]:
+    places = [options.file.parent / SCHEMA, *made]
+    if odd := [path for path in places if _is_odd(path)]:
         raise SpecError(f"{listed(odd)}: not a file that can be overwritten. Name another file.")
     there = [path for path, content in made.items() if _differs(path, content)]
     if there and not options.force:
@@ -311,6 +312,14 @@ def _written(options: InitOptions, made: dict[Path, bytes], notes: list[str]) ->
             f"can't write {options.file}: {why}. Make its folder first, or name another file."
         ) from None
     return Written([*made], notes)
+
+
+def _is_odd(path: Path) -> bool:
+    """Whether a device, a pipe or a folder is there; False if that can't be seen."""
+    try:
+        return path.exists() and not path.is_file()
+    except OSError:
+        return False
 
 
 def _differs(path: Path, content: bytes) -> bool:

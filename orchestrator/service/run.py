@@ -145,9 +145,9 @@ def prepare(options: RunOptions, tell: Callable[[str], None] = say) -> Prepared:
         )
     for note in checked:
         tell(f"note: {note}")
-    store = Store(first.location, create=True, patience=patience)
     refused = f"the store does not take the sweep file yet: trying for {patience:g} s"
-    with said_if_slow(tell, f"{refused} (LP_SWEEP_STORE_PATIENCE) ...", log_after=5.0):
+    with said_if_slow(tell, f"{refused} (LP_SWEEP_STORE_PATIENCE) ...", after=5.0, in_logs=True):
+        store = Store(first.location, create=True, patience=patience)
         _keep_file(first, options, store)
     if unkept := unkept_note(first.plan, store, first.sweep.spec.keep):
         tell(f"note: {unkept}")
@@ -156,14 +156,13 @@ def prepare(options: RunOptions, tell: Callable[[str], None] = say) -> Prepared:
 
 @contextmanager
 def said_if_slow(
-    tell: Callable[[str], None], what: str, *, log_after: float | None = None
+    tell: Callable[[str], None], what: str, *, after: float = _SLOW_SECONDS, in_logs: bool = False
 ) -> Iterator[None]:
-    """Announces a slow step on a terminal; elsewhere only one that takes `log_after` seconds."""
-    seconds = log_after or (_SLOW_SECONDS if sys.stderr.isatty() else None)
-    if seconds is None:
+    """Announces a step that takes longer than `after` seconds: on a terminal, or everywhere."""
+    if not (in_logs or sys.stderr.isatty()):
         yield
         return
-    timer = threading.Timer(seconds, tell, [what])
+    timer = threading.Timer(after, tell, [what])
     timer.daemon = True
     timer.start()
     try:

@@ -54,7 +54,10 @@ class SweepFile(NamedTuple):
 def load_sweep(path: Path, overrides: Sequence[str] = ()) -> SweepFile:
     """Read, override and check a sweep file. Raises SpecError with `file:line` for each mistake."""
     written = document = read_yaml(path)
-    for override in sorted(overrides, key=_is_for_strategies):  # after the strategies themselves
+    last = {_key(override): override for override in overrides}
+    for override in sorted(
+        last.values(), key=_is_for_strategies
+    ):  # after the strategies themselves
         document = _apply(document, override)
     spec = check(document)
     notes = [*_repeated(overrides), *_unlisted(written, overrides), *_unread(spec, document)]
@@ -190,6 +193,7 @@ def is_part(overrides: Sequence[str]) -> bool:
 
 
 def _repeated(overrides: Sequence[str]) -> Iterator[str]:
+    """Only the last override of a key is applied."""
     last = {_key(override): override for override in overrides}
     for override in overrides:
         if override != (by := last[_key(override)]):

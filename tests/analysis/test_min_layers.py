@@ -81,6 +81,18 @@ def test_a_full_model_little_better_than_guessing_is_a_doubt(fake: FakeSweep) ->
     assert "guessing" not in rare
 
 
+def test_the_best_constant_answer_counts_for_records_of_every_version(fake: FakeSweep) -> None:
+    """An older record has that of the train rows, which may score less on the dev set."""
+    for seed, majority in ((1, 0.25), (2, 0.75)):
+        for k, points in ((0, 60.0), (2, 59.5)):
+            fake.cell(k=k, seed=seed, score=points, majority=majority)
+    row = answers(fake)[0]
+    assert (row["majority"], row["n_full"], row["n_learned_nothing"]) == (75.0, 2, 2)
+    with open_views(fake.publish()) as catalog:
+        table = catalog.query("SELECT DISTINCT majority FROM task_table").to_pylist()
+    assert table == [{"majority": 75.0}]
+
+
 def test_percent_is_of_the_full_models_score(fake: FakeSweep) -> None:
     """Where that is not positive, no loss will do."""
     fake.curve({0: 50.0, 2: 49.2, 4: 48.8})  # 0.8 of 50 points are 1.6 percent

@@ -582,11 +582,13 @@ def test_a_place_that_takes_no_page(store: Store, tmp_path: Path) -> None:
     (tmp_path / "dev.csv").write_text("text,label\n")
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("/dev/null")
+    (tmp_path / "real.html").write_text("")
+    (tmp_path / "mine.html").symlink_to("real.html")
     refused: dict[str, tuple[type[Exception], str]] = {
         "": (SpecError, "is a folder. Name a file"),
         "dev.csv": (SpecError, "dev.csv exists and is not a report. Name another with --out"),
         "pipe": (SpecError, "pipe exists and is not a report"),
-        "link": (SpecError, "link exists and is not a report"),
+        "link": (SpecError, "null exists and is not a report"),
         "file/report.html": (StoreError, "can't write .*Name another with --out"),
         "a\0b": (SpecError, "can't be the name of a file"),
         "a" * 300 + "/x": (StoreError, "can't write "),
@@ -597,6 +599,9 @@ def test_a_place_that_takes_no_page(store: Store, tmp_path: Path) -> None:
     assert (tmp_path / "dev.csv").read_text() == "text,label\n"
     assert (tmp_path / "pipe").is_fifo()
     assert (tmp_path / "link").is_symlink()
+    write_report(store, tmp_path / "mine.html")
+    assert (tmp_path / "mine.html").is_symlink()
+    assert (tmp_path / "real.html").read_text()
 
 
 def test_the_command(tmp_path: Path) -> None:

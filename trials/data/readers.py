@@ -190,18 +190,20 @@ def _first_rows(path: str, kind: str, columns: Sequence[str], most: int) -> pa.T
 def _csv_rows(path: str, kind: str) -> Generator[list[str]]:
     """The header, then the rows. Not with Arrow's streaming reader: it reads ahead in a thread of
     its own, which can abort a program that exits right away."""
-    empty = True
-    plain_csv.field_size_limit(_LONGEST_NAME)
-    with Path(path).open(encoding="utf-8-sig", newline="") as lines:
-        if kind == "tsv":
-            reader = plain_csv.reader(lines, delimiter="\t", quoting=plain_csv.QUOTE_NONE)
-        else:
-            reader = plain_csv.reader(lines)
-        for row in reader:
-            plain_csv.field_size_limit(_BLOCK_BYTES)
-            if row:
-                yield row
-                empty = False
+    empty, before = True, plain_csv.field_size_limit(_LONGEST_NAME)
+    try:
+        with Path(path).open(encoding="utf-8-sig", newline="") as lines:
+            if kind == "tsv":
+                reader = plain_csv.reader(lines, delimiter="\t", quoting=plain_csv.QUOTE_NONE)
+            else:
+                reader = plain_csv.reader(lines)
+            for row in reader:
+                plain_csv.field_size_limit(_BLOCK_BYTES)
+                if row:
+                    yield row
+                    empty = False
+    finally:
+        plain_csv.field_size_limit(before)  # of the whole process
     if empty:
         raise ValueError("it holds empty lines only")
 

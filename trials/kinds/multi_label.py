@@ -153,12 +153,12 @@ class MultiLabel(Kind):
             yield {**numbers, "scores": scores.tolist(), "tally": each}
 
     def guess(self, labels: Array, metric: str, positive: int) -> Array:
-        """(C,) logits 1 and -1, the same labels for every row: for macro_f1 all of them, since
-        leaving one out never scores more; for micro_f1 the most common ones, as many as score
+        """(C,) logits 1 and -1, the same labels for every row: for macro_f1 all that occur;
+        for micro_f1 the most common ones, as many as score
         best."""
         rows = labels[labels[:, 0] != _NO_LABEL]
         counts = rows.sum(axis=0, dtype=np.int64)
-        given = np.ones(len(counts))
+        given = np.where(counts > 0, 1.0, -1.0)
         if metric == "micro_f1":
             order = np.argsort(-counts, kind="stable")
             numbers = np.arange(1, len(counts) + 1)

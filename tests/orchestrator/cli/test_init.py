@@ -219,6 +219,7 @@ def test_nothing_is_overwritten_unasked(tmp_path: Path) -> None:
     (tmp_path / "link.yaml").symlink_to("/dev/null")
     assert "link.yaml: not a file" in init(tmp_path, *words, "link.yaml", "--force", code=2)
     assert (tmp_path / "link.yaml").is_symlink()
+    assert "can't write" in init(tmp_path, *words, f"{'a' * 300}.yaml", code=2)
 
 
 @pytest.mark.parametrize("name", ["sst2.csv", "SST-2.csv"])

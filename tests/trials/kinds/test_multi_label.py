@@ -139,7 +139,13 @@ def test_always_the_same_labels() -> None:
     train = np.array([[1, 0, 0], [1, 0, 0], [1, 0, 1], [-1, -1, -1]], np.int8)
     assert KIND.counts(train, 3).tolist() == [3, 0, 1]
     assert KIND.guess(train, "micro_f1", 1).tolist() == [1, -1, -1]
-    assert KIND.guess(train, "macro_f1", 1).tolist() == [1, 1, 1]
+    # label 2 never occurs: giving it would add a zero to the mean
+    assert KIND.guess(train, "macro_f1", 1).tolist() == [1, -1, 1]
+    macro, rare = replace(LISTS, metric="macro_f1"), MARKS * np.array([1, 0, 1], np.int8)
+    found = majority_score(macro, rare)
+    for given in itertools.product([-1.0, 1.0], repeat=3):
+        logits = np.tile(np.array(given), (len(rare), 1))
+        assert score(macro, rare, logits)["macro_f1"] <= found
     # labels 1 and 3 of 4 rows: four of the eight rightly, and four of the five that there are
     assert majority_score(LISTS, MARKS) == pytest.approx(2 * 4 / (8 + 5))
 
