@@ -74,7 +74,7 @@ learned AS (  -- how many seeds of K=0 did not learn
         count(*) AS n_full,
         max(bar) AS majority,
         count(*) FILTER (WHERE score IS NULL OR score < bar + 0.005) AS n_learned_nothing
-    FROM (  -- an older record may have the score of a worse constant answer
+    FROM (  -- older records have the score of train's most common label
         SELECT *, max(constant) OVER (PARTITION BY sweep, task) AS bar FROM full_depth
     )
     WHERE done

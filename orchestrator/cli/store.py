@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -58,8 +57,7 @@ def states_text(states: States) -> str:
     from lp_sweep.orchestrator.plan.naming import ASSUMED
     from lp_sweep.storage.setups import hidden_notes
 
-    lists = [each for each in states.unreadable if Path(each.location).parent.name == "sweeps"]
-    if not states.sweeps and lists:
+    if not states.sweeps and states.hidden:
         return (
             "no sweep of this store can be read. Run its sweep file again: `lp-sweep run` writes "
             "its cells, and keeps finished trials"

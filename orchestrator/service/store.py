@@ -59,6 +59,7 @@ class States(NamedTuple):
     earlier: list[Setup]  # setups of these sweeps whose finished trials no table shows
     location: str  # of the store
     underway: dict[str, tuple[str, Underway]]  # identifier -> in words, and its progress
+    hidden: list[str]  # sweeps whose cells can't be read
 
     def plain(self) -> list[dict[str, Any]]:
         """One object for each sweep. `running` has its active runs, and when each `ends_at`;
@@ -101,12 +102,14 @@ def sweep_states(store: Store, only: str | None = None) -> States:
     runs = [run for run in Observer(store).living() if only in (None, run.sweep)]
     earlier = earlier_setups(store, only, done)
     unreadable = [*trials.unreadable, *attempts.unreadable]
-    states = States([], runs, unreadable, earlier, store.location, {})
+    states = States([], runs, unreadable, earlier, store.location, {}, [])
     how_far = Looks(store).of([id_ for run in runs for id_ in run.held])
     for name in names:
         listing = store.read_all("sweeps", [name], STATE_COLUMNS)
         states.unreadable.extend(listing.unreadable)
-        if not listing.unreadable:
+        if listing.unreadable:
+            states.hidden.append(name)
+        else:
             counts = state_counts(listing.rows, done, failed)
             states.sweeps.append({"sweep": name, **counts})
             if how_far and any(run.sweep == name for run in runs):

@@ -54,13 +54,17 @@ class SweepFile(NamedTuple):
 def load_sweep(path: Path, overrides: Sequence[str] = ()) -> SweepFile:
     """Read, override and check a sweep file. Raises SpecError with `file:line` for each mistake."""
     written = document = read_yaml(path)
-    last = {_key(override): override for override in overrides}
-    for override in sorted(
-        last.values(), key=_is_for_strategies
-    ):  # after the strategies themselves
+    last = {_key(override): override for override in overrides}  # replaces those before it
+    # k and threshold after the strategies themselves
+    for override in sorted(last.values(), key=_is_for_strategies):
         document = _apply(document, override)
     spec = check(document)
-    notes = [*_repeated(overrides), *_unlisted(written, overrides), *_unread(spec, document)]
+    replaced = [
+        f"override {shown(override)} has no effect: {shown(by)} replaces it"
+        for override in overrides
+        if override != (by := last[_key(override)])
+    ]
+    notes = [*replaced, *_unlisted(written, overrides), *_unread(spec, document)]
     return SweepFile(spec, path.absolute().parent, document, notes, _own_names(written, "models"))
 
 
@@ -190,14 +194,6 @@ def is_part(overrides: Sequence[str]) -> bool:
     """Whether the overrides only select a part of the sweep, so that the rest stays listed."""
     keys = set(map(_key, overrides))
     return bool(keys) and keys <= {*_AXES, "k", "threshold"}
-
-
-def _repeated(overrides: Sequence[str]) -> Iterator[str]:
-    """Only the last override of a key is applied."""
-    last = {_key(override): override for override in overrides}
-    for override in overrides:
-        if override != (by := last[_key(override)]):
-            yield f"override {shown(override)} has no effect: {shown(by)} replaces it"
 
 
 def _unlisted(document: Document, overrides: Sequence[str]) -> Iterator[str]:

@@ -198,10 +198,11 @@ def _csv_rows(path: str, kind: str) -> Generator[list[str]]:
             else:
                 reader = plain_csv.reader(lines)
             for row in reader:
-                plain_csv.field_size_limit(_BLOCK_BYTES)
                 if row:
                     yield row
-                    empty = False
+                    if empty:
+                        plain_csv.field_size_limit(_BLOCK_BYTES)
+                        empty = False
     finally:
         plain_csv.field_size_limit(before)  # of the whole process
     if empty:
