@@ -2,6 +2,9 @@
 
 `identity` makes identifiers from these fields, including the names of classes and fields. A field
 that is added later needs a default that means what was done before.
+
+A fix that changes a score gives the trials it affects, and only these, a new identifier: the plan
+writes its name into their `corrections`, so that no store takes the wrong score for the new one.
 """
 
 from __future__ import annotations
@@ -130,6 +133,7 @@ class TrialSpec:
     distill: Distillation | None = None
     loss: str = ""  # of an embedding; empty: it imitates the full model by the cosine
     bridge: str = ""  # what takes the place of dropped layers: "linear", see trials/train/bridge.py
+    corrections: tuple[str, ...] = ()  # faults, now fixed, that changed the score of such a trial
 
     def __post_init__(self) -> None:
         kept = _ascending(self.kept_layers)
@@ -137,6 +141,7 @@ class TrialSpec:
         if kept != self.kept_layers:  # else the object is shared, and so is its text
             object.__setattr__(self, "kept_layers", kept)
         object.__setattr__(self, "removed_feed_forwards", removed)
+        object.__setattr__(self, "corrections", tuple(sorted(set(self.corrections))))
         if not removed:
             object.__setattr__(self, "second_norm", "keep")
         if self.procedure != "finetune_then_drop":
@@ -199,6 +204,10 @@ class ProfileSpec:
     recipe: Recipe | None = None  # for greedy, which trains networks
     seed: int | None = None
     unlabelled: str = ""  # as in Distillation; for a teacher's logits
+    corrections: tuple[str, ...] = ()  # as in TrialSpec
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "corrections", tuple(sorted(set(self.corrections))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,6 +79,7 @@ PINNED: dict[str, tuple[TrialSpec | ProfileSpec | SpeedSpec, str]] = {
         replace(PROFILE, task=TASKS["rte"].definition, max_length=64, limit_dev=100),
         "p1-495f93ced428e6af4705",
     ),
+    "corrected": (replace(TRIAL, corrections=("a", "b")), "t1-035ed649f7532e1a92d0"),
     "a speed": (SPEED, "p1-3ac9e1acff35a74fe711"),
     "a speed on a gpu": (
         replace(
@@ -118,6 +119,7 @@ def test_defaults_are_pinned() -> None:
             "distill": None,
             "bridge": "",
             "loss": "",
+            "corrections": (),
         },
         "Distillation": {
             "teacher": "",
@@ -174,6 +176,7 @@ def test_defaults_are_pinned() -> None:
             "recipe": None,
             "seed": None,
             "unlabelled": "",
+            "corrections": (),
         },
         "SpeedSpec": {
             "removed_feed_forwards": (),
