@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -201,7 +202,7 @@ class _Builder:
         )
         if spec.bridge:
             bridged_blocks(kept, model.depth)
-        return settled(spec, model.depth)
+        return _corrected(settled(spec, model.depth), model, task)
 
     def _distillation(
         self, procedure: Procedure, model: ModelInput, task: TaskInput
@@ -228,6 +229,7 @@ class _Builder:
             return id_
         model, task = self.models[asked.model], self.plan.sweep.tasks[asked.task]
         first = stage_one(spec, model.depth)
+        first = first and _corrected(first, model, task)
         start = self._planned(asked, first, trial_id(first)) if first else None
         lesson = self._lesson(asked, spec) if spec.distill else None
         self.plan.trials[id_] = Work(
@@ -246,7 +248,8 @@ class _Builder:
             return Lesson("", self._add_profile(item, model, asked.task))
         key = (named, asked.model, asked.task, asked.seed)
         if key not in self._lessons:
-            taught = teacher_of(spec, model.depth)
+            task = self.plan.sweep.tasks[asked.task]
+            taught = _corrected(teacher_of(spec, model.depth), model, task)
             whole = asked._replace(model=model.name, procedure=DIRECT, feed_forward=NONE)
             teacher = self._planned(whole, taught, trial_id(taught))
             item = self._profile_spec(
@@ -302,18 +305,34 @@ class _Builder:
         return id_
 
 
+def corrections_of(
+    spec: TrialSpec | ProfileSpec, model: ModelInput, task: TaskInput
+) -> tuple[str, ...]:
+    """The faults, now fixed, that changed the result of such work (see `storage/specs.py`). No
+    other function gives them. The work's own `corrections` are not read."""
+    found: list[str] = []
+    if isinstance(spec, TrialSpec):
+        found += task.corrections
+    return tuple(found)
+
+
+def _corrected(spec: TrialSpec, model: ModelInput, task: TaskInput) -> TrialSpec:
+    return replace(spec, corrections=corrections_of(spec, model, task))
+
+
 def profile_spec(
     sweep: Sweep, model: ModelInput, task: str, measure: str, **settings: Any
 ) -> ProfileSpec:
     recipe, rows, found = sweep.recipe, sweep.spec.measure.probe_rows, sweep.tasks[task]
     usual = {"max_length": recipe.max_length, "limit_dev": recipe.limit_dev}
-    return ProfileSpec(
+    spec = ProfileSpec(
         model_fingerprint=model.fingerprint,
         task=found.definition,
         data_fingerprint=found.fingerprint,
         measure=measure,
         **usual | MEASURES[measure].needs(recipe, rows) | settings,
     )
+    return replace(spec, corrections=corrections_of(spec, model, found))
 
 
 @contextmanager

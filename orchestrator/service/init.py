@@ -155,13 +155,13 @@ def _with_search(options: InitOptions, search: dict[str, Path | None]) -> Writte
     source = TaskSource(files=places, skip_unjudged=True)
     loaded = load_task(definition, source)
     [documents], judged = loaded.train.texts, loaded.dev[loaded.main_split].labels
-    queries = query_count(judged)
+    queries, judgements = query_count(judged), int((judged[:, 2] > 0).sum())
     skipped = read_file(places[QUERIES], column_names(places[QUERIES])[:1]).num_rows - queries
     name = _task_name(Path(places[CORPUS]).parent.absolute().name, "search")
     why = {CORPUS: f"{len(documents):,} documents", QUERIES: f"{queries:,} of them scored"}
     task = {"name": name, "kind": "embedding"}
     task |= {part: os.path.relpath(path, options.file.parent) for part, path in places.items()}
-    notes = [f"{len(documents):,} documents, {queries:,} queries, {len(judged):,} judgements"]
+    notes = [f"{len(documents):,} documents, {queries:,} queries, {judgements:,} judgements"]
     if skipped:
         task["unjudged"] = "skip"
         notes.append(f"{skipped:,} queries have no relevant document and are left out")

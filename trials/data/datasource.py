@@ -6,6 +6,7 @@ All checks of rows that would otherwise break or silently falsify a training run
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +20,10 @@ from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.data.columns import Labels, Rows, text_column
 from lp_sweep.trials.data.hub import read_hub
 from lp_sweep.trials.data.readers import column_names, read_file, require_columns
-from lp_sweep.trials.data.retrieval import columns_of, read_collection
+from lp_sweep.trials.data.retrieval import columns_of, has_doubles, read_collection
 from lp_sweep.trials.data.tasks import CORPUS, QRELS, QUERIES, UNLABELLED, TaskSource, file_format
 from lp_sweep.trials.kinds import COSENT, Kind, kind_of
-from lp_sweep.trials.kinds.search import query_count
+from lp_sweep.trials.kinds.search import DEPTH, query_count
 from lp_sweep.trials.kinds.tokens import NO_TAG, word_column
 
 
@@ -189,6 +190,31 @@ def _load_search(
     )
 
 
+def faults_of_search(
+    definition: TaskDefinition, source: TaskSource, limit_dev: int | None
+) -> Iterator[str]:
+    """The corrections (`storage/specs.py`) of searches over these files. `own-id`: a query found
+    itself. `tied-documents`: of documents with one text, those found first in the file counted as
+    the nearest hundred. Raises MissingInputError."""
+    if not kind_of(definition).searches or not has_doubles(source.files):
+        return
+    loaded = load_task(definition, source, limit_train=1, limit_dev=limit_dev)
+    if _themselves(loaded):
+        yield "own-id"
+    dev = loaded.dev[loaded.main_split]
+    documents = dev.texts[0][query_count(dev.labels) :]
+    alike = Counter(documents)
+    relevant = Counter(
+        (query, documents[int(document)]) for query, document, value in dev.labels.tolist() if value
+    )
+    if len(documents) > DEPTH and any(n < alike[text] for (_, text), n in relevant.items()):
+        yield "tied-documents"
+
+
+def _themselves(search: LoadedTask) -> int:
+    return int((search.dev[search.main_split].labels[:, 2] == 0).sum())
+
+
 class Overlap(NamedTuple):
     """Dev rows whose texts also occur in a train row, over all dev splits."""
 
@@ -303,6 +329,13 @@ def _doubtful_queries(task: LoadedTask, files: Mapping[str, str]) -> Iterator[st
                 "have their queries"
             )
         count, [every] = query_count(dev.labels), dev.texts
+        if own := _themselves(task):
+            have = "query has" if own == 1 else "queries have"
+            yield (
+                f"{files[QUERIES]}: {own:,} {have} the id of a document in {files[CORPUS]}. It is "
+                "left out of that query's results, as in BEIR: a query does not find itself. If "
+                "both files are only numbered alike, give the queries other ids"
+            )
         for part, texts in ((QUERIES, every[:count]), (CORPUS, every[count:])):
             if empty := sum(not text.strip() for text in texts):
                 yield f"{files[part]}: {empty} of {len(texts)} texts are empty"

@@ -5,6 +5,10 @@ queries  `_id` or `id`, `text`
 qrels    `query-id`, `corpus-id`, `score`, or `query_id`, `doc_id`, `relevance`. Above 0 is
          relevant, a higher number more so. The last of two judgements of a pair counts, and
          judgements of queries that are not in the file of queries are skipped.
+
+A document with the identifier of a query is the query itself (ArguAna, Quora) and is left out of
+its results, as BEIR's `ignore_identical_ids` does; a judgement of it stays, and counts as missed.
+Where most such documents are judged relevant, both files are numbered alike, and none is left out.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.printable import listed, shown
@@ -38,8 +43,8 @@ _TITLE = "title"
 
 class Collection(NamedTuple):
     """`judged` (J, 3) float64: the query's position, the document's, the relevance above 0;
-    ascending by query, and at least one for each. `strangers`: the number of judgements of queries
-    that are not in the file of queries."""
+    ascending by query, and at least one for each. Relevance 0: the document is the query itself.
+    `strangers`: the number of judgements of queries that are not in the file of queries."""
 
     queries: list[str]
     documents: list[str]
@@ -90,6 +95,9 @@ def read_collection(
         kept = _answered(queries, len(texts), judged, files[QRELS], skip=skip_unjudged)
     else:
         kept = np.unique(judged[:, 0]).astype(np.int64)
+    judged = np.vstack([judged, _themselves(judged, query_of, document_of)])
+    judged = judged[np.isin(judged[:, 0], kept)]
+    judged = judged[np.lexsort((judged[:, 1], judged[:, 0]))]
     judged[:, 0] = np.searchsorted(kept, judged[:, 0])
     return Collection([texts[row] for row in kept], documents, judged, strangers)
 
@@ -167,6 +175,25 @@ def _judged(
             )
     found = [(query, document, value) for (query, document), value in pairs.items() if value > 0]
     return np.array(sorted(found), np.float64).reshape(-1, 3), strangers
+
+
+def _themselves(
+    judged: npt.NDArray[np.float64], query_of: Mapping[str, int], document_of: Mapping[str, int]
+) -> npt.NDArray[np.float64]:
+    """(S, 3) the queries that are documents, with relevance 0; none if most are judged relevant."""
+    pairs = {(row, document_of[name]) for name, row in query_of.items() if name in document_of}
+    relevant = pairs & {(int(query), int(document)) for query, document, _ in judged}
+    found = [] if 2 * len(relevant) > len(pairs) else [(*pair, 0.0) for pair in sorted(pairs)]
+    return np.array(found, np.float64).reshape(-1, 3)
+
+
+def has_doubles(files: Mapping[str, str]) -> bool:
+    """Whether a query and a document have the same identifier, or two documents the same text.
+    Raises MissingInputError."""
+    queries, corpus = (_rows(part, files[part]) for part in (QUERIES, CORPUS))
+    texts = corpus.rows.table.column(corpus.columns["text"])
+    shared = not {*_identifiers(queries, "id")}.isdisjoint(_identifiers(corpus, "id"))
+    return shared or pc.count_distinct(texts).as_py() < len(texts)
 
 
 def _answered(

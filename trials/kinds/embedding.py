@@ -153,7 +153,8 @@ class Retrieval(Embedding):
 
     def stored_labels(self, labels: Labels) -> Array:
         """The number of relevant documents."""
-        return np.bincount(labels[:, 0].astype(np.int64)).astype(np.float64)
+        relevant = labels[labels[:, 2] > 0, 0]
+        return np.bincount(relevant.astype(np.int64)).astype(np.float64)
 
     def targets(self, labels: Array) -> Array:
         return labels

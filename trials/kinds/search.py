@@ -2,7 +2,8 @@
 
 Similarities are computed block by block, so memory never holds queries x documents. `judged` is
 (J, 3) float64: the query's row, the document's row (from 0, among the documents) and the relevance,
-above 0; ascending by query. `vectors` are (Q + D, H): the queries', then the documents'.
+above 0; ascending by query. With relevance 0 the document is the query itself, and is left out of
+its ranking. `vectors` are (Q + D, H): the queries', then the documents'.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Array = npt.NDArray[Any]
 
 _QUERIES = 1024  # per block
 _BLOCK = 1 << 24  # similarities per block: 64 MiB
-_DEPTH = 100  # of a ranking: no metric looks further
+DEPTH = 100  # of a ranking: no metric looks further
 _DIGITS = 6  # equal texts in different batches differ by rounding, and should tie
 
 METRICS: dict[str, Callable[[Array, Array], Array]] = {
@@ -37,12 +38,19 @@ def query_count(judged: Array) -> int:
 def scores(metric: str, judged: Array, vectors: Array, *, dot: bool = False) -> Array:
     """(Q,) each query's score, from 0 to 1, by one of METRICS. `dot`: rank by the dot product
     instead of the cosine."""
-    count = query_count(judged)
-    similar, found = nearest(vectors[:count], vectors[count:], _DEPTH, dot=dot)
-    scale = np.maximum(np.abs(similar).max(axis=1, keepdims=True), np.finfo(np.float32).tiny)
-    similar = np.round(similar / scale, _DIGITS)
-    ranked = rankmetrics.in_order(similar, _relevance(judged, found, len(vectors) - count))
-    return METRICS[metric](ranked, _padded(judged, count))
+    count, relevant = query_count(judged), judged[judged[:, 2] > 0]
+    every = _padded(relevant, count)
+    # of a tie across the last rank, this many documents include enough that are not relevant to
+    # fill the ranking, whichever are found: the score does not depend on the order of the file
+    depth = DEPTH + every.shape[1] + 1
+    similar, found = nearest(vectors[:count], vectors[count:], depth, dot=dot)
+    gains = _relevance(relevant, found, len(vectors) - count)
+    themselves = _themselves(judged, found)
+    similar[themselves], gains[themselves] = -np.inf, 0.0
+    best = -np.sort(-similar, axis=1)[:, :DEPTH]
+    largest = np.abs(np.where(np.isneginf(best), 0, best)).max(axis=1, keepdims=True)
+    similar = np.round(similar / np.maximum(largest, np.finfo(np.float32).tiny), _DIGITS)
+    return METRICS[metric](rankmetrics.in_order(similar, gains), every)
 
 
 def nearest(queries: Array, documents: Array, k: int, *, dot: bool = False) -> tuple[Array, Array]:
@@ -77,9 +85,9 @@ def _nearest(queries: Array, documents: Array, sizes: Array | None, k: int) -> t
 
 
 def similarities(judged: Array, vectors: Array, *, dot: bool = False) -> Array:
-    """(J,) float64 similarity of each judged document to its query."""
+    """(J,) float64 similarity of each relevant document to its query."""
     count = query_count(judged)
-    pairs = judged[:, :2].astype(np.int64) + np.array([0, count])
+    pairs = judged[judged[:, 2] > 0, :2].astype(np.int64) + np.array([0, count])
     one, other = (vectors[pairs[:, side]].astype(np.float64) for side in (0, 1))
     found = (one * other).sum(axis=1)
     return np.asarray(found if dot else found / (_lengths(one) * _lengths(other)))
@@ -89,6 +97,14 @@ def _lengths(vectors: Array) -> Array:
     """(n,) norms, never 0."""
     lengths = np.linalg.norm(vectors, axis=1)
     return np.asarray(np.maximum(lengths, np.finfo(vectors.dtype).tiny))
+
+
+def _themselves(judged: Array, found: Array) -> Array:
+    """(Q, k) whether a found document is the query itself."""
+    own = np.full(len(found), -1)
+    queries, documents, _ = judged[judged[:, 2] == 0].astype(np.int64).T
+    own[queries] = documents
+    return np.asarray(found == own[:, None])
 
 
 def _relevance(judged: Array, found: Array, documents: int) -> Array:

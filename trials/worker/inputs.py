@@ -120,6 +120,7 @@ def _encoded(job: Job, spec: TrialSpec | ProfileSpec, words: Words, unlabelled: 
     loss = spec.loss if spec.kind == "trial" else ""
     rows = f"{spec.data_fingerprint} {unlabelled}".rstrip()
     rows += " scored" if loss == COSENT else ""
+    rows += " themselves" if kind_of(spec.task).searches else ""
     key = cache_key(words.digest, spec.task, rows, limits, length)
 
     def make() -> EncodedTask:

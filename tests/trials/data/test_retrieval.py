@@ -21,6 +21,7 @@ from lp_sweep.storage.store import Store
 from lp_sweep.trials.data.datasource import doubtful_rows, load_task, overlap
 from lp_sweep.trials.data.retrieval import read_collection
 from lp_sweep.trials.data.tasks import TaskSource, user_definition
+from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.kinds.rankmetrics import ndcg
 from tests.support.kindworlds import (
     WRITERS,
@@ -180,6 +181,92 @@ def test_a_first_look_at_a_large_corpus(tmp_path: Path) -> None:
     judged = loaded.dev["queries"].labels
     assert judged[:, 1].max() <= 10
     assert set(np.unique(judged[:, 0])) == set(range(int(judged[:, 0].max()) + 1))
+
+
+def of_arguments(own: int = 9) -> dict[str, Table]:
+    """As in ArguAna: the first queries are documents, with their text and identifier."""
+    tables = collection()
+    names = [f"d{30 + i}" if i < own else f"q{i}" for i in range(9)]
+    judged = tables["qrels"]["query-id"]
+    texts = [
+        f"{tables['corpus']['title'][30 + i]} {tables['corpus']['text'][30 + i]}"
+        if i < own
+        else tables["queries"]["text"][i]
+        for i in range(9)
+    ]
+    documents = [f"d{i}" for i in range(18)]
+    return tables | {
+        "queries": {"_id": names, "text": texts},
+        "qrels": tables["qrels"]
+        | {"query-id": [names[int(name[1:])] for name in judged], "corpus-id": documents},
+    }
+
+
+@pytest.mark.parametrize("own", [0, 2, 9])
+def test_a_query_does_not_find_itself(tmp_path: Path, own: int) -> None:
+    """By vectors with which the query itself is nearest, and its relevant documents come next."""
+    made = task(tmp_path, of_arguments(own))
+    loaded = load_task(*made)
+    labels = loaded.dev["queries"].labels
+    assert list(labels[labels[:, 2] == 0, 1]) == [30 + i for i in range(own)]
+    vectors = np.zeros((9 + 40, 50), np.float32)
+    for query, document, relevance in labels.tolist():
+        at = 9 + int(document)
+        vectors[int(query), int(query)] = vectors[at, int(query)] = 1
+        vectors[at, -1] = 1 - relevance / 2 if relevance else 0  # 2 is nearer than 1
+    kind = kind_of(made.definition)
+    found = [kind.tally(metric, labels, vectors, ()) for metric in kind.metrics]
+    assert [each.mean(axis=0).tolist() for each in found if each is not None] == [[1, 1]] * 3
+    stored = list(kind.stored(labels, vectors, "ndcg@10", ()))
+    assert {row["label"] for row in stored} == {2}
+    assert {len(row["scores"]) for row in stored} == {2}
+    notes = [*doubtful_rows(loaded, made.source)]
+    assert len(notes) == bool(own)
+    assert all(re.search(rf"queries.parquet: {own} quer.*corpus.parquet.*BEIR", n) for n in notes)
+
+
+def test_identifiers_that_only_number_both_files(tmp_path: Path) -> None:
+    """Query 3 is answered by document 3: most such pairs are judged relevant."""
+    tables = collection()
+    tables["corpus"]["_id"], tables["queries"]["_id"] = list(range(40)), list(range(9))
+    tables["qrels"] = {"query-id": [*range(9)], "corpus-id": [*range(9)], "score": [1] * 9}
+    assert (load_task(*task(tmp_path, tables)).dev["queries"].labels[:, 2] == 1).all()
+    tables["qrels"]["corpus-id"] = [*range(4), *range(30, 35)]
+    labels = load_task(*task(tmp_path, tables)).dev["queries"].labels
+    assert (labels[:, 2] == 0).sum() == 9, "a judgement of a query itself counts as missed"
+    assert (labels[:, 2] == 1).sum() == 9
+
+
+def test_only_searches_that_found_their_queries_have_other_identifiers(tmp_path: Path) -> None:
+    file = search_world(tmp_path / "world")
+    plain = make_plan(resolve(load_sweep(file)), Known.nothing()).trials
+    assert {work.trial.corrections for work in plain.values()} == {()}
+    write(file.parent, of_arguments(2))
+    found = make_plan(resolve(load_sweep(file)), Known.nothing()).trials
+    assert {work.trial.corrections for work in found.values()} == {("own-id",)}
+
+
+@pytest.mark.parametrize(
+    ("documents", "of_another", "found"),
+    [(101, True, True), (101, False, False), (100, True, False)],
+)
+def test_only_searches_with_ties_have_other_identifiers(
+    tmp_path: Path, documents: int, of_another: bool, found: bool
+) -> None:
+    """A relevant document (of q0) and one that is not have the same text."""
+    tables = collection(documents)
+    corpus, (one, *_, other) = tables["corpus"], tables["qrels"]["corpus-id"]
+    rows = [
+        int(name[1:]) for name in (one, other if of_another else tables["qrels"]["corpus-id"][1])
+    ]
+    for column in ("title", "text"):
+        corpus[column] = [f"{text} {i}" for i, text in enumerate(corpus[column])]
+        corpus[column][rows[1]] = corpus[column][rows[0]]
+    file = search_world(tmp_path / "world")
+    write(file.parent, tables)
+    plan = make_plan(resolve(load_sweep(file)), Known.nothing())
+    wanted = ("tied-documents",) if found else ()
+    assert {work.trial.corrections for work in plan.trials.values()} == {wanted}
 
 
 # -- in a sweep

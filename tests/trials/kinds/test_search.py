@@ -78,6 +78,25 @@ def test_equal_texts_tie_whatever_their_batches_rounded() -> None:
         assert found == [0.5], relevant
 
 
+@pytest.mark.parametrize("metric", METRICS)
+def test_ties_across_the_last_rank_do_not_follow_the_order_of_the_file(metric: str) -> None:
+    """All documents but the first 97 are alike, and 5 of these are relevant: none of them counts
+    until all others are ranked."""
+    vectors = np.ones((1 + DOCUMENTS, 2), np.float32)
+    vectors[0] = vectors[1:98] = [1, 0]
+    vectors[1:4] = [1, 0.5]  # relevant, behind 94
+    draw = np.random.default_rng(0)
+    found = set()
+    for _ in range(20):
+        relevant = np.array([0, 1, 2, 97, 120, 150, 200, 229])
+        order = draw.permutation(DOCUMENTS)
+        shuffled = np.vstack([vectors[:1], vectors[1:][order]])
+        at = np.flatnonzero(np.isin(order, relevant))
+        judged = np.column_stack([np.zeros(8), at, np.ones(8)])
+        found.add(float(scores(metric, judged, shuffled)[0]))
+    assert found == {3 / 8 if metric == "recall@100" else 0}
+
+
 def test_fewer_documents_than_a_ranking_is_deep() -> None:
     vectors = np.eye(4, dtype=np.float32)[[0, 1, 0, 1, 2]]  # two queries, three documents
     pairs = np.array([[0, 0, 1], [1, 2, 1]], float)
