@@ -54,18 +54,9 @@ def main() -> None:
         _command()()  # leaves by SystemExit; a wrong option is shown there, Ctrl-C is 130
     except LpSweepError as error:
         complain(str(error))
-        _leave(error.exit_code)
+        sys.exit(error.exit_code)
     except KeyboardInterrupt:  # before any command runs
-        _leave(INTERRUPTED)
-    except SystemExit as end:
-        _leave(end.code)
-
-
-def _leave(code: Any) -> None:
-    """Exits; at once if a lost Ray would keep the process alive."""
-    if lifeline := sys.modules.get("lp_sweep.orchestrator.engine.lifeline"):
-        lifeline.leave_process(code if isinstance(code, int) else int(code is not None))
-    sys.exit(code)
+        sys.exit(INTERRUPTED)
 
 
 @cache

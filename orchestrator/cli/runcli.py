@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -31,6 +31,9 @@ from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import DEFAULT_STORE
 from lp_sweep.storage.printable import on_terminal
+
+if TYPE_CHECKING:
+    from lp_sweep.orchestrator.service.run import RunResult
 
 _IDENTIFIER = re.compile(r"^[tp]\d+-\w*$")
 
@@ -118,8 +121,15 @@ def _start(options: RunOptions, printing: Printing) -> NoReturn:
         from lp_sweep.orchestrator.service.run import prepare
 
         prepared = prepare(options, say)
-    result = prepared.run(partial(emit, to=sys.stdout) if printing.events else None)
-    raise typer.Exit(farewell(result, options, as_json=printing.as_json))
+
+    def told(result: RunResult) -> None:
+        code = farewell(result, options, as_json=printing.as_json)
+        if lifeline := sys.modules.get("lp_sweep.orchestrator.engine.lifeline"):
+            lifeline.end_process(code)
+        raise typer.Exit(code)
+
+    prepared.run(partial(emit, to=sys.stdout) if printing.events else None, told)
+    raise AssertionError("unreachable")
 
 
 def _detach(options: RunOptions, printing: Printing) -> None:

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from importlib.util import find_spec
 from typing import Any
 
@@ -15,7 +15,7 @@ from lp_sweep.orchestrator.engine.budget import Budget
 from lp_sweep.orchestrator.engine.capacity import Capacity, PerTrial, file_on_head
 from lp_sweep.orchestrator.engine.course import Course, StopSignals
 from lp_sweep.orchestrator.engine.everynode import on_each_node
-from lp_sweep.orchestrator.engine.lifeline import Lifeline, OwnRay, RayLost, leave_ray
+from lp_sweep.orchestrator.engine.lifeline import Lifeline, OwnRay, RayLost, connected, leave_ray
 from lp_sweep.orchestrator.engine.opening import open_run
 from lp_sweep.orchestrator.engine.raycompat import (
     NodeTable,
@@ -58,10 +58,10 @@ _RAYS_IN_VAIN = 3  # local Rays lost in a row with no work finished in between: 
 
 class OnRay:
     """Runs work on the cluster at `address`; None: on a local Ray, which is replaced when it is
-    lost, as long as there is progress."""
+    lost, as long as there is progress. `at_the_end` leaves the last one."""
 
-    def __init__(self, address: str | None, budget: Budget) -> None:
-        self._address, self._budget = address, budget
+    def __init__(self, address: str | None, budget: Budget, at_the_end: ExitStack) -> None:
+        self._address, self._budget, self._at_the_end = address, budget, at_the_end
 
     def everywhere(self, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
         return on_each_node(function, *arguments)
@@ -72,30 +72,39 @@ class OnRay:
         why, ended, in_vain = "", 0, 0
         keep_sigterm()
         while queue.open:
-            try:
-                self._on_ray(course, signals)
-                return
-            except RayLost as error:
-                why = str(error)
-            except PreflightError as error:
-                if not why:
-                    raise
-                why, in_vain = f"{why}; {error}", _RAYS_IN_VAIN
-            in_vain = in_vain + 1 if queue.settled == ended else 1
-            ended = queue.settled
-            if self._address or in_vain > _RAYS_IN_VAIN:
-                queue.ray_lost(why)
-            else:
-                course.reporter.note(f"Ray was lost: {why}. The run continues with a new one")
-                loss = Loss("node_lost", "Ray was lost with its live trials", why, None)
-                course.lost_all(loss)
+            with ExitStack() as ray:
+                try:
+                    self._on_ray(ray, course, signals)
+                except RayLost as error:
+                    why = str(error)
+                except PreflightError as error:
+                    if not why:
+                        raise
+                    why, in_vain = f"{why}; {error}", _RAYS_IN_VAIN
+                else:
+                    if not queue.live:  # else its trials would go on
+                        self._at_the_end.push(ray.pop_all())
+                    return
+                in_vain = in_vain + 1 if queue.settled == ended else 1
+                ended = queue.settled
+                self._lost(course, why, in_vain)
+                if not queue.open:  # no other Ray follows
+                    self._at_the_end.push(ray.pop_all())
 
-    def _on_ray(self, course: Course, signals: StopSignals) -> None:
+    def _lost(self, course: Course, why: str, in_vain: int) -> None:
+        if self._address or in_vain > _RAYS_IN_VAIN:
+            course.queue.ray_lost(why)
+            return
+        course.reporter.note(f"Ray was lost: {why}. The run continues with a new one")
+        course.lost_all(Loss("node_lost", "Ray was lost with its live trials", why, None))
+
+    def _on_ray(self, ray: ExitStack, course: Course, signals: StopSignals) -> None:
         """Raises RayLost, PreflightError, StoreError."""
         address, tell = self._address, course.reporter.note
         step = f"joining the Ray at {address}" if address else "starting Ray on this machine"
         course.reporter.phase(step)
-        with connection(address) as own, Lifeline(own).watched():
+        own = ray.enter_context(connection(address))
+        with Lifeline(own).watched():
             nodes = NodeTable()
             if address:
                 tell(joined(address))
@@ -139,6 +148,7 @@ def connection(address: str | None) -> Iterator[OwnRay | None]:
         if address:
             _join(address)
         bound_calls()
+        connected(own)
         try:
             yield own
         finally:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any, NamedTuple, Protocol
 
 from lp_sweep.orchestrator.engine.budget import Budget, BudgetStop
@@ -39,14 +40,14 @@ class Engine(Protocol):
         """Run a plain function on each node. Returns node -> its result."""
 
 
-def engine_for(options: RunOptions, budget: Budget) -> Engine:
+def engine_for(options: RunOptions, budget: Budget, at_the_end: ExitStack) -> Engine:
     if options.inline:
         from lp_sweep.orchestrator.engine.inline import Inline
 
         return Inline()
     from lp_sweep.orchestrator.engine.connection import OnRay
 
-    return OnRay(options.address or os.environ.get("RAY_ADDRESS"), budget)
+    return OnRay(options.address or os.environ.get("RAY_ADDRESS"), budget, at_the_end)
 
 
 def _run(course: Course, engine: Engine, budget: Budget) -> None:
@@ -91,9 +92,11 @@ def run_sweep(
     reporter: Reporter,
     *,
     budget: Budget,
+    at_the_end: ExitStack,
     selection: Selection | None = None,
 ) -> Outcome:
-    """Run the missing work. Raises PreflightError where no cluster can be used, and StoreError if
+    """Run the missing work. What can wait until its result is told, such as leaving Ray, is left to
+    `at_the_end`. Raises PreflightError where no cluster can be used, and StoreError if
     the store refuses before the first trial; later that only stops the run."""
     recorder = Recorder(
         store,
@@ -136,7 +139,7 @@ def run_sweep(
         )
     sources.hold(plan)
     course = Course(queue, recorder, reporter, options, presence)
-    _run(course, engine_for(options, budget), budget)
+    _run(course, engine_for(options, budget, at_the_end), budget)
     after = make_plan(queue.plan.sweep, queue.known())
     if queue.stopped != "store":
         try:

@@ -6,7 +6,7 @@ docs/reliability.md lists the bounds that follow from the constants below.
 
 from __future__ import annotations
 
-import atexit
+import gc
 import os
 import signal
 import sys
@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-from lp_sweep.orchestrator.engine.raycompat import in_thread
+from lp_sweep.orchestrator.engine.raycompat import in_thread, keep_references
 from lp_sweep.storage.errors import LpSweepError
 
 STOPPED_SECONDS = 15.0  # a process of our own Ray that is stopped for this long counts as dead
@@ -29,12 +29,17 @@ _LEAVE_SECONDS = 25.0  # for the main thread to leave its call into Ray
 _SHUTDOWN_SECONDS = 8.0  # 5 with a dead head, 1 with a live one
 _STOPPED_EXIT = 3
 
-_keeps_process = False  # whether a stopped head would keep this process from ending
+_rays: list[OwnRay | None] = []  # what this process is connected to; None: to one that it joined
 
 _MARK = "LP_SWEEP_RAY"  # in the environment of all processes of a Ray that we started
 _DAEMONS = ("gcs_server", "raylet")
 # their bookkeeping is never interrupted, since the next Ray continues with the same queue
 _BOOKS = tuple(f"lp_sweep.orchestrator.engine.{name}" for name in ("course", "workqueue"))
+
+
+def connected(own: OwnRay | None) -> None:
+    """Is told of each Ray that this process is connected to, until `leave_ray`."""
+    _rays.append(own)
 
 
 class RayLost(KeyboardInterrupt):
@@ -174,7 +179,7 @@ class Lifeline:
         main = threading.main_thread().ident
         while not self._over.wait(0.5) and main:
             if time.monotonic() > self._end:
-                _give_up(self._why)
+                _give_up(f"Ray was lost ({self._why}) and hangs")
             signal.pthread_kill(main, signal.SIGURG)
 
     def _dead(self) -> str:
@@ -227,35 +232,52 @@ def _state(process: Any) -> str:
         return str(psutil.STATUS_DEAD)
 
 
-def _give_up(why: str) -> None:
+def _give_up(what: str) -> None:
     """Ends the process, since the main thread does not return from its call into Ray."""
     again = "Finished trials are in the store. Go on: the same command again."
-    print(f"\nstopped: Ray was lost ({why}) and hangs. {again}", file=sys.stderr, flush=True)
+    print(f"\nstopped: {what}. {again}", file=sys.stderr, flush=True)
     os._exit(_STOPPED_EXIT)
 
 
 def leave_ray(own: OwnRay | None) -> None:
-    """`ray.shutdown()`, which does not return while a stopped head keeps its connection."""
+    """`ray.shutdown()`, which does not return while a stopped head keeps its connection: then it
+    ends the process. Main thread only, once our own threads have ended."""
     import ray
 
-    global _keeps_process
-    thread = threading.Thread(target=ray.shutdown, daemon=True)
-    thread.start()
+    gc.collect()  # what Tune leaves are cycles, and they hold references
+    lates = [threading.Timer(2 * _SHUTDOWN_SECONDS, _give_up, ["Ray does not let this process go"])]
+    lates += [threading.Timer(_SHUTDOWN_SECONDS, own.kill)] if own else []
+    for late in lates:
+        late.daemon = True
+        late.start()
     try:
-        thread.join(_SHUTDOWN_SECONDS)
+        keep_references()
+        with suppress(Exception):  # of many types; there is nothing left to do with it
+            ray.shutdown()
     finally:
+        for late in lates:
+            late.cancel()
         if own:
             own.kill()
-            thread.join(_SHUTDOWN_SECONDS)
-        _keeps_process = thread.is_alive()
-        if _keeps_process:  # so that a user's own program can end
-            atexit.unregister(ray.shutdown)
+        _rays.clear()
 
 
-def leave_process(code: int) -> None:
-    """Ends the process at once if a stopped head would keep it: when Python ends, Ray and Tune each
-    ask the head once more, for a minute. Otherwise it does nothing."""
-    if _keeps_process:
+def end_process(code: int) -> None:
+    """Ends the process if it is connected to a Ray. For a command that has told its result: Ray's
+    own way out may change the exit code, or print."""
+    if not _rays:
+        return
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    with suppress(OSError, ValueError):  # nobody reads it any more
         sys.stdout.flush()
         sys.stderr.flush()
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    try:
+        for own in _rays:
+            if own:
+                own.kill()
+    finally:
         os._exit(code)

@@ -113,6 +113,29 @@ def keep_stdout() -> Iterator[None]:
         yield
 
 
+class _Core:
+    """Ray's core, which nothing reaches from `shutdown_driver` on."""
+
+    def __init__(self, core: Any) -> None:
+        self._core = core
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._core, name)
+
+    def shutdown_driver(self) -> None:
+        core, self._core = self._core, None
+        core.shutdown_driver()
+
+
+def keep_references() -> None:
+    """Keeps references that are freed during `ray.shutdown` from Ray's core, which would end the
+    process; any thread may be the one that collects cycles."""
+    import ray._private.worker as worker
+
+    if hasattr(getattr(worker.global_worker, "core_worker", None), "shutdown_driver"):
+        worker.global_worker.core_worker = _Core(worker.global_worker.core_worker)
+
+
 def in_thread(call: Callable[[], Any], seconds: float | None = None) -> Any:
     """Runs `call` in a thread and returns its result. Raises TimeoutError after `seconds`.
 

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.cluster.clusterfile import read_cluster_file
@@ -91,7 +91,12 @@ class Prepared(NamedTuple):
     selection: Selection
     budget: Budget
 
-    def run(self, events: Callable[[str], object] | None = None) -> RunResult:
+    def run(
+        self,
+        events: Callable[[str], object] | None = None,
+        told: Callable[[RunResult], object] = lambda result: None,
+    ) -> RunResult:
+        """`told` gets the result before Ray is left, which may fail."""
         from lp_sweep.orchestrator.watch.mirroring import mirrored
         from lp_sweep.orchestrator.watch.reporters import make_display
 
@@ -99,22 +104,23 @@ class Prepared(NamedTuple):
         sweep = self.planned.sweep
         display = make_display(timings)
         stream = EventReporter(display, events) if events else None
-        with (
-            _end_told(stream),
-            mirrored(stream or display, options.mirrors, store.location, sweep.name) as reporter,
-        ):
-            outcome = run_sweep(
-                self.planned.plan,
-                Rates(timings, sweep.recipe),
-                store,
-                options,
-                reporter,
-                budget=self.budget,
-                selection=self.selection,
-            )
-        result = RunResult(outcome, store, self.budget.used())
-        if stream:
-            stream.event("ended", exit_code=result.exit_code, **result.summary())
+        to = (options.mirrors, store.location, sweep.name)
+        with ExitStack() as at_the_end:
+            with _end_told(stream), mirrored(stream or display, *to) as reporter:
+                outcome = run_sweep(
+                    self.planned.plan,
+                    Rates(timings, sweep.recipe),
+                    store,
+                    options,
+                    reporter,
+                    budget=self.budget,
+                    at_the_end=at_the_end,
+                    selection=self.selection,
+                )
+            result = RunResult(outcome, store, self.budget.used())
+            if stream:
+                stream.event("ended", exit_code=result.exit_code, **result.summary())
+            told(result)
         return result
 
 

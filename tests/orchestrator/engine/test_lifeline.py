@@ -202,6 +202,87 @@ def test_ctrl_c_ends_a_wait_for_the_head() -> None:
     assert time.monotonic() - began < 5
 
 
+def test_a_ray_that_does_not_let_go(tmp_path: Path) -> None:
+    """It was joined, so that there is nothing to kill."""
+    hangs = (
+        "import time, ray; from lp_sweep.orchestrator.engine import lifeline;"
+        "ray.shutdown, lifeline._SHUTDOWN_SECONDS = lambda: time.sleep(60), 0.1;"
+        "lifeline.leave_ray(None)"
+    )
+    assert "again" in python(hangs, cwd=tmp_path, code=3).stderr
+
+
+FREED_MEANWHILE = """
+import sys, threading, time, ray
+from lp_sweep.orchestrator.engine.lifeline import leave_ray
+
+ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=2**27)
+refs = [ray.put(i) for i in range(20000)]
+
+
+class Ring:
+    pass
+
+
+def drop():
+    while refs:
+        ring = Ring()
+        ring.ref = refs.pop()
+        if cycles:
+            ring.itself = ring
+
+
+cycles = sys.argv[1] == "in cycles"
+thread = threading.Thread(target=drop)
+thread.start()
+leave_ray(None)
+thread.join()
+print("left", ray.is_initialized())
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("how", ["in cycles", "one by one"])
+def test_references_that_are_freed_while_ray_is_left(tmp_path: Path, how: str) -> None:
+    """By another thread, which is a user's, or Ray's own."""
+    done = python(FREED_MEANWHILE, how, cwd=tmp_path)
+    assert (done.stdout, "core worker" in done.stderr) == ("left False\n", False)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_ray_is_left_twenty_times_beside_other_work(tmp_path: Path) -> None:
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    leave = (
+        "import ray; from lp_sweep.orchestrator.engine.connection import connection\n"
+        "for i in range(20):\n"
+        "    with connection(None): refs = [ray.put(i) for i in range(1000)]; refs.append(refs)\n"
+        "print(ray.is_initialized())"
+    )
+    try:
+        done = python(leave, cwd=tmp_path)
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait(30)
+    assert (done.stdout, done.stderr) == ("False\n", "")
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("end", ["os._exit(1)", "time.sleep(600)"])
+def test_a_complete_run_ends_well_whatever_ray_does_then(tmp_path: Path, end: str) -> None:
+    save_world(tmp_path)
+    raw = "The core worker has already been shutdown"
+    program = (
+        f"import os, time, ray; ray.shutdown = lambda *_: [os.write(2, b'{raw}'), {end}];"
+        "from lp_sweep.orchestrator.cli.__main__ import main; main()"
+    )
+    settings = with_changes(LP_SWEEP_TEST_NOOP="1")
+    done = python(program, "run", "sweep.yaml", cwd=tmp_path, **settings)
+    assert raw not in done.stderr
+    assert "next: " in done.stderr.splitlines()[-1]
+
+
 @pytest.mark.ray
 @pytest.mark.slow
 def test_a_raylet_that_ends_at_once(tmp_path: Path) -> None:
