@@ -9,7 +9,6 @@ from lp_sweep.analysis.adaptive import DIP
 from lp_sweep.analysis.notes import LEARNED_NOTHING, NOT_SEARCHED, barely, no_better
 from lp_sweep.analysis.rows import Row
 from lp_sweep.storage.printable import ranges
-from lp_sweep.storage.select import askable_k
 
 
 def allowed_loss(row: Row) -> str:
@@ -23,13 +22,23 @@ def layers_needed(row: Row) -> str:
     adds `, 90% 5 to 7`."""
     credible = row.get("credible")
     of_search = f", 90% {layers_left(row['depth'], credible)}" if credible else ""
-    if row["max_dropped"] is None:
-        return f"{_possible_layers(row)} ({_open(row)}){of_search}{unless(row)}"
+    for caveat, shown in _OPEN.items():
+        if caveat in row["caveats"]:
+            return f"{_possible_layers(row)} ({shown.format(**row)}){of_search}{unless(row)}"
     change = ""
-    if row["max_dropped"] and row["loss"] is not None:
+    if row["max_dropped_low"] and row["loss"] is not None:
         change = f" ({phrases.signed(-row['loss'], '%' if row['unit'] == 'percent' else '')})"
     count = phrases.share(row["n_seeds"], row["n_seeds_asked"])
     return f"{_possible_layers(row)}{change} n={count}{of_search}{unless(row)}"
+
+
+# caveats of an answer that more trials may change: the first one is shown
+_OPEN = {"missing": "{n_missing} missing", NOT_SEARCHED: NOT_SEARCHED, "no K=0": "no K=0"}
+
+
+def is_open(row: Row) -> bool:
+    """Whether trials that were asked for may still change the answer."""
+    return not _OPEN.keys().isdisjoint(row["caveats"])
 
 
 def possible_layers(row: Row) -> str:
@@ -40,11 +49,14 @@ def possible_layers(row: Row) -> str:
 def best_of(rows: Iterable[Row]) -> Row | None:
     """The row with the smallest network, from rows of one task and loss; None without a score of
     the full model."""
-    return max(
-        (row for row in rows if row["n_seeds"]),
-        key=lambda row: (row["max_dropped_low"], row["score_kept"] or 0.0, -row["position"]),
-        default=None,
-    )
+    return min((row for row in rows if row["rank"]), key=lambda row: row["rank"], default=None)
+
+
+def alone(row: Row) -> Row:
+    """The row with the bounds of its own strategy and procedure in place of those of its task."""
+    own = {"low": "max_dropped_low", "high": "max_dropped_high"}
+    bounds = {f"task_dropped_{name}": row[column] for name, column in own.items()}
+    return {**row, **bounds, "task_untried": row["untried"]}
 
 
 def network(row: Row) -> str:
@@ -54,10 +66,8 @@ def network(row: Row) -> str:
         return "all layers"
     named = f"{row['strategy']} K={row['max_dropped_low']}"
     named += "" if row["procedure"] == "direct" else f", {row['procedure']}"
-    majority = row["majority"]
-    if majority is None or row["n_learned_nothing"] or row["score_kept"] >= majority + 0.005:
-        return named
-    return f"{named}: no better than the majority class"
+    unlearned = "no better than guessing" in row["caveats"]
+    return f"{named}: no better than the majority class" if unlearned else named
 
 
 def answer_line(rows: Sequence[Row]) -> str:
@@ -71,7 +81,7 @@ def answer_line(rows: Sequence[Row]) -> str:
     return needs(best, rows)
 
 
-def needs(row: Row, among: Sequence[Row] = ()) -> str:
+def needs(row: Row, among: Sequence[Row]) -> str:
     """`needs 6 of 12 layers to lose at most 1 point (top K=6, −0.80, 3 seeds)`, or `needs 6 of 12
     layers to lose at most 1 point; with distillation 4 (top K=8, ...)`; `... are enough ...` if
     no smaller network was tried. `among`: the rows that `row` is the best of, also of other
@@ -79,9 +89,8 @@ def needs(row: Row, among: Sequence[Row] = ()) -> str:
     (layers, distilled), loss = layers_of(row, among), allowed_loss(row)
     keep_all = layers == str(row["depth"])
     said = f"needs {layers} of {row['depth']} layers to lose at most {loss}"
-    side = [other for other in among if not is_distilled(other)] if distilled else among
-    of = best_of(side) if distilled else row
-    if of and _between(of, side) and max(_tried(of, side)) <= of["max_dropped_low"]:
+    of = best_of(other for other in among if not is_distilled(other)) if distilled else row
+    if of and of["task_untried"] and of["task_dropped_low"] == of["task_dropped_high"]:
         said = f"{layers} of {row['depth']} layers are enough to lose at most {loss}"
     if keep_all:
         said = f"keep all {layers} layers: nothing smaller that was tried loses at most {loss}"
@@ -96,15 +105,13 @@ def needs(row: Row, among: Sequence[Row] = ()) -> str:
     return said + ("" if keep_all else way) + beside
 
 
-def layers_of(row: Row, among: Sequence[Row] = ()) -> tuple[str, str]:
+def layers_of(row: Row, among: Sequence[Row]) -> tuple[str, str]:
     """`6`, or `4–6`: how many layers the answer may have, and how many with distillation. The
     second is "" unless both kinds exist and differ; then the first is of plain networks only.
     Arguments as for `needs`."""
     sides = [[other for other in among if is_distilled(other) == side] for side in (False, True)]
-    spans = [possible_span(best, side) for side in sides if (best := best_of(side))]
-    if len(set(spans)) < 2:
-        return possible_span(row, among), ""
-    plain, distilled = spans
+    spans = [_span(best, "task_dropped") for side in sides if (best := best_of(side))]
+    plain, distilled = spans if len(set(spans)) > 1 else (_span(row, "task_dropped"), "")
     return plain, distilled
 
 
@@ -112,55 +119,32 @@ def is_distilled(row: Row) -> bool:
     return " distill " in row["procedure"]
 
 
-def possible_span(row: Row, among: Sequence[Row] = ()) -> str:
+def doubt(row: Row, among: Iterable[Row]) -> str:
+    """`K=3 not tried`: why a smaller network than the answer of a task may be good enough; "" if
+    none may. Arguments as for `needs`."""
+    if row["task_untried"]:
+        return _untried(row["task_untried"])
+    others = (other["max_dropped_high"] for other in among if is_open(other))
+    if max((row["task_dropped_high"], *others)) == row["max_dropped_low"]:
+        return ""
+    if NOT_SEARCHED in row["caveats"]:
+        return "not searched for this loss"
+    return "missing trials may bring a smaller one"
+
+
+def _untried(ks: Sequence[int]) -> str:
+    return f"K={ranges(ks)} not tried"
+
+
+def _span(row: Row, bounds: str) -> str:
     """`6`, `4–6`: how many layers the answer may have."""
-    depth, most, between = row["depth"], _most(row, among), _between(row, among)
-    if between and max(_tried(row, among)) > between[-1]:  # else nothing smaller was tried
-        most = max(most, between[-1])
-    return phrases.span(depth - most, depth - row["max_dropped_low"])
-
-
-def doubt(row: Row, among: Sequence[Row] = ()) -> str:
-    """`K=3 not tried`: why a smaller network than the answer may be good enough; "" if none may."""
-    if _most(row, among) > row["max_dropped_low"]:
-        if row["n_not_searched"]:
-            return "not searched for this loss"
-        return "missing trials may bring a smaller one"
-    between = _between(row, among)
-    return f"K={ranges(between)} not tried" if between else ""
-
-
-def _most(row: Row, among: Sequence[Row]) -> int:
-    """The largest K that more trials may reach."""
-    return max(int(other["max_dropped_high"]) for other in among or [row])
-
-
-def _tried(row: Row, among: Sequence[Row]) -> set[int]:
-    return {0, *(k for other in among or [row] for k in other["tried"] or ())}
-
-
-def _between(row: Row, among: Sequence[Row]) -> list[int]:
-    """The K above a known answer and below the next K that was tried. Leaves out the K that a
-    search never ran: `unless` reports those."""
-    low, left_out = row["max_dropped_low"], row["untried"] or ()
-    if row["max_dropped"] is None or _most(row, among) > low:
-        return []
-    above = min((k for k in _tried(row, among) if k > low), default=row["depth"])
-    there = {k for other in among or [row] for k in askable_k(other["strategy"], row["depth"])}
-    return [k for k in range(low + 1, above) if k in there and k not in left_out]
+    return phrases.span(row["depth"] - row[f"{bounds}_high"], row["depth"] - row[f"{bounds}_low"])
 
 
 def _possible_layers(row: Row) -> str:
     mark = LEARNED_NOTHING if row["n_learned_nothing"] else ""
-    gap = f" ({doubt(row)})" if _between(row, ()) else ""
-    return f"{possible_span(row)} of {row['depth']}{mark}{gap}"
-
-
-def _open(row: Row) -> str:
-    """Why the answer is not known."""
-    if row["n_missing"]:
-        return f"{row['n_missing']} missing"
-    return NOT_SEARCHED if row["n_not_searched"] else "no K=0"
+    gap = f" ({_untried(row['untried'])})" if row["untried"] else ""
+    return f"{_span(row, 'max_dropped')} of {row['depth']}{mark}{gap}"
 
 
 def credible_layers(row: Row) -> str:
@@ -173,11 +157,7 @@ def credible_layers(row: Row) -> str:
 def likely_layers(row: Row) -> str:
     """`4 or 5`, `at most 3`: the 90% set of a row, fewest first. If the smallest network that was
     tried is in the set, a smaller one may also be good enough."""
-    depth, largest = row["depth"], max(row["credible"])
-    smaller = 0 < largest >= max(_tried(row, ())) and largest < max(
-        askable_k(row["strategy"], depth), default=0
-    )
-    return layers_left(depth, row["credible"], fewer=smaller)
+    return layers_left(row["depth"], row["credible"], fewer=row["credible_open"])
 
 
 def unless(row: Row) -> str:
@@ -201,7 +181,7 @@ def assumption(row: Row) -> str:
 
 def _assumed(row: Row) -> list[int]:
     """The K that a search never ran and that are not in its 90% set."""
-    return [k for k in row["untried"] or () if k not in (row.get("credible") or ())]
+    return [k for k in row["assumed"] or () if k not in (row.get("credible") or ())]
 
 
 def layers_left(depth: int, dropped: Sequence[int], *, fewer: bool = False) -> str:

@@ -59,11 +59,9 @@ def _with_credible_sets(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa
 
     from lp_sweep.analysis.statistics.minimum import credible_sets
 
-    long = rows_of_view(table, catalog, wanted)
+    long = rows_of_view(table, catalog, wanted)  # only searches have these sets
     found = credible_sets(catalog, long.to_pylist())
-    if any(found):  # only searches have these sets
-        long = long.append_column("credible", pa.array(found, pa.list_(pa.int64())))
-    return long
+    return long.append_column("credible", pa.array(found, pa.list_(pa.int64())))
 
 
 def _min_layers_sets(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Table:
@@ -140,7 +138,7 @@ _ANSWERS = ("trials", "predictions", "cells")  # views with the networks' answer
 TABLES: dict[str, TableDef] = {
     "min-layers": TableDef(
         title="Layers needed to stay within a loss, in {unit}",
-        view="min_layers",
+        view="min_layers_by_unit",
         order="position, delta",
         takes=("unit", "model", "strategy"),
         fetch=_with_credible_sets,
@@ -383,7 +381,7 @@ TABLES: dict[str, TableDef] = {
     ),
     "min-layers-interval": TableDef(
         title="Layers needed to stay within a loss, in {unit}, and how sure that is",
-        view="min_layers",
+        view="min_layers_by_unit",
         order="position, delta",
         takes=("unit", "model", "strategy"),
         fetch=_min_layers_sets,

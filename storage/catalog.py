@@ -1,8 +1,8 @@
 """SQL over a store: loads the records into a read-only, in-memory DuckDB.
 
 The raw tables are `store.trials`, `store.profiles`, `store.attempts`, `store.sweeps`,
-`store.earlier`, `store.predictions`, `store.teacher_logits` and `store.deltas`. The caller passes
-the views over them as text. `reading` confines the queries.
+`store.earlier`, `store.predictions`, `store.teacher_logits`, `store.deltas` and
+`store.possible`. The caller passes the views over them as text. `reading` confines the queries.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from lp_sweep.storage import reading
 from lp_sweep.storage.errors import QueryError
 from lp_sweep.storage.schema import LARGE, TABLES
+from lp_sweep.storage.select import askable_k
 from lp_sweep.storage.setups import EARLIER, Setup, cells_of_setup, earlier_setups
 from lp_sweep.storage.specs import TEACHER
 from lp_sweep.storage.store import Store, Unreadable
@@ -150,6 +151,14 @@ def _fill(
                 connection.execute(f"CREATE VIEW store.{table} AS FROM arrow_{table}")
     unique = sorted({float(delta) for delta in deltas})
     _load(connection, "deltas", pa.table({"delta": pa.array(unique, pa.float64())}), create=True)
+    _load(connection, "possible", _possible(records.read("sweeps")), create=True)
+
+
+def _possible(cells: pa.Table) -> pa.Table:
+    """The K that each strategy of these cells can be asked to drop, by depth."""
+    pairs = cells.select(["strategy", "depth"]).group_by(["strategy", "depth"]).aggregate([])
+    ks = [list(askable_k(**pair)) for pair in pairs.to_pylist()]
+    return pairs.append_column("ks", pa.array(ks, pa.list_(pa.int64())))
 
 
 def _load(

@@ -223,12 +223,12 @@ def possible_k(name: str, depth: int) -> tuple[int, ...]:
     return _any(depth) if found is None else found.possible(depth)
 
 
-def askable_k(name: str, depth: int) -> tuple[int, ...]:
+def askable_k(strategy: str, depth: int) -> tuple[int, ...]:
     """The K >= 1 that a sweep file can ask for; () if the strategy takes a threshold."""
-    found = find_strategy(name)
+    found = find_strategy(strategy)
     if found is not None and found.takes == "threshold":
         return ()
-    return tuple(k for k in possible_k(name, depth) if k)
+    return tuple(k for k in possible_k(strategy, depth) if k)
 
 
 def rule_text(name: str) -> str:

@@ -266,8 +266,9 @@ def _size_and_speed(rows: Sequence[Row]) -> list[Fact]:
 def _export(best: Row, rows: Sequence[Row], known: _Known) -> str:
     """The command that exports the same network. "" if the store's answer is still open, or if the
     strategy may have a smaller network by another procedure: no option names a procedure."""
-    open_ = {row["strategy"] for row in rows if row["max_dropped_high"] > best["max_dropped_low"]}
-    if best["max_dropped"] is None or best["strategy"] in open_:
+    reach, open_rows = best["max_dropped_low"], filter(needed.is_open, rows)
+    open_ = {row["strategy"] for row in open_rows if row["max_dropped_high"] > reach}
+    if needed.is_open(best) or best["strategy"] in open_:
         return ""
     within = f"{best['delta']:g}" if float(f"{best['delta']:g}") == best["delta"] else best["delta"]
     several = known.models[best["task"]] > 1

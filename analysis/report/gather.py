@@ -177,7 +177,7 @@ def _sheets(made: Mapping[str, Table], options: str, within: Sequence[float]) ->
         shown = TABLES[name].report
         if not table.rows:
             continue
-        narrow = f" --within {losses}" if TABLES[name].view == "min_layers" else ""
+        narrow = f" --within {losses}" if "unit" in TABLES[name].takes else ""
         opened = shown == "open" and len(table.rows) <= _MOST_OPENED
         yield Sheet(name, table, f"lp-sweep table {name}{narrow} {options}", opened)
 

@@ -54,20 +54,10 @@ _LARGER = 0.045  # probability that a larger K is called within it, of which ...
 _ASIDE = 0.005  # ... this part is spent on setting aside the K surely beyond
 
 _CURVE = ("sweep", "model", "procedure", "strategy", "task")
-_AS_THERE = (  # as in min_layers
-    *("max_dropped", "max_dropped_low", "max_dropped_high"),
-    *("n_not_searched", "n_full", "n_learned_nothing", "n_seeds_asked"),
-)
-SCHEMA = pa.schema(
+_ADDED = pa.schema(
     [
-        *((name, pa.string()) for name in _CURVE),
-        ("delta", pa.float64()),
-        ("unit", pa.string()),
-        ("depth", pa.int64()),
-        *((name, pa.int64()) for name in _AS_THERE),
         ("credible", pa.list_(pa.int64())),  # the 90% set of K that can be the answer, ascending
-        *((name, pa.list_(pa.int64())) for name in ("untried", "tried")),  # as in min_layers
-        ("n_seeds", pa.int64()),
+        ("credible_open", pa.bool_()),  # whether a larger K, which nobody tried, can be it as well
         ("n_examples", pa.int64()),
         ("seed_sd", pa.float64()),  # points: pooled sd of one network's score over seeds
         ("seed_sd_from", pa.string()),  # model and task, task, assumed, untrained
@@ -86,7 +76,7 @@ class Curve(NamedTuple):
 
 
 def with_sets(catalog: Catalog, answers: pa.Table) -> pa.Table:
-    """Rows of SCHEMA: rows of `min_layers`, each with the 90% set of its answer."""
+    """Rows of `min_layers`, each with the 90% set of its answer in the columns of _ADDED."""
     asked = answers.to_pylist()
     cells = networks.cells(catalog, (), ())
     listed, spreads, read = _by_curve(cells), Spreads(cells), reader(catalog)
@@ -95,12 +85,18 @@ def with_sets(catalog: Catalog, answers: pa.Table) -> pa.Table:
     for answer, of_search in zip(asked, credible_sets(catalog, asked), strict=True):
         key = _key(answer)
         if of_search is not None:
-            rows.append({**answer, "credible": of_search})
+            rows.append(with_set(answer, of_search))
             continue
         if key not in curves:
             curves[key] = curve_of(listed.get(key, ()), spreads, read)
         rows.append(_row(answer, curves[key]))
-    return pa.Table.from_pylist(rows, schema=SCHEMA)
+    return pa.Table.from_pylist(rows, schema=pa.schema([*answers.schema, *_ADDED]))
+
+
+def with_set(answer: Row, ks: Sequence[int]) -> dict[str, Any]:
+    beyond = askable_k(answer["strategy"], answer["depth"])
+    end = 0 < max(ks) >= max(answer["tried"] or (), default=0)
+    return {**answer, "credible": ks, "credible_open": end and max(ks) < max(beyond, default=0)}
 
 
 def _by_curve(cells: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:
@@ -190,11 +186,10 @@ def _row(answer: Row, curve: Curve | str) -> dict[str, Any]:
     if isinstance(curve, str):
         return {**answer, "reason": curve}
     can_be = {*answer_set(excess(curve, answer["delta"], answer["unit"]))}
-    if answer["max_dropped"] is not None:  # the rules differ for a score below zero, in percent
-        can_be.add(answer["max_dropped"])
+    if answer["max_dropped"] is not None or answer["untried"]:
+        can_be.add(answer["max_dropped_low"])  # the rules differ for a score below zero, in percent
     return {
-        **answer,
-        "credible": sorted(can_be),
+        **with_set(answer, sorted(can_be)),
         "n_examples": curve.scores.rows,
         "seed_sd": curve.spread.sd,
         "seed_sd_from": curve.spread.source,

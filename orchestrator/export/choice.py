@@ -22,11 +22,11 @@ from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import choose
 from lp_sweep.storage.store import Store
 
-VIEWS = ("min_layers", "cells")  # that the queries here read
+VIEWS = ("min_layers_by_unit", "cells")  # that the queries here read
 Row = Mapping[str, Any]
 
 _ANSWERS = """
-FROM min_layers
+FROM min_layers_by_unit
 WHERE task = $task AND unit = $unit
     AND ($model::VARCHAR IS NULL OR model = $model)
     AND ($strategy::VARCHAR IS NULL OR strategy = $strategy)
@@ -64,7 +64,7 @@ def best(catalog: Catalog, asked: Asked, read: Reader | None = None) -> Chosen:
     place = {name: row[name] for name in names} | {"kept": row["kept_layers"]}
     seeds = catalog.query(_SEEDS, place).to_pylist()
     among = "" if asked.strategy else " Chosen over all strategies of the sweep."
-    reason = f"{row['task']}: {needed.needs(row, rows)}.{among}"
+    reason = f"{row['task']}: {needed.needs(row, [row] if asked.strategy else rows)}.{among}"
     chosen = _one_seed(seeds, asked.seed, reason)
     assumed = needed.assumption(row)
     searched = f"The answer of its search assumes: {assumed}." if assumed else ""
@@ -134,9 +134,9 @@ def _check_name(catalog: Catalog, column: str, name: str | None) -> None:
 
 def _smallest(rows: Sequence[Row], asked: Asked) -> Row:
     """The row with the largest known K; ties go to the best mean score, then the file's order."""
-    known = [row for row in rows if row["max_dropped"] is not None]
-    most = max((row["max_dropped"] for row in known), default=-1)
-    unsure = [row for row in rows if row["max_dropped"] is None and row["max_dropped_high"] > most]
+    known = [row for row in rows if not needed.is_open(row)]
+    most = max((row["max_dropped_low"] for row in known), default=-1)
+    unsure = [row for row in rows if needed.is_open(row) and row["max_dropped_high"] > most]
     if unsure:
         if all(row["score_full"] is None for row in rows):
             raise SpecError(
@@ -151,7 +151,8 @@ def _smallest(rows: Sequence[Row], asked: Asked) -> Row:
             f"the smallest network within {asked.within:g} on {asked.task!r} is not known yet: "
             f"{'; '.join(map(_missing, unsure))}. `lp-sweep run` does what is missing{instead}."
         )
-    return max(known, key=lambda row: (row["max_dropped"], row["score_kept"], -row["position"]))
+    smallest = min(known, key=lambda row: row["rank"])
+    return needed.alone(smallest) if asked.strategy else smallest
 
 
 def _missing(row: Row) -> str:

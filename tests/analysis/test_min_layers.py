@@ -21,8 +21,8 @@ from tests.support.fake_records import FakeSweep
 def answers(fake: FakeSweep, delta: float = 1, **where: Any) -> list[dict[str, Any]]:
     conditions = {"unit": "points", **where}
     clause = " AND ".join(f"{column} = ${column}" for column in conditions)
-    with open_views(fake.publish(), deltas=(delta,), only=("min_layers",)) as catalog:
-        sql = f"FROM min_layers WHERE {clause} ORDER BY position"
+    with open_views(fake.publish(), deltas=(delta,), only=("min_layers_by_unit",)) as catalog:
+        sql = f"FROM min_layers_by_unit WHERE {clause} ORDER BY position"
         return catalog.query(sql, conditions).to_pylist()
 
 
@@ -99,11 +99,11 @@ def test_percent_is_of_the_full_models_score(fake: FakeSweep) -> None:
     small = {(0.0, 0.0): 2, (0.0, -1.0): 0, (-5.0, -5.0): 2, (-5.0, -6.0): 0}
     for full, pruned in small:
         fake.curve({0: full, 2: pruned}, task=f"{full} {pruned}")
-    largest = [row["max_dropped"] for row in answers(fake, unit="percent")]
+    largest = [row["max_dropped_low"] for row in answers(fake, unit="percent")]
     assert largest == [0, *small.values()]
-    assert answers(fake)[0]["max_dropped"] == 2
+    assert answers(fake)[0]["max_dropped_low"] == 2
     wider = answers(fake, delta=2, unit="percent")[0]
-    assert (wider["max_dropped"], wider["loss"]) == (2, pytest.approx(1.6))
+    assert (wider["max_dropped_low"], wider["loss"]) == (2, pytest.approx(1.6))
 
 
 def test_strategies_share_the_full_network(fake: FakeSweep) -> None:
@@ -111,7 +111,7 @@ def test_strategies_share_the_full_network(fake: FakeSweep) -> None:
     fake.curve({2: 89.9}, strategy="bottom")
     fake.cell(strategy="contribution", threshold=0.95, dropped=(3, 5), score=89.8)
     fake.cell(strategy="contribution", threshold=0.9, dropped=(3, 5), score=89.8)  # one network
-    found = {row["strategy"]: row["max_dropped"] for row in answers(fake)}
+    found = {row["strategy"]: row["max_dropped_low"] for row in answers(fake)}
     assert found == {"top": 0, "bottom": 2, "contribution": 2}
 
 
@@ -137,8 +137,8 @@ def test_thresholds_by_what_they_came_to(fake: FakeSweep) -> None:
 
 def test_sweeps_models_and_procedures_are_not_mixed(fake: FakeSweep) -> None:
     fake.curve({0: 90.0, 2: 89.9})
-    fake.curve({0: 95.0, 2: 89.9}, model="xlnet")
-    fake.curve({0: 80.0, 2: 70.0}, procedure="iterative")
+    fake.curve({0: 95.0, 1: 89.9}, model="xlnet")
+    fake.curve({0: 80.0, 1: 70.0}, procedure="iterative")
     other = FakeSweep(Path(fake.store.location), name="other")
     other.curve({2: 89.9}, model="roberta")
     other.publish()
@@ -155,6 +155,54 @@ def test_an_allowed_loss_is_a_number_of_zero_or_more(fake: FakeSweep) -> None:
     for delta in (-1, float("nan"), float("inf")):
         with pytest.raises(SpecError, match="an allowed loss of"):
             open_views(fake.publish(), deltas=(1, delta))
+
+
+def test_a_k_that_nobody_trained_is_in_the_bounds_in_every_format(fake: FakeSweep) -> None:
+    """As `4–6 of 12 (K=7-8 not tried)` says it; over all strategies, K=7 was tried."""
+    fake.curve({0: 90.0, 6: 89.5, 9: 80.0})
+    fake.curve({6: 80.0, 7: 81.0}, strategy="bottom")
+    top, bottom = answers(fake)
+    assert layers_needed(top).startswith("4–6 of 12 (K=7-8 not tried)")
+    assert (*interval(top), top["untried"]) == (None, 6, 8, [7, 8])
+    assert (*interval(bottom), bottom["untried"]) == (None, 0, 5, [1, 2, 3, 4, 5])
+    assert top["caveats"] == bottom["caveats"] == ["not tried"]
+    assert (top["rank"], bottom["rank"]) == (1, 2)
+    for row in (top, bottom):
+        overall = row["task_dropped_low"], row["task_dropped_high"], row["task_untried"]
+        assert overall == (6, 6, None)
+    assert answer_line([top, bottom]).startswith("needs 6 of 12 layers")
+
+
+CAVEATS: dict[str, tuple[list[dict[int, float | None]], list[str]]] = {
+    "all layers missing": ([{1: 89.0}], ["no K=0", "missing"]),
+    "missing": ([{0: 90.0, 1: None}], ["missing"]),
+    "K=1 not tried": ([{0: 90.0, 2: 80.0}], ["not tried"]),
+    "nothing smaller tried": ([{0: 90.0, 2: 89.5}], ["not tried"]),
+    "fewer seeds": ([{0: 90.0, 11: 89.5}, {0: 90.0}], ["fewer seeds"]),
+    "did not learn": ([{0: 50.0, 11: 50.0}], ["did not learn"]),
+    "near guessing": ([{0: 52.0, 11: 52.0}], ["near guessing"]),
+    "unlearned": ([{0: 50.5, 11: 49.9}], ["near guessing", "no better than guessing"]),
+    "none": ([{0: 90.0, 11: 89.9}], []),
+}
+
+
+def test_each_caveat_of_an_answer_is_in_its_row(fake: FakeSweep) -> None:
+    for task, (curves, _) in CAVEATS.items():
+        for seed, curve in enumerate(curves):
+            for k, score in curve.items():
+                fake.cell(k=k, score=score, seed=seed, task=task)
+    found = {row["task"]: row["caveats"] for row in answers(fake)}
+    assert found == {task: caveats for task, (_, caveats) in CAVEATS.items()}
+
+
+def test_points_are_shown_unless_percent_is_asked_for(fake: FakeSweep) -> None:
+    fake.curve({0: 50.0, 1: 49.2})
+    with open_views(fake.publish(), deltas=(1,)) as catalog:
+        for view, units in (
+            ("min_layers", ["points"]),
+            ("min_layers_by_unit", ["percent", "points"]),
+        ):
+            assert catalog.query(f"SELECT unit FROM {view} ORDER BY 1")["unit"].to_pylist() == units
 
 
 SCORES = st.integers(0, 40).map(lambda tenths: 80 + tenths / 10)
@@ -188,8 +236,20 @@ def test_the_view_says_what_the_definition_says(
                 low, high = max(low, k), max(high, k)
         else:
             high = max(high, k)
-    known_answer = low if full and low == high else None
-    assert interval(row) == (known_answer, low, high)
+    tried = {
+        k for k, seeds in curve.items() if any(seeds[s] is not None for s in seeds.keys() & full)
+    }
+    above = min((k for k in tried if k > low), default=6)
+    untried = [*range(low + 1, above)] if full and low == high else []
+    if untried and above < 6:
+        high = untried[-1]
+    assert row["untried"] == (untried or None)
+    assert interval(row) == (low if full and low == high else None, low, high)
+    assert {name: row[f"task_{name}"] for name in ("dropped_low", "dropped_high", "untried")} == {
+        "dropped_low": low,
+        "dropped_high": high,
+        "untried": untried or None,
+    }, "there is one strategy"
 
 
 # --- a full network that learned nothing

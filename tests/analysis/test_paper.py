@@ -350,7 +350,7 @@ def test_table_2_is_the_rule_of_the_view(curve: dict[int, list[float | None]]) -
             for seed, score in enumerate(scores):
                 fake.cell(k=k, seed=seed, score=score, **SMALL)
         with open_views(fake.publish()) as catalog:
-            view = catalog.query("FROM min_layers WHERE unit = 'points'").to_pylist()
+            view = catalog.query("FROM min_layers").to_pylist()
             found = {i.row: i for i in compare(catalog, 2) if i.low is not None}
     if curve[0] == [None, None]:
         assert not found, "nothing to compare with"

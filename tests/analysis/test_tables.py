@@ -12,6 +12,7 @@ import pytest
 from lp_sweep.analysis.needed import layers_left, likely_layers
 from lp_sweep.analysis.notes import majorities
 from lp_sweep.analysis.render import render
+from lp_sweep.analysis.statistics.minimum import with_set
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
 from tests.support.answered import lines
@@ -78,7 +79,7 @@ def test_a_student_of_another_model_is_compared_with_the_plain_full_model(fake: 
     assert [row["change"] for row in found] == pytest.approx([0, 2, -0.5])
     (answer,) = rows(
         fake,
-        "SELECT max_dropped, score_full, loss FROM min_layers WHERE unit = 'points' AND delta = 1 "
+        "SELECT max_dropped, score_full, loss FROM min_layers WHERE delta = 1 "
         "AND procedure <> 'direct'",
     )
     assert answer == pytest.approx({"max_dropped": 6, "score_full": 90.0, "loss": 0.5})
@@ -408,7 +409,7 @@ def test_an_answer_of_a_network_that_learned_nothing_is_marked(fake: FakeSweep) 
         fake.curve({0: 80.0, 2: 79.5}, seed=seed, task="RTE")
     fake.curve({0: 50.0, 2: 50.0}, model="xlnet")
     fake.cell(k=4, model="xlnet", state="failed")
-    views = ("min_layers", "cells", "trials", "predictions")
+    views = ("min_layers_by_unit", "cells", "trials", "predictions")
     catalog = open_views(fake.publish(), deltas=(1,), only=views)
     alone, with_interval = TABLES["min-layers"](catalog), TABLES["min-layers-interval"](catalog)
     bert, xlnet = lines(alone)
@@ -431,11 +432,20 @@ def test_a_set_of_answers_in_words() -> None:
     assert layers_left(12, [3, 5, 6, 8, 9, 10]) == "2 to 4, 6, 7 or 9"
     assert layers_left(12, [0, 8, 9, 10]) == "2 to 4 or 12"
     assert layers_left(12, []) == ""
-    row = {"reason": None, "depth": 6, "untried": None, "strategy": "top"}
-    assert likely_layers({**row, "credible": [0, 3], "tried": [3]}) == "at most 3 or 6"
-    assert likely_layers({**row, "credible": [3], "tried": [3, 5]}) == "3"
-    assert likely_layers({**row, "credible": [5], "tried": [5]}) == "1"
-    assert likely_layers({**row, "credible": [0], "tried": [3]}) == "6"
+    row = {"depth": 6, "credible": [0, 3]}
+    assert likely_layers({**row, "credible_open": True}) == "at most 3 or 6"
+    assert likely_layers({**row, "credible_open": False}) == "3 or 6"
+
+
+@pytest.mark.parametrize(
+    ("credible", "tried", "is_open"),
+    [([0, 3], [3], True), ([3], [3, 5], False), ([5], [5], False), ([0], [3], False)],
+)
+def test_a_smaller_network_than_the_smallest_tried(
+    credible: list[int], tried: list[int], is_open: bool
+) -> None:
+    row = with_set({"depth": 6, "strategy": "top", "tried": tried}, credible)
+    assert row["credible_open"] is is_open
 
 
 def test_a_ranking_is_compared_with_a_random_order() -> None:
