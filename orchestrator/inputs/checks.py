@@ -23,6 +23,7 @@ from lp_sweep.storage.errors import PreflightError, TrialError
 from lp_sweep.storage.printable import also_in_train, listed
 from lp_sweep.storage.specs import Recipe
 from lp_sweep.trials.data.datasource import LoadedTask, dev_texts, doubtful_rows, load_task, overlap
+from lp_sweep.trials.data.formats import parts_of
 from lp_sweep.trials.data.hub import is_cached
 from lp_sweep.trials.data.tasks import unnamed_positive
 from lp_sweep.trials.model.modelfiles import go_offline, type_problem
@@ -109,7 +110,7 @@ def check_small_files(sweep: Sweep, wanted: Needed) -> tuple[list[str], list[Tas
     left, data = _WHILE_ONE_WAITS, []
     notes, problems, not_cached = list[str](), list[str](), list[str]()
     for task in wanted.tasks:
-        size = sum(Path(path).stat().st_size for path in task.source.paths)
+        size = sum(part.stat().st_size for path in task.source.paths for part in parts_of(path))
         whole = bool(task.source.files) and size <= left
         if task.source.dataset and not (task.pinned and is_cached(task.source)):
             not_cached.append(task.name)

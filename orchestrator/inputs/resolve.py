@@ -30,7 +30,8 @@ from lp_sweep.trials.data.datasource import (
     faults_of_search,
     unlabelled_fingerprint,
 )
-from lp_sweep.trials.data.readers import CONLL
+from lp_sweep.trials.data.formats import file_format, open_binary, parts_of
+from lp_sweep.trials.data.readers import CONLL, column_names, read_file
 from lp_sweep.trials.data.tasks import (
     CORPUS,
     QRELS,
@@ -38,7 +39,6 @@ from lp_sweep.trials.data.tasks import (
     TASKS,
     TaskSource,
     canonical_name,
-    file_format,
     glue_source,
     is_commit,
     user_definition,
@@ -175,7 +175,7 @@ def resolve(
             found = _find_task(task, data_dir, file.folder, pins, models)
             found = _with_corrections(found, spec.recipe.limit_dev)
             if task.unlabelled and spec.has_students:
-                found = _with_unlabelled(found, file.folder.absolute() / task.unlabelled)
+                found = _with_unlabelled(found, file.folder.absolute() / expanded(task.unlabelled))
             tasks[found.name] = found
     with _at(document, ("distill",)):
         teachers = {name: find_teacher(name, file.folder, pins) for name in spec.teachers}
@@ -337,7 +337,7 @@ def _source(entry: TaskEntry, revision: str | None, folder: Path) -> TaskSource:
         )
     named = {"train": entry.train, "validation": entry.dev}
     named |= {CORPUS: entry.corpus, QRELS: entry.qrels, QUERIES: entry.queries}
-    files = {part: str(folder / path) for part, path in named.items() if path is not None}
+    files = {part: str(folder / expanded(path)) for part, path in named.items() if path is not None}
     for path in files.values():
         file_format(path)
     return TaskSource(files=files, skip_unjudged=entry.unjudged == "skip")
@@ -376,7 +376,7 @@ def _refuse_one_for_both(name: str, source: TaskSource) -> None:
     if train is None:  # the corpus
         return
     for other in [splits[QUERIES]] if QUERIES in splits else splits.values():
-        if source.files and filecmp.cmp(train, other, shallow=False):  # also through a link
+        if source.files and _are_equal(train, other):
             same = Path(train).resolve() == Path(other).resolve()
             how = f"are one file, {other}" if same else f"have the same content: {train}, {other}"
         elif other == train:
@@ -387,6 +387,14 @@ def _refuse_one_for_both(name: str, source: TaskSource) -> None:
             f"task {name!r}: its train and dev sets {how}. The score would cover rows that the "
             "network was trained on. Give other rows for dev."
         )
+
+
+def _are_equal(one: str, other: str) -> bool:
+    """Whether the same files, or files with the same bytes, are behind two paths; also a link."""
+    sides = parts_of(one), parts_of(other)
+    return len(sides[0]) == len(sides[1]) and all(
+        filecmp.cmp(a, b, shallow=False) for a, b in zip(*sides, strict=True)
+    )
 
 
 def _rows(name: str, source: TaskSource) -> tuple[int, int]:
@@ -404,8 +412,10 @@ def _count(path: Path) -> int:
     """The rows of a file, by its lines or sentences: a cell of several lines counts as several."""
     kind = file_format(path)
     if kind == "parquet":
-        return int(pq.read_metadata(path).num_rows)
-    with path.open("rb") as file:
+        return sum(int(pq.read_metadata(part).num_rows) for part in parts_of(path))
+    if kind == "arrow":
+        return int(read_file(str(path), column_names(str(path))[:1]).num_rows)
+    with open_binary(path) as file:
         if kind in CONLL:
             return sum(not line.strip() for line in file)
         return max(0, sum(1 for _ in file) - (kind in ("csv", "tsv")))

@@ -33,6 +33,7 @@ from lp_sweep.storage.bucket import parse_url
 from lp_sweep.storage.errors import PreflightError, SpecError
 from lp_sweep.storage.files import is_bucket
 from lp_sweep.storage.printable import listed
+from lp_sweep.trials.data.formats import parts_of
 from lp_sweep.trials.model.modelfiles import needed_files
 
 _MIRRORS = "|".join(kind.upper() for kind in MirrorKind)
@@ -223,7 +224,8 @@ def own_files(sweep: Sweep) -> Iterator[Path]:
         if not model.of_hub:
             yield from needed_files(Path(model.path))
     for task in sweep.tasks.values():
-        yield from map(Path, task.source.paths)
+        for path in task.source.paths:
+            yield from parts_of(path)
 
 
 def check_packed(sweep: Sweep, target: Path) -> None:

@@ -14,17 +14,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import csv
 from pyarrow import parquet as pq
 
 from lp_sweep.orchestrator.service.initoptions import InitOptions
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import listed, shown
 from lp_sweep.storage.specs import TaskKind
+from lp_sweep.trials.data import delimited
 from lp_sweep.trials.data.columns import Rows, feature_names
 from lp_sweep.trials.data.datasource import LoadedTask, doubtful_rows, load_task, text_keys
-from lp_sweep.trials.data.readers import CONLL, column_names, conll_text, read_file, require_columns
-from lp_sweep.trials.data.tasks import TaskSource, file_format, user_definition
+from lp_sweep.trials.data.formats import TABLES, file_format
+from lp_sweep.trials.data.readers import (
+    CONLL,
+    column_names,
+    conll_text,
+    json_lines,
+    read_file,
+    require_columns,
+)
+from lp_sweep.trials.data.tasks import TaskSource, user_definition
 from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.kinds.entities import OUTSIDE, is_tag
 
@@ -318,24 +326,26 @@ def split(strata: Sequence[object], groups: Sequence[int]) -> np.ndarray[Any, np
 
 
 def suffix_of_parts(data: Path) -> str:
-    return ".csv" if file_format(data) == "tsv" else data.suffix
+    kind = file_format(data)
+    return ".parquet" if kind in TABLES else {"tsv": ".csv"}.get(kind, f".{kind}")
 
 
 def parts(data: Path, *parts: np.ndarray[Any, Any]) -> Iterator[bytes]:
     """The content of a file for each part of the rows, with all columns; a TSV becomes a CSV."""
-    kind = file_format(data)
+    kind, path = file_format(data), str(data)
     if kind == "jsonl":
-        lines = [line for line in data.read_bytes().split(b"\n") if line.strip()]
+        lines = [*json_lines(path)]
         for rows in parts:
-            yield b"".join(lines[row].rstrip(b"\r") + b"\n" for row in rows)
-        return
-    table = read_file(str(data), column_names(str(data)))
-    if kind in CONLL:
+            yield b"".join(lines[row] + b"\n" for row in rows)
+    elif kind in ("csv", "tsv"):
+        header, *cells = delimited.rows(path, kind)
         for rows in parts:
-            yield conll_text(table.take(pa.array(rows)))
-        return
-    write = pq.write_table if kind == "parquet" else csv.write_csv
-    for rows in parts:
-        sink = pa.BufferOutputStream()
-        write(table.take(pa.array(rows)), sink)
-        yield sink.getvalue().to_pybytes()
+            yield delimited.csv_text([header, *(cells[row] for row in rows)])
+    else:
+        table = read_file(path, column_names(path))
+        for rows in parts:
+            some = table.take(pa.array(rows))
+            sink = pa.BufferOutputStream()
+            if kind in TABLES:
+                pq.write_table(some, sink)
+            yield conll_text(some) if kind in CONLL else sink.getvalue().to_pybytes()

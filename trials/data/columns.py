@@ -25,6 +25,11 @@ from lp_sweep.storage.specs import TaskDefinition
 
 _WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)  # longer ones are names
 
+SPANS = (
+    "Spans of characters are not read: for kind tokens, write a list of words and a list of as "
+    "many tags"
+)
+
 Labels = (
     npt.NDArray[np.int64] | npt.NDArray[np.float32] | npt.NDArray[np.float64] | npt.NDArray[np.int8]
 )

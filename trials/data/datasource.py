@@ -9,7 +9,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,10 +17,16 @@ import pyarrow as pa
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.data.columns import Labels, Rows, text_column
+from lp_sweep.trials.data.formats import file_format, parts_of
 from lp_sweep.trials.data.hub import read_hub
-from lp_sweep.trials.data.readers import column_names, read_file, require_columns
-from lp_sweep.trials.data.retrieval import columns_of, has_doubles, read_collection
-from lp_sweep.trials.data.tasks import CORPUS, QRELS, QUERIES, UNLABELLED, TaskSource, file_format
+from lp_sweep.trials.data.readers import column_names, read_file, reading, require_columns
+from lp_sweep.trials.data.retrieval import (
+    columns_of,
+    has_doubles,
+    read_collection,
+    titles_come_late,
+)
+from lp_sweep.trials.data.tasks import CORPUS, QRELS, QUERIES, UNLABELLED, TaskSource
 from lp_sweep.trials.kinds import COSENT, Kind, kind_of
 from lp_sweep.trials.kinds.search import DEPTH, query_count
 from lp_sweep.trials.kinds.tokens import NO_TAG, word_column
@@ -88,7 +93,8 @@ class LoadedTask:
 def data_fingerprint(source: TaskSource, definition: TaskDefinition) -> str:
     """`sha256:<digest>` of the files' bytes, or `hub:<id>@<revision>:<config>:<splits>`.
 
-    The role of each file and its format count; names and folders don't. Raises MissingInputError
+    The role of each file, its format and how it is read count; names and folders don't. Raises
+    MissingInputError
     if a file or a column of `definition` is missing, so that planning reports it.
     """
     if source.dataset is not None:
@@ -100,10 +106,19 @@ def data_fingerprint(source: TaskSource, definition: TaskDefinition) -> str:
             columns_of(split, path)
         else:
             require_columns(path, column_names(path), _columns(definition, split))
-        with Path(path).open("rb") as file:
-            content = hashlib.file_digest(file, "sha256").hexdigest()
-        digest.update(f"{split} {file_format(path)} {content}\n".encode())
+        how = "titles" if split == CORPUS and titles_come_late(path) else reading(path)
+        how = how and f" {how}"
+        digest.update(f"{split} {file_format(path)} {_content(path)}{how}\n".encode())
     return f"sha256:{digest.hexdigest()}"
+
+
+def _content(path: str) -> str:
+    """A digest of the bytes of a file, or of a folder's parts."""
+    found = []
+    for part in parts_of(path):
+        with part.open("rb") as file:
+            found.append(hashlib.file_digest(file, "sha256").hexdigest())
+    return found[0] if len(found) == 1 else hashlib.sha256(" ".join(found).encode()).hexdigest()
 
 
 def unlabelled_fingerprint(source: TaskSource, definition: TaskDefinition) -> str:

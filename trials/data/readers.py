@@ -1,4 +1,4 @@
-"""Reads Parquet, CSV, TSV, JSONL and CoNLL files as Arrow tables.
+"""Reads Parquet, Arrow, CSV, TSV, JSON, CoNLL and TREC files as Arrow tables.
 
 Knows columns by name only, not what they mean. A file that can't be read raises a
 MissingInputError that says how to fix it.
@@ -9,31 +9,42 @@ from __future__ import annotations
 import csv as plain_csv
 import json
 import re
+from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from difflib import get_close_matches
-from itertools import accumulate, islice
+from functools import lru_cache
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from pyarrow import csv
 from pyarrow import parquet as pq
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.printable import listed, short, shown
-from lp_sweep.trials.data.columns import first_failing
-from lp_sweep.trials.data.tasks import file_format
+from lp_sweep.trials.data import delimited
+from lp_sweep.trials.data.columns import SPANS, first_failing
+from lp_sweep.trials.data.formats import (
+    TABLES,
+    UNPACKING,
+    file_format,
+    open_binary,
+    open_text,
+    parts_of,
+)
 
-_TEXTS = ("csv", "tsv", "jsonl", "conll", "conllu")
+_CHUNK = 1 << 16  # rows of text at a time
 _MAGIC = {
-    b"\x1f\x8b": "is compressed by gzip: unpack it",
-    b"BZh": "is compressed by bzip2: unpack it",
-    b"\xfd7zXZ": "is compressed by xz: unpack it",
-    b"\x28\xb5\x2f\xfd": "is compressed by zstd: unpack it",
+    b"\x1f\x8b": "is compressed by gzip: add .gz to its name",
+    b"BZh": "is compressed by bzip2: add .bz2 to its name",
+    b"\xfd7zXZ": "is compressed by xz: add .xz to its name",
+    b"\x28\xb5\x2f\xfd": "is compressed by zstd: add .zst to its name",
     b"PK\x03\x04": "is a zip archive or a spreadsheet: unpack it, or export its table as CSV",
     b"\xd0\xcf\x11\xe0": "is a spreadsheet: export its table as CSV",
-    b"ARROW1": "is an Arrow file: write it as Parquet",
+    b"ARROW1": "is an Arrow file: give it the suffix .arrow",
+    b"\xff\xff\xff\xff": "is an Arrow file: give it the suffix .arrow",
+    b"PAR1": "is a Parquet file: give it the suffix .parquet",
 }
 _WIDE = {
     b"\xff\xfe\x00\x00": "UTF-32",
@@ -44,36 +55,31 @@ _WIDE = {
 
 
 def _other_format(path: Path, kind: str) -> str | None:
-    """Names the real type of a file that is no `kind` (`is compressed by gzip: unpack it`), by its
-    first bytes; None if they fit."""
-    with path.open("rb") as stream:
+    """Names the real type of a file that is no `kind` (`is compressed by gzip: add .gz to its
+    name`), by its first bytes; None if they fit."""
+    with open_binary(path) as stream:
         first = stream.read(64)
+    own = {"parquet": (b"PAR1",), "arrow": (b"ARROW1", b"\xff\xff\xff\xff")}.get(kind, ())
     for magic, what in _MAGIC.items():
-        if first.startswith(magic):
+        if first.startswith(magic) and magic not in own:
             return what
-    if kind not in _TEXTS:
+    if own:
         return None
-    if first.startswith(b"PAR1"):
-        return "is a Parquet file: give it the suffix .parquet"
     encoding = next((name for bom, name in _WIDE.items() if first.startswith(bom)), None)
     if encoding is None and len(first) > 3 and not (any(first[::2]) and any(first[1::2])):
         encoding = "UTF-16"  # no mark, but each second byte of the first words is zero
     return encoding and f"is {encoding}, not UTF-8: save it as UTF-8"
 
 
-def _first_bad_line(path: Path) -> str:
+def _first_bad_line(path: str) -> str:
     """The first line that is not UTF-8, as `line 3 (b'caf\\xe9')`; empty if there is none."""
-    with path.open("rb") as lines:
+    with open_binary(path) as lines:
         for number, line in enumerate(lines, start=1):
             try:
                 line.decode()
             except UnicodeDecodeError as error:
                 return f"line {number} ({line[max(0, error.start - 20) : error.start + 10]!r})"
     return ""
-
-
-_BLOCK_BYTES = 1 << 24  # one csv row must fit in a block
-_LONGEST_NAME = 1 << 17  # of a column: beyond it a quotation mark was not closed
 
 
 def require_columns(where: str, present: Sequence[str], wanted: Sequence[str]) -> None:
@@ -100,48 +106,92 @@ def field_hint(present: Sequence[str]) -> str:
 
 
 def column_names(path: str) -> list[str]:
-    """The columns that the file's header names (jsonl: its first row)."""
+    """The columns that the file's header names; of JSON, those of all rows."""
     with _readable(path) as kind:
-        if kind == "parquet":
-            return list(pq.read_schema(path).names)
+        if kind in TABLES:
+            return list(_tables(path, kind, None, 0).column_names)
         if kind == "jsonl":
-            return list(next(_json_rows(path)).content)
+            return list(_json_names(path))
+        if kind == "trec":
+            return [*TREC]
         if kind in CONLL:
             return _conll_names(kind, next(_sentences(path, kind)))
-        with closing(_csv_rows(path, kind)) as rows:
-            return next(rows)
+        with closing(delimited.rows(path, kind)) as rows:
+            return next(rows).cells
 
 
 def read_file(path: str, columns: Sequence[str], most: int | None = None) -> pa.Table:
     """Reads these columns of the first `most` rows, or of all. Columns of csv and tsv are text.
 
-    A row of a CoNLL file is a sentence, and each of its columns is a list. A csv file has quoting
-    and fields may hold line breaks; a tsv file has none (GLUE's hold lone quotation marks).
+    A row of a CoNLL file is a sentence, and each of its columns is a list.
     """
     require_columns(path, column_names(path), columns)
     with _readable(path) as kind:
-        if kind == "parquet":
-            file = pq.ParquetFile(path)
-            groups = range(file.num_row_groups)
-            if most is not None:
-                before = accumulate(
-                    (file.metadata.row_group(i).num_rows for i in groups), initial=0
-                )
-                groups = range(sum(rows < most for rows in [*before][:-1]))
-            table = file.read_row_groups(groups, columns=list(columns)).slice(0, most)
-            table.validate(full=True)  # reading does not check that texts are UTF-8
-            return table
+        if kind in TABLES:
+            return _tables(path, kind, columns, most)
         if kind == "jsonl":
-            rows = list(islice(_json_rows(path), most))
+            rows = list(islice(json_rows(path), most))
             return pa.table({name: _json_column(rows, name) for name in columns})
         if kind in CONLL:
             return _conll_table(list(islice(_sentences(path, kind), most)), kind, columns)
-        if most is not None:
-            return _first_rows(path, kind, columns, most)
-        try:
-            return csv.read_csv(path, **_csv_options(kind, columns))
-        except pa.ArrowInvalid:  # with a single thread, Arrow's error names the row
-            return csv.read_csv(path, **_csv_options(kind, columns, threads=False))
+        texts = _trec_rows(path) if kind == "trec" else _cells(path, kind)
+        with closing(texts):
+            return _text_table(texts, columns, most)
+
+
+def _cells(path: str, kind: str) -> Generator[list[str]]:
+    with closing(delimited.rows(path, kind)) as rows:
+        for row in rows:
+            yield row.cells
+
+
+def _text_table(rows: Generator[list[str]], columns: Sequence[str], most: int | None) -> pa.Table:
+    """The first of `rows` names the columns."""
+    names = next(rows)
+    places, rest = [names.index(name) for name in columns], islice(rows, most)
+    chunks: list[list[pa.Array]] = [[] for _ in columns]
+    while some := list(islice(rest, _CHUNK)):
+        for chunk, place in zip(chunks, places, strict=True):
+            chunk.append(pa.array([row[place] for row in some], pa.string()))
+    arrays = [pa.chunked_array(chunk, pa.string()) for chunk in chunks]
+    return pa.table(arrays, names=list(columns))
+
+
+def _tables(path: str, kind: str, columns: Sequence[str] | None, most: int | None) -> pa.Table:
+    """The rows of all parts. Raises ValueError for parts with other columns."""
+    found: list[pa.Table] = []
+    for part in parts_of(path):
+        left = None if most is None else max(0, most - sum(table.num_rows for table in found))
+        if found and left == 0:
+            break
+        table = (_parquet if kind == "parquet" else _arrow)(part, columns, left)
+        if found and table.column_names != found[0].column_names:
+            raise ValueError(f"{part.name} has other columns than the parts before it")
+        found.append(table)
+    whole = pa.concat_tables(found, promote_options="permissive") if found[1:] else found[0]
+    whole = whole.replace_schema_metadata(found[0].schema.metadata)
+    whole.validate(full=True)  # reading does not check that texts are UTF-8
+    return whole
+
+
+def _parquet(path: Path, columns: Sequence[str] | None, most: int | None) -> pa.Table:
+    file = pq.ParquetFile(path)
+    if columns is None:
+        return file.schema_arrow.empty_table()
+    groups = range(file.num_row_groups)
+    if most is not None:
+        before = accumulate((file.metadata.row_group(i).num_rows for i in groups), initial=0)
+        groups = range(sum(rows < most for rows in [*before][:-1]))
+    return file.read_row_groups(groups, columns=list(columns)).slice(0, most)
+
+
+def _arrow(path: Path, columns: Sequence[str] | None, most: int | None) -> pa.Table:
+    """A file or a stream of Arrow: `datasets` writes streams."""
+    with pa.memory_map(str(path)) as source:
+        whole = source.read(6) == b"ARROW1"
+        source.seek(0)
+        table = (pa.ipc.open_file if whole else pa.ipc.open_stream)(source).read_all()
+    return table.slice(0, most) if columns is None else table.select(list(columns)).slice(0, most)
 
 
 @contextmanager
@@ -149,22 +199,31 @@ def _readable(path: str) -> Iterator[str]:
     """Yields the file's format. Turns errors of its reader into MissingInputError."""
     kind = file_format(path)
     try:
-        _require_file(Path(path), kind)
+        for part in _found(path):
+            _require_file(part, kind)
+        if kind in ("csv", "tsv"):
+            with open_text(path) as lines:
+                kind = "trec" if _JUDGEMENT.fullmatch(lines.readline()) else kind
         yield kind
-    except (pa.ArrowException, OSError, ValueError, plain_csv.Error) as error:
+    except (*UNPACKING, pa.ArrowException, OSError, ValueError, plain_csv.Error) as error:
         reason = short(str(error))
         fix = f"Check that it is a whole {kind} file."
         if isinstance(error, UnicodeError) or "UTF8" in reason.upper().replace("-", ""):
-            line = _first_bad_line(Path(path)) if kind != "parquet" else ""
+            line = _first_bad_line(path) if kind not in TABLES else ""
             reason, fix = f"not UTF-8: {line or reason}", "Save it as UTF-8."
-        elif str(error).count('"') % 2 or isinstance(error, plain_csv.Error):
-            fix = "Close every quotation mark: an open one includes the lines below it."
+        elif "quotation mark" in reason or isinstance(error, plain_csv.Error):
+            fix = 'Close every quotation mark, and double one inside a text (""): an open one '
+            fix += "includes the lines below it."
         raise MissingInputError(f"{path}: can't be read as {kind}: {reason}. {fix}") from error
 
 
+def _found(path: str) -> list[Path]:
+    if parts := parts_of(path):
+        return parts
+    raise MissingInputError(f"{path}: no file has such a name. Check the pattern.")
+
+
 def _require_file(path: Path, kind: str) -> None:
-    if path.is_dir():
-        raise MissingInputError(f"{path}: is a folder. Name a {kind} file.")
     if not path.is_file():
         raise MissingInputError(
             f"{path}: no such file. Check its path in the sweep file or in --data."
@@ -175,96 +234,146 @@ def _require_file(path: Path, kind: str) -> None:
         raise MissingInputError(f"{path}: can't be read as {kind}: it {other}.")
 
 
-def _first_rows(path: str, kind: str, columns: Sequence[str], most: int) -> pa.Table:
-    with closing(_csv_rows(path, kind)) as rows:
-        names, *first = islice(rows, most + 1)
-    for number, row in enumerate(first, start=2):  # as Arrow says it
-        if len(row) != len(names):
-            raise ValueError(f"Row #{number}: Expected {len(names)} columns, got {len(row)}")
-    places = {name: names.index(name) for name in columns}
-    return pa.table(
-        {name: pa.array([row[i] for row in first], pa.string()) for name, i in places.items()}
-    )
+class JsonRow(NamedTuple):
+    """`place`: `line 3`, or `row 3` where the file is one document."""
 
-
-def _csv_rows(path: str, kind: str) -> Generator[list[str]]:
-    """The header, then the rows. Not with Arrow's streaming reader: it reads ahead in a thread of
-    its own, which can abort a program that exits right away."""
-    empty, before = True, plain_csv.field_size_limit(_LONGEST_NAME)
-    try:
-        with Path(path).open(encoding="utf-8-sig", newline="") as lines:
-            if kind == "tsv":
-                reader = plain_csv.reader(lines, delimiter="\t", quoting=plain_csv.QUOTE_NONE)
-            else:
-                reader = plain_csv.reader(lines)
-            for row in reader:
-                if row:
-                    yield row
-                    if empty:
-                        plain_csv.field_size_limit(_BLOCK_BYTES)
-                        empty = False
-    finally:
-        plain_csv.field_size_limit(before)  # of the whole process
-    if empty:
-        raise ValueError("it holds empty lines only")
-
-
-def _csv_options(kind: str, columns: Sequence[str], *, threads: bool = True) -> dict[str, Any]:
-    parse = (
-        csv.ParseOptions(delimiter="\t", quote_char=False)
-        if kind == "tsv"
-        else csv.ParseOptions(newlines_in_values=True)
-    )
-    return {
-        "parse_options": parse,
-        "read_options": csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=threads),
-        "convert_options": csv.ConvertOptions(
-            include_columns=list(columns), column_types=dict.fromkeys(columns, pa.string())
-        ),
-    }
-
-
-class _JsonRow(NamedTuple):
-    line: int  # from 1
+    place: str
     content: dict[str, Any]
 
 
-def _json_rows(path: str) -> Iterator[_JsonRow]:
-    """Yields one row or more. Raises ValueError with the line."""
-    empty = True
-    with Path(path).open(encoding="utf-8-sig", newline="\n") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
+def json_rows(path: str) -> Iterator[JsonRow]:
+    """Yields one row or more, from an object on each line or from one document. Raises ValueError
+    with the line."""
+    with open_text(path, "\n") as lines:
+        filled = ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
+        first = list(islice(filled, 2))
+        if not first:
+            raise ValueError("it holds empty lines only")
+        own = _is_object(first[0][1])
+        if not own or len(first) < 2:
+            rows = _of_document(path)
+            if len(rows) > own:
+                yield from rows
+                return
+        for number, line in chain(first, filled):
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:  # too many brackets
                 raise ValueError(f"line {number} is not JSON: {error}") from error
             if not isinstance(row, dict):
-                raise ValueError(
-                    f"line {number} is no JSON object. Write one object per line, not an array"
-                )
-            yield _JsonRow(number, row)
-            empty = False
-    if empty:
-        raise ValueError("it holds empty lines only")
+                raise ValueError(f"line {number} is no JSON object. Write one object per line")
+            yield JsonRow(f"line {number}", row)
 
 
-def _json_column(rows: Sequence[_JsonRow], name: str) -> pa.Array:
-    """Raises ValueError with the first line whose value has another type than those before."""
+def json_lines(path: str) -> Iterator[bytes]:
+    """The rows as lines of JSON: those of the file, if it has them."""
+    with open_text(path, "\n") as lines:
+        own = [line.strip() for line in lines if line.strip()]
+    rows = list(json_rows(path))
+    alone = len(own) == len(rows) and rows[0].place.startswith("line")
+    yield from map(str.encode, own if alone else (json.dumps(row.content) for row in rows))
+
+
+def _is_object(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _of_document(path: str) -> list[JsonRow]:
+    """The rows of a file that is not one object per line: an array, an object around it, or objects
+    of several lines. [] if it is none of these. Raises ValueError with the line of a mistake."""
+    with open_text(path) as file:
+        text = file.read()
+    documents: list[Any] = []
+    decoder, at = json.JSONDecoder(), 0
+    try:
+        while (at := _after_blanks(text, at)) < len(text):
+            document, at = decoder.raw_decode(text, at)
+            documents.append(document)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, json.JSONDecodeError) and re.match(r"\s*(\[|\{\s*\n)", text):
+            raise ValueError(f"line {error.lineno} is not JSON: {error.msg}") from error
+        return []
+    rows = documents if len(documents) > 1 else _unwrapped(documents[0])
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, dict):
+            raise ValueError(f"row {number} is {shown(row)}, not an object with columns")
+    return [JsonRow(f"row {number}", row) for number, row in enumerate(rows, start=1)]
+
+
+def _after_blanks(text: str, at: int) -> int:
+    while at < len(text) and text[at].isspace():
+        at += 1
+    return at
+
+
+def _unwrapped(document: Any) -> list[Any]:
+    """The rows of one document: an array, the only array of objects in an object, or what pandas
+    writes (`orient`: columns, index, split). Another object is a row."""
+    if not isinstance(document, dict):
+        return document if isinstance(document, list) else [document]
+    values = list(document.values())
+    tables = [value for value in values if isinstance(value, list) and len(value) > 1]
+    if len(tables) == 1 and all(isinstance(item, dict) for item in tables[0]):
+        return tables[0]
+    columns, cells = document.get("columns"), document.get("data")
+    if isinstance(columns, list) and isinstance(cells, list):
+        return [dict(zip(columns, row, strict=True)) for row in cells]
+    if values and all(isinstance(v, dict) and v and v.keys() == values[0].keys() for v in values):
+        if all(str(row).isdigit() for row in values[0]):
+            return [{name: of[row] for name, of in document.items()} for row in values[0]]
+        if all(str(row).isdigit() for row in document):
+            return values
+    return [document]
+
+
+@lru_cache(maxsize=64)
+def _names_of_json(path: str, _size: int, _changed: int) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for row in json_rows(path) for name in row.content))
+
+
+def _json_names(path: str) -> tuple[str, ...]:
+    place = Path(path).stat()
+    return _names_of_json(path, place.st_size, place.st_mtime_ns)
+
+
+def first_lacks(path: str, name: str) -> bool:
+    """Whether a file of JSON has a column, and its first row does not."""
+    with _readable(path):
+        return name in _json_names(path) and name not in next(json_rows(path)).content
+
+
+def _json_column(rows: Sequence[JsonRow], name: str) -> pa.Array:
+    """Missing values and NaN are null. Raises ValueError with the first row whose value has another
+    type than most."""
     values = [row.content.get(name) for row in rows]
+    values = [None if value != value else value for value in values]
     try:
         return pa.array(values)
     except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
-        bad = first_failing(len(values), lambda count: pa.array(values[:count]))
-        why = "a value of another kind than those before it. Write all as texts, or all as numbers"
+        kinds = [_kind_of(value) for value in values]
+        common = Counter(kind for kind in kinds if kind).most_common(1)[0][0]
+        odd = (i for i, kind in enumerate(kinds) if kind and kind != common)
+        bad = next(odd, None)
+        if bad is None:
+            bad = first_failing(len(values), lambda count: pa.array(values[:count]))
+        why = f"a value of another kind than most. Write all as {common}s"
         if isinstance(error, UnicodeEncodeError):
             why = "which ends in half a character. Write the whole one"
         elif isinstance(error, OverflowError):
             why = "a number of more than 64 bits. Write it as a text"
+        elif common == "list":
+            why = f"a list of values of several kinds. {SPANS}"
         raise ValueError(
-            f"line {rows[bad].line}: {shown(name)} is {shown(values[bad])}, {why}"
+            f"{rows[bad].place}: {shown(name)} is {shown(values[bad])}, {why}"
         ) from None
+
+
+def _kind_of(value: Any) -> str:
+    kinds = {bool: "truth value", int: "number", float: "number", str: "text", list: "list"}
+    return "" if value is None else kinds.get(type(value), "object")
 
 
 CONLL = ("conll", "conllu")
@@ -272,6 +381,7 @@ CONLL = ("conll", "conllu")
 _CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 _NO_WORD = re.compile(r"\d+[-.]\d+")  # CoNLL-U: a range of words, or a node not in the text
 _DOCUMENT = "-DOCSTART-"
+_COMMENT = re.compile(r"#(\s|begin |end |[\w.]+ *=)")  # `# sent_id = 3`, `#begin document (x)`
 
 Sentence = list[list[str]]  # words, each with its columns
 
@@ -320,7 +430,8 @@ def _sentences(path: str, kind: str) -> Iterator[Sentence]:
             continue
         width = width or len(word)
         if len(word) != width:
-            raise ValueError(f"line {number} has {len(word)} columns, not {width}")
+            comment = "; a comment (#) is skipped before a sentence only" * (word[0][0] == "#")
+            raise ValueError(f"line {number} has {len(word)} columns, not {width}{comment}")
         words.append(word)
         empty = False
     if words:
@@ -331,14 +442,70 @@ def _sentences(path: str, kind: str) -> Iterator[Sentence]:
 
 def _conll_lines(path: str, kind: str) -> Iterator[tuple[int, list[str]]]:
     """Yields each line's number (from 1) and columns, none at the end of a sentence. Skips
-    `-DOCSTART-` lines, and in CoNLL-U comments, word ranges and empty nodes."""
-    with Path(path).open(encoding="utf-8-sig", newline="\n") as lines:
+    `-DOCSTART-` lines, comments, and in CoNLL-U word ranges and empty nodes."""
+    comments = set() if kind == "conllu" else comment_lines(path)
+    for number, line, word in _lines_of_words(path):
+        conllu = kind == "conllu" and word and (line[0] == "#" or _NO_WORD.fullmatch(word[0]))
+        if not conllu and number not in comments and word[:1] != [_DOCUMENT]:
+            yield number, word
+
+
+def _lines_of_words(path: str) -> Iterator[tuple[int, str, list[str]]]:
+    with open_text(path, "\n") as text:
+        lines = (line for some in text for line in some.rstrip("\r\n").split("\r"))
         for number, line in enumerate(lines, start=1):
-            bare = line.rstrip("\r\n")
-            if not bare.strip():
-                yield number, []
-                continue
-            word = bare.split("\t") if "\t" in bare else re.split(" +", bare.strip(" "))
-            conllu = kind == "conllu" and (bare[0] == "#" or _NO_WORD.fullmatch(word[0]))
-            if not conllu and word[0] != _DOCUMENT:
-                yield number, word
+            word = line.split("\t") if "\t" in line else re.split(" +", line.strip(" "))
+            yield number, line, word if line.strip() else []
+
+
+def comment_lines(path: str) -> set[int]:
+    """The numbers of a .conll file's comments: lines with `#` before a sentence that are no word,
+    since they have other columns, or a last one that is no tag of another line."""
+    width, tags = 0, set[str]()
+    doubtful: list[tuple[int, list[str]]] = []
+    within = False
+    for number, line, word in _lines_of_words(path):
+        if not within and _COMMENT.match(line):
+            doubtful.append((number, word))
+            continue
+        within = bool(word)
+        if word and word[0] != _DOCUMENT:
+            width = width or len(word)
+            tags.add(word[-1])
+    return {
+        number
+        for number, word in doubtful
+        if len(word) != width or (width > 1 and word[-1] not in tags)
+    }
+
+
+TREC = ("query-id", "iteration", "corpus-id", "score")
+_JUDGEMENT = re.compile(r"\S+\s+(0|Q0)\s+\S+\s+-?\d+\s*")  # a header never looks like that
+
+
+def _trec_rows(path: str) -> Generator[list[str]]:
+    """The names of the columns, then judgements as trec_eval reads them: four fields between
+    blanks or tabs (https://trec.nist.gov/data/qrels_eng/). Raises ValueError with the line."""
+    yield [*TREC]
+    with open_text(path) as lines:
+        for number, line in enumerate(lines, start=1):
+            fields = line.split()
+            if fields and len(fields) != len(TREC):
+                raise ValueError(
+                    f"line {number} has {len(fields)} fields, not query, 0, document and relevance."
+                    " A file of words is named .conll, one of texts .csv"
+                )
+            if fields:
+                yield fields
+
+
+def reading(path: str) -> str:
+    """What is special about how the file is read; empty for most. It is part of a fingerprint, as
+    such rows were once read in another way."""
+    with _readable(path) as kind:
+        if kind in ("csv", "tsv"):
+            quoting = delimited.quoting_of(path, kind)
+            return (
+                "backslash" if quoting.backslash else "quoted" * (kind == "tsv" and quoting.quoted)
+            )
+        return "comments" if kind == "conll" and comment_lines(path) else ""

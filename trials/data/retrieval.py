@@ -24,7 +24,8 @@ import pyarrow.compute as pc
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.printable import listed, shown
 from lp_sweep.trials.data.columns import Rows, finite_numbers, plain_column, text_column
-from lp_sweep.trials.data.readers import column_names, field_hint, read_file
+from lp_sweep.trials.data.formats import file_format
+from lp_sweep.trials.data.readers import column_names, field_hint, first_lacks, read_file
 from lp_sweep.trials.data.tasks import CORPUS, QRELS, QUERIES
 
 # the names that a column may have; the first one in the file counts
@@ -74,6 +75,12 @@ def columns_of(part: str, path: str) -> dict[str, str]:
     if part == CORPUS and _TITLE in present:
         found[_TITLE] = _TITLE
     return found
+
+
+def titles_come_late(path: str) -> bool:
+    """Whether the corpus has titles, and its first document has none. Such titles were once not
+    read, so this is part of a fingerprint."""
+    return file_format(path) == "jsonl" and first_lacks(path, _TITLE)
 
 
 def read_collection(

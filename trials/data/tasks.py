@@ -25,16 +25,6 @@ GLUE_REVISION = "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c"
 USUAL_LOSS = "bce"
 UNLABELLED = "unlabelled"  # the split of rows without labels
 CORPUS, QRELS, QUERIES = "corpus", "qrels", "queries"  # the files of a retrieval task
-# file suffix -> format
-FORMATS: dict[str, str] = {
-    ".parquet": "parquet",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".jsonl": "jsonl",
-    ".json": "jsonl",
-    ".conll": "conll",
-    ".conllu": "conllu",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,17 +136,6 @@ def glue_source(name: str, data_dir: Path | None) -> TaskSource:
             f"folder, or leave it out to use {GLUE_DATASET} from the Hugging Face hub."
         )
     return TaskSource(files={split: str(path) for split, path in files.items()})
-
-
-def file_format(path: str | Path) -> str:
-    """A value of `FORMATS`. Raises MissingInputError for an unknown suffix."""
-    suffix = Path(path).suffix.lower()
-    if suffix not in FORMATS:
-        raise MissingInputError(
-            f"{path}: can't read a file whose name ends in {suffix!r}. Readable: "
-            f"{', '.join(FORMATS)}. Convert it, or give it the suffix of its content."
-        )
-    return FORMATS[suffix]
 
 
 def user_definition(

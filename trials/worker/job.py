@@ -33,6 +33,7 @@ from lp_sweep.storage.specs import (
     trial_spec_from_plain,
 )
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.data.formats import parts_of, suffix_of
 from lp_sweep.trials.data.tasks import UNLABELLED, TaskSource
 from lp_sweep.trials.model.modelfiles import needed_files
 
@@ -269,10 +270,10 @@ def placed(job: Job, store: Store | None) -> Job:
     if folder:
         job = replace(job, model=job.model._replace(path=str(folder)))
     if rows:
-        here = {split: str(rows / _name(split, path)) for split, path in files.items()}
+        here = {split: _fetched(rows, split) for split in files}
         job = _reading(job, files=here)
     if more:
-        job = _reading(job, unlabelled=str(more / _name(UNLABELLED, texts)))
+        job = _reading(job, unlabelled=_fetched(more, UNLABELLED))
     return job
 
 
@@ -287,12 +288,23 @@ def model_files(folder: Path) -> dict[str, Path]:
 
 def data_files(files: Mapping[str, str]) -> dict[str, Path]:
     """Files of a data set that go to the store, by name. `files`: split -> path."""
-    return {_name(split, path): Path(path) for split, path in files.items()}
+    found: dict[str, Path] = {}
+    for split, path in files.items():
+        parts = parts_of(path)
+        alone = Path(path).is_file()
+        for number, part in enumerate(parts):
+            found[f"{split}{'' if alone else f'-{number:05}'}{suffix_of(part)}"] = part
+    return found
 
 
-def _name(split: str, path: str) -> str:
-    """The suffix decides how the file is read."""
-    return f"{split}{Path(path).suffix}"
+def _fetched(folder: Path, split: str) -> str:
+    """The file of a split in a fetched folder, or a pattern for its parts."""
+    parts = sorted(folder.glob(f"{split}-*"))
+    return str(parts[0].with_stem(f"{split}-*") if parts else next(folder.glob(f"{split}.*")))
+
+
+def _is_here(path: str) -> bool:
+    return any(part.exists() for part in parts_of(path))
 
 
 def _elsewhere(job: Job) -> tuple[str | None, Mapping[str, str], str]:
@@ -304,8 +316,8 @@ def _elsewhere(job: Job) -> tuple[str | None, Mapping[str, str], str]:
     texts = job.task.source.unlabelled if job.unlabelled else ""
     return (
         folder,
-        files if any(not Path(path).exists() for path in files.values()) else {},
-        texts if texts and not Path(texts).exists() else "",
+        files if not all(map(_is_here, files.values())) else {},
+        texts if texts and not _is_here(texts) else "",
     )
 
 

@@ -1,19 +1,23 @@
 """Rows and labels of files of every format. Wrong rows of text files: test_fuzz_data."""
 
+import bz2
+import gzip
+import hashlib
 import json
+import lzma
 import os
 import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.specs import TaskDefinition
-from lp_sweep.trials.data import readers
 from lp_sweep.trials.data.datasource import (
     data_fingerprint,
     dev_texts,
@@ -123,11 +127,127 @@ def test_texts_are_kept_as_they_are(
     assert task.train.texts == (texts,)
 
 
-def test_csv_row_may_break_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "_BLOCK_BYTES", 64)
+def test_a_csv_row_may_break_anywhere(tmp_path: Path) -> None:
     texts = [f"{'x' * length}\n{'y' * length}" for length in range(20)]
     rows = HEADER + "".join(f'"{text}",{len(text) % 4}\n' for text in texts)
     assert load_task(ONE, files(tmp_path, rows, rows)).train.texts == (texts,)
+
+
+QUOTED = ['He said ""no"" twice', "tab\there", "two\nlines", "plain"]
+MEANT = ['He said "no" twice', "tab\there", "two\nlines", "plain"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "texts"),
+    [
+        ("tsv", "text\tlabel\n" + "".join(f'"{t}"\t{len(t) % 3}\n' for t in QUOTED), MEANT),
+        ("tsv", '"text"\t"label"\n"a"\t"neg"\n"b"\t"pos"\n', ["a", "b"]),
+        ("tsv", 'text\tlabel\n"a"\tneg\n"b" c\tpos\n', ['"a"', '"b" c']),
+        ("csv", HEADER + '"I \\"no, no\\" twice",neg\na,pos\n', ['I "no, no" twice', "a"]),
+        ("csv", HEADER + '"C:\\",neg\n"say ""a""",pos\n', ["C:\\", 'say "a"']),
+        ("csv", HEADER + '"Hello, I came\nand went, ok",neg\na,pos\n',
+         ["Hello, I came\nand went, ok", "a"]),
+        ("csv", "label,text\nneg,\"one\ntwo, 3\"\npos,a\nneg,b\n", ["one\ntwo, 3", "a", "b"]),
+        ("csv", ",text,label,,\n0,a,neg,,\n1,b,pos,,\n", ["a", "b"]),
+    ],
+    ids=["doubled marks", "all", "lone marks", "backslash", "no backslash", "break", "label first",
+         "nameless"],
+)  # fmt: skip
+def test_quotation_marks_are_read_as_they_are_meant(
+    tmp_path: Path, kind: str, content: str, texts: list[str]
+) -> None:
+    task = load_task(ONE, files(tmp_path, content, content, kind=kind))
+    assert task.train.texts == (texts,)
+
+
+def test_a_file_that_was_once_read_in_another_way_has_another_fingerprint(tmp_path: Path) -> None:
+    """Of all others the fingerprint is that of the bytes."""
+    content = {
+        "csv": [GOOD, HEADER + '"a \\"b\\" c",neg\n'],
+        "tsv": ['text\tlabel\n"a" b\tneg\n', 'text\tlabel\n"a ""b"""\tneg\n'],
+    }
+    for kind, contents in content.items():
+        for number, rows in enumerate(contents):
+            source = TaskSource(files={"train": str(tmp_path / f"rows.{kind}")})
+            Path(source.files["train"]).write_text(rows)
+            sha = hashlib.sha256(rows.encode()).hexdigest()
+            plain = hashlib.sha256(f"train {kind} {sha}\n".encode()).hexdigest()
+            assert (data_fingerprint(source, ONE) == f"sha256:{plain}") == (number == 0)
+
+
+OBJECTS = [{"text": text, "label": label} for text, label in zip("abc", "xyx", strict=True)]
+COLUMNS = {name: {str(i): row[name] for i, row in enumerate(OBJECTS)} for name in ("text", "label")}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        json.dumps(OBJECTS, indent=1),
+        json.dumps(OBJECTS),
+        json.dumps({"version": "1", "data": OBJECTS}),
+        "\n".join(json.dumps(row, indent=2) for row in OBJECTS),
+        "\r".join(map(json.dumps, OBJECTS)),
+        json.dumps(COLUMNS),
+        json.dumps({str(i): row for i, row in enumerate(OBJECTS)}),
+        json.dumps({"columns": [*OBJECTS[0]], "data": [[*row.values()] for row in OBJECTS]}),
+    ],
+    ids=["indented", "array", "wrapped", "long objects", "old Mac", "columns", "index", "split"],
+)  # fmt: skip
+def test_json_of_other_shapes(tmp_path: Path, content: str) -> None:
+    task = load_task(ONE, files(tmp_path, content, content, kind="json"))
+    assert (task.train.texts, task.train.labels.tolist()) == ((["a", "b", "c"],), [0, 1, 0])
+
+
+@pytest.mark.parametrize("packed", [gzip.open, bz2.open, lzma.open], ids=["gz", "bz2", "xz"])
+@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl"])
+def test_packed_texts(tmp_path: Path, kind: str, packed: Any) -> None:
+    path = tmp_path / f"rows.{kind}.{packed.__module__.replace('gzip', 'gz').replace('lzma', 'xz')}"
+    WRITERS[kind](tmp_path / "plain", {"text": ["a", "b", "c"], "label": ["x", "y", "x"]})
+    with packed(path, "wb") as file:
+        file.write((tmp_path / "plain").read_bytes())
+    source = TaskSource(files={"train": str(path), "dev": str(path)})
+    assert data_fingerprint(source, ONE).startswith("sha256:")
+    assert load_task(ONE, source).train.texts == (["a", "b", "c"],)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(MissingInputError, match="can't be read"):
+        load_task(ONE, source)
+
+
+def saved(folder: Path, layout: str) -> str:
+    """Three rows, in two files, with names of classes."""
+    features = datasets.Features(
+        {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["y", "x"])}
+    )
+    rows = datasets.Dataset.from_list(OBJECTS, features=features)
+    if layout == "save_to_disk":
+        rows.save_to_disk(folder / "rows", num_shards=2)
+    elif layout == "dict":
+        datasets.DatasetDict({"train": rows, "test": rows}).save_to_disk(folder / "rows")
+        return str(folder / "rows" / "train")
+    else:
+        (folder / "rows").mkdir()
+        for part in range(2):
+            name = {"parts": "part-0{}.parquet", "shards": "train-0000{}-of-00002.parquet"}[layout]
+            some = rows.shard(2, part, contiguous=True)
+            some.to_parquet(folder / "rows" / name.format(part))
+            (folder / "rows" / "_SUCCESS").touch()
+    if layout == "shards":
+        rows.to_parquet(folder / "rows" / "test-00000-of-00001.parquet")
+        return str(folder / "rows" / "train-*.parquet")
+    return str(folder / "rows")
+
+
+@pytest.mark.parametrize("layout", ["save_to_disk", "dict", "parts", "shards"])
+def test_a_folder_of_rows(tmp_path: Path, layout: str) -> None:
+    path = saved(tmp_path, layout)
+    source = TaskSource(files={"train": path, "dev": path})
+    task = load_task(ONE, source)
+    assert (task.train.texts, task.label_names) == ((["a", "b", "c"],), ("y", "x"))
+    assert load_task(ONE, source, most=2).train.texts == (["a", "b"],)
+    assert data_fingerprint(source, ONE).startswith("sha256:")
+    if layout in ("dict", "shards"):
+        with pytest.raises(MissingInputError, match=r"several sets of rows.*/train.*/test"):
+            load_task(ONE, TaskSource(files={"train": str(tmp_path / "rows"), "dev": path}))
 
 
 # -- labels

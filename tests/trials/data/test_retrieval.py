@@ -19,7 +19,7 @@ from lp_sweep.storage.errors import MissingInputError, SpecError
 from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.data.datasource import doubtful_rows, load_task, overlap
-from lp_sweep.trials.data.retrieval import read_collection
+from lp_sweep.trials.data.retrieval import read_collection, titles_come_late
 from lp_sweep.trials.data.tasks import TaskSource, user_definition
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.kinds.rankmetrics import ndcg
@@ -87,6 +87,28 @@ def test_other_names_numbers_and_no_title(
     found = read_collection(files, skip_unjudged=False)
     assert found.documents == documents
     assert found.judged.tolist() == [[0, 0, 3]]
+
+
+def test_a_title_that_comes_late(tmp_path: Path) -> None:
+    """The order of documents changes no text, and such a file has a fingerprint of its own."""
+    lines = ['{"_id": "d0", "text": "a"}\n', '{"_id": "d1", "title": "t", "text": "b"}\n']
+    files, prints = write(tmp_path, collection(), "jsonl"), []
+    for order in (lines, lines[::-1]):
+        Path(files["corpus"]).write_text("".join(order))
+        qrels = tmp_path / "qrels.trec"
+        qrels.write_text("q0 0 d1 1\nq0\tQ0\td0\t-1\n")
+        found = read_collection(files | {"qrels": str(qrels)}, skip_unjudged=True)
+        assert sorted(found.documents) == ["a", "t b"]
+        prints.append(titles_come_late(files["corpus"]))
+    assert prints == [True, False]
+
+
+@pytest.mark.parametrize("name", ["qrels.tsv", "qrels.txt", "dev.qrels", "my.trec"])
+def test_judgements_as_trec_writes_them(tmp_path: Path, name: str) -> None:
+    files = write(tmp_path, collection(), "tsv")
+    (tmp_path / name).write_text("q0 0 d3 2\nq1\t 0 d4\t1\n\nq1 0 d5 -1\n")
+    found = read_collection(files | {"qrels": str(tmp_path / name)}, skip_unjudged=True)
+    assert found.judged.tolist() == [[0, 3, 2], [1, 4, 1]]
 
 
 def changed(part: str, column: str, row: int, value: Any) -> dict[str, Table]:

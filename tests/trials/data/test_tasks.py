@@ -7,10 +7,10 @@ import pytest
 
 from lp_sweep.storage.errors import MissingInputError, SpecError
 from lp_sweep.storage.specs import TaskDefinition
+from lp_sweep.trials.data.formats import file_format
 from lp_sweep.trials.data.tasks import (
     TASKS,
     canonical_name,
-    file_format,
     glue_source,
     user_definition,
 )
@@ -99,5 +99,5 @@ def test_wrong_user_tasks(options: dict[str, Any], message: str) -> None:
 
 
 def test_unknown_suffix() -> None:
-    with pytest.raises(MissingInputError, match=r"'\.xlsx'.*\.parquet, \.csv"):
+    with pytest.raises(MissingInputError, match=r"'\.xlsx'.*\.parquet, \.arrow, \.csv"):
         file_format("a.xlsx")

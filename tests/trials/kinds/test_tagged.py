@@ -13,7 +13,7 @@ import pytest
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.data.columns import Rows
-from lp_sweep.trials.data.readers import column_names, read_file
+from lp_sweep.trials.data.readers import column_names, read_file, reading
 from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.kinds.tokens import word_column
 from tests.support.kindworlds import WRITERS
@@ -77,12 +77,41 @@ def test_columns_of_conll_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "# id 00-aa\tdomain=train\nAnn B-p\nran O\n\n# id 01\nNo O\n",
+        "#begin document (a); part 0\nAnn B-p\nran O\n\nNo O\n\n#end document\n",
+        "#\thttps://example.org [2010]\nAnn\tB-p\nran\tO\n\n#\t\nNo\tO\n",
+        "# 7\nAnn B-p\nran O\n\n# text\nNo O\n",
+    ],
+    ids=["other columns", "documents", "tabs", "as many columns"],
+)
+def test_comments_are_no_words(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "a.conll"
+    path.write_text(text)
+    found = read_file(str(path), ["tokens", "tags"]).to_pydict()
+    assert found == {"tokens": [["Ann", "ran"], ["No"]], "tags": [["B-p", "O"], ["O"]]}
+    assert reading(str(path)) == "comments"
+
+
+def test_a_word_may_begin_with_a_number_sign(tmp_path: Path) -> None:
+    path = tmp_path / "a.conll"
+    path.write_text("# O\nnow B-p\n\n#now B-p\n# O\r\n")
+    found = read_file(str(path), ["tokens"]).to_pydict()
+    assert found == {"tokens": [["#", "now"], ["#now", "#"]]}
+    assert reading(str(path)) == ""
+    path.write_text("Ann B-p\rran O\r\rNo O\r")
+    assert read_file(str(path), ["tokens"]).to_pydict() == {"tokens": [["Ann", "ran"], ["No"]]}
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("a O\nb\n", "line 2 has 1 columns, not 2"),
+        ("a O\n# one two\nb O\n", r"line 2 has 3 columns, not 2; a comment \(#\)"),
         ("\n \n", "no word"),
     ],
-    ids=["a tag is missing", "empty"],
+    ids=["a tag is missing", "a comment within", "empty"],
 )
 def test_what_is_no_conll_file(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "a.conll"

@@ -1,0 +1,182 @@
+"""Rows of CSV and TSV files, as a file's own quotation marks mean them.
+
+A CSV file has quotation marks around fields (RFC 4180), and fields may hold line breaks. A TSV file
+has none, since GLUE's texts hold lone marks, unless its header or a doubled mark inside a field
+shows that a program quoted it. A mark inside a field may also be written `\\"`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Generator, Iterable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lp_sweep.trials.data.formats import open_text
+
+LONGEST_FIELD = 1 << 24
+_LONGEST_NAME = 1 << 17  # of a column: beyond it a quotation mark was not closed
+_QUOTED = re.compile(r'"(?:[^"]|"")*"')
+_DOUBLED = re.compile(r'"(?:[^"]|"")*""(?:[^"]|"")*"')
+_SHORT = 100  # characters of a field that may be a label
+_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
+
+
+class Row(NamedTuple):
+    cells: list[str]
+    line: int  # its first, from 1
+    last_line: int
+
+
+class Quoting(NamedTuple):
+    """How a file writes quotation marks. `odd_line`: the first line with text after a closing mark;
+    0 if there is none."""
+
+    quoted: bool = True
+    backslash: bool = False
+    odd_line: int = 0
+
+
+def rows(path: str, kind: str) -> Generator[Row]:
+    """The header, then the rows; empty lines are skipped. Raises ValueError and csv.Error with the
+    line, also for a row with more or fewer fields than the header."""
+    width = 0
+    for row in _rows(path, kind, quoting_of(path, kind)):
+        width = width or len(row.cells)
+        if len(row.cells) != width:
+            raise ValueError(f"line {row.line} has {_columns(len(row.cells))}, not {width}")
+        yield row
+    if not width:
+        raise ValueError("it holds empty lines only")
+
+
+def csv_text(rows: Iterable[Row]) -> bytes:
+    """A CSV file of these rows, whatever their columns are named."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(row.cells for row in rows)
+    return text.getvalue().encode()
+
+
+def _columns(count: int) -> str:
+    return f"{count} column{'s' * (count != 1)}"
+
+
+def _rows(path: str, kind: str, quoting: Quoting, *, strict: bool = False) -> Generator[Row]:
+    before = csv.field_size_limit(_LONGEST_NAME)
+    options: dict[str, Any] = {"delimiter": "\t" if kind == "tsv" else ",", "strict": strict}
+    if not quoting.quoted:
+        options["quoting"] = csv.QUOTE_NONE
+    try:
+        with open_text(path) as lines:
+            text: Iterable[str] = lines
+            if quoting.backslash:
+                text = (line.replace('\\"', '""') for line in lines)
+            reader, line = csv.reader(text, **options), 1
+            for cells in reader:
+                if cells:
+                    yield Row(cells, line, reader.line_num)
+                    csv.field_size_limit(LONGEST_FIELD)
+                line = reader.line_num + 1
+    except csv.Error as error:
+        raise csv.Error(f"line {line}: {error}") from None
+    finally:
+        csv.field_size_limit(before)  # of the whole process
+
+
+def quoting_of(path: str, kind: str) -> Quoting:
+    """Raises ValueError for a mark that was not closed and so swallows the rows below it."""
+    place = Path(path).stat()
+    return _quoting(path, kind, place.st_size, place.st_mtime_ns)
+
+
+@lru_cache(maxsize=64)
+def _quoting(path: str, kind: str, _size: int, _changed: int) -> Quoting:
+    with open_text(path) as lines:
+        if not any('"' in line for line in lines):
+            return Quoting(quoted=kind != "tsv")
+    if kind == "tsv":
+        plain, quoted = Quoting(quoted=False), Quoting()
+        meant = _is_quoted_tsv(path) and _odd_line(path, kind, quoted) == 0
+        return quoted if meant else plain
+    usual = Quoting()
+    odd = _odd_line(path, kind, usual)
+    if odd and _odd_line(path, kind, Quoting(backslash=True)) == 0:
+        return Quoting(backslash=True)
+    _refuse_swallowed(path, kind, usual)
+    return usual._replace(odd_line=odd)
+
+
+def _odd_line(path: str, kind: str, quoting: Quoting) -> int:
+    """The first line that breaks the rules of quoting; 0 if all rows have as many fields as the
+    header."""
+    line = width = 0
+    try:
+        for row in _rows(path, kind, quoting, strict=True):
+            width = width or len(row.cells)
+            if len(row.cells) != width:
+                return row.line
+            line = row.last_line
+    except csv.Error:
+        return line + 1
+    return 0
+
+
+def _is_quoted_tsv(path: str) -> bool:
+    """Whether a name in the header has marks around it, a field has doubled marks inside its own,
+    or a field holds a tab or a line break."""
+    width = 0
+    with open_text(path) as lines:
+        for line in lines:
+            fields = line.rstrip("\r\n").split("\t")
+            if line.strip() and not width:
+                width = len(fields)
+                if any(map(_QUOTED.fullmatch, fields)):
+                    return True
+            if (line.strip() and len(fields) != width) or any(map(_DOUBLED.fullmatch, fields)):
+                return True
+    return False
+
+
+def _refuse_swallowed(path: str, kind: str, quoting: Quoting) -> None:
+    """Raises ValueError for a field of several lines of which the first two are rows by themselves:
+    they have as many fields as the header, and one of them holds what other rows have there."""
+    long: list[tuple[int, Row]] = []
+    known: list[set[str]] = []
+    for number, row in enumerate(_rows(path, kind, quoting)):
+        known = known or [set() for _ in row.cells]
+        if row.last_line > row.line:
+            long.append((number, row))
+        elif number:
+            for values, cell in zip(known, row.cells, strict=False):
+                values |= {cell} if 0 < len(cell) < _SHORT else set()
+    wanted = {row.line + more for _, row in long for more in (0, 1)}
+    alone = _rows_by_themselves(path, "\t" if kind == "tsv" else ",", known, wanted)
+    for number, row in long:
+        if {row.line, row.line + 1} <= alone:
+            raise ValueError(
+                f"row {number} takes lines {row.line} to {row.last_line}: a quotation mark in line "
+                f"{row.line} is closed in line {row.last_line} only"
+            )
+
+
+def _rows_by_themselves(
+    path: str, delimiter: str, known: list[set[str]], wanted: set[int]
+) -> set[int]:
+    """Those of the `wanted` lines that have a field for each column, and one of them is `known`
+    from other rows, or a number where all are."""
+    if not wanted:
+        return set()
+    numeric = [bool(values) and all(map(_NUMBER.fullmatch, values)) for values in known]
+    found = set()
+    with open_text(path) as lines:
+        for number, line in enumerate(lines, start=1):
+            fields = line.rstrip("\r\n").split(delimiter) if number in wanted else []
+            if len(fields) == len(known) and any(
+                field in values or (is_number and _NUMBER.fullmatch(field))
+                for field, values, is_number in zip(fields, known, numeric, strict=True)
+            ):
+                found.add(number)
+    return found
