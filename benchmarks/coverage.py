@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import ndtri
 
-from lp_sweep.analysis.statistics.estimates import Estimate, Scores, combined, interval
+from lp_sweep.analysis.statistics.estimates import Estimate, Scores, combined, limits
 from lp_sweep.analysis.statistics.minimum import (
     ASSUMED,
     OWN,
@@ -99,7 +99,7 @@ def scores_of_all(right: np.ndarray, rows: int) -> Scores:
     part = right[:rows]
     means = part.mean(axis=0)
     covariance = (part.T @ part).astype(float) / rows - np.outer(means, means)
-    return Scores(100.0 * means, 1e4 * covariance / (rows - 1), 2 * (100 / rows) ** 2, rows)
+    return Scores(100.0 * means, 1e4 * covariance / (rows - 1), (100 / rows) ** 2, rows)
 
 
 def part_of(scores: Scores, seeds: int, ks: int) -> Scores:
@@ -127,11 +127,11 @@ def intervals_of(
     scores: Scores, seeds: int, ks: int, truth: np.ndarray, losses: Any, key: tuple[Any, ...]
 ) -> Iterator[tuple[tuple[Any, ...], Any]]:
     networks = np.eye(seeds * ks).reshape(seeds, ks, -1)
-    low, high = interval(combined(scores, networks[:, 0]))
+    low, high = limits(combined(scores, networks[:, 0]))
     true = 100 * (truth[0, 0] if seeds == 1 else FULL)
-    yield ("interval", *key), (low <= true <= min(high, 100), min(high, 100) - low)
+    yield ("interval", *key), (low <= true <= high, high - low)
     k = min(2, ks - 1)
-    low, high = interval(combined(scores, networks[:, 0] - networks[:, k]))
+    low, high = limits(combined(scores, networks[:, 0] - networks[:, k]))
     true = 100 * (truth[0, 0] - truth[0, k]) if seeds == 1 else losses[k]
     yield ("paired interval", *key), (low <= true <= high, high - low)
 

@@ -7,14 +7,17 @@ A mean over S seeds on one dev set of n rows differs from the mean of all seeds 
 - other rows would give other scores. Each network's own share of that error is already in s²; the
   share common to all seeds is the mean covariance between two seeds' scores over the rows.
 
-The half-width of an interval is sqrt(seeds + rows) times a mean of two quantiles: of Student's t
-(weighted by the seeds' share of the variance) and of the normal distribution (the rows' share).
-See Cochran and Cox, *Experimental Designs* (2nd ed. 1957, section 4.14). `docs/statistics.md` has
-its coverage. Takes arrays, returns numbers; reads no store.
+The error that a value exceeds with some probability is sqrt(seeds + rows) times a mean of two
+quantiles of Student's t, with S - 1 and n - 1 degrees of freedom, weighted by the two shares of the
+variance (Cochran and Cox, *Experimental Designs*, 2nd ed. 1957, section 4.14). `limits` turns it
+into an interval that stays within what the value can be: it is the one definition of an interval of
+a score, or of a difference of two. `docs/statistics.md` has its coverage. Takes arrays, returns
+numbers; reads no store.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -30,10 +33,12 @@ from lp_sweep.analysis.statistics.resampling import (
 
 Array = npt.NDArray[Any]
 LEVEL = 0.95
+TAIL = (1 - LEVEL) / 2
 RESAMPLES = 2_000  # of the rows, for metrics other than accuracy
 _SEED = 0
 _SMALLEST_TAIL = 1e-12
 _CORRELATIONS = ("pearson", "spearman")
+_ONE_MORE = 0.1  # weight of an unseen row that moves by its whole
 
 
 class Scores(NamedTuple):
@@ -43,6 +48,8 @@ class Scores(NamedTuple):
     covariance: Array  # (networks, networks) points²; over other dev sets of the same size
     floor: float  # points²; see `scores_of`
     rows: int
+    least: float = 0.0  # the smallest score that the metric can have, in points; the largest is 100
+    parts: Array | None = None  # (rows, networks) shares, of a tally; see `_parts`
 
 
 class Estimate(NamedTuple):
@@ -52,15 +59,25 @@ class Estimate(NamedTuple):
     seeds: float  # variance due to the seeds; 0 for one seed, whose spread is not known
     freedom: float  # its degrees of freedom; 0 for one seed
     rows: float  # variance due to the dev rows
+    rows_freedom: float = np.inf  # its degrees of freedom
+    least: float = -100.0  # the range of the value
+    most: float = 100.0
+    floor: float = 0.0  # points²; the smallest variance that the rows can leave
+
+
+class Limits(NamedTuple):
+    low: float
+    high: float
 
 
 def scores_of(metric: str, labels: Array, predicted: Array, points: Array) -> Scores:
     """Scores and their covariance. `labels` (rows,), `predicted` (rows, networks) or tallies (rows,
     networks, 2m), `points` (networks,).
 
-    The variance of a score is at least that of two rows (of the rarest class, if classes have equal
-    weight): networks that are right on every row, or agree on every row, may not be on other rows
-    (compare Agresti and Coull 1998; Bonett and Price 2012). Correlations have no such floor.
+    The variance of a score is at least that of one row (of the rarest class, if classes have equal
+    weight), and that of a change at least that of two: networks that are right on every row, or
+    agree on every row, may not be on other rows (compare Agresti and Coull 1998; Bonett and Price
+    2012). Correlations have no such floor.
     """
     rows = len(labels)
     if metric == "accuracy":
@@ -74,7 +91,33 @@ def scores_of(metric: str, labels: Array, predicted: Array, points: Array) -> Sc
         else:
             drawn = _drawn(metric, labels, predicted)
         covariance = np.atleast_2d(np.cov(drawn, rowvar=False))
-    return Scores(points, covariance, _floor(metric, labels), rows)
+    parts = _parts(predicted) if metric == TALLY else None
+    return Scores(points, covariance, _floor(metric, labels), rows, least_of(metric), parts)
+
+
+def least_of(metric: str) -> float:
+    return -100.0 if metric in (*_CORRELATIONS, "mcc") else 0.0
+
+
+def _parts(tallies: Array) -> Array:
+    """(rows, networks): what each row adds to a score, in shares: a query's own score; the score is
+    their mean. From (rows, networks, 2m) tallies; the linear part for a ratio of sums."""
+    part, whole = tallies[..., ::2], tallies[..., 1::2]
+    sums = whole.sum(axis=0)
+    there = np.maximum(1, (sums > 0).sum(axis=-1))
+    share = np.divide(part.sum(axis=0), sums, out=np.zeros(sums.shape), where=sums > 0)
+    off = np.divide(part - share * whole, sums, out=np.zeros(whole.shape), where=sums > 0)
+    return np.asarray((len(tallies) * off.sum(axis=-1) + share.sum(axis=-1)) / there)
+
+
+def _row_size(parts: Array | None, weights: Array) -> float:
+    """The square of how far a row moves a score or a change. A row that is right or wrong moves it
+    by 1, a query's nDCG by less: by the rows that moved, and one more by 1."""
+    if parts is None:
+        return 1.0
+    moved = parts @ weights.mean(axis=0)
+    moved = np.abs(moved - np.round(moved.mean()))  # from the nearer end, or from no change
+    return float(((moved @ moved + _ONE_MORE) / (moved.sum() + _ONE_MORE)) ** 2)
 
 
 def _drawn(metric: str, labels: Array, predicted: Array) -> Array:
@@ -92,16 +135,17 @@ def _drawn_alone(metric: str, labels: bytes, predicted: bytes) -> Array:
 
 
 def _floor(metric: str, labels: Array) -> float:
-    """The smallest variance, in points²: that of two rows. A row of a rare class moves F1 and MCC
-    by more."""
+    """The smallest variance of a score, in points²: that of one row. A row of a rare class moves F1
+    and MCC by more. Where classes have equal weight, all count as if they were as rare."""
     if metric in _CORRELATIONS:
         return 0.0
     weighty = len(labels)
     if metric == "f1":
         weighty = int((labels == 1).sum())
     elif metric != "accuracy":
-        weighty = int(np.unique(labels, return_counts=True)[1].min())
-    return 2 * (100 / max(1, weighty)) ** 2
+        counts = np.unique(labels, return_counts=True)[1]
+        weighty = int(len(counts) * counts.min())
+    return ((100 - least_of(metric)) / max(1, weighty)) ** 2
 
 
 def combined(scores: Scores, weights: Array) -> Estimate:
@@ -110,33 +154,61 @@ def combined(scores: Scores, weights: Array) -> Estimate:
     values = weights @ scores.points
     covariance = weights @ scores.covariance @ weights.T
     seeds = len(values)
-    if seeds == 1:
-        return Estimate(float(values[0]), 0.0, 0, max(float(covariance[0, 0]), scores.floor))
-    common = (covariance.sum() - np.trace(covariance)) / (seeds * (seeds - 1))
-    spread = float(values.var(ddof=1)) / seeds
-    rows = max(0.0, float(common), scores.floor - spread)
-    return Estimate(float(values.mean()), spread, seeds - 1, rows)
+    plus, minus = (float(part.sum()) / seeds for part in (weights.clip(0), -weights.clip(None, 0)))
+    floor = (plus + minus) * scores.floor * _row_size(scores.parts, weights)
+    least, most = plus * scores.least - 100 * minus, 100 * plus - minus * scores.least
+    spread, common = 0.0, float(covariance[0, 0])
+    if seeds > 1:
+        common = float(covariance.sum() - np.trace(covariance)) / (seeds * (seeds - 1))
+        spread = float(values.var(ddof=1)) / seeds
+    rows = max(0.0, common, floor - spread)
+    mean, freedom = float(values.mean()), max(1, scores.rows - 1)
+    return Estimate(mean, spread, seeds - 1, rows, freedom, least, most, floor)
 
 
-def half_width(estimate: Estimate, tail: float) -> float:
-    """The distance in points that the mean's error exceeds on one side with probability `tail`."""
-    return float(np.sqrt(estimate.seeds + estimate.rows)) * _quantile(estimate, tail)
+def limits(estimate: Estimate, tail: float = TAIL) -> Limits:
+    """The two bounds that the true value is beyond with probability `tail` each. They lie within
+    the range of the value.
+
+    The error of a mean near an end of its range is smaller: its standard deviation is taken to
+    grow with the root of the product of the distances to both ends, as for a share of right
+    answers. The bounds are the values whose own error just reaches the mean (Wilson 1927; for one
+    accuracy it is Wilson's interval), which is a quadratic equation.
+    """
+    mean, low, high = estimate.mean, estimate.least, estimate.most
+    error = _error(estimate, tail)
+    if not error:
+        return Limits(mean, mean)
+    room = _room(estimate)
+    if not room:
+        return Limits(low, high)
+    k = error**2 / room
+    middle = (mean + k * (low + high) / 2) / (1 + k)
+    half = max(0.0, middle**2 - (mean**2 + k * low * high) / (1 + k)) ** 0.5
+    return Limits(max(low, middle - half), min(high, middle + half))  # against rounding
 
 
-def _quantile(estimate: Estimate, tail: float) -> float:
-    from scipy.special import ndtri, stdtrit
-
-    normal = -float(ndtri(tail))
-    if not estimate.seeds:
-        return normal
-    student = -float(stdtrit(estimate.freedom, tail))
-    share = estimate.seeds / (estimate.seeds + estimate.rows)
-    return share * student + (1 - share) * normal
+def _error(estimate: Estimate, tail: float) -> float:
+    spread = (estimate.seeds, estimate.freedom, estimate.rows, estimate.rows_freedom)
+    return float(_errors(*spread, tail))
 
 
-def interval(estimate: Estimate, level: float = LEVEL) -> tuple[float, float]:
-    width = half_width(estimate, (1 - level) / 2)
-    return estimate.mean - width, estimate.mean + width
+def _errors(seeds: Any, freedom: float, rows: Any, rows_freedom: float, tail: float = TAIL) -> Any:
+    """What a mean's error exceeds with probability `tail`, for variances that may be arrays."""
+    from scipy.special import stdtrit
+
+    of_seeds = -stdtrit(freedom, tail) if freedom else 0.0
+    variance = seeds + rows
+    share = np.divide(seeds, variance, out=np.zeros(np.shape(variance)), where=variance > 0)
+    return np.sqrt(variance) * (share * of_seeds - (1 - share) * stdtrit(rows_freedom, tail))
+
+
+def _room(estimate: Estimate) -> float:
+    """The product of the distances to both ends of the range. A mean at an end, where no row was
+    seen to differ, counts as one row away."""
+    row = min(float(estimate.floor**0.5), (estimate.most - estimate.least) / 2)
+    mean = min(max(estimate.mean, estimate.least + row), estimate.most - row)
+    return (mean - estimate.least) * (estimate.most - mean)
 
 
 def two_sided_p(estimate: Estimate) -> float:
@@ -144,12 +216,12 @@ def two_sided_p(estimate: Estimate) -> float:
     2e-12."""
     from scipy.optimize import brentq
 
-    off = abs(estimate.mean)
-    if off == 0:
+    if estimate.mean == 0:
         return 1.0
+    off = abs(estimate.mean) * (_room(estimate) / -(estimate.least * estimate.most)) ** 0.5
 
     def reaches(log_tail: float) -> float:
-        return half_width(estimate, float(np.exp(log_tail))) - off
+        return _error(estimate, float(np.exp(log_tail))) - off
 
     smallest = float(np.log(_SMALLEST_TAIL))
     if reaches(smallest) <= 0:
@@ -157,17 +229,40 @@ def two_sided_p(estimate: Estimate) -> float:
     return float(2 * np.exp(brentq(reaches, smallest, np.log(0.5))))
 
 
-# variances of a change between two networks that score nearly alike
-_APART = 0.10  # share of the rows that only one of them gets right
-_ALIKE = 0.02  # variance of a row's change: the part that all seeds share
+# what a plan assumes of a change, as nothing is known about the task yet
+_APART = 0.10  # share of the rows that only one of two networks gets right, beside the loss
+_ALIKE = 0.2  # part of a row's variance that all seeds share
 _TRAINING_SD = 0.7  # points: sd of a change over seeds, without the part from the rows
-_POWER = 1.645 + 0.842  # a one-sided test at 5% finds it in four of five studies
+_POWER = 0.82  # 80%, and a margin for the approximations
+_STUDIES = 4_000
+_LARGEST = 90.0  # points
 
 
-def smallest_loss(rows: float, seeds: int) -> float:
-    """The smallest loss of a pruned network, in points, that this many dev rows and seeds probably
-    show. For a plan: nothing is known about the task yet. `docs/statistics.md` has the assumed
-    numbers and their sources."""
-    shared = 100**2 * _ALIKE / rows
-    own = _TRAINING_SD**2 + 100**2 * (_APART - _ALIKE) / rows
-    return float(_POWER * np.sqrt(shared + own / seeds))
+def smallest_loss(rows: float, seeds: int) -> float | None:
+    """The smallest loss of a pruned network, in points, that `table significance` calls different
+    from zero (p < 5%) in four of five studies with this many dev rows and seeds; None if it would
+    have to be larger than `_LARGEST`. `docs/statistics.md` has the sources of what is assumed, and
+    the power in simulated studies."""
+    tenths = bisect_left(
+        range(int(10 * _LARGEST)), _POWER, key=lambda tenth: _power(tenth / 10, rows, seeds)
+    )
+    return tenths / 10 if tenths < 10 * _LARGEST else None
+
+
+def _power(loss: float, rows: float, seeds: int) -> float:
+    """The share of studies in which the change's interval leaves out 0. The same draws for every
+    loss."""
+    rng = np.random.default_rng(_SEED)
+    noise, spread = rng.standard_normal(_STUDIES), rng.chisquare(max(1, seeds - 1), _STUDIES)
+    share = loss / 100
+    of_row = 100**2 * (_APART + share - share**2) / rows
+    common, own = _ALIKE * of_row, (_TRAINING_SD**2 + (1 - _ALIKE) * of_row) / seeds
+    seen = loss + noise * (common + own) ** 0.5
+    freedom = max(1.0, rows - 1)
+    if seeds == 1:  # McNemar's test: rows are whole
+        errors = _errors(0.0, 0, of_row, freedom) + 100 / rows
+    else:
+        of_seeds = own * spread / (seeds - 1)
+        of_rows = np.maximum(common, 2 * (100 / rows) ** 2 - of_seeds)
+        errors = _errors(of_seeds, seeds - 1, of_rows, freedom)
+    return float((seen * (1 - (seen / 100).clip(-0.95, 0.95) ** 2) ** 0.5 > errors).mean())

@@ -20,7 +20,8 @@ from lp_sweep.analysis.statistics import networks
 from lp_sweep.analysis.statistics.estimates import (
     Scores,
     combined,
-    interval,
+    least_of,
+    limits,
     scores_of,
     two_sided_p,
 )
@@ -47,7 +48,6 @@ INTERVALS = pa.schema(
         ("reason", _text),  # why there is no interval
     ]
 )
-_SMALLEST = {"pearson": -100.0, "spearman": -100.0, "mcc": -100.0}  # points; others 0
 
 
 class Interval(NamedTuple):
@@ -91,11 +91,11 @@ def interval_of(seeds: Sequence[Network], read: Reader) -> Interval:
     if not compared.reason:
         scores = scores_of(compared.metric, compared.labels, compared.predicted, points)
     elif len(seeds) > 1 and np.isfinite(points).all() and np.ptp(points):  # the seeds alone
-        scores, over = Scores(points, np.zeros((len(seeds), len(seeds))), 0.0, 0), "seeds"
+        no_rows = np.zeros((len(seeds), len(seeds)))
+        scores, over = Scores(points, no_rows, 0.0, 0, least_of(metric)), "seeds"
     else:
         return Interval(None, None, "none", compared.reason)
-    low, high = interval(combined(scores, np.eye(len(seeds))))
-    return Interval(max(low, _SMALLEST.get(metric, 0.0)), min(high, 100.0), over)
+    return Interval(*limits(combined(scores, np.eye(len(seeds)))), over)
 
 
 Array = npt.NDArray[Any]
@@ -121,7 +121,7 @@ def paired_test(metric: str, labels: Array, full: Array, pruned: Array) -> Paire
     change = combined(
         scores_of(metric, labels, predicted, points), np.hstack([-np.eye(seeds), np.eye(seeds)])
     )
-    found = (change.mean, *interval(change))
+    found = (change.mean, *limits(change))
     if seeds > 1:
         return PairedTest(*found, two_sided_p(change), "seeds and rows")
     if metric == "accuracy":

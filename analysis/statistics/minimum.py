@@ -41,7 +41,7 @@ from lp_sweep.analysis.statistics.estimates import (
     Estimate,
     Scores,
     combined,
-    half_width,
+    limits,
     scores_of,
 )
 from lp_sweep.analysis.statistics.networks import Network, Reader, compare, reader
@@ -161,7 +161,9 @@ def excess(curve: Curve, delta: float, unit: Unit) -> dict[int, Estimate | None]
             weights[row, full] += factor
             weights[row, pruned] -= 1
         loss = moderated(combined(curve.scores, weights), len(pairs), curve.spread)
-        found[k] = loss._replace(mean=loss.mean - limit)
+        found[k] = loss._replace(
+            mean=loss.mean - limit, least=loss.least - limit, most=loss.most - limit
+        )
     return found
 
 
@@ -169,16 +171,16 @@ def answer_set(beyond: Mapping[int, Estimate | None]) -> list[int]:
     """The K that can be the largest within the limit, ascending; 0 is always within."""
     known = {k: loss for k, loss in beyond.items() if loss is not None}
     each = _ASIDE / max(1, len(known))
-    aside = {k for k, loss in known.items() if loss.mean > half_width(loss, each)}
+    aside = {k for k, loss in known.items() if limits(loss, each).low > 0}
 
     def none_larger_is(k: int) -> bool:
         larger = [loss for other, loss in known.items() if other > k and other not in aside]
         tail = (_LARGER - _ASIDE) / max(1, len(larger))
-        return not any(loss.mean + half_width(loss, tail) <= 0 for loss in larger)
+        return not any(limits(loss, tail).high <= 0 for loss in larger)
 
     ks = sorted({0, *beyond})
     least = next(k for k in ks if none_larger_is(k))
-    surely = {k for k, loss in known.items() if loss.mean > half_width(loss, _ITSELF)}
+    surely = {k for k, loss in known.items() if limits(loss, _ITSELF).low > 0}
     return [k for k in ks if k >= least and k not in surely]
 
 

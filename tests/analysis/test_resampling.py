@@ -10,13 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.proportion import proportion_confint
 
 from lp_sweep.analysis.statistics.estimates import (
     RESAMPLES,
     Estimate,
     combined,
-    interval,
+    limits,
     scores_of,
+    smallest_loss,
     two_sided_p,
 )
 from lp_sweep.analysis.statistics.intervals import holm, paired_test
@@ -30,6 +32,7 @@ from lp_sweep.analysis.statistics.resampling import (
 )
 from lp_sweep.trials.train import metrics
 
+Array = np.ndarray[Any, Any]
 CLASSES = {"accuracy": 3, "f1": 2, "macro_f1": 3, "mcc": 3}
 SEED = st.integers(0, 2**32 - 1)
 
@@ -149,10 +152,10 @@ def test_p_is_where_the_interval_reaches_zero(seeds: int) -> None:
     found = Estimate(1.5, 0.3 if seeds > 1 else 0.0, seeds - 1, 0.2)
     p = two_sided_p(found)
     assert 0 < p < 0.5
-    assert interval(found, 1 - p)[0] == pytest.approx(0, abs=1e-6)
+    assert limits(found, p / 2).low == pytest.approx(0, abs=1e-6)
     assert two_sided_p(found._replace(mean=-1.5)) == pytest.approx(p)
     assert two_sided_p(found._replace(mean=0.0)) == 1
-    assert two_sided_p(found._replace(mean=1e6, seeds=0.0)) == pytest.approx(0, abs=1e-11)
+    assert two_sided_p(found._replace(mean=99.0, seeds=0.0)) == pytest.approx(0, abs=1e-11)
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "macro_f1", "pearson"])
@@ -178,10 +181,78 @@ def test_what_all_seeds_share_is_not_averaged_out() -> None:
     assert rows**0.5 < 0.6
 
 
+@pytest.mark.parametrize("seeds", [1, 2, 3])
+@pytest.mark.parametrize("metric", ["accuracy", "f1", "macro_f1", "mcc", "spearman"])
+def test_limits_lie_within_what_a_score_or_a_change_can_be(metric: str, seeds: int) -> None:
+    """Few rows and seeds that differ by tens of points."""
+    least = -100 if metric in ("mcc", "spearman") else 0
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        labels = rng.permutation(np.arange(12) % 2).astype(float)
+        wrong = rng.random((12, 2 * seeds)) < rng.random(2 * seeds)
+        predicted = np.where(wrong, 1 - labels[:, None], labels[:, None])
+        points = 100 * scores(metric, patterns_of(metric, labels, predicted))
+        of = scores_of(metric, labels, predicted, points)
+        low, high = limits(combined(of, np.eye(2 * seeds)[:seeds]))
+        assert least <= low <= points[:seeds].mean() + 1e-9
+        assert points[:seeds].mean() - 1e-9 <= high <= 100
+        change = paired_test(metric, labels, predicted[:, :seeds], predicted[:, seeds:])
+        assert least - 100 <= change.low <= change.change <= change.high <= 100 - least
+
+
+@pytest.mark.parametrize("right", [0, 3, 37, 40])
+def test_the_limits_of_one_accuracy_are_wilsons(right: int) -> None:
+    labels, answers = np.ones(40), (np.arange(40) < right).astype(float)
+    of = scores_of("accuracy", labels, answers[:, None], np.array([right / 0.4]))
+    theirs = proportion_confint(right, 40, method="wilson")
+    assert limits(combined(of, np.eye(1))) == pytest.approx(100 * np.array(theirs), abs=1.5)
+
+
+@pytest.mark.parametrize(
+    ("metric", "rows", "truth"),
+    [("accuracy", 20, 0.8), ("accuracy", 100, 0.97), ("pearson", 20, 0.8), ("pearson", 50, 0.95)],
+)
+def test_limits_hold_a_score_near_the_end_of_its_range(
+    metric: str, rows: int, truth: float
+) -> None:
+    rng, held = np.random.default_rng(5), []
+    for _ in range(300):
+        labels = rng.standard_normal(rows)
+        answers = truth * labels + (1 - truth**2) ** 0.5 * rng.standard_normal(rows)
+        if metric == "accuracy":
+            labels, answers = np.ones(rows), (rng.random(rows) < truth).astype(float)
+        found = np.array([100 * scores(metric, patterns_of(metric, labels, answers[:, None]))[0]])
+        low, high = limits(combined(scores_of(metric, labels, answers[:, None], found), np.eye(1)))
+        held.append(low <= 100 * truth <= high)
+    assert np.mean(held) > 0.9
+
+
+@pytest.mark.parametrize("moves", [0.12, 0.3])
+@pytest.mark.parametrize("queries", [20, 40])
+def test_limits_over_few_queries_are_no_wider_than_needed(queries: int, moves: float) -> None:
+    """nDCG by query; half of the queries change."""
+    rng, held, width = np.random.default_rng(6), [], []
+
+    def change(n: int) -> tuple[Array, Array]:
+        full = rng.beta(1.2, 0.7, n)
+        moved = rng.normal(-0.05, moves, n) * (rng.random(n) < 0.5)
+        return full, np.clip(full + moved, 0, 1)
+
+    many = change(400_000)
+    truth, sd = 100 * (many[1] - many[0]).mean(), 100 * (many[1] - many[0]).std()
+    for _ in range(100):
+        full, pruned = (np.stack([each, np.ones(queries)], axis=-1) for each in change(queries))
+        found = paired_test(TALLY, np.zeros(queries), full[:, None], pruned[:, None])
+        held.append(found.low <= truth <= found.high)
+        width.append(found.high - found.low)
+    assert np.mean(held) >= 0.9
+    assert np.mean(width) < 1.4 * 2 * 1.96 * sd / queries**0.5
+
+
 def test_answers_without_an_error_are_not_known_to_go_on_so() -> None:
     labels = np.ones(300)
     scores = scores_of("accuracy", labels, labels[:, None], np.array([100.0]))
-    low, _ = interval(combined(scores, np.eye(1)))
+    low, _ = limits(combined(scores, np.eye(1)))
     assert 98.5 < low < 99.5  # the exact binomial bound is 98.8
 
 
@@ -218,6 +289,56 @@ def test_an_interval_over_seeds_and_rows_covers_what_it_says(seeds: int, share: 
             seeds - 1,
             (1 - share) / seeds,
         )
-        low, high = interval(seen)
+        low, high = limits(seen)
         held.append(low <= 0 <= high)
     assert 0.93 <= np.mean(held) <= 0.985
+
+
+def study(
+    metric: str, rows: int, seeds: int, loss: float, rng: np.random.Generator
+) -> tuple[Array, Array, Array]:
+    """Labels, and the answers of the full and the pruned networks, as `smallest_loss` assumes: on
+    10% of the rows only one is right; the loss, which varies over seeds, comes on top."""
+    spread = loss / 100 + 0.007 * rng.standard_normal(seeds)
+    if metric == TALLY:  # queries whose change varies by 20 points
+        part = rng.random((rows, 1)) < 0.2  # changes alike with all seeds
+        alike, own = rng.normal(0, 0.2, (rows, 1)), rng.normal(0, 0.2, (rows, seeds))
+        full = np.full((rows, seeds), 0.5)
+        pruned = full - spread + np.where(part, alike, own)
+        one = np.ones((rows, seeds))
+        return np.zeros(rows), np.stack([full, one], -1), np.stack([pruned, one], -1)
+    alike, own = rng.random((rows, 1)), rng.random((rows, seeds))
+    drawn = np.where(rng.random((rows, 1)) < 0.2, alike, own)
+    change = np.where(drawn < 0.05 + spread, -1, np.where(drawn > 0.95, 1, 0))
+    labels = np.ones(rows) if metric == "accuracy" else np.arange(rows) % 2.0
+    full, pruned = (
+        np.where(wrong, 1 - labels[:, None], labels[:, None]) for wrong in (change > 0, change < 0)
+    )
+    return labels, full, pruned
+
+
+@pytest.mark.parametrize(
+    ("metric", "rows", "worth"),
+    [
+        *(("accuracy", 40, 40), ("accuracy", 277, 277), ("f1", 200, 100)),
+        *(("macro_f1", 200, 200), ("mcc", 200, 50), (TALLY, 40, 100)),
+    ],
+)
+@pytest.mark.parametrize("seeds", [1, 3, 5])
+def test_the_smallest_loss_is_found_in_four_of_five_studies(
+    metric: str, rows: int, worth: float, seeds: int
+) -> None:
+    """`worth`: as `inputs.data` counts the rows."""
+    loss = smallest_loss(worth, seeds)
+    assert loss is not None
+    of_rows = loss / 2 if metric == "mcc" else loss  # a row that is lost moves MCC by two
+    rng, found = np.random.default_rng(8), []
+    for _ in range(40):
+        test = paired_test(metric, *study(metric, rows, seeds, of_rows, rng))
+        found.append(test.p < 0.05 and test.change < 0)
+    assert np.mean(found) >= 0.68  # of 40 studies: 0.8, and two standard errors
+
+
+@pytest.mark.parametrize("seeds", [1, 3, 5])
+def test_a_few_rows_show_no_loss(seeds: int) -> None:
+    assert smallest_loss(2, seeds) is None

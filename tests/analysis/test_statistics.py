@@ -30,7 +30,7 @@ def test_a_row_per_seed_and_one_over_the_seeds(fake: FakeSweep) -> None:
     assert (one["b"], one["c"], one["test"]) == (12, 0, "mcnemar")
     assert one["p"] == pytest.approx(2 / 2**12)
     assert over["p_holm"] == pytest.approx(3 * over["p"]), "of three tests, the smallest p"
-    assert one["p_holm"] == two["p_holm"] == pytest.approx(2 * one["p"])
+    assert one["p_holm"] == two["p_holm"] == pytest.approx(max(2 * one["p"], over["p_holm"]))
     assert (over["test"], over["n_examples"], over["n_tests"]) == ("seeds and rows", 100, 3)
     assert over["change"] == pytest.approx(-12)
     assert over["low"] < -12 < over["high"] < 0
@@ -274,7 +274,8 @@ def test_an_interval_is_over_seeds_and_rows_or_over_rows(fake: FakeSweep) -> Non
     assert (three["over"], three["n"]) == ("seeds and rows", 3)
     assert three["mean"] == pytest.approx(271 / 3)
     assert three["low"] < 84.3, "wider than other seeds alone, and than other rows alone"
-    assert three["high"] > 96.4
+    assert three["high"] - three["low"] > 12.1
+    assert three["high"] < 100
     assert (one["over"], one["n"], one["n_expected"], one["sd"]) == ("rows", 1, 2, None)
     assert one["high"] - one["low"] == pytest.approx(2 * 1.96 * 4, abs=0.2)  # sd of a binomial
     assert (two_bare["over"], two_bare["reason"]) == ("seeds", None)

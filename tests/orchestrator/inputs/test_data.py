@@ -76,7 +76,7 @@ def test_texts_that_are_cut_as_the_models_own_tokenizer_counts(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("metric", "rows"), [("accuracy", 100), ("f1", 10), ("macro_f1", 36), ("mcc", 36)]
+    ("metric", "rows"), [("accuracy", 100), ("f1", 10), ("macro_f1", 36), ("mcc", 9)]
 )
 def test_rows_that_a_metric_scores(tmp_path: Path, metric: str, rows: int) -> None:
     """F1 scores the positive class alone; where classes weigh alike the rare one decides:
@@ -84,15 +84,24 @@ def test_rows_that_a_metric_scores(tmp_path: Path, metric: str, rows: int) -> No
     dev = [(f"a{i}", "fraud") for i in range(10)] + [(f"b{i}", "ok") for i in range(90)]
     positive = "fraud" if metric == "f1" else ""
     data = look(tmp_path, dev[8:12], dev, metric, positive)
-    assert data.shows == pytest.approx({n: smallest_loss(rows, n) for n in (1, 3)})
+    assert data.shows == pytest.approx({n: smallest_loss(rows, n) for n in (1, 3, 5)})
 
 
-def test_a_pair_of_a_correlation_is_worth_four_rows(tmp_path: Path) -> None:
-    rows = [(f"a{i}", i / 2) for i in range(20)]
-    data = look(tmp_path, rows, rows[:5], "pearson")
+def test_pairs_of_a_correlation_are_worth_up_to_four_rows_each(tmp_path: Path) -> None:
+    rows = [(f"a{i}", i / 2) for i in range(100)]
+    data = look(tmp_path, rows, rows, "pearson")
     assert data.classes == {}
-    assert data.shows == pytest.approx({n: smallest_loss(20, n) for n in (1, 3)})
-    assert "Pearson" in "\n".join(data.lines())
+    assert data.shows == pytest.approx({n: smallest_loss(200, n) for n in (1, 3, 5)})
+    text = "\n".join(data.lines())
+    assert "Pearson" in text
+    assert f"{data.shows[3]:.1f} with 3" in text
+
+
+def test_a_few_dev_rows_show_no_loss(tmp_path: Path) -> None:
+    rows = [("good", "yes"), ("bad", "no")]
+    data = look(tmp_path, rows, rows)
+    assert set(data.shows.values()) == {None}
+    assert "likely to show: none with 1 seed" in "\n".join(data.lines())
 
 
 def test_entities_and_queries_are_what_a_score_is_of(tmp_path: Path) -> None:
@@ -113,7 +122,7 @@ def test_entities_and_queries_are_what_a_score_is_of(tmp_path: Path) -> None:
         files = dict.fromkeys(("train", "dev"), str(tmp_path / f"{name}.parquet"))
         loaded = load_task(definition, TaskSource(files=files))
         shows = looked_at("own", loaded, RECIPE, ()).shows
-        assert shows == pytest.approx({n: smallest_loss(rows, n) for n in (1, 3)})
+        assert shows == pytest.approx({n: smallest_loss(rows, n) for n in (1, 3, 5)})
 
 
 def test_the_plan_has_it(tmp_path: Path) -> None:
