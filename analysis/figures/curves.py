@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lp_sweep.analysis import phrases
 from lp_sweep.analysis.figures import theme
 from lp_sweep.analysis.figures.numbers import FULL, PANEL
-from lp_sweep.analysis.figures.panels import OF_DIRECT, groups, heading
+from lp_sweep.analysis.figures.panels import OF_DIRECT, groups, heading, one_sd
 from lp_sweep.analysis.rows import Row, grouped
 
 if TYPE_CHECKING:
@@ -126,10 +126,7 @@ def _strategies(
 
 def _band(axes: Axes, at: Sequence[float], points: Sequence[Row], colour: Any) -> None:
     """A band of one sd to each side; no band for one seed."""
-    low, high = (
-        [math.nan if row["sd"] is None else row["mean"] + side * row["sd"] for row in points]
-        for side in (-1, 1)
-    )
+    low, high = zip(*map(one_sd, points), strict=True)
     axes.fill_between(at, low, high, color=colour, alpha=0.18, linewidth=0)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lp_sweep.analysis.figures import theme
 from lp_sweep.analysis.rows import Row
+from lp_sweep.analysis.statistics.estimates import Limits, bounded, least_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,6 +20,24 @@ if TYPE_CHECKING:
 OF_DIRECT = "Procedure direct: pruned first, then fine-tuned."
 _ON_WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
 _FEWEST = 14.0  # an axis is at least this many bars wide
+
+
+def one_sd(row: Row) -> Limits:
+    """The mean with one sd to each side, within what a score can be; NaN for one seed."""
+    if row["sd"] is None:
+        return Limits(math.nan, math.nan)
+    # over tasks there is no metric, and one of them may go below zero
+    metric = row.get("metric")
+    least = least_of(metric) if metric and row["mean"] >= 0 else -100.0
+    return bounded(row["mean"], row["sd"], least, 100.0)
+
+
+def _errors(row: Row) -> list[list[float]] | None:
+    """(2, 1): the lengths of an error bar."""
+    if row["sd"] is None:
+        return None
+    low, high = one_sd(row)
+    return [[row["mean"] - low], [high - row["mean"]]]
 
 
 def groups(rows: Iterable[Row], *keys: str) -> list[list[Row]]:
@@ -139,9 +158,9 @@ def _bar(
         if row["k"] is not None:
             look, label = {"color": colours[row["k"]]}, f"{row['k']} dropped"
         error = {"elinewidth": 0.8, "ecolor": "black"}
-        look |= {"yerr": row["sd"], "error_kw": error, "bottom": bottom, "width": 0.9}
+        look |= {"yerr": _errors(row), "error_kw": error, "bottom": bottom, "width": 0.9}
         entries[label] = axes.bar(place, row["mean"] - bottom, **look)
-        height = row["mean"] + (row["sd"] or 0)
+        height = row["mean"] if row["sd"] is None else one_sd(row).high
         if row["k"] is None and row["k_mean"] is not None:
             said += f" K≈{row['k_mean']:.1f}"
     if said:
@@ -189,9 +208,9 @@ def _side(
                 [0], [place], clip_on=False, **theme.MISSING_MARK
             )
             continue
-        spread = row["sd"] if column == "mean" else None
+        spread = _errors(row) if column == "mean" else None
         value = row[column] / unit
         axes.barh(place, value, 0.7, color=fill, xerr=spread, error_kw={"elinewidth": 0.8})
         said = f"{value:.2f}" if value < 100 and column == "mean" else f"{value:.3g}"
-        end = (value + (spread or 0), place)
+        end = (value + (spread[1][0] if spread else 0), place)
         theme.label(axes, said, end, (3, 0), va="center", bbox=_ON_WHITE)

@@ -152,7 +152,7 @@ def _tested(number: Number, measured: Measured) -> Tested | None:
         return claim_tested(int(number.best_value), float(number.delta or 0), measured)
     if measured.value is None or measured.evidence is None:
         return None
-    return judge(measured.value - number.best_value, measured.evidence)
+    return judge(measured.value - number.best_value, measured.evidence, number.task)
 
 
 def claim_tested(k: int, delta: float, measured: Measured) -> Tested | None:

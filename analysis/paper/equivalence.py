@@ -26,6 +26,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from lp_sweep.analysis.paper.numbers import UNSTABLE
+from lp_sweep.analysis.statistics.estimates import bounded
 
 MARGIN = 1.0  # points
 LEVEL = 0.05
@@ -97,7 +98,7 @@ def over_rows(task: str | None, points: float, rows: int) -> float:
     return 100**2 * share * (1 - share) / max(rows, 1)
 
 
-def judge(difference: float, evidence: Evidence) -> Tested:
+def judge(difference: float, evidence: Evidence, task: str | None = None) -> Tested:
     from scipy.stats import t
 
     variance = evidence.variance(evidence.n)
@@ -106,7 +107,8 @@ def judge(difference: float, evidence: Evidence) -> Tested:
     error = math.sqrt(variance)
     half = float(t.ppf(1 - LEVEL, freedom)) * error
     p = 2 * float(t.sf(abs(difference) / error, freedom))
-    return Tested(difference - half, difference + half, p)
+    most = 200.0 if task in _CORRELATIONS else 100.0
+    return Tested(*bounded(difference, half, -most, most), p)
 
 
 def seeds_to_tell(difference: float, evidence: Evidence, tests: int = 1) -> int | None:

@@ -168,24 +168,30 @@ def combined(scores: Scores, weights: Array) -> Estimate:
 
 def limits(estimate: Estimate, tail: float = TAIL) -> Limits:
     """The two bounds that the true value is beyond with probability `tail` each. They lie within
-    the range of the value.
+    the range of the value."""
+    error = _error(estimate, tail)
+    return bounded(estimate.mean, error, estimate.least, estimate.most, _room(estimate))
+
+
+def bounded(
+    mean: float, error: float, least: float, most: float, room: float | None = None
+) -> Limits:
+    """The values that are one `error` from `mean`, within the range of the value.
 
     The error of a mean near an end of its range is smaller: its standard deviation is taken to
-    grow with the root of the product of the distances to both ends, as for a share of right
-    answers. The bounds are the values whose own error just reaches the mean (Wilson 1927; for one
-    accuracy it is Wilson's interval), which is a quadratic equation.
+    grow with the root of the product of the distances to both ends (`room`, at the mean), as for a
+    share of right answers. The bounds are the values whose own error just reaches the mean (Wilson
+    1927; for one accuracy it is Wilson's interval), which is a quadratic equation.
     """
-    mean, low, high = estimate.mean, estimate.least, estimate.most
-    error = _error(estimate, tail)
+    room = (mean - least) * (most - mean) if room is None else room
     if not error:
         return Limits(mean, mean)
-    room = _room(estimate)
-    if not room:
-        return Limits(low, high)
+    if room <= 0:
+        return Limits(least, most)
     k = error**2 / room
-    middle = (mean + k * (low + high) / 2) / (1 + k)
-    half = max(0.0, middle**2 - (mean**2 + k * low * high) / (1 + k)) ** 0.5
-    return Limits(max(low, middle - half), min(high, middle + half))  # against rounding
+    middle = (mean + k * (least + most) / 2) / (1 + k)
+    half = max(0.0, middle**2 - (mean**2 + k * least * most) / (1 + k)) ** 0.5
+    return Limits(max(least, middle - half), min(most, middle + half))  # against rounding
 
 
 def _error(estimate: Estimate, tail: float) -> float:
@@ -218,7 +224,7 @@ def two_sided_p(estimate: Estimate) -> float:
 
     if estimate.mean == 0:
         return 1.0
-    off = abs(estimate.mean) * (_room(estimate) / -(estimate.least * estimate.most)) ** 0.5
+    off: float = abs(estimate.mean) * (_room(estimate) / -(estimate.least * estimate.most)) ** 0.5
 
     def reaches(log_tail: float) -> float:
         return _error(estimate, float(np.exp(log_tail))) - off

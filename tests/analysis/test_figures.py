@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from lp_sweep.analysis.figures import curves, layernumbers, layers, numbers
+from lp_sweep.analysis.figures import curves, layernumbers, layers, numbers, panels
 from lp_sweep.analysis.figures.drawings import FIGURES, Drawing, why_absent
 from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.catalog import Catalog
@@ -92,6 +92,15 @@ def test_bars_and_lines_over_tasks_and_seeds(catalog: Catalog) -> None:
     over_tasks = numbers.curves(catalog, most=3)
     assert set(over_tasks["task"].to_pylist()) == {None}
     has(over_tasks, top, mean=73)
+
+
+def test_one_standard_deviation_stays_within_what_a_score_can_be() -> None:
+    row = {"mean": 299 / 3, "sd": math.sqrt(1 / 3), "metric": "accuracy"}
+    low, high = panels.one_sd(row)
+    assert 98.2 < low < row["mean"] < high <= 100
+    low, high = panels.one_sd({"mean": 0.5, "sd": 1.0, "metric": "mcc"})
+    assert (low, high) == pytest.approx((-0.5, 1.5), abs=0.01)
+    assert math.isnan(panels.one_sd({**row, "sd": None}).low)
 
 
 def test_numbers_of_layers(catalog: Catalog) -> None:
