@@ -32,9 +32,11 @@ from lp_sweep.orchestrator.service.initrows import (
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from lp_sweep.storage.errors import MissingInputError, PreflightError, SpecError
 from lp_sweep.storage.files import arriving
+from lp_sweep.storage.places import expanded
 from lp_sweep.storage.printable import listed
 from lp_sweep.storage.specs import TaskDefinition, TaskKind
 from lp_sweep.trials.data.datasource import doubtful_rows, load_task
+from lp_sweep.trials.data.formats import splits_of, suffix_of
 from lp_sweep.trials.data.readers import column_names, read_file
 from lp_sweep.trials.data.tasks import CORPUS, QRELS, QUERIES, TaskSource, canonical_name
 from lp_sweep.trials.kinds import KINDS
@@ -63,6 +65,12 @@ def write_sweep(options: InitOptions) -> Written:
 
     Raises SpecError, and PreflightError if the rows can't be used.
     """
+    paths: dict[str, Any] = {
+        name: expanded(path)
+        for name in ("file", "data", "dev", CORPUS, QUERIES, QRELS)
+        if (path := getattr(options, name)) is not None
+    }
+    options = replace(options, **paths)
     search = {CORPUS: options.corpus, QUERIES: options.queries, QRELS: options.qrels}
     if options.data is None and not any(search.values()):
         _refuse_without_data(options)
@@ -77,13 +85,15 @@ def write_sweep(options: InitOptions) -> Written:
     try:
         if options.data is None:
             return _with_search(options, search)
-        if KINDS[options.kind].searches if options.kind else options.data.is_dir():
+        if (options.kind and KINDS[options.kind].searches) or any(options.data.glob("corpus.*")):
             raise SpecError(
                 "search reads three files: give --corpus FILE, --queries FILE and --qrels FILE in "
-                "place of --data. Rows of anything else are one file."
+                "place of --data."
             )
         if named := [f"--{part}" for part, path in search.items() if path]:
             raise SpecError(f"--data and {named[0]} are two tasks. Leave one out.")
+        options = _of_folder(options)
+        assert options.data is not None
         return _with_rows(options, options.data)
     except MissingInputError as error:
         raise PreflightError(str(error)) from error
@@ -105,6 +115,25 @@ def write_quickstart(folder: Path) -> Path:
     except OSError as error:
         raise SpecError(f"can't write {folder}: {error}. Name another with --out.") from None
     return sweep
+
+
+def _of_folder(options: InitOptions) -> InitOptions:
+    """The train set of a folder with several sets of rows, and its dev set: `validation`, or a
+    `test` that has labels."""
+    splits = splits_of(options.data) if options.data and options.data.is_dir() else {}
+    if not splits:
+        return options
+    if "train" not in splits:
+        held = listed(str(place) for place in splits.values())
+        raise SpecError(f"{options.data}: has no set of train rows. Name one with --data: {held}")
+    test = splits.get("test")
+    if test and not {*options.label} <= {*column_names(str(test))}:
+        test = None
+    return replace(
+        options,
+        data=splits["train"],
+        dev=options.dev or splits.get("validation") or test,
+    )
 
 
 def _with_rows(options: InitOptions, data: Path) -> Written:
@@ -134,13 +163,20 @@ def _split_files(
         )
     train, dev = np.flatnonzero(~in_dev), np.flatnonzero(in_dev)
     paths = [
-        options.file.parent / f"{data.stem}-{side}{suffix_of_parts(data)}"
+        options.file.parent / f"{_stem(data)}-{side}{suffix_of_parts(data)}"
         for side in ("train", "dev")
     ]
     ranks = KINDS[rows.kind].ranks  # then a score averages over queries
     n_dev = len({rows.groups[row] for row in dev.tolist()}) if ranks else len(dev)
     sides = {"train": (paths[0], len(train)), "dev": (paths[1], n_dev)}
     return dict(zip(paths, parts(data, train, dev), strict=True)), sides
+
+
+def _stem(data: Path) -> str:
+    """The name of a file without its suffix, of a folder, or of a pattern's folder."""
+    if "*" in data.name:
+        return data.absolute().parent.name
+    return data.name if data.is_dir() else data.name.removesuffix(suffix_of(data))
 
 
 def _with_search(options: InitOptions, search: dict[str, Path | None]) -> Written:
@@ -221,7 +257,8 @@ def _notes(rows: RowFile, n_dev: int) -> Iterator[str]:
 def _sweep(options: InitOptions, rows: RowFile, sides: _Sides) -> str:
     """About 15 lines that run as they are."""
     assert options.data is not None
-    stem = options.data.absolute().parent.name if options.data.stem in _SIDES else options.data.stem
+    stem = _stem(options.data)
+    stem = options.data.absolute().parent.name if stem in _SIDES else stem
     name = _task_name(stem, "my-sweep")
     task = {
         "name": name,

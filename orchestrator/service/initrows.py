@@ -28,6 +28,7 @@ from lp_sweep.trials.data.readers import (
     CONLL,
     column_names,
     conll_text,
+    headerless,
     json_lines,
     read_file,
     require_columns,
@@ -62,7 +63,8 @@ class RowFile(NamedTuple):
 
 def look_at(options: InitOptions, data: Path) -> RowFile:
     """Reads the rows as a run would. Raises SpecError, MissingInputError."""
-    names = column_names(str(data))
+    present = column_names(str(data))
+    names = [name for name in present if name and present.count(name) == 1]
     _check_columns(options, data, names)
     labels = read_file(str(data), options.label)
     kind = options.kind or _kind(labels, read_file(str(data), options.text[:1], 1))
@@ -94,6 +96,8 @@ def look_at(options: InitOptions, data: Path) -> RowFile:
 
 def _check_columns(options: InitOptions, data: Path, names: Sequence[str]) -> None:
     if not options.text or not options.label:
+        if problem := headerless(str(data), names):
+            raise SpecError(f"{data}: which column holds the texts, and which the labels?{problem}")
         raise SpecError(_which_columns(options, data, names))
     chosen = [*options.text, *options.label]
     require_columns(str(data), names, [*chosen, *filter(None, [options.group])])

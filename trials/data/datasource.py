@@ -28,6 +28,7 @@ from lp_sweep.trials.data.retrieval import (
 )
 from lp_sweep.trials.data.tasks import CORPUS, QRELS, QUERIES, UNLABELLED, TaskSource
 from lp_sweep.trials.kinds import COSENT, Kind, kind_of
+from lp_sweep.trials.kinds.multi_label import is_marked
 from lp_sweep.trials.kinds.search import DEPTH, query_count
 from lp_sweep.trials.kinds.tokens import NO_TAG, word_column
 
@@ -106,10 +107,22 @@ def data_fingerprint(source: TaskSource, definition: TaskDefinition) -> str:
             columns_of(split, path)
         else:
             require_columns(path, column_names(path), _columns(definition, split))
-        how = "titles" if split == CORPUS and titles_come_late(path) else reading(path)
-        how = how and f" {how}"
+        how = _reading(split, path, definition)
         digest.update(f"{split} {file_format(path)} {_content(path)}{how}\n".encode())
     return f"sha256:{digest.hexdigest()}"
+
+
+def _reading(split: str, path: str, definition: TaskDefinition) -> str:
+    """What is special about how rows are read, of files that were once read in another way."""
+    if split == CORPUS and titles_come_late(path):
+        return " titles"
+    if kind_of(definition).problem_type == "multi_label_classification" and split != UNLABELLED:
+        columns = [definition.label_column]
+        if definition.labels and is_marked(
+            Rows(where=path, table=read_file(path, columns)), definition
+        ):
+            return " marks"
+    return (how := reading(path)) and f" {how}"
 
 
 def _content(path: str) -> str:

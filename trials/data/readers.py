@@ -33,6 +33,7 @@ from lp_sweep.trials.data.formats import (
     open_text,
     parts_of,
 )
+from lp_sweep.trials.kinds.entities import is_tag
 
 _CHUNK = 1 << 16  # rows of text at a time
 _MAGIC = {
@@ -82,6 +83,11 @@ def _first_bad_line(path: str) -> str:
     return ""
 
 
+_OF_WORDS = "A file with a word on each line has no header: name it .conll."
+_NO_NAME = re.compile(r"[-+]?\d+(\.\d+)?")
+_NAME_BLANKS = 3
+
+
 def require_columns(where: str, present: Sequence[str], wanted: Sequence[str]) -> None:
     """Raises MissingInputError unless each wanted column is there, once."""
     for column in wanted:
@@ -99,10 +105,29 @@ def require_columns(where: str, present: Sequence[str], wanted: Sequence[str]) -
 
 
 def field_hint(present: Sequence[str]) -> str:
-    """A hint for a file whose only column looks like several; empty for others."""
-    if len(present) != 1 or not set(present[0]) & {",", ";", "\t"}:
-        return ""
-    return " Fields are separated by commas in a .csv file, by tabs in a .tsv file."
+    """A hint for a file whose only column looks like several, or whose columns are named like a row
+    of a file without a header; empty for others."""
+    if len(present) == 1 and set(present[0]) & {",", ";", "\t"}:
+        return " Fields are separated by commas in a .csv file, by tabs in a .tsv file."
+    if present and (present[0].startswith("#") or is_tag(present[-1])):
+        return f" {_OF_WORDS}"
+    if any(_NO_NAME.fullmatch(name) or name.count(" ") > _NAME_BLANKS for name in present):
+        return (
+            " The first line is read as names of columns, and it looks like a row: put a line with "
+            "names above it."
+        )
+    return ""
+
+
+def headerless(path: str, present: Sequence[str]) -> str:
+    """As `field_hint`, also for words without entities: no blanks within fields, but empty lines
+    between rows."""
+    if file_format(path) not in ("csv", "tsv") or any(" " in name for name in present):
+        return field_hint(present)
+    with open_text(path) as lines:
+        first = [line.strip() for line in islice(lines, 200)]
+    between = "" in first[: len(first) - 1] and len(present) > 1
+    return f" {_OF_WORDS}" if between and " " not in "".join(first) else field_hint(present)
 
 
 def column_names(path: str) -> list[str]:

@@ -61,8 +61,10 @@ class MultiLabel(Kind):
         fewer than two."""
         if definition.label_columns:
             return definition.label_columns
-        found = _listed(train, definition).items.unique().to_pylist()
+        items = _listed(train, definition)
+        found = items.items.unique().to_pylist()
         names = definition.labels or feature_names(train, definition.label_column)
+        _marks(train, items, len(names))
         names = names or tuple(sorted(found, key=int if all_whole(found) else str))
         if len(names) < 2:
             raise MissingInputError(
@@ -78,6 +80,8 @@ class MultiLabel(Kind):
         if definition.label_columns:
             return np.stack([_marked(rows, name) for name in definition.label_columns], axis=1)
         found = _listed(rows, definition)
+        if (marks := _marks(rows, found, len(names))) is not None:
+            return marks
         codes = coded(rows, definition, names, found.items, "label", found.place)
         made = np.zeros((rows.table.num_rows, len(names)), np.int8)
         made[np.repeat(np.arange(len(made)), found.lengths), codes] = 1
@@ -199,6 +203,33 @@ def _listed(rows: Rows, definition: TaskDefinition) -> Items:
             "then means that. Else label or remove these rows."
         )
     return found
+
+
+def is_marked(rows: Rows, definition: TaskDefinition) -> bool:
+    """Whether lists of 0 and 1 mark the task's `labels:`. They were once read as positions."""
+    if not definition.labels or definition.label_columns:
+        return False
+    return _marks(rows, _listed(rows, definition), len(definition.labels)) is not None
+
+
+def _marks(rows: Rows, found: Items, labels: int) -> npt.NDArray[np.int8] | None:
+    """(n, labels) if the lists hold 0 or 1 for each label; None if they name labels, which no list
+    does twice. Raises MissingInputError for lists that do neither. `labels`: 0 if unknown."""
+    sizes = found.lengths
+    if not {*found.items.unique().to_pylist()} <= {*_MARKS} or max(sizes, default=0) < 2:
+        return None
+    if len({*sizes.tolist()}) == 1 and labels == sizes[0]:
+        marks = [_MARKS[mark] for mark in found.items.to_pylist()]
+        return np.array(marks, np.int8).reshape(-1, labels)
+    if sizes.max() == 2 and (labels or len({*sizes.tolist()}) > 1):
+        return None
+    row, said = int(sizes.argmax()), "which have no name"
+    if labels:
+        said = f"and the task has {labels} labels"
+    raise MissingInputError(
+        f"{rows.where}: row {row + 1} has {sizes[row]} marks of 0 and 1, {said}. Give each row a "
+        "mark for each label, and name the labels in that order: `labels: [first, second]`."
+    )
 
 
 def _marked(rows: Rows, name: str) -> npt.NDArray[np.int8]:

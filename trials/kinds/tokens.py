@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.printable import short, shown
@@ -246,7 +247,16 @@ def _refuse_stray(
 
 def _tags(rows: Rows, definition: TaskDefinition) -> Items:
     name = definition.label_column
-    return _filled(rows, name, label_items(rows, name, _INSTEAD, "word", "tag"))
+    found = _filled(rows, name, label_items(rows, name, _INSTEAD, "word", "tag"))
+    if not definition.labels:
+        below = pc.match_substring_regex(found.items, r"^-\d+$")
+        if (place := pc.index(below, True).as_py()) >= 0:
+            raise MissingInputError(
+                f"{rows.where}: column {name!r} holds {found.items[place]} in {found.place(place)}:"
+                " libraries mark words without a tag so, such as [CLS]. Give the words of the text "
+                "alone, each with its tag."
+            )
+    return found
 
 
 def _words(rows: Rows, name: str) -> Items:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -227,6 +228,85 @@ def test_a_file_named_as_a_glue_task_is_a_task_of_your_own(tmp_path: Path, name:
     write(tmp_path / name, rows())
     init(tmp_path, "--data", name, *COLUMNS, "--model", MODEL)
     assert of_task(tmp_path)["name"] == f"my-{Path(name).stem}"
+    planned(tmp_path)
+
+
+@pytest.mark.parametrize("layout", ["dict", "shards", "texts", "one"])
+def test_a_folder_with_sets_of_rows(tmp_path: Path, layout: str) -> None:
+    """Its dev set is used: `validation`, or a `test` with labels; else its train rows are split."""
+    content, folder = [{**row, "text": f"text {row['id']}"} for row in rows()], tmp_path / "mine"
+    folder.mkdir()
+    sets = {"train": content, "test": content[:30], "validation": content[30:90]}
+    if layout == "dict":
+        held = {name: datasets.Dataset.from_list(part) for name, part in sets.items()}
+        datasets.DatasetDict(held).save_to_disk(folder)
+    elif layout == "shards":
+        (folder / "data").mkdir()
+        for name in ("train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001"):
+            write(folder / "data" / f"{name}.parquet", content)
+    elif layout == "texts":
+        write(folder / "my_train.csv", content)
+        write(folder / "my_dev.csv", content[:30])
+    else:
+        datasets.Dataset.from_list(content).save_to_disk(folder)
+    init(tmp_path, "--data", "mine", *COLUMNS, "--model", MODEL)
+    task = of_task(tmp_path)
+    assert (task["train"], task["dev"]) == {
+        "dict": ("mine/train", "mine/validation"),
+        "shards": ("mine/data/train-*.parquet", "mine/data/test-*.parquet"),
+        "texts": ("mine/my_train.csv", "mine/my_dev.csv"),
+        "one": ("mine-train.parquet", "mine-dev.parquet"),
+    }[layout]
+    train = {"shards": "600", "one": "240"}.get(layout, "300")
+    assert f"{train} train rows" in planned(tmp_path)
+
+
+def test_a_test_set_without_labels_is_no_dev_set(tmp_path: Path) -> None:
+    write(tmp_path / "train.csv", rows())
+    write(tmp_path / "test.csv", [{"text": "a"}])
+    init(tmp_path, "--data", ".", *COLUMNS, "--model", MODEL)
+    assert of_task(tmp_path)["dev"].endswith("-dev.csv")
+
+
+def test_columns_without_a_name_are_kept_and_not_in_the_way(tmp_path: Path) -> None:
+    lines = "".join(f"{i},text {i},{'ab'[i % 2]},,\n" for i in range(60))
+    (tmp_path / "data.csv").write_text(f",text,verdict,,\n{lines}")
+    assert "--text text --label verdict" in init(tmp_path, *DATA, code=2)
+    init(tmp_path, *DATA, *COLUMNS, "--model", MODEL)
+    sides = [(tmp_path / of_task(tmp_path)[side]).read_text() for side in ("train", "dev")]
+    header, *made = [line for side in sides for line in side.splitlines()]
+    assert sorted(made) == sorted([header, *lines.splitlines()])
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ("Bob\tB-PER\nran\tO\n\nNo\tO\n", ".conll"),
+        ("Bob\tNOUN\nran\tVERB\n\nNo\tINTJ\n", ".conll"),
+        ("# id 1\nBob\tNOUN\n", ".conll"),
+        ("a-1\t5.000\tFine and called late.\n", "names above it"),
+        ("this film was rather good\tpos\n", "names above it"),
+    ],
+    ids=["entities", "parts of speech", "comment", "number", "text"],
+)
+def test_a_file_without_a_header(tmp_path: Path, content: str, named: str) -> None:
+    (tmp_path / "data.tsv").write_text(content * 9)
+    told = init(tmp_path, "--data", "data.tsv", code=2)
+    assert named in told
+    assert "For example" not in told
+
+
+def test_the_home_folder_in_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    write(tmp_path / "home" / "data.csv", rows())
+    init(tmp_path, "--data=~/data.csv", *COLUMNS, "--model", MODEL)
+    task = of_task(tmp_path)
+    assert task["train"] == "data-train.csv"
+    for side in ("train", "dev"):
+        (tmp_path / task[side]).rename(tmp_path / "home" / task[side])
+    sweep_file = tmp_path / "sweep.yaml"
+    sweep_file.write_text(sweep_file.read_text().replace(": data-", ": ~/data-"))
     planned(tmp_path)
 
 

@@ -20,7 +20,7 @@ from sklearn.metrics import f1_score, precision_recall_curve
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.data.datasource import load_task
+from lp_sweep.trials.data.datasource import data_fingerprint, load_task
 from lp_sweep.trials.data.tasks import TaskSource
 from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.train.metrics import majority_score, mean_average_precision, of_tally, score
@@ -55,9 +55,14 @@ def lists(folder: Path, values: Any, names: list[str] | None = None) -> TaskSour
         ([[10, 9], [9]], "", None, "9 10", [[1, 1], [1, 0]]),
         ([[1], [0, 1]], "joy fear", None, "joy fear", [[0, 1], [1, 1]]),
         ([[2], [0, 2]], "", ["joy", "fear", "awe"], "joy fear awe", [[0, 0, 1], [1, 0, 1]]),
+        ([[0.0, 1.0, 0.0], [1.0, 1.0, 0.0]], "a b c", None, "a b c", [[0, 1, 0], [1, 1, 0]]),
+        ([[0, 1], [1, 0]], "a b", None, "a b", [[0, 1], [1, 0]]),
+        ([[True, False], [True, True]], "a b", None, "a b", [[1, 0], [1, 1]]),
+        ([[0, 1], [1, 0]], "a b c", None, "a b c", [[1, 1, 0], [1, 1, 0]]),
     ],
-    ids=["names", "twice", "own order, and none", "numbers", "positions", "the file's classes"],
-)
+    ids=["names", "twice", "own order, and none", "numbers", "positions", "the file's classes",
+         "marks", "two marks", "truth values", "two positions of three"],
+)  # fmt: skip
 def test_lists_of_labels(
     tmp_path: Path, values: Any, labels: str, classes: list[str] | None, names: str, marks: Any
 ) -> None:
@@ -76,7 +81,20 @@ def test_columns_of_marks(tmp_path: Path) -> None:
     assert task.train.labels.tolist() == [[1, 1], [0, 0]]
 
 
+def test_a_file_of_marks_has_another_fingerprint(tmp_path: Path) -> None:
+    named = replace(LISTS, labels=("joy", "fear"))
+    prints = []
+    for name, values in (("marks", [[0, 1], [1, 1]]), ("positions", [[0], [0, 1]])):
+        (tmp_path / name).mkdir()
+        source = lists(tmp_path / name, values)
+        prints.append([data_fingerprint(source, each) for each in (LISTS, named)])
+    assert prints[0][0] != prints[0][1]
+    assert prints[1][0] == prints[1][1]
+
+
 WRONG_LISTS = {
+    "marks": ([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]], "row 1 has 3 marks.*no name.*`labels:"),
+    "marks of two lengths": ([[0, 1], [1, 0, 0]], "row 2 has 3 marks"),
     "empty": ([["a"], [], ["b"]], "empty list in 1 of 3 rows, first in row 2.*`labels:"),
     "one label": ([["a"], ["a"]], "one label.*'a'.*kind: classification"),
     "texts": (["a", "b"], r"holds string, not lists.*`label: \[first, second\]`"),

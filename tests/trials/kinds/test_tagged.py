@@ -136,6 +136,7 @@ def test_tags_as_numbers() -> None:
 
 
 WRONG = {
+    "negative": (dict(tokens=[["[CLS]", "a"]], tags=[[-100, 1]]), "-100 in row 1, word 1: .*[CLS]"),
     "no lists": (dict(tokens=["a b"], tags=["O O"]), r"'t\w+' holds string, not lists"),
     "numbers": (dict(tokens=[[1]], tags=[["O"]]), "'tokens' holds lists of int64"),
     "empty": (dict(tokens=[["a"], []], tags=[["O"], []]), "empty list in 1 of 2 rows.*row 2"),
