@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import shutil
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import yaml
 
 from lp_sweep.orchestrator.inputs.data import balance, epochs_for
 from lp_sweep.orchestrator.inputs.models import read_config
@@ -29,7 +27,9 @@ from lp_sweep.orchestrator.service.initrows import (
     split,
     suffix_of_parts,
 )
+from lp_sweep.orchestrator.sweepfile.load import check
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
+from lp_sweep.orchestrator.sweepfile.yamlfile import parse_yaml, yaml_text
 from lp_sweep.storage.errors import MissingInputError, PreflightError, SpecError
 from lp_sweep.storage.files import arriving
 from lp_sweep.storage.places import expanded
@@ -52,6 +52,7 @@ FEW = 500  # dev rows, or queries
 _UNTRAINED = "procedures: [untrained, direct]   # as it is, and after imitating all layers"
 _ENCODER, _BI_ENCODER = "bert-base-cased", "sentence-transformers/all-MiniLM-L6-v2"
 _SIDES = ("train", "data", "rows")  # file names that say nothing; then the folder names the task
+_LONGEST_NAME = 90
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -278,8 +279,8 @@ def _sweep(options: InitOptions, rows: RowFile, sides: _Sides) -> str:
 
 
 def _task_name(place: str, otherwise: str) -> str:
-    """A name of a file or folder as that of a task, which no GLUE task has."""
-    name = _NO_NAME.sub("-", place).strip("-.") or otherwise
+    """A name of a file or folder as that of a sweep and its task, which no GLUE task has."""
+    name = _NO_NAME.sub("-", place).strip("-._")[:_LONGEST_NAME] or otherwise
     return f"my-{name}" if canonical_name(name) else name
 
 
@@ -324,12 +325,12 @@ def _file(name: str, model: str, tasks: Sequence[str], *, epochs: int, length: i
 
 def _scalar(value: Any) -> str:
     """A value as YAML on one line, also between others in a list."""
-    text = yaml.safe_dump([value], default_flow_style=True, width=math.inf, allow_unicode=True)
-    return text[1:-2]
+    return yaml_text([value], in_line=True)[1:-2]
 
 
 def _written(options: InitOptions, made: dict[Path, bytes], notes: list[str]) -> Written:
-    """Each file whole or not at all; the sweep file last."""
+    """Each file whole or not at all; the sweep file last, and only if `plan` can read it."""
+    check(parse_yaml(made[options.file].decode(), str(options.file)))
     places = [options.file.parent / SCHEMA, *made]
     if odd := [path for path in places if _is_odd(path)]:
         raise SpecError(f"{listed(odd)}: not a file that can be overwritten. Name another file.")

@@ -21,6 +21,7 @@ from lp_sweep.orchestrator.mirrors.kinds import check_installed
 from lp_sweep.orchestrator.plan.listing import unkept_note
 from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
 from lp_sweep.orchestrator.service.plan import Planned, planned
+from lp_sweep.orchestrator.sweepfile.yamlfile import yaml_text
 from lp_sweep.orchestrator.watch.reporters import EventReporter
 from lp_sweep.storage.errors import LpSweepError, SpecError
 from lp_sweep.storage.places import run_with
@@ -205,11 +206,9 @@ def _check_failures(request: Request) -> None:
 
 def _keep_file(first: Planned, request: Request, store: Store) -> None:
     """Copies the sweep file to the store, as it was run."""
-    import yaml
-
     content = first.file.document.content
     places = redact_text(run_with(request.file, request.data_dir))
-    as_run = places + str(yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+    as_run = places + yaml_text(content)
     if store.read_text("sweeps", f"{first.sweep.name}.yaml") != as_run:
         store.put_text("sweeps", f"{first.sweep.name}.yaml", as_run)
 

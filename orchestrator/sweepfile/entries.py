@@ -44,10 +44,8 @@ class Entry(BaseModel):
 
 
 def _as_text(value: Any) -> Any:
-    """A class as the data names it, where YAML reads a number or a truth value."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if isinstance(value, int) else value
+    """A class as the data names it, where YAML reads a number."""
+    return str(value) if type(value) is int else value
 
 
 def is_folder(name: str) -> bool:

@@ -76,7 +76,7 @@ def check(document: Document) -> SweepSpec:
         lines = []
         for item in error.errors(include_url=False)[:_MOST_MISTAKES]:
             location = _in_file(item["loc"], document)
-            lines.append(f"{document.where(location)}: {_message(item, location)}")
+            lines.append(f"{document.where(location)}: {_message(item, location, document)}")
         lines = [*dict.fromkeys(lines)]  # unions repeat themselves
         if (more := error.error_count() - _MOST_MISTAKES) > 0:
             lines.append(f"{document.where(())}: and {more} more. Fix these first.")
@@ -98,7 +98,7 @@ def _in_file(loc: tuple[str | int, ...], document: Document) -> Location:
     return tuple(location)
 
 
-def _message(item: Any, location: Location) -> str:
+def _message(item: Any, location: Location, document: Document) -> str:
     key = ".".join(map(str, location))
     within = f" in {'.'.join(map(str, location[:-1]))}" if location[:-1] else ""
     kind = item["type"]
@@ -118,14 +118,29 @@ def _message(item: Any, location: Location) -> str:
         return f"schema_version is {shown(item['input'])}; this lp-sweep reads 1"
     if location == ("name",):
         return (
-            f"name {shown(item['input'])}: a text of letters, digits, '.', '_' and '-', at most "
-            "100. Quote a number."
+            f"name {document.written.get(location) or shown(item['input'])}: a text of letters, "
+            "digits, '.', '_' and '-', at most 100. Quote a number."
         )
+    return _as_read(item, document.written.get(location), key) or _wrong_value(item, location, key)
+
+
+def _wrong_value(item: Any, location: Location, key: str) -> str:
     must, got = _must(item, location), shown(item["input"])
     in_list = location and isinstance(location[-1], int)
     if in_list and must in ("must be a whole number", "must be a number", "must be a text"):
         return f"{key.rpartition('.')[0]}: {got} is not {must.removeprefix('must be ')}"
     return f"{key} {must}, got {got}{_near(item)}"
+
+
+def _as_read(item: Any, written: str | None, key: str) -> str | None:
+    """A name such as `no` or `1e5`, which YAML reads as another value."""
+    if item["type"] != "string_type" or written is None:
+        return None
+    kinds = {bool: "a truth value", type(None): "nothing"}
+    return (
+        f"{key}: YAML reads {written} as {kinds.get(type(item['input']), 'a number')}. If it is "
+        f"meant as a text, write it in quotes: {shown(written)}"
+    )
 
 
 def _must(item: Any, location: Location) -> str:
@@ -205,7 +220,7 @@ def _unlisted(document: Document, overrides: Sequence[str]) -> Iterator[str]:
             continue
         own = _own_names(document, axis)
         known = {_one_name(axis, name) for name in own}
-        named = _values(override.partition("=")[2], f"override {shown(override)}")
+        named = _values(override.partition("=")[2], f"override {shown(override)}", of_names=True)
         named = [name for name in named if isinstance(name, str)]  # else it is described in full
         others = [name for name in named if _one_name(axis, name) not in known]
         if own and others:
@@ -251,7 +266,7 @@ def _apply(document: Document, override: str) -> Document:
         raise SpecError(f"{origin}: an override is key=value, such as task=rte,mrpc")
     if key in _AXES:
         name, entry_key = _AXES[key]
-        values = _values(text, origin)
+        values = _values(text, origin, of_names=entry_key is not None)
         if name == "tasks":
             for item in values:
                 _check_task(document, item, origin)
@@ -295,9 +310,10 @@ def _check_task(document: Document, name: Any, origin: str) -> None:
     )
 
 
-def _values(text: str, origin: str) -> list[Any]:
+def _values(text: str, origin: str, *, of_names: bool = False) -> list[Any]:
     text = text.strip()
-    return _listed(parse_value(text if text.startswith(("[", "{")) else f"[{text}]", origin))
+    text = text if text.startswith(("[", "{")) else f"[{text}]"
+    return _listed(parse_value(text, origin, of_names=of_names))
 
 
 def _entry(document: Document, name: str, entry_key: str | None, item: Any) -> Any:

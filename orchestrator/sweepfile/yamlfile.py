@@ -1,4 +1,5 @@
-"""Reads YAML into plain data that knows the origin of each value: its line, or an override.
+"""Reads YAML into plain data that knows the origin of each value (its line, or an override), and
+writes data so that it is read as it was.
 
 Numbers follow YAML 1.2: `2e-5` is a number, which PyYAML alone reads as text; `042` is not 34 and
 `1:30` not 90. A key that is listed twice is a mistake. Any text is read in little time and memory:
@@ -7,6 +8,7 @@ its length, its depth and the number of its values, with aliases written out, ar
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Mapping
@@ -36,11 +38,15 @@ _INT = re.compile(r"^[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """Plain data, and the origins of its values, such as `sweep.yaml:12` or `override 'seed=1'`."""
+    """Plain data, and the origins of its values, such as `sweep.yaml:12` or `override 'seed=1'`.
+
+    written: how the file spells each value that is no text, such as `no` or `1_000`.
+    """
 
     name: str
     content: dict[str, Any]
     origins: dict[Location, str] = field(default_factory=dict)
+    written: dict[Location, str] = field(default_factory=dict)
 
     def where(self, location: Location) -> str:
         """The origin of the value at `location`, or of the nearest value that encloses it."""
@@ -50,13 +56,17 @@ class Document:
         return self.name
 
 
-def parse_value(text: str, origin: str) -> Any:
-    """Parses one value as in a file: `3e-5` is a number, `true` a truth value. Raises SpecError,
-    whose message starts with the origin."""
+def parse_value(text: str, origin: str, *, of_names: bool = False) -> Any:
+    """Parses one value as in a file: `3e-5` is a number, `true` a truth value. `of_names`: the
+    items of a list are names, whatever they look like. Raises SpecError, whose message starts with
+    the origin."""
     try:
         if len(text) > _LARGEST:
             raise YamlMistake(1, "it is too long")
-        return read_text(text).value
+        found = read_text(text)
+        if of_names and isinstance(found.value, list):
+            return [found.written.get((i,), item) for i, item in enumerate(found.value)]
+        return found.value
     except YamlMistake as error:
         raise SpecError(f"{origin}: can't read {shown(text)} as a YAML value: {error}") from error
 
@@ -90,25 +100,40 @@ def read_yaml(path: Path) -> Document:
 def parse_yaml(text: str, name: str) -> Document:
     """Raises SpecError."""
     try:
-        content, lines = read_text(text)
+        content, lines, written = read_text(text)
     except YamlMistake as error:
         raise SpecError(f"{name}:{error.line}: {error}") from error
     if not isinstance(content, dict):
         raise SpecError(f"{name}:1: a sweep file is a mapping of keys such as `models:`, `tasks:`")
     origins = {location: f"{name}:{line}" for location, line in lines.items()}
-    return Document(name=name, content=content, origins=origins)
+    return Document(name=name, content=content, origins=origins, written=written)
+
+
+def yaml_text(content: Any, *, in_line: bool = False) -> str:
+    """Data as YAML that `parse_yaml` reads as the same data; `in_line`: on a single line."""
+    return str(
+        yaml.dump(
+            content,
+            Dumper=_Dumper,
+            sort_keys=False,
+            allow_unicode=True,
+            default_flow_style=in_line,
+            width=math.inf,
+        )
+    )
 
 
 def with_override(document: Document, location: Location, value: Any, origin: str) -> Document:
     """Replaces one value; missing mappings on the way are created. A list's entry is named by its
     number, from 0. Raises SpecError for a number that the list does not have."""
     location = _numbered(document.content, location, origin)
-    origins = {
-        at: where for at, where in document.origins.items() if at[: len(location)] != location
-    }
+    origins, written = (
+        {at: text for at, text in texts.items() if at[: len(location)] != location}
+        for texts in (document.origins, document.written)
+    )
     origins[location] = origin
     content = _replaced(document.content, location, value)
-    return Document(name=document.name, content=content, origins=origins)
+    return Document(name=document.name, content=content, origins=origins, written=written)
 
 
 def _numbered(content: Any, location: Location, origin: str) -> Location:
@@ -149,10 +174,11 @@ class YamlMistake(Exception):
 
 
 class Content(NamedTuple):
-    """Plain data, and the line (from 1) of each value."""
+    """Plain data, the line (from 1) of each value, and the spelling of each that is no text."""
 
     value: Any
     lines: dict[Location, int]
+    written: dict[Location, str]
 
 
 class _Loader(yaml.SafeLoader):
@@ -190,6 +216,25 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456
 _Loader.add_implicit_resolver("tag:yaml.org,2002:int", _INT, list("-+0123456789"))
 
 
+class _Dumper(yaml.SafeDumper):
+    """Quotes each text that `_Loader`, or a reader of YAML 1.1, reads as something else."""
+
+
+_Dumper.yaml_implicit_resolvers = {
+    first: resolvers + _Loader.yaml_implicit_resolvers.get(first, [])
+    for first, resolvers in yaml.SafeDumper.yaml_implicit_resolvers.items()
+}
+
+
+def _quoted(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    """Double quotes keep a text with a line break on one line."""
+    style = None if text.isprintable() else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+
+_Dumper.add_representer(str, _quoted)
+
+
 def read_text(text: str) -> Content:
     """Parses one document; the value of an empty one is None. Raises YamlMistake."""
     try:
@@ -211,34 +256,36 @@ def read_text(text: str) -> Content:
         raise YamlMistake(line, f"not valid YAML: {what}. Remove the character.") from error
     except ValueError as error:  # an escape that is no character, a version of 5000 digits
         raise YamlMistake(1, f"not valid YAML: {error}. Write plain text.") from error
-    lines: dict[Location, int] = {}
-    return Content(_value(loader, node, (), lines) if node else None, lines)
+    found = Content(None, {}, {})
+    return found._replace(value=_value(loader, node, (), found)) if node else found
 
 
 def _line(node: Any) -> int:
     return int(node.start_mark.line) + 1
 
 
-def _value(loader: _Loader, node: yaml.Node, at: Location, lines: dict[Location, int]) -> Any:
-    lines.setdefault(at, _line(node))
+def _value(loader: _Loader, node: yaml.Node, at: Location, found: Content) -> Any:
+    """Adds the lines and the spellings to `found`."""
+    found.lines.setdefault(at, _line(node))
     if len(at) > _DEEPEST:
         raise YamlMistake(
             _line(node), f"nested {_DEEPEST} deep. An alias `*name` may not hold itself."
         )
-    if len(lines) > _MOST_VALUES:
+    if len(found.lines) > _MOST_VALUES:
         raise _too_many(node)
     if isinstance(node, yaml.ScalarNode):
-        return _scalar(loader, node)
+        value = _scalar(loader, node)
+        if not isinstance(value, str):
+            found.written[at] = node.value
+        return value
     if node.tag not in _COLLECTIONS:
         raise _unknown_tag(node)
     if isinstance(node, yaml.SequenceNode):
-        return [_value(loader, item, (*at, i), lines) for i, item in enumerate(node.value)]
-    return _mapping(loader, node, at, lines)
+        return [_value(loader, item, (*at, i), found) for i, item in enumerate(node.value)]
+    return _mapping(loader, node, at, found)
 
 
-def _mapping(
-    loader: _Loader, node: yaml.Node, at: Location, lines: dict[Location, int]
-) -> dict[str, Any]:
+def _mapping(loader: _Loader, node: yaml.Node, at: Location, found: Content) -> dict[str, Any]:
     content: dict[str, Any] = {}
     for key_node, value_node in node.value:
         if not isinstance(key_node, yaml.ScalarNode):
@@ -248,8 +295,8 @@ def _mapping(
             raise YamlMistake(
                 _line(key_node), f"the key {shown(key)} is listed twice. Keep one of them."
             )
-        lines[(*at, key)] = _line(key_node)
-        content[key] = _value(loader, value_node, (*at, key), lines)
+        found.lines[(*at, key)] = _line(key_node)
+        content[key] = _value(loader, value_node, (*at, key), found)
     return content
 
 

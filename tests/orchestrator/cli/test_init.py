@@ -20,6 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet as pq
 
+from lp_sweep.orchestrator.service.init import write_sweep
+from lp_sweep.orchestrator.service.initoptions import InitOptions
 from lp_sweep.orchestrator.service.initrows import DEV_SHARE, split
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.trials.data.readers import column_names, read_file
@@ -76,6 +78,14 @@ def init(folder: Path, *words: str, code: int = 0) -> str:
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
     assert "Traceback" not in done.stderr
     return done.stderr
+
+
+def sweep_of(folder: Path, data: str, text: str = "text", label: str = "label") -> Path:
+    """The sweep file that `init` makes, in this process."""
+    file = folder / "sweep.yaml"
+    options = InitOptions(file=file, data=folder / data, text=[text], label=[label], model=MODEL)
+    write_sweep(options)
+    return file
 
 
 def planned(folder: Path, *words: str) -> str:
@@ -141,6 +151,35 @@ def test_a_large_class_is_not_judged_by_accuracy_and_empty_texts_are_reported(
     assert of_task(tmp_path)["metric"] == "macro_f1"
     assert "macro_f1" in told
     assert "column 'text' is empty in 2 of 300 rows" in told
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "6e01",
+        "no",
+        "~",
+        "012",
+        "1_000",
+        "12:30",
+        "a: b",
+        "#",
+        "'",
+        "-",
+        "a\tb",
+        "\xa0",
+        "_x",
+        "é" * 99,
+    ],
+)
+def test_any_name_of_a_column_a_file_or_a_label_can_be_planned(tmp_path: Path, name: str) -> None:
+    content = [{name: f"t {i}", "label": [[], [name], [name, "b"]][i % 3]} for i in range(60)]
+    write(tmp_path / f"{name}.jsonl", content)
+    made = sweep_of(tmp_path, f"{name}.jsonl", name)
+    file = load_sweep(made, [f"task={load_sweep(made).spec.name}"])
+    [task] = file.spec.tasks
+    assert (task.text, sorted(task.labels or ())) == ([name], sorted([name, "b"]))
+    assert [task.train] == [path.name for path in tmp_path.glob("*-train.jsonl")]
 
 
 def test_a_dev_set_of_your_own_is_used(tmp_path: Path) -> None:

@@ -102,6 +102,15 @@ MISTAKES = [
      "`positive: frod`.*fraud, ok.*mean 'fraud'"),
     (5, f"tasks: [{CLAIMS % ('d.csv', ', positive: fraud')}]", "positive.*accuracy.*`metric: f1`"),
     (5, "tasks: [{name: rte, positive: entailment}]", "positive can't be set"),
+    # texts that YAML reads as something else
+    (5, f"tasks: [{{{OWN}, text: t, labels: [no, maybe]}}]", "labels.*no .*truth.*quotes: 'no'"),
+    (5, f"tasks: [{{{OWN}, text: t, positive: Yes}}]", "positive.*Yes .*truth.*quotes: 'Yes'"),
+    (5, f"tasks: [{{{OWN}, text: t, labels: [a, ~]}}]", "labels.* ~ .*nothing.*quotes: '~'"),
+    (5, f"tasks: [{{{OWN}, text: 1_000}}]", "text.*1_000.*number.*quotes: '1_000'"),
+    (5, f"tasks: [{{{OWN}, text: t, label: 2e5}}]", "label.*2e5.*number.*quotes: '2e5'"),
+    (5, f"tasks: [{{{OWN}, text: t, group: off}}]", "group.*off.*truth.*quotes: 'off'"),
+    (5, "tasks: [{name: 1.10, train: a.csv, dev: b.csv, text: t}]", "name.*quotes: '1.10'"),
+    (9, "include: [{task: on}]", "include.*on .*truth.*quotes: 'on'"),
     # strategies, and the K and thresholds that each may have
     (8, "  - {name: blockinfluence, k: 1}", "Choose one of: top, .*Did you mean 'block-influence'"),
     (8, "  - {name: top, k: [12]}", "top can't drop K=12 of the 12.*0 <= K < depth.*: 0, 1"),

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from lp_sweep.orchestrator.sweepfile.yamlfile import parse_value, parse_yaml, read_yaml
+from lp_sweep.orchestrator.sweepfile.yamlfile import (
+    parse_value,
+    parse_yaml,
+    read_yaml,
+    yaml_text,
+)
 from lp_sweep.storage.errors import SpecError
 
 
@@ -31,6 +39,33 @@ def test_scalars(text: str, value: object) -> None:
     parsed = parse_yaml(f"a: {text}\n", "f").content["a"]
     assert parsed == parse_value(text, "f") == value
     assert type(parsed) is type(value)
+
+
+READ_OTHERWISE = """\
+1E50 2e5 6e01 .5 5. .inf .NaN 012 0x1f 0o17 0b1 1_000 12:30 no Yes off ON y ~ null NULL true
+2024-01-01 2001-12-14t21:59:43Z = << - ? : --- ... # & * ! | > % @ ` ' \" [] {} , a:b
+"""
+LOOKALIKES = READ_OTHERWISE.split()
+TEXTS = st.one_of(
+    st.sampled_from(LOOKALIKES),
+    st.from_regex(r"[-+]?[0-9_.:xobeE+-]{1,8}", fullmatch=True),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
+    st.lists(st.sampled_from([*LOOKALIKES, "a", " ", "\n", "\t", "\0", "\u2028", "\xa0"])).map(
+        "".join
+    ),
+)
+SCALARS = (
+    TEXTS | st.none() | st.booleans() | st.integers(-(10**18), 10**18) | st.floats(allow_nan=False)
+)
+
+
+@given(st.dictionaries(TEXTS, SCALARS | st.lists(SCALARS, max_size=4), max_size=4), SCALARS)
+def test_what_is_written_is_read_as_it_was(content: dict[str, Any], one: object) -> None:
+    assert repr(parse_yaml(yaml_text(content), "f").content) == repr(content)
+    in_line = yaml_text([one], in_line=True)
+    assert in_line.count("\n") == 1
+    parsed = parse_yaml(f"a:\n  - b: {in_line[1:-2]}   # c\n    d: 1\n", "f").content
+    assert repr(parsed["a"]) == repr([{"b": one, "d": 1}])
 
 
 def test_every_value_knows_its_line_and_aliases_are_copies() -> None:
