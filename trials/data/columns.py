@@ -154,7 +154,7 @@ def coded(
 def _refuse_lookalikes(train: Rows, name: str, values: Sequence[str]) -> None:
     """Raises MissingInputError for unlisted names that are probably mistakes: `nan`, blanks, and
     names that differ only by spaces."""
-    nothing = [value for value in values if value.strip().lower() in ("nan", "<na>", "")]
+    nothing = [v for v in values if v.strip().lower() in ("nan", "<na>", "", "-100")]
     bare = Counter(value.strip() for value in values)
     spaced = [value for value in values if bare[value.strip()] > 1]
     for same, why in (
@@ -292,9 +292,10 @@ def label_items(rows: Rows, name: str, instead: str, each: str, what: str) -> It
         items = items.cast(pa.int64()) if pa.types.is_floating(items.type) else items
         items = items.cast(pa.string())
     except pa.ArrowException as error:
+        fix = SPANS if pa.types.is_nested(items.type) else "Give names or whole numbers"
         raise MissingInputError(
             f"{rows.where}: column {name!r} holds lists of {short(str(items.type), 80)}, not of "
-            f"{what}s. Give names or whole numbers."
+            f"{what}s. {fix}."
         ) from error
     _refuse_items(rows, name, found, pc.equal(items, ""), f"holds an empty {what}")
     return found._replace(items=items)

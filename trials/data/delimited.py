@@ -43,13 +43,15 @@ class Quoting(NamedTuple):
 def rows(path: str, kind: str) -> Generator[Row]:
     """The header, then the rows; empty lines are skipped. Raises ValueError and csv.Error with the
     line, also for a row with more or fewer fields than the header."""
-    width = 0
+    header: list[str] = []
     for row in _rows(path, kind, quoting_of(path, kind)):
-        width = width or len(row.cells)
-        if len(row.cells) != width:
-            raise ValueError(f"line {row.line} has {_columns(len(row.cells))}, not {width}")
+        if header and len(row.cells) != len(header):
+            raise ValueError(f"line {row.line} has {_columns(len(row.cells))}, not {len(header)}")
+        if header and [row.cells[0].lstrip("\ufeff"), *row.cells[1:]] == header:
+            raise ValueError(f"line {row.line} repeats the names of the columns. Remove it")
+        header = header or row.cells
         yield row
-    if not width:
+    if not header:
         raise ValueError("it holds empty lines only")
 
 

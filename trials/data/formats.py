@@ -42,6 +42,7 @@ _UNPACK: dict[str, Callable[[str], Any]] = {
 }
 UNPACKING = (EOFError, zlib.error, lzma.LZMAError)  # errors beside OSError and ValueError
 _STATE = "state.json"  # of `save_to_disk`
+_SELECTED = ("_indices_files", "_indices_data_files", "_indices")  # of old versions
 # as `datasets` finds splits: a word of a file's or folder's name
 _SPLITS = {
     "train": re.compile(r"(^|[-._ 0-9])train(ing)?([-._ 0-9]|$)", re.I),
@@ -103,6 +104,8 @@ def _parts_of_folder(folder: Path) -> list[Path]:
     if (folder / _STATE).is_file():
         try:
             state = json.loads((folder / _STATE).read_bytes())
+            if any(state.get(name) for name in _SELECTED):
+                _refuse(folder, "holds a selection of its rows: save it again, which applies it")
             return [folder / str(part["filename"]) for part in state["_data_files"]]
         except (ValueError, TypeError, KeyError, OSError):
             _refuse(folder, f"{_STATE} can't be read: write the folder again with `save_to_disk`")

@@ -195,6 +195,10 @@ def _tables(path: str, kind: str, columns: Sequence[str] | None, most: int | Non
         found.append(table)
     whole = pa.concat_tables(found, promote_options="permissive") if found[1:] else found[0]
     whole = whole.replace_schema_metadata(found[0].schema.metadata)
+    for index, field in enumerate(whole.schema):
+        if pa.types.is_fixed_size_list(field.type) or pa.types.is_large_list(field.type):
+            plain = field.with_type(pa.list_(field.type.value_type))
+            whole = whole.set_column(index, plain, whole.column(index).cast(plain.type))
     whole.validate(full=True)  # reading does not check that texts are UTF-8
     return whole
 
@@ -232,14 +236,17 @@ def _readable(path: str) -> Iterator[str]:
         yield kind
     except (*UNPACKING, pa.ArrowException, OSError, ValueError, plain_csv.Error) as error:
         reason = short(str(error))
-        fix = f"Check that it is a whole {kind} file."
+        advised = ". " in reason and not isinstance(error, pa.ArrowException)
+        fix = "" if advised else f"Check that it is a whole {kind} file."
         if isinstance(error, UnicodeError) or "UTF8" in reason.upper().replace("-", ""):
             line = _first_bad_line(path) if kind not in TABLES else ""
             reason, fix = f"not UTF-8: {line or reason}", "Save it as UTF-8."
         elif "quotation mark" in reason or isinstance(error, plain_csv.Error):
             fix = 'Close every quotation mark, and double one inside a text (""): an open one '
             fix += "includes the lines below it."
-        raise MissingInputError(f"{path}: can't be read as {kind}: {reason}. {fix}") from error
+        raise MissingInputError(
+            f"{path}: can't be read as {kind}: {reason}. {fix}".strip()
+        ) from error
 
 
 def _found(path: str) -> list[Path]:
@@ -282,7 +289,9 @@ def json_rows(path: str) -> Iterator[JsonRow]:
                 return
         for number, line in chain(first, filled):
             try:
-                row = json.loads(line)
+                row = json.loads(line, object_pairs_hook=_object)
+            except _RepeatedKeyError as error:
+                raise ValueError(f"line {number}: {error}") from None
             except (ValueError, RecursionError) as error:  # too many brackets
                 raise ValueError(f"line {number} is not JSON: {error}") from error
             if not isinstance(row, dict):
@@ -299,6 +308,20 @@ def json_lines(path: str) -> Iterator[bytes]:
     yield from map(str.encode, own if alone else (json.dumps(row.content) for row in rows))
 
 
+class _RepeatedKeyError(ValueError):
+    pass
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(
+            name for name, count in Counter(name for name, _ in pairs).items() if count > 1
+        )
+        raise _RepeatedKeyError(f"{shown(twice)} has two values in one object. Keep one")
+    return found
+
+
 def _is_object(line: str) -> bool:
     try:
         return isinstance(json.loads(line), dict)
@@ -312,11 +335,13 @@ def _of_document(path: str) -> list[JsonRow]:
     with open_text(path) as file:
         text = file.read()
     documents: list[Any] = []
-    decoder, at = json.JSONDecoder(), 0
+    decoder, at = json.JSONDecoder(object_pairs_hook=_object), 0
     try:
         while (at := _after_blanks(text, at)) < len(text):
             document, at = decoder.raw_decode(text, at)
             documents.append(document)
+    except _RepeatedKeyError:
+        raise
     except (ValueError, RecursionError) as error:
         if isinstance(error, json.JSONDecodeError) and re.match(r"\s*(\[|\{\s*\n)", text):
             raise ValueError(f"line {error.lineno} is not JSON: {error.msg}") from error
@@ -408,6 +433,10 @@ _NO_WORD = re.compile(r"\d+[-.]\d+")  # CoNLL-U: a range of words, or a node not
 _DOCUMENT = "-DOCSTART-"
 _COMMENT = re.compile(r"#(\s|begin |end |[\w.]+ *=)")  # `# sent_id = 3`, `#begin document (x)`
 
+_LONGEST_SENTENCE = 1000  # words, of a file with one sentence
+_WORD_NAMES = {"word", "words", "token", "tokens", "form", "text"}
+_TAG_NAMES = {"tag", "tags", "label", "labels", "pos", "pos_tags", "upos", "ner", "ner_tags"}
+
 Sentence = list[list[str]]  # words, each with its columns
 
 
@@ -446,23 +475,39 @@ def _sentences(path: str, kind: str) -> Iterator[Sentence]:
     """Yields one sentence or more: a word per line, columns separated by tabs or spaces, an empty
     line after each sentence. Raises ValueError with the line."""
     words: Sentence = []
-    empty, width = True, len(_CONLLU) if kind == "conllu" else 0
+    alone, empty, width = True, True, len(_CONLLU) if kind == "conllu" else 0
     for number, word in _conll_lines(path, kind):
         if not word:
             if words:
                 yield words
+                alone = False
             words = []
             continue
+        if empty:
+            _refuse_header(number, word)
         width = width or len(word)
         if len(word) != width:
-            comment = "; a comment (#) is skipped before a sentence only" * (word[0][0] == "#")
+            comment = "; a comment (#) is skipped before a sentence only" * word[0].startswith("#")
             raise ValueError(f"line {number} has {len(word)} columns, not {width}{comment}")
         words.append(word)
         empty = False
     if words:
+        _refuse_text(words, alone)
         yield words
     if empty:
         raise ValueError("it holds no word")
+
+
+def _refuse_header(number: int, word: list[str]) -> None:
+    if word[0].lower() in _WORD_NAMES and word[-1].lower() in _TAG_NAMES:
+        raise ValueError(f"line {number} names columns. Remove it: they are tokens and tags")
+
+
+def _refuse_text(words: Sentence, alone: bool) -> None:
+    if alone and len(words) > _LONGEST_SENTENCE:
+        raise ValueError(
+            f"its {len(words):,} words are one sentence. Put an empty line after each sentence"
+        )
 
 
 def _conll_lines(path: str, kind: str) -> Iterator[tuple[int, list[str]]]:

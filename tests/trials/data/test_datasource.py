@@ -237,6 +237,26 @@ def saved(folder: Path, layout: str) -> str:
     return str(folder / "rows")
 
 
+def test_a_selection_that_was_saved_beside_its_rows_is_refused(tmp_path: Path) -> None:
+    """Old versions of `datasets` did so; the rows alone are other rows."""
+    state = Path(saved(tmp_path, "save_to_disk")) / "state.json"
+    held = json.loads(state.read_bytes()) | {"_indices_data_files": [{"filename": "x.arrow"}]}
+    state.write_text(json.dumps(held))
+    with pytest.raises(MissingInputError, match=r"rows: .*selection"):
+        load_task(ONE, TaskSource(files={"train": str(state.parent), "dev": str(state.parent)}))
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.string(), 2), pa.large_list(pa.string())], ids=str)
+def test_lists_of_any_type(tmp_path: Path, kind: pa.DataType) -> None:
+    lists = pa.array([["a", "b"], ["b", "c"]], kind)
+    definition = replace(ONE, kind="multi_label", metric="micro_f1")
+    task = load_task(definition, parquet(tmp_path, text=TEXTS[:2], label=lists))
+    assert (task.label_names, task.train.labels.tolist()) == (
+        ("a", "b", "c"),
+        [[1, 1, 0], [0, 1, 1]],
+    )
+
+
 @pytest.mark.parametrize("layout", ["save_to_disk", "dict", "parts", "shards"])
 def test_a_folder_of_rows(tmp_path: Path, layout: str) -> None:
     path = saved(tmp_path, layout)

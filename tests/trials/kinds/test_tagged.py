@@ -108,10 +108,12 @@ def test_a_word_may_begin_with_a_number_sign(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("a O\nb\n", "line 2 has 1 columns, not 2"),
+        ("word tag\na O\n", "line 1 names columns"),
+        ("a O\n" * 1001, "1,001 words are one sentence"),
         ("a O\n# one two\nb O\n", r"line 2 has 3 columns, not 2; a comment \(#\)"),
         ("\n \n", "no word"),
     ],
-    ids=["a tag is missing", "a comment within", "empty"],
+    ids=["a tag is missing", "a header", "one sentence", "a comment within", "empty"],
 )
 def test_what_is_no_conll_file(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "a.conll"
