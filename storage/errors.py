@@ -22,6 +22,10 @@ and keeps its traceback.
 from __future__ import annotations
 
 
+class SweepWarning(UserWarning):
+    """What fails beside the work, which goes on."""
+
+
 class LpSweepError(Exception):
     """Base of every error whose message is meant for the user."""
 

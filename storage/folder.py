@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any
 
-from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.errors import StoreError, SweepWarning
 from lp_sweep.storage.files import (
     NOT_A_FILE,
     SET_ASIDE,
@@ -171,7 +171,9 @@ class Folder:
             target = f"{target}.{uuid.uuid4().hex[:8]}"
         with contextlib.suppress(FileNotFoundError):  # another writer moved it
             self.move(path, target)
-            warnings.warn(f"{self.where(path)} was a directory: moved to {target}", stacklevel=4)
+            warnings.warn(
+                f"{self.where(path)} was a directory: moved to {target}", SweepWarning, stacklevel=4
+            )
 
     def _make_folder(self, folder: str) -> None:
         if (self.root / folder).is_dir():

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from lp_sweep.storage import parquet
-from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.errors import StoreError, SweepWarning
 from lp_sweep.storage.files import NOT_A_FILE
 from lp_sweep.storage.folder import Folder, open_files
 from lp_sweep.storage.networks import (
@@ -87,7 +87,9 @@ class Spool:
             self._files.write("location.txt", f"{self.location}\n".encode("utf-8", "replace"))
             self._files.write(record.path, parquet.encode(record.table, record.rows))
         except OSError as error:
-            warnings.warn(f"can't write to this node's spool {self.root}: {error}", stacklevel=2)
+            warnings.warn(
+                f"can't write to this node's spool {self.root}: {error}", SweepWarning, stacklevel=2
+            )
             return False
         return True
 
@@ -99,7 +101,7 @@ class Spool:
         except OSError:
             return None
         except parquet.NotARecordError as error:
-            warnings.warn(f"set aside {self.root / path}: {error}", stacklevel=2)
+            warnings.warn(f"set aside {self.root / path}: {error}", SweepWarning, stacklevel=2)
             with contextlib.suppress(OSError):
                 self._files.move(path, f"set-aside/{table}.{name}.parquet")
             return None
@@ -183,7 +185,7 @@ def _settle(store: Store, record: Record) -> None:
         if kept_by(store, record.name) == BEST:
             settle(store, record.to_list()[0])
     except Exception as error:  # the next trial of the group tries again
-        warnings.warn(f"networks beside {record.name}: {error}", stacklevel=2)
+        warnings.warn(f"networks beside {record.name}: {error}", SweepWarning, stacklevel=2)
 
 
 def send_network(store: Store, network: Path) -> bool:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
-from lp_sweep.storage.errors import LpSweepError
+from lp_sweep.storage.errors import LpSweepError, SweepWarning
 from lp_sweep.storage.places import DEFAULT_STORE
 from lp_sweep.storage.printable import on_terminal, printable
 from lp_sweep.storage.printable import say as say
@@ -72,7 +72,8 @@ def _encodable(text: str) -> str:
 
 
 def guard() -> None:
-    """Also cleans warnings and the traceback of a bug, since they may quote foreign text."""
+    """Tells our own warnings in our words, and no other library's. Also cleans the traceback of a
+    bug, since it may quote foreign text."""
 
     def warned(
         message: Warning | str,
@@ -82,8 +83,9 @@ def guard() -> None:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        del file
-        _to_stderr(warnings.formatwarning(message, category, filename, lineno, line))
+        del filename, lineno, file, line
+        if issubclass(category, SweepWarning):
+            say(f"warning: {message}")
 
     def raised(kind: type[BaseException], error: BaseException, trace: Any) -> None:
         _to_stderr("".join(traceback.format_exception(kind, error, trace)))

@@ -25,6 +25,7 @@ from lp_sweep.orchestrator.engine.raycompat import (
     private_ray,
 )
 from lp_sweep.orchestrator.engine.recorder import Loss
+from lp_sweep.orchestrator.engine.runoptions import PATIENT_THREADS
 from lp_sweep.storage.errors import PreflightError, lines_of
 
 # Set before Ray is imported: no snapshots, no loggers, no console output, and Ctrl-C is ours
@@ -43,6 +44,8 @@ _TUNE_ENVIRONMENT = {
     "TUNE_STATE_REFRESH_PERIOD": "1000000000",  # its call would wait for a lost head without end
     "RAY_USAGE_STATS_ENABLED": "0",
     "TOKENIZERS_PARALLELISM": "false",
+    "RAY_worker_niceness": "0",  # of our own Ray; at 15 a trial beside other work looks hung
+    **PATIENT_THREADS,
 }
 _QUIET: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
 _JOIN_ANOTHER = (

@@ -21,6 +21,7 @@ from lp_sweep.orchestrator.engine.capacity import PerTrial, Slots, cut
 from lp_sweep.orchestrator.engine.course import Course, StopSignals
 from lp_sweep.orchestrator.engine.opening import open_run
 from lp_sweep.orchestrator.engine.recorder import Loss
+from lp_sweep.orchestrator.engine.runoptions import PATIENT_THREADS
 from lp_sweep.orchestrator.inputs.gpumemory import local_gpus
 from lp_sweep.orchestrator.plan.plan import Work
 from lp_sweep.storage.errors import GraphRecordingError, StoreError
@@ -40,6 +41,8 @@ class Inline:
             return {}
 
     def run(self, course: Course, signals: StopSignals) -> None:
+        for name, value in PATIENT_THREADS.items():
+            os.environ.setdefault(name, value)
         per_trial = PerTrial.of(course.queue.plan.sweep.spec)
         slots = _slots(per_trial)
         open_run(course, slots, self.everywhere)

@@ -21,6 +21,10 @@ NOT_INLINE = {
     "max_cost": "counts a cluster's machines. Use --max-hours.",
 }
 
+# set before torch is loaded: threads that wait for each other sleep. Else they spin, and beside
+# other work a trial takes many times as long. It changes no value; a number of threads does
+PATIENT_THREADS = {"OMP_WAIT_POLICY": "PASSIVE"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(Request):

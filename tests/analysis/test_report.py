@@ -527,6 +527,15 @@ def test_where_it_comes_from_without_secrets(page: Reading) -> None:
 # -- stores of every kind
 
 
+def test_scores_that_are_all_0_bring_no_warning(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    fake = FakeSweep(tmp_path / "store")
+    fake.curve({0: 0.0, 6: 0.0})
+    write_report(fake.publish(), tmp_path / "report.html")
+    assert [str(item.message) for item in recwarn] == []
+
+
 def test_an_empty_store_is_a_page(tmp_path: Path) -> None:
     written = write_report(Store(tmp_path / "store", create=True), tmp_path / "r.html")
     read = Reading(written.page.read_text(encoding="utf-8"))

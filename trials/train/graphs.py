@@ -25,7 +25,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from lp_sweep.storage.errors import GraphRecordingError, lines_of
+from lp_sweep.storage.errors import GraphRecordingError, SweepWarning, lines_of
 from lp_sweep.trials.data.batches import EncodedSplit
 from lp_sweep.trials.device import chain_of, noted_waits
 from lp_sweep.trials.fast.forward import GRAPHS, PACKED, by_place
@@ -142,6 +142,7 @@ class GraphPass(EagerPass):
                 warnings.warn(
                     "compute: graphs goes on without CUDA graphs: a step waits for the GPU, at "
                     f"{self._recorder.waits[0]}",
+                    SweepWarning,
                     stacklevel=2,
                 )
                 self._recorder = None

@@ -21,7 +21,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from lp_sweep.storage.errors import lines_of
+from lp_sweep.storage.errors import SweepWarning, lines_of
 from lp_sweep.storage.runs import machine_key
 from lp_sweep.storage.specs import MAX_HALVINGS
 from lp_sweep.storage.store import Store
@@ -202,7 +202,7 @@ class Checkpoints(Saver):
 
     def _warn(self, what: str, error: Exception) -> None:
         said = f"{what}: {lines_of(error)[0]}"
-        warnings.warn(f"checkpoint of {self.subject.trial_id}: {said}", stacklevel=3)
+        warnings.warn(f"checkpoint of {self.subject.trial_id}: {said}", SweepWarning, stacklevel=3)
 
 
 def _check_subject(found: Subject, wanted: Subject) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from lp_sweep.storage.errors import MissingInputError, StoreError
+from lp_sweep.storage.errors import MissingInputError, StoreError, SweepWarning
 from lp_sweep.storage.networks import (
     ALL,
     BEST,
@@ -75,7 +75,9 @@ class Keeper:
         except torch.AcceleratorError:
             raise
         except Exception as error:
-            warnings.warn(f"network of {record['trial_id']} not kept: {error}", stacklevel=2)
+            warnings.warn(
+                f"network of {record['trial_id']} not kept: {error}", SweepWarning, stacklevel=2
+            )
 
     def _beaten(self, record: dict[str, Any]) -> bool:
         if self.outbox.store is None:
@@ -101,7 +103,9 @@ class Keeper:
         except torch.AcceleratorError:
             raise
         except Exception as error:
-            warnings.warn(f"networks beside {record['trial_id']}: {error}", stacklevel=2)
+            warnings.warn(
+                f"networks beside {record['trial_id']}: {error}", SweepWarning, stacklevel=2
+            )
 
 
 def save_network(inputs: Inputs, folder: Path) -> None:

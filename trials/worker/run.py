@@ -21,6 +21,7 @@ from lp_sweep.storage.errors import (
     MissingInputError,
     NotDeterministicError,
     StoreError,
+    SweepWarning,
 )
 from lp_sweep.storage.identity import IDENTITY_VERSION, canonical_json
 from lp_sweep.storage.printable import metric_name
@@ -163,7 +164,9 @@ def _run(job: Job, outbox: Outbox, attempt: Try, done: Mapping[str, Any] | None)
             if folder is not None:
                 measure_trained(job, attempt, folder)
                 return {"record": dict(done)}
-        warnings.warn(f"{job.id} is trained again: its network was not kept", stacklevel=2)
+        warnings.warn(
+            f"{job.id} is trained again: its network was not kept", SweepWarning, stacklevel=2
+        )
     lesson = job.lesson
     with (
         needed_network(outbox, job.start) as start,
@@ -223,7 +226,7 @@ def _send_attempt(outbox: Outbox, row: dict[str, Any]) -> None:
     try:
         outbox.send(Record("attempts", row["attempt_id"], [row]))
     except StoreError as error:  # the driver hears of the failure anyway
-        warnings.warn(str(error), stacklevel=2)
+        warnings.warn(str(error), SweepWarning, stacklevel=2)
 
 
 def _failed(job: Job, outbox: Outbox, row: Mapping[str, Any]) -> dict[str, Any]:

@@ -81,11 +81,14 @@ def test_a_connection_leaves_the_process_as_it_was(monkeypatch: pytest.MonkeyPat
         return dict(os.environ), worker.listen_error_messages, logging.getLogger("ray.tune").level
 
     monkeypatch.setattr(ray, "init", lambda **options: None)
-    monkeypatch.delenv("TUNE_GLOBAL_CHECKPOINT_S", raising=False)
+    for name in ("TUNE_GLOBAL_CHECKPOINT_S", "RAY_worker_niceness", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
     before = seen()
     with connection(None):
         assert all(now != then for now, then in zip(seen(), before, strict=True))
         assert "TUNE_GLOBAL_CHECKPOINT_S" in os.environ
+        assert os.environ.items() >= {("RAY_worker_niceness", "0")}
+        assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
     assert seen() == before
 
 
