@@ -112,9 +112,8 @@ def _parts_of_folder(folder: Path) -> list[Path]:
     splits = splits_of(folder)
     found = [path for path in _files(folder) if path.suffix[1:] in TABLES]
     if len(splits) > 1 or (splits and not found):
-        _refuse(
-            folder, f"holds several sets of rows. Name one: {listed(map(str, splits.values()))}"
-        )
+        names = listed(shown(str(path.relative_to(folder))) for path in splits.values())
+        _refuse(folder, f"holds several sets of rows ({names}): name the path of one")
     if not found:
         held = listed(sorted(shown(path.name) for path in folder.iterdir()), 8) or "nothing"
         _refuse(

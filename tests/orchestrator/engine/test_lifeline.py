@@ -219,7 +219,8 @@ FREED_MEANWHILE = """
 import sys, threading, time, ray
 from lp_sweep.orchestrator.engine.lifeline import leave_ray
 
-ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=2**27)
+own = {"num_cpus": 1, "object_store_memory": 2**27}
+ray.init("local", include_dashboard=False, log_to_driver=False, **own)
 refs = [ray.put(i) for i in range(20000)]
 
 
