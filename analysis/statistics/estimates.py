@@ -190,7 +190,8 @@ def bounded(
         return Limits(least, most)
     k = error**2 / room
     middle = (mean + k * (least + most) / 2) / (1 + k)
-    half = max(0.0, middle**2 - (mean**2 + k * least * most) / (1 + k)) ** 0.5
+    within = max(0.0, (mean - least) * (most - mean))
+    half = (k * (within + k * ((most - least) / 2) ** 2)) ** 0.5 / (1 + k)  # no term cancels
     return Limits(max(least, middle - half), min(most, middle + half))  # against rounding
 
 

@@ -15,6 +15,7 @@ from statsmodels.stats.proportion import proportion_confint
 from lp_sweep.analysis.statistics.estimates import (
     RESAMPLES,
     Estimate,
+    bounded,
     combined,
     limits,
     scores_of,
@@ -198,6 +199,16 @@ def test_limits_lie_within_what_a_score_or_a_change_can_be(metric: str, seeds: i
         assert points[:seeds].mean() - 1e-9 <= high <= 100
         change = paired_test(metric, labels, predicted[:, :seeds], predicted[:, seeds:])
         assert least - 100 <= change.low <= change.change <= change.high <= 100 - least
+
+
+@given(st.floats(-99.9, 99.9), st.integers(-12, 3))
+def test_each_bound_is_one_error_of_its_own_from_the_mean(mean: float, digits: int) -> None:
+    """Of any size: a difference of two near numbers would leave nothing of a small one."""
+    error = 10.0**digits
+    for bound in bounded(mean, error, -100, 100):
+        assert -100 <= bound <= 100
+        own = error * max(0.0, (100**2 - bound**2) / (100**2 - mean**2)) ** 0.5
+        assert abs(bound - mean) == pytest.approx(own, rel=1e-4, abs=1e-11)
 
 
 @pytest.mark.parametrize("right", [0, 3, 37, 40])
