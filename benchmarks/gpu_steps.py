@@ -577,10 +577,14 @@ def _little_memory(setup: Setup) -> Iterator[Callable[[int], None]]:
     if not setup.gpu:
         yield refuse
         return
-    step = task(setup, "rte", 1)  # which runs operation by operation
-    trial(setup, network(setup, step), step, "graphs")
-    most = 0.9 * torch.cuda.max_memory_allocated(setup.device)
-    free_memory()
+    peaks = []
+    for micro_batch in (BATCH, BATCH // 8):
+        torch.cuda.reset_peak_memory_stats(setup.device)
+        data = task(setup, "rte", 8)
+        trial(setup, network(setup, data), data, "graphs", micro_batch=micro_batch)
+        peaks.append(torch.cuda.max_memory_reserved(setup.device))
+        free_memory()
+    most = sum(peaks) / 2
     total = torch.cuda.get_device_properties(setup.device).total_memory
     torch.cuda.set_per_process_memory_fraction(most / total, setup.device)
     try:
