@@ -213,6 +213,7 @@ class Answer(NamedTuple):
     last: float = math.nan  # the score, a share
     seconds: float = 0.0
     measures_failed: Mapping[str, str] = MappingProxyType({})  # identifier -> error type
+    unkept: str = ""  # why its network is not kept although that was asked for
     node_id: str | None = None
 
     @classmethod
