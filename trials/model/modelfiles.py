@@ -20,6 +20,7 @@ from lp_sweep.storage.printable import did_you_mean, shown
 from lp_sweep.trials.model.familytable import Positions, family_of
 
 _LIST = "MODEL_FOR_{}_MAPPING_NAMES"
+_MAPPINGS = ("id2label", "label2id")
 _TRY = "Use an encoder, such as bert-base-cased, roberta-base or answerdotai/ModernBERT-base."
 
 
@@ -68,6 +69,19 @@ def _weights_problem(config: Mapping[str, Any]) -> str | None:
             "floating-point weights. Name the model that they were made from, or save it without "
             "quantization."
         )
+    if wrong := [name for name in _MAPPINGS if not isinstance(config.get(name) or {}, dict)]:
+        return (
+            f"its config.json has {wrong[0]}: {shown(config[wrong[0]])}, which can't be read. "
+            'Remove it, or write a mapping such as {"0": "no", "1": "yes"}.'
+        )
+    attention = config.get("_attn_implementation") or config.get("attn_implementation")
+    if config.get("output_attentions") and attention not in (None, "eager"):
+        return (
+            f"its config.json has output_attentions with the attention {shown(attention)}, which "
+            "can't be read. Remove output_attentions."
+        )
+    if "use_return_dict" in config:
+        return "its config.json has use_return_dict, which transformers can't read. Remove it."
     if heads := config.get("pruned_heads"):
         return (
             f"its config.json has pruned_heads: {shown(heads)}, and the installed transformers "
