@@ -134,6 +134,7 @@ class TrialSpec:
     loss: str = ""  # of an embedding; empty: it imitates the full model by the cosine
     bridge: str = ""  # what takes the place of dropped layers: "linear", see trials/train/bridge.py
     corrections: tuple[str, ...] = ()  # faults, now fixed, that changed the score of such a trial
+    modules: str = ""  # the digest of what changes vectors after the pooling, such as Dense
 
     def __post_init__(self) -> None:
         kept = _ascending(self.kept_layers)
@@ -205,6 +206,7 @@ class ProfileSpec:
     seed: int | None = None
     unlabelled: str = ""  # as in Distillation; for a teacher's logits
     corrections: tuple[str, ...] = ()  # as in TrialSpec
+    modules: str = ""  # as in TrialSpec
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "corrections", tuple(sorted(set(self.corrections))))

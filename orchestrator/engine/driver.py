@@ -82,7 +82,6 @@ class Outcome(NamedTuple):
     stopped_by: str | None
     store_error: str | None = None  # the store's last answer
     ray_error: str | None = None  # how Ray was lost
-    unkept: int = 0  # trials whose networks could not be kept
 
 
 def run_sweep(
@@ -157,5 +156,4 @@ def run_sweep(
         queue.stopped,
         queue.store_error,
         queue.ray_error,
-        len(queue.unkept),
     )

@@ -62,23 +62,25 @@ def trial_card(spec: TrialSpec, record: Record, facts: Facts, split: str) -> str
     return f"---\n{_front_matter(record, facts, split, form)}\n---\n\n" + "\n\n".join(parts) + "\n"
 
 
-def pruned_card(base: Base, depth: int, kept: Sequence[int], strategy: str) -> str:
+def pruned_card(base: Base, depth: int, kept: Sequence[int], strategy: str, *, embeds: bool) -> str:
     """The card of a network that was pruned and not fine-tuned."""
     from huggingface_hub import ModelCardData
 
     data = ModelCardData(
         base_model=base.name if base.of_hub else None,
         license=base.licence,
-        library_name="transformers",
+        library_name="sentence-transformers" if embeds else "transformers",
         tags=TAGS,
     )
+    vectors = "`SentenceTransformer(folder)` makes vectors as with the model. " * embeds
     name = escaped(f"{base.name}, {len(kept)} of {depth} layers")
     parts = [
         f"# {name}",
         f"Layers {ranges(kept)} of {_base_text(base)} ({escaped(strategy)}). Layer 1 is next to "
         f"the embeddings. **Pruned, not fine-tuned**: fine-tune it before you use it. All other "
         "weights, including a head, are those of the model.",
-        "Plain transformers loads it like the model: `AutoModel.from_pretrained(folder)`, "
+        f"{vectors}Plain transformers loads it like the model: "
+        "`AutoModel.from_pretrained(folder)`, "
         "`AutoModelForSequenceClassification.from_pretrained(folder, num_labels=...)`.",
         _licence_text(base),
         "Made with `lp-sweep prune`. Loaded in a new process, its hidden states of every layer are "

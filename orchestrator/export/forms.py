@@ -16,12 +16,20 @@ import numpy as np
 
 from lp_sweep.orchestrator.export.places import DevRows
 from lp_sweep.orchestrator.export.verify import Scores
-from lp_sweep.orchestrator.inputs.models import POOLING_KEYS
-from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.errors import ExportError, SpecError
 from lp_sweep.storage.specs import Distillation, TaskDefinition, TaskKind, TrialSpec
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.kinds.search import similarities
 from lp_sweep.trials.kinds.tokens import SILENT
+from lp_sweep.trials.model.sentencefolder import (
+    MODULES,
+    POOLING_KEYS,
+    Module,
+    SentenceFolder,
+    copy_modules,
+    digest,
+    read_sentence_folder,
+)
 from lp_sweep.trials.train.metrics import of_tally, score
 from lp_sweep.trials.train.procedures import UNTRAINED
 
@@ -48,8 +56,9 @@ class Form:
     def refuse_onnx(self, trial: str) -> None:
         """Raises SpecError if ONNX is not supported."""
 
-    def finish(self, folder: Path, spec: TrialSpec, modules: Sequence[str]) -> None:
-        """Completes the kept network in `folder` for its users."""
+    def finish(self, folder: Path, spec: TrialSpec, model: Path | None) -> None:
+        """Completes the kept network in `folder` for its users. `model`: the folder of the model
+        that it was made from, if it has modules of Sentence Transformers."""
 
     def expected(self, spec: TrialSpec, rows: DevRows) -> Compared:
         """The stored answers for the dev rows."""
@@ -172,7 +181,7 @@ class CrossEncoder(Form):
     library = "sentence-transformers"
     lead = "A cross-encoder reads a query with a passage and says how relevant the passage is. "
 
-    def finish(self, folder: Path, spec: TrialSpec, modules: Sequence[str]) -> None:
+    def finish(self, folder: Path, spec: TrialSpec, model: Path | None) -> None:
         """Sentence Transformers reads the length from the tokenizer, and the activation after the
         logit from the config."""
         told = {"sentence_transformers": {"activation_fn": _ACTIVATIONS[spec.task.loss]}}
@@ -223,7 +232,7 @@ class Tagger(Form):
             "export=True)` makes the graph."
         )
 
-    def finish(self, folder: Path, spec: TrialSpec, modules: Sequence[str]) -> None:
+    def finish(self, folder: Path, spec: TrialSpec, model: Path | None) -> None:
         """A pipeline cuts texts to the length that the tokenizer states."""
         _add(folder / "tokenizer_config.json", {"model_max_length": spec.recipe.max_length})
 
@@ -312,19 +321,30 @@ class BiEncoder(Form):
             'sentence_transformers.SentenceTransformer(folder, backend="onnx") makes the graph.'
         )
 
-    def finish(self, folder: Path, spec: TrialSpec, modules: Sequence[str]) -> None:
-        """Removes the head, and writes the files of Sentence Transformers."""
+    def finish(self, folder: Path, spec: TrialSpec, model: Path | None) -> None:
+        """Removes the head, and writes the files of Sentence Transformers. Modules that the trial
+        was scored with are the model's own. Raises ExportError if these have changed."""
         config = _bare_encoder(folder)
-        names = [name for name in _OURS if name != "Normalize" or _normalises(spec, modules)]
-        places = ["", *(f"{index}_{name}" for index, name in enumerate(names) if index)]
+        modules = [Module("Transformer", ""), Module("Pooling", "1_Pooling")]
+        own = read_sentence_folder(model) if model else SentenceFolder()
+        if spec.modules:
+            if model is None or digest(model, own.changing) != spec.modules:
+                raise ExportError(
+                    "the modules that followed the pooling when the network was scored (Dense) are "
+                    "not in the model's folder. Put back the folder that the sweep read."
+                )
+            copy_modules(model, folder, own.changing)
+            modules += own.changing
+        if own.normalises and not spec.task.similarity:
+            modules.append(Module("Normalize", f"{len(modules)}_Normalize"))
         listed = [
             {
                 "idx": index,
                 "name": str(index),
-                "path": place,
-                "type": f"sentence_transformers.models.{name}",
+                "path": module.path,
+                "type": f"sentence_transformers.models.{module.name}",
             }
-            for index, (name, place) in enumerate(zip(names, places, strict=True))
+            for index, module in enumerate(modules)
         ]
         pooling: dict[str, Any] = {"word_embedding_dimension": config.hidden_size}
         pooling |= {key: name == spec.task.pooling for name, key in POOLING_KEYS.items()}
@@ -334,14 +354,14 @@ class BiEncoder(Form):
             "default_prompt_name": None,
             "similarity_fn_name": spec.task.similarity or "cosine",
         }
-        for place in places:
-            (folder / place).mkdir(exist_ok=True)
+        for module in modules:
+            (folder / module.path).mkdir(exist_ok=True)
         for name, content in {
-            "modules.json": listed,
+            MODULES: listed,
             "sentence_bert_config.json": length,
             "config_sentence_transformers.json": similarity,
             "1_Pooling/config.json": pooling,
-            **{f"{place}/config.json": {} for place in places[2:]},
+            **{f"{each.path}/config.json": {} for each in modules if each.name == "Normalize"},
         }.items():
             (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
@@ -375,7 +395,7 @@ class BiEncoder(Form):
 
     def usage(self, spec: TrialSpec, modules: Sequence[str]) -> str:
         lines = [f"vectors = {_POOLED[spec.task.pooling]}"]
-        lines += [_NORMALISED] if _normalises(spec, modules) else []
+        lines += [_NORMALISED] if "Normalize" in modules and not spec.task.similarity else []
         alike = "torch.cosine_similarity(vectors[0], vectors[1], dim=0)"
         prompt = spec.task.document_prompt
         code = _EMBED.format(
@@ -385,11 +405,13 @@ class BiEncoder(Form):
             by=', prompt_name="document"' if prompt else "",
             texts=f"[{json.dumps(prompt)} + text for text in {_TEXTS}]" if prompt else _TEXTS,
         )
-        if spec.task.query_prompt:
-            code += '\n\nA query goes in with `prompt_name="query"`.'
         others = ", ".join(name for name in modules if name not in _OURS)
-        note = f"\n\nWithout the model's own {others}: it was scored without." if others else ""
-        return code + note
+        if spec.modules:  # which the code without the library lacks
+            code = code.partition("\n\nThe same with")[0] + f"\n\nWith the model's own {others}."
+        elif others:
+            code += f"\n\nWithout the model's own {others}: it was scored without."
+        query = '\n\nA query goes in with `prompt_name="query"`.'
+        return code + query * bool(spec.task.query_prompt)
 
     def inputs(self, columns: Sequence[str], most: str) -> str:
         return f"one text, such as {' or '.join(columns)}, {most}."
@@ -416,11 +438,6 @@ class Searcher(BiEncoder):
 
     def inputs(self, columns: Sequence[str], most: str) -> str:
         return f"one text, a query or a document (title and text), {most}."
-
-
-def _normalises(spec: TrialSpec, modules: Sequence[str]) -> bool:
-    """A dot product is scored on vectors of their own length."""
-    return "Normalize" in modules and not spec.task.similarity
 
 
 def _prompts(task: TaskDefinition) -> dict[str, str]:

@@ -16,6 +16,12 @@ from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.storage.errors import ExportError, SpecError
 from lp_sweep.storage.networks import write_sums
 from lp_sweep.storage.select import by_position, dropped_layers, find_rule, kept_layers
+from lp_sweep.trials.model.sentencefolder import (
+    MODULES,
+    copy_modules,
+    copy_settings,
+    read_sentence_folder,
+)
 
 _ROUNDING = 1e-5  # between two processes on one machine; x the largest state
 _LENGTHS = (16, 7, 3)  # tokens in the rows whose states are compared
@@ -81,6 +87,13 @@ def prune(
     from lp_sweep.trials.model.cutting import cut, own_classes, read_whole
     from lp_sweep.trials.model.plainload import states_of
 
+    sentences = read_sentence_folder(files)
+    if sentences.problem and not sentences.pools_nothing:
+        raise SpecError(
+            f"model {model.name!r} is of Sentence Transformers, and its vectors can't be made: "
+            f"{sentences.problem}. To prune its encoder alone, name a copy of the folder without "
+            f"{MODULES}."
+        )
     network, missing = read_whole(files)
     kinds = ["AutoModel", *own_classes(network)]
     ids = _rows(network.config)
@@ -93,8 +106,14 @@ def prune(
         _check_weights(answer, missing)
         difference = _compare(answer.values, states_of(network, ids), "the network in memory")
         _check_lowest(answer.values, before, kept)
+        copy_settings(files, folder)
+        embeds = bool(sentences.modules) and not sentences.problem
+        if embeds:
+            copy_modules(files, folder, sentences.modules[1:])
+            tell("comparing the vectors of texts, as Sentence Transformers makes them")
+            difference = max(difference, _check_vectors(files, folder, network))
         base = base_of(model.fingerprint, model.name, str(files), offline=offline)
-        card = pruned_card(base, model.depth, kept, strategy)
+        card = pruned_card(base, model.depth, kept, strategy, embeds=embeds)
         (folder / "README.md").write_text(card, encoding="utf-8")
         about = {
             "model_fingerprint": model.fingerprint,
@@ -107,6 +126,32 @@ def prune(
         (folder / ABOUT).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
         write_sums(folder)
     return Pruned(str(out), base.name, list(kept), model.depth, difference)
+
+
+def _check_vectors(files: Path, folder: Path, network: Any) -> float:
+    """The largest difference of a vector from that of the network in memory with the modules of
+    the model's own folder. The texts suit any tokenizer."""
+    from lp_sweep.trials.data.encode import load_tokenizer
+    from lp_sweep.trials.model.plainload import embeddings_of, vector_modules
+
+    tokenizer, length = load_tokenizer(files), max(_LENGTHS)
+    texts = [
+        [tokenizer.decode(ids, skip_special_tokens=True).lower() for ids in _rows(network.config)]
+    ]
+    own, written = read_sentence_folder(files), read_sentence_folder(folder)
+    request = {
+        "kinds": ["AutoModel"],
+        "texts": texts,
+        "pooling": written.pooling,
+        "after": written.after,
+        "max_length": min(length, written.max_length or length),
+        "device": "cpu",
+        "threads": None,
+    }
+    found = ask(folder, request).values
+    after = vector_modules(files, own.after)
+    made = (network.float(), tokenizer, texts, min(length, own.max_length or length), own.pooling)
+    return _compare(found, embeddings_of(*made, after), "the model's folder", "vector")
 
 
 def _rows(config: Any) -> list[list[int]]:
@@ -122,19 +167,19 @@ def _check_weights(answer: Answer, before: dict[str, list[str]]) -> None:
             raise ExportError(f"{kind} finds {len(new)} weights missing, such as {new[0]}.")
 
 
-def _compare(states: np.ndarray, expected: np.ndarray, what: str) -> float:
-    """The largest difference between states, both (layers + 1, tokens, width)."""
+def _compare(states: np.ndarray, expected: np.ndarray, what: str, compared: str = "state") -> float:
+    """The largest difference between states, both (layers + 1, tokens, width), or vectors."""
     if states.shape != expected.shape:
         raise ExportError(
-            f"the folder's states are {states.shape}, those of {what} "
+            f"the folder's {compared}s are {states.shape}, those of {what} "
             f"{expected.shape}. Nothing was published."
         )
     difference = float(np.abs(states - expected).max())
     allowed = _ROUNDING * max(1.0, float(np.abs(expected).max()))
     if not difference <= allowed:
         raise ExportError(
-            f"a state of the folder differs from that of {what} by {difference:.2g}, and rounding "
-            f"explains {allowed:.2g}. Nothing was published."
+            f"a {compared} of the folder differs from that of {what} by {difference:.2g}, and "
+            f"rounding explains {allowed:.2g}. Nothing was published."
         )
     return difference
 

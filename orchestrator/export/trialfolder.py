@@ -38,7 +38,6 @@ from lp_sweep.orchestrator.export.places import (
     spec_of,
 )
 from lp_sweep.orchestrator.export.verify import Expected, Nearness, Verified, ask, verify
-from lp_sweep.orchestrator.inputs.models import modules_of
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.networks import write_sums
 from lp_sweep.storage.places import expanded
@@ -46,6 +45,7 @@ from lp_sweep.storage.printable import metric_name
 from lp_sweep.storage.schema import PUBLISHED_VERSIONS
 from lp_sweep.storage.specs import TrialSpec
 from lp_sweep.trials.kinds import kind_of
+from lp_sweep.trials.model.sentencefolder import MODULES, read_sentence_folder
 from lp_sweep.trials.train.procedures import UNTRAINED
 
 # the columns of a record that may leave the store, here and in `publish`: a column that a later
@@ -88,18 +88,21 @@ def export(record: Mapping[str, Any], chosen: str, where: Where, tell: Tell) -> 
     options, spec = where.options, spec_of(record)
     out = expanded(options.out)
     inputs = find_inputs(spec, record, where)
-    modules = _modules(record, inputs.model_folder, offline=options.offline)
+    file = model_file(
+        record["model_fingerprint"], inputs.model_folder, MODULES, offline=options.offline
+    )
     with staged(out, force=options.force) as folder:
         device = _device(record)
         trained, another = _trained(spec, record, where, folder, device, tell)
-        form_of(spec.task).finish(folder, spec, modules)
+        form_of(spec.task).finish(folder, spec, file.parent if file else None)
         found = (trained.record, trained.predictions, inputs.source)
         rows = dev_rows(spec, *found, offline=options.offline)
         scored = f"{len(rows.said):,} dev {kind_of(spec.task).scored_by}"
         tell(f"loading the folder in a new process, and comparing its answers on {scored}")
         verified = _verified(folder, spec, trained.record, rows, device)
         facts = _facts(where, chosen, spec, trained.record, rows, inputs.model_folder)
-        facts = facts._replace(another=another, modules=modules)
+        modules = read_sentence_folder(file.parent).modules if file else ()
+        facts = facts._replace(another=another, modules=[module.name for module in modules])
         card = trial_card(spec, trained.record, facts, rows.split)
         (folder / "README.md").write_text(card, encoding="utf-8")
         about = _about(trained, chosen, verified)
@@ -172,6 +175,7 @@ def _verified(
         "kinds": [form.loads],
         "texts": rows.texts,
         "pooling": spec.task.pooling,
+        "after": read_sentence_folder(folder).after,
         "max_length": spec.recipe.max_length,
         "device": device,
         "threads": record["threads"] if device == "cpu" else None,
@@ -212,12 +216,6 @@ def _facts(
         teacher=taught_by(where.store, record) if spec.distill else None,
         chosen=chosen,
     )
-
-
-def _modules(record: Mapping[str, Any], model: str | None, *, offline: bool) -> list[str]:
-    """The names of the model's Sentence Transformers modules, in order."""
-    file = model_file(record["model_fingerprint"], model, "modules.json", offline=offline)
-    return [kind.rpartition(".")[2] for kind, _ in modules_of(file.parent)] if file else []
 
 
 def _about(trained: Trained, chosen: str, verified: Verified) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -30,6 +31,8 @@ _SMALL = {
     "merges.txt",
     "bpe.codes",
     "chat_template.jinja",
+    "modules.json",
+    "config_sentence_transformers.json",
 }
 _NOT_PICKLED = (
     "has no model.safetensors at that commit, and pickled weights are never fetched. Name a "
@@ -186,7 +189,9 @@ def model_files(repo_id: str, listing: Listing) -> list[RemoteFile]:
     """The files to download, by name. Raises Refused; PreflightError for an unusable model."""
     remote = {file.name: file for file in listing.files}
     small = [
-        name for name in remote if name in _SMALL or ("/" not in name and has_vocabulary([name]))
+        name
+        for name in remote
+        if name in _SMALL or ("/" not in name and has_vocabulary([name])) or _of_vectors(name)
     ]
     if "config.json" not in small:
         raise PreflightError(f"model {repo_id!r} has no config.json at {listing.commit}.")
@@ -194,6 +199,13 @@ def model_files(repo_id: str, listing: Listing) -> list[RemoteFile]:
         raise PreflightError(f"model {repo_id!r} has no tokenizer vocabulary at {listing.commit}.")
     names = sorted({*small, *_weights(repo_id, listing.commit, remote)})
     return [remote[name] for name in names]
+
+
+def _of_vectors(name: str) -> bool:
+    """Whether it is a file of Sentence Transformers, such as 1_Pooling/config.json."""
+    return bool(
+        re.fullmatch(r"(\d+_\w+/(config\.json|model\.safetensors)|sentence_\w+_config\.json)", name)
+    )
 
 
 def _weights(repo_id: str, commit: str, remote: dict[str, RemoteFile]) -> list[str]:

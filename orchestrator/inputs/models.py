@@ -16,16 +16,16 @@ from lp_sweep.orchestrator.inputs import hub, weights
 from lp_sweep.orchestrator.inputs.pins import Pins
 from lp_sweep.orchestrator.sweepfile.entries import DEEPEST, is_folder
 from lp_sweep.storage.errors import PreflightError, SpecError
-from lp_sweep.storage.printable import did_you_mean, listed, short, shown
+from lp_sweep.storage.printable import did_you_mean, short
 from lp_sweep.trials.data.tasks import is_commit
 from lp_sweep.trials.model.feedforward_rules import REMOVED
 from lp_sweep.trials.model.modelfiles import (
-    ADAPTER,
     DEPTH_FIELDS,
     folder_fingerprint,
     longest_row,
     type_problem,
 )
+from lp_sweep.trials.model.sentencefolder import digest, read_sentence_folder
 
 # depths of well-known encoders, for plans without a network
 KNOWN_DEPTHS = {
@@ -54,12 +54,6 @@ KNOWN_DEPTHS = {
     "answerdotai/ModernBERT-base": 22,
     "answerdotai/ModernBERT-large": 28,
 }
-# in the configuration of Sentence Transformers
-POOLING_KEYS = {
-    "mean": "pooling_mode_mean_tokens",
-    "cls": "pooling_mode_cls_token",
-    "last": "pooling_mode_lasttoken",
-}
 
 
 class Prompts(NamedTuple):
@@ -84,7 +78,10 @@ class ModelInput(NamedTuple):
     why_not_pinned: str | None = None
     asked: str = hub.DEFAULT_REVISION  # of a hub model: the revision that the user wrote
     # of a Sentence Transformers folder
-    pooling: str | None = None
+    pooling: str = "mean"  # modes joined by +, of which a sweep knows POOLING_KEYS
+    includes_prompt: bool = True  # whether the pooling covers the tokens of a prompt
+    vector_problem: str | None = None  # why its vectors can't be made
+    modules: str = ""  # the digest of what changes vectors after the pooling, such as Dense
     similarity: str = "cosine"  # or dot
     default_prompt: str = ""
     search_prompts: Prompts = Prompts("", "")
@@ -211,17 +208,12 @@ def as_folder(name: str, folder: Path) -> Path:
 
 
 def _local_model(name: str, folder: Path) -> ModelInput:
-    if problems := weights.file_problems(folder):
-        raise PreflightError(f"model {name!r} ({folder}): {'; '.join(problems)}")
-    _refuse_adapter(name, folder)
-    try:
-        config = weights.read_object(folder / "config.json")
-    except FileNotFoundError:
-        raise SpecError(f"model {name!r}: {_without_config(folder)}") from None
-    except (weights.Torn, OSError) as error:
+    config = read_config(folder / "config.json")
+    if config is None:
         raise SpecError(
-            f"model {name!r}: {folder} has no readable config.json: {weights.reason(error)}."
-        ) from None
+            f"model {name!r}: {folder} has no readable config.json. A model folder is what "
+            "`save_pretrained` writes: config.json, model.safetensors, tokenizer files."
+        )
     _refuse_kind(name, config)
     depth = config_depth(config)
     if depth is None:
@@ -236,8 +228,11 @@ def _local_model(name: str, folder: Path) -> ModelInput:
             f"model {name!r}: its config.json has none of {', '.join(DEPTH_FIELDS)}; "
             "lp-sweep prunes encoders that are a list of layers."
         )
-    if problem := weights.absent_weights(folder):
-        raise PreflightError(f"model {name!r} ({folder}): {problem}")
+    if not any(folder.glob("*.safetensors")):
+        raise PreflightError(
+            f"model {name!r}: no *.safetensors in {folder}. Pickled weights are not read; load the "
+            "model once where you trust it and call save_pretrained(folder)."
+        )
     with contextlib.suppress(weights.Torn, OSError):  # which the preflight reports
         if problems := weights.shape_problems(folder):
             raise PreflightError(f"model {name!r}: {'; '.join(problems)}")
@@ -251,30 +246,8 @@ def _local_model(name: str, folder: Path) -> ModelInput:
         parameters=weights.count_parameters(folder),
         hidden=_hidden(config),
         longest_row=longest_row(config),
-        pooling=_pooling(folder),
         family=_family(config),
         **_sentence_config(folder),
-    )
-
-
-def _refuse_adapter(name: str, folder: Path) -> None:
-    """Raises SpecError: whether transformers applies an adapter depends on what is installed."""
-    if (folder / ADAPTER).is_file():
-        base = (read_config(folder / ADAPTER) or {}).get("base_model_name_or_path")
-        raise SpecError(
-            f"model {name!r}: {folder} holds an adapter ({ADAPTER}) for {shown(base)}. Merge it: "
-            "load both with peft, call merge_and_unload() and save_pretrained(NEW_FOLDER), and "
-            f"name that folder. If its weights are merged already, remove {ADAPTER}."
-        )
-
-
-def _without_config(folder: Path) -> str:
-    found = [*folder.glob("*/config.json"), *folder.glob("snapshots/*/config.json")]
-    if inner := sorted(f"{path.parent.relative_to(folder)}" for path in found):
-        return f"{folder} has no readable config.json. Name a folder in it: {listed(inner, most=3)}"
-    return (
-        f"{folder} has no readable config.json. A model folder is what `save_pretrained` writes: "
-        "config.json, model.safetensors, tokenizer files."
     )
 
 
@@ -290,37 +263,32 @@ def _sentence_config(folder: Path) -> dict[str, Any]:
         next((named[n] for n in ("document", "passage", "corpus") if n in named), usual),
     )
     by_dot = str(config.get("similarity_fn_name")) in ("dot", "dot_product")
-    normalised = any(kind.endswith("Normalize") for kind, _ in modules_of(folder))
+    found = read_sentence_folder(folder)
+    lower = "sentence_bert_config.json has do_lower_case, and its tokenizer keeps upper case"
     return {
-        "similarity": "dot" if by_dot and not normalised else "cosine",
+        "similarity": "dot" if by_dot and not found.normalises else "cosine",
         "default_prompt": usual,
         "search_prompts": search,
+        "pooling": "+".join(found.pooling),
+        "includes_prompt": found.includes_prompt,
+        "vector_problem": found.problem or (lower if found.lower and not _lowers(folder) else None),
+        "modules": "" if found.problem else digest(folder, found.changing),
     }
 
 
-def modules_of(folder: Path) -> list[tuple[str, Path]]:
-    """The type and folder of each Sentence Transformers module; [] if none are listed."""
-    try:
-        modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
-        return [(str(item["type"]), folder / item["path"]) for item in modules]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
-
-
-def _pooling(folder: Path) -> str | None:
-    """The pooling of the folder's Sentence Transformers modules; None for one unknown here."""
-    places = [place for kind, place in modules_of(folder) if kind.endswith("Pooling")]
-    config = (read_config(places[0] / "config.json") if len(places) == 1 else None) or {}
-    chosen = [name for name, key in POOLING_KEYS.items() if config.get(key) is True]
-    chosen += [config["pooling_mode"]] if config.get("pooling_mode") in [*POOLING_KEYS] else []
-    return chosen[0] if len(chosen) == 1 else None
+def _lowers(folder: Path) -> bool:
+    """Whether the tokenizer puts texts into lower case itself."""
+    steps = (read_config(folder / "tokenizer.json") or {}).get("normalizer") or {}
+    written = json.dumps(steps)
+    return '"Lowercase"' in written or '"lowercase": true' in written
 
 
 def read_config(path: Path) -> dict[str, Any] | None:
     try:
-        return weights.read_object(path) if path.is_file() else None
-    except (weights.Torn, OSError):
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
         return None
+    return config if isinstance(config, dict) else None
 
 
 def config_depth(config: dict[str, Any] | None) -> int | None:

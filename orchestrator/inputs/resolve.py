@@ -46,6 +46,7 @@ from lp_sweep.trials.data.tasks import (
 from lp_sweep.trials.kinds import IMITATE, KINDS
 from lp_sweep.trials.model.familytable import FAMILIES, family_of
 from lp_sweep.trials.model.feedforward_rules import NONE
+from lp_sweep.trials.model.sentencefolder import MODULES, POOLING_KEYS
 
 # rows of the official GLUE splits: train, dev (MNLI: matched and mismatched)
 _GLUE_ROWS = {
@@ -245,7 +246,7 @@ def _at(document: Document, location: Location) -> Iterator[None]:
         raise type(error)(f"{document.where(location)}: {short(str(error), 1000)}") from None
 
 
-def _vectors(entry: TaskEntry, models: Iterable[ModelInput]) -> dict[str, Any]:
+def _vectors(entry: TaskEntry, models: Sequence[ModelInput]) -> dict[str, Any]:
     """How texts become vectors and how these are compared: from the task, else from the models'
     folders. Raises SpecError where these differ."""
     kind, own = KINDS[entry.kind], entry.prompts
@@ -270,13 +271,41 @@ def _vectors(entry: TaskEntry, models: Iterable[ModelInput]) -> dict[str, Any]:
     similarity = entry.similarity or agreed(
         "similarity", "are compared", lambda model: model.similarity
     )
+    pooling = entry.pooling or agreed("pooling", "pool", lambda model: model.pooling)
+    prompts = Prompts(prompt(lambda each: each.query), prompt(lambda each: each.document))
+    for model in models:
+        if problem := _vector_problem(model, pooling, prompts):
+            raise SpecError(
+                f"task {entry.name!r}: the vectors of {model.name} can't be made: {problem}"
+            )
     return {
-        "pooling": entry.pooling
-        or agreed("pooling", "pool", lambda model: model.pooling or "mean"),
+        "pooling": pooling,
         "similarity": "" if similarity == "cosine" else similarity,
-        "query_prompt": prompt(lambda each: each.query),
-        "document_prompt": prompt(lambda each: each.document),
+        "query_prompt": prompts.query,
+        "document_prompt": prompts.document,
     }
+
+
+def _vector_problem(model: ModelInput, pooling: str, prompts: Prompts) -> str | None:
+    """Why a sweep can't make the vectors that Sentence Transformers makes of the model's folder."""
+    if model.vector_problem:
+        return (
+            f"{model.vector_problem}. To score its encoder alone, name a copy of the folder "
+            f"without {MODULES} and write `pooling: mean`."
+        )
+    if pooling not in POOLING_KEYS or (model.modules and "+" in model.pooling):
+        alone = f"name a copy of the folder without {MODULES}" if model.modules else ""
+        return (
+            f"its pooling is {shown(model.pooling)}, and a sweep's is one of "
+            f"{', '.join(POOLING_KEYS)}. To score it by the mean of its tokens, "
+            f"{alone or 'write `pooling: mean` in the task'}."
+        )
+    if any(prompts) and not model.includes_prompt:
+        return (
+            "it pools without the tokens of the prompt (include_prompt: false), and a sweep with "
+            "them. Write `prompts: {query: '', document: ''}` in the task to score it without."
+        )
+    return None
 
 
 def _find_task(

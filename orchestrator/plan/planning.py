@@ -7,11 +7,11 @@ on a finished sweep: it always does what the plan lists as missing.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput
@@ -36,7 +36,6 @@ from lp_sweep.trials.measures.registry import MEASURES
 from lp_sweep.trials.model.feedforward_rules import NONE, some_removed
 from lp_sweep.trials.train.procedures import (
     DIRECT,
-    FINETUNE_THEN_DROP,
     UNTRAINED,
     Procedure,
     bridge_of,
@@ -48,6 +47,7 @@ from lp_sweep.trials.train.procedures import (
 )
 from lp_sweep.trials.worker.job import Lesson, Measure
 
+_Spec = TypeVar("_Spec", TrialSpec, ProfileSpec)
 # cells of a search that are not planned, though their trials are known
 _IDLE: dict[SearchState | None, State] = {"waiting": "deferred", "not_needed": "not_needed"}
 
@@ -314,18 +314,20 @@ def corrections_of(
     found: list[str] = []
     if isinstance(spec, TrialSpec):
         found += task.corrections
-        if spec.bridge and spec.unlabelled:  # it was fitted on unlabelled rows, too
-            found.append("bridge-rows")
-        taught = spec.distill is not None and not spec.distill.fine_tuned
-        if spec.task.tune_thresholds and (taught or spec.procedure == FINETUNE_THEN_DROP):
-            found.append("raw-bias")
-    elif spec.task.tune_thresholds and spec.measure == TEACHER and spec.trial:
-        found.append("raw-bias")
+    if _modules_of(spec, model):
+        found.append("dense-modules")  # vectors were scored without them
     return tuple(found)
 
 
-def _corrected(spec: TrialSpec, model: ModelInput, task: TaskInput) -> TrialSpec:
-    return replace(spec, corrections=corrections_of(spec, model, task))
+def _modules_of(spec: TrialSpec | ProfileSpec, model: ModelInput) -> str:
+    """`modules` of such work: "" for what looks at no vectors."""
+    scores = isinstance(spec, TrialSpec) or spec.measure in (TEACHER, "greedy")
+    return model.modules if scores and kind_of(spec.task).embeds else ""
+
+
+def _corrected(spec: _Spec, model: ModelInput, task: TaskInput) -> _Spec:
+    modules = _modules_of(spec, model)
+    return replace(spec, corrections=corrections_of(spec, model, task), modules=modules)
 
 
 def profile_spec(
@@ -340,7 +342,7 @@ def profile_spec(
         measure=measure,
         **usual | MEASURES[measure].needs(recipe, rows) | settings,
     )
-    return replace(spec, corrections=corrections_of(spec, model, found))
+    return _corrected(spec, model, found)
 
 
 @contextmanager
@@ -394,3 +396,25 @@ def _speed(trial: TrialSpec, device_type: str, length: int, batches: tuple[int, 
         length=length,
         batches=batches,
     )
+
+
+def missing_baselines(plan: Plan, left: Iterable[Mapping[str, Any]] = ()) -> Iterator[str]:
+    """A note for each model and procedure without a K=0 cell: procedures share its network, but the
+    tables look for it in the rows of each. `left`: the rows of `listing.leftover`."""
+    asked = [cell.asked for cell in plan.cells]
+    full = {(cell.model, cell.procedure, cell.feed_forward) for cell in asked if cell.k == 0}
+    full |= {
+        (row["model"], row["procedure"], row["feed_forward"] or NONE)  # null in an older file
+        for row in left
+        if row["k"] == 0 and row["threshold"] is None
+    }
+    reduced = {(model, procedure) for model, procedure, removed in full if removed != NONE}
+    for model, procedure in dict.fromkeys((cell.model, cell.procedure) for cell in asked):
+        if (model, procedure, NONE) in full:
+            continue
+        by = f" by {procedure}" if len(plan.sweep.spec.trainings) > 1 else ""
+        fix = "add none to feed_forward" if (model, procedure) in reduced else "add 0 to its k"
+        yield (
+            f"{model} has no K=0 cell{by}, so the tables have nothing to compare its pruned "
+            f"networks with: {fix}"
+        )

@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet as pq
 
-from lp_sweep.orchestrator.inputs.models import modules_of
 from lp_sweep.orchestrator.service.initoptions import InitOptions
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import listed, shown
@@ -60,7 +59,6 @@ class RowFile(NamedTuple):
     empty: list[str]  # a sentence for each column with empty texts
     max_length: int
     labels: Sequence[str]  # all of them, if the task has to name them
-    of_vectors: str = ""  # the kind that it would be with a model that makes no vectors
 
 
 def look_at(options: InitOptions, data: Path) -> RowFile:
@@ -69,9 +67,7 @@ def look_at(options: InitOptions, data: Path) -> RowFile:
     names = [name for name in present if name and present.count(name) == 1]
     _check_columns(options, data, names)
     labels = read_file(str(data), options.label)
-    kind = seen = options.kind or _kind(labels, read_file(str(data), options.text[:1], 1))
-    if not options.kind and _scores_vectors(options, kind, labels):
-        kind = "embedding"
+    kind = options.kind or _kind(labels, read_file(str(data), options.text[:1], 1))
     source = TaskSource(files={"train": str(data), "dev": str(options.dev or data)})
     named = _named_labels(str(data), labels) if kind == "multi_label" else ()
     loaded = _load(options, kind, source, named)
@@ -95,7 +91,6 @@ def look_at(options: InitOptions, data: Path) -> RowFile:
         empty=list(dict.fromkeys(doubtful_rows(loaded, source))),
         max_length=_length(keys, alone=rules.embeds),
         labels=named,
-        of_vectors="" if seen == kind else seen,
     )
 
 
@@ -257,15 +252,6 @@ def _kind(labels: pa.Table, texts: pa.Table) -> TaskKind:
         return "classification"
     measured = len(values) > MOST_CLASSES or not all(map(float.is_integer, numbers))
     return "regression" if measured else "classification"
-
-
-def _scores_vectors(options: InitOptions, kind: TaskKind, labels: pa.Table) -> bool:
-    """Whether these are pairs with scores, such as 0 to 5, and the model makes vectors."""
-    if len(options.text) != 2 or not modules_of(Path(options.model or "").expanduser()):
-        return False
-    values = {str(value).strip() for value in labels.column(0).to_pylist()}
-    whole = kind == "classification" and len(values) > 2 and all(map(str.isdecimal, values))
-    return kind == "regression" or whole
 
 
 def _load(

@@ -120,6 +120,7 @@ def test_defaults_are_pinned() -> None:
             "bridge": "",
             "loss": "",
             "corrections": (),
+            "modules": "",
         },
         "Distillation": {
             "teacher": "",
@@ -177,6 +178,7 @@ def test_defaults_are_pinned() -> None:
             "seed": None,
             "unlabelled": "",
             "corrections": (),
+            "modules": "",
         },
         "SpeedSpec": {
             "removed_feed_forwards": (),

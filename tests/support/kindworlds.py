@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from safetensors.numpy import save_file
 from transformers import AutoModel, AutoTokenizer
 
 from tests.support.toyworld import BAD, GOOD, PLAIN, RECIPE, jobs, save_world
@@ -137,6 +138,35 @@ def search_world(folder: Path, **changes: Any) -> Path:
     write(folder, collection())
     files = {part: f"{part}.parquet" for part in ("corpus", "queries", "qrels")}
     return _of_vectors(folder, {"name": "find", "kind": "embedding", **files}, **changes)
+
+
+def modules(*names: str) -> list[dict[str, str]]:
+    """As in modules.json of Sentence Transformers."""
+    kinds = ((f"{i}_{name}" if i else "", name) for i, name in enumerate(names))
+    return [{"path": path, "type": f"sentence_transformers.models.{name}"} for path, name in kinds]
+
+
+def sentence_folder(folder: Path, *names: str, width: int = 5, **pooling: Any) -> None:
+    """Makes of an encoder's folder one of Sentence Transformers: Dense gives vectors of `width`."""
+    listed = modules("Transformer", "Pooling", *names)
+    contents = {"modules.json": listed, "1_Pooling/config.json": pooling}
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    modes = pooling.get("pooling_mode") or [key for key, value in pooling.items() if value is True]
+    size = config["hidden_size"] * max(1, len(modes))
+    draw = np.random.default_rng(5)
+    for module in listed[2:]:
+        (folder / module["path"]).mkdir(exist_ok=True)
+        settings: dict[str, Any] = {}
+        if module["path"].endswith("Dense"):
+            settings = {"in_features": size, "out_features": width, "bias": False}
+            settings["activation_function"] = "torch.nn.modules.activation.Tanh"
+            weight = draw.normal(0, 1, (width, size)).astype(np.float32)
+            save_file({"linear.weight": weight}, folder / module["path"] / "model.safetensors")
+            size = width
+        contents[f"{module['path']}/config.json"] = settings
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    for name, content in contents.items():
+        (folder / name).write_text(json.dumps(content), encoding="utf-8")
 
 
 def vectors_by_hand(folder: Path, texts: list[str]) -> torch.Tensor:

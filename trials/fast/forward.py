@@ -75,7 +75,8 @@ def forward(
         def output() -> torch.Tensor:
             if pooling:
                 base: nn.Module = model.base_model  # type: ignore[assignment]
-                return pooled(base(**batch).last_hidden_state, real, pooling)  # without the head
+                hidden = base(**batch).last_hidden_state  # without the head
+                return _finished(model, pooled(hidden, real, pooling))
             found: torch.Tensor = model(**batch).logits
             return found if split.words is None else _at_words(found, split, some, width, padding)
 
@@ -107,10 +108,27 @@ def by_place(
 ) -> torch.Tensor:
     """`forward` over real tokens only."""
     if pooling:
-        return _unpadded_embeddings(model, tokens, pooling, states)
+        return _finished(model, _unpadded_embeddings(model, tokens, pooling, states))
     if tokens.words is not None:
         return word_logits(model, tokens, tokens.words)
     return unpadded_logits(model, tokens, states)
+
+
+_AFTER = "lp_sweep_after_pooling"
+
+
+def attach(model: nn.Module, modules: nn.Module) -> None:
+    """Lets the modules change every vector of the network. They are no part of it: they do not
+    learn, and are not saved with it."""
+    vars(model)[_AFTER] = modules.requires_grad_(False).eval()
+
+
+def _finished(model: nn.Module, vectors: torch.Tensor) -> torch.Tensor:
+    modules: nn.Module | None = vars(model).get(_AFTER)
+    if modules is None:
+        return vectors
+    found: torch.Tensor = modules.to(vectors.device)(vectors)
+    return found
 
 
 def pooled(hidden: torch.Tensor, real: torch.Tensor, pooling: str) -> torch.Tensor:

@@ -7,6 +7,8 @@ The first class computes either
 - the logits of `texts` (one or two columns, at most `max_length` tokens; for a tagger lists of
   words), or with `pooling` an embedding of each text, row by row; or
 - the hidden states of `ids`, rows of tokens.
+An embedding is what Sentence Transformers makes of the folder where it is installed. Elsewhere
+states are pooled by the modes `pooling`, and changed by the modules `after`, (name, path) each.
 ANSWER has the array `values`, and JSON `told` with `missing` (class -> weights that the folder does
 not have) and `labels` (the names of the classes). If the folder can't be loaded, the program ends
 with a traceback and a non-zero exit code.
@@ -17,47 +19,23 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
+from safetensors.torch import load_file
 
 _BATCH = 64
 _TAGGER = "AutoModelForTokenClassification"
 
 
-# settings of how a network is run, which an earlier program may have left in config.json
-_LEFT_OVER = {
-    "return_dict": True,
-    "output_attentions": False,
-    "output_hidden_states": False,
-    "torchscript": False,
-    "gradient_checkpointing": False,
-    "chunk_size_feed_forward": 0,
-}
-
-
-def plain_config(folder: str | Path, **source: Any) -> Any:
-    """The configuration of a checkpoint, to be run as transformers runs it by default."""
-    config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False, **source)
-    for name, usual in _LEFT_OVER.items():
-        if getattr(config, name, usual) != usual:
-            setattr(config, name, usual)
-    if config._attn_implementation not in ("eager", "sdpa"):  # may need, or fetch, other code
-        config._attn_implementation = None
-    return config
-
-
 def load(folder: str | Path, kind: str) -> tuple[Any, list[str]]:
     """The network in eval mode, and the weights that its folder lacks, which are random."""
     model, info = getattr(transformers, kind).from_pretrained(
-        folder,
-        config=plain_config(folder),
-        use_safetensors=True,
-        trust_remote_code=False,
-        output_loading_info=True,
+        folder, use_safetensors=True, trust_remote_code=False, output_loading_info=True
     )
     return model.eval(), sorted(info["missing_keys"])
 
@@ -72,20 +50,108 @@ def logits_of(
 
 
 def embeddings_of(
-    model: Any, tokenizer: Any, texts: Sequence[Sequence[str]], max_length: int, pooling: str
+    model: Any,
+    tokenizer: Any,
+    texts: Sequence[Sequence[str]],
+    max_length: int,
+    pooling: str | Sequence[str],
+    after: torch.nn.Module | None = None,
 ) -> np.ndarray:
-    """(rows * columns, width) float32, row by row."""
+    """(rows * columns, width) float32, row by row. `pooling`: modes, whose vectors are joined."""
+    modes = [pooling] if isinstance(pooling, str) else pooling
+    after = after or torch.nn.Identity()
 
-    def pooled(inputs: Any) -> torch.Tensor:
+    def vectors(inputs: Any) -> torch.Tensor:
         states: torch.Tensor = model(**inputs).last_hidden_state
         mask: torch.Tensor = inputs["attention_mask"]
-        if pooling == "mean":
-            return (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
-        last = mask.shape[1] - 1 - mask.flip(1).argmax(1)
-        return states[torch.arange(len(states)), last if pooling == "last" else mask.argmax(1)]
+        found: torch.Tensor = after(torch.cat([_pooled(states, mask, m) for m in modes], dim=-1))
+        return found
 
-    apart = [text for row in zip(*texts, strict=True) for text in row]
-    return _answers(pooled, model.device, tokenizer, [apart], max_length)
+    return _answers(vectors, model.device, tokenizer, [_apart(texts)], max_length)
+
+
+def _apart(texts: Sequence[Sequence[str]]) -> list[str]:
+    return [text for row in zip(*texts, strict=True) for text in row]
+
+
+def _pooled(states: torch.Tensor, mask: torch.Tensor, mode: str) -> torch.Tensor:
+    """(B, T, H) and (B, T) give (B, H), by a mode of Sentence Transformers."""
+    if mode in ("mean", "mean_sqrt_len_tokens"):
+        count = mask.sum(1, keepdim=True)
+        return (states * mask[..., None]).sum(1) / (count if mode == "mean" else count.sqrt())
+    if mode == "weightedmean":
+        weights = (mask.cumsum(1) * mask)[..., None]
+        return (states * weights).sum(1) / weights.sum(1)
+    if mode == "max":
+        return states.masked_fill(mask[..., None] == 0, -torch.inf).max(1).values
+    last = mask.shape[1] - 1 - mask.flip(1).argmax(1)
+    return states[torch.arange(len(states)), last if mode == "last" else mask.argmax(1)]
+
+
+def vector_modules(folder: Path, modules: Sequence[Sequence[str]]) -> torch.nn.Module:
+    """The modules (name, path) that follow a pooling, in float32."""
+    return torch.nn.Sequential(*(_module(name, folder / path) for name, path in modules)).eval()
+
+
+def _module(name: str, folder: Path) -> torch.nn.Module:
+    config = folder / "config.json"
+    told = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+    if name not in ("Dense", "LayerNorm"):
+        return _Normalised() if name == "Normalize" else torch.nn.Identity()
+    weights = load_file(folder / "model.safetensors")
+    if name == "Dense":
+        module: torch.nn.Module = _Dense(told)
+    else:
+        module = torch.nn.ModuleDict({"norm": torch.nn.LayerNorm(told["dimension"])})
+    module.load_state_dict({key: tensor.float() for key, tensor in weights.items()})
+    return module if name == "Dense" else module["norm"]  # type: ignore[index]
+
+
+class _Normalised(torch.nn.Module):
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.normalize(vectors)
+
+
+class _Dense(torch.nn.Module):
+    """As Sentence Transformers defines it, with its names of weights."""
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        super().__init__()
+        width, other = told["in_features"], told["out_features"]
+        self.linear = torch.nn.Linear(width, other, bias=told.get("bias", True))
+        name = told.get("activation_function", "torch.nn.Tanh").rpartition(".")[2]
+        self.activation = getattr(torch.nn, name)()
+        self.added = bool(told.get("use_residual"))
+        if self.added and width != other:
+            self.residual = torch.nn.Linear(width, other, bias=False)
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.activation(self.linear(vectors))
+        if not self.added:
+            return found
+        return found + (self.residual(vectors) if hasattr(self, "residual") else vectors)
+
+
+def sentence_vectors(folder: str, request: dict[str, Any], model: Any, tokenizer: Any) -> Any:
+    """The embeddings of `texts`, as a user of the folder gets them."""
+    if not (Path(folder) / "modules.json").is_file() or find_spec("sentence_transformers") is None:
+        after = vector_modules(Path(folder), request.get("after", ()))
+        texts = request["texts"], request["max_length"]
+        return embeddings_of(
+            model.float(), tokenizer, *texts, request["pooling"], after.to(model.device)
+        )
+    from sentence_transformers import SentenceTransformer
+
+    whole = SentenceTransformer(
+        folder,
+        device=request["device"],
+        trust_remote_code=False,
+        local_files_only=True,
+        model_kwargs={"dtype": "float32", "use_safetensors": True},
+    )
+    length = request["max_length"]
+    whole.max_seq_length = min(length, whole.max_seq_length or length)
+    return whole.encode(_apart(request["texts"]), prompt="", show_progress_bar=False)
 
 
 def word_logits_of(
@@ -172,7 +238,7 @@ def answer_of(folder: str, request: dict[str, Any]) -> tuple[np.ndarray, dict[st
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     texts = request["texts"], request["max_length"]
     if pooling:
-        return embeddings_of(model, tokenizer, *texts, pooling), told
+        return sentence_vectors(folder, request, model, tokenizer), told
     if request["kinds"][0] == _TAGGER:
         [sentences], most = texts
         try_pipeline(folder, sentences[0], labels)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,10 +20,13 @@ from lp_sweep.trials.data.datasource import (
     unlabelled_fingerprint,
 )
 from lp_sweep.trials.data.encode import cache_key, encode_task, for_words, open_tokens
+from lp_sweep.trials.fast.forward import attach
 from lp_sweep.trials.kinds import COSENT, kind_of
 from lp_sweep.trials.model.modelfiles import go_offline, longest_row
+from lp_sweep.trials.model.plainload import vector_modules
 from lp_sweep.trials.model.prune import load_pruned
-from lp_sweep.trials.train.thresholds import forget, output_bias
+from lp_sweep.trials.model.sentencefolder import digest, read_sentence_folder
+from lp_sweep.trials.train.thresholds import output_bias
 from lp_sweep.trials.worker.job import Job
 from lp_sweep.trials.worker.resident import Head, Source, Words, resident
 
@@ -61,13 +63,14 @@ def load_inputs(
     head = Head(encoded.num_labels, kind_of(spec.task).problem_type)
     model = _network(job, head, kept_layers, seed, start)
     if start is None:
-        forget(model)
         values, bias = kind_of(spec.task).first_bias(encoded.train.labels), output_bias(model)
         if values is not None and bias is not None:
             with torch.no_grad():
                 bias.copy_(torch.from_numpy(values))
     tokenizer = for_words(words.tokenizer) if kind_of(spec.task).words else words.tokenizer
     _check_fit(job, model.config, encoded)
+    if spec.modules:
+        _attach_modules(job, model, spec.modules)
     return Inputs(
         model,
         tokenizer,
@@ -78,13 +81,25 @@ def load_inputs(
     )
 
 
-def with_rows_of(job: Job, inputs: Inputs, unlabelled: str) -> Inputs:
-    """The inputs of a trial with other unlabelled rows, or none (""): a teacher also scores those
-    of its students; these are measured, and their bridges fitted, on labelled rows alone."""
-    if unlabelled == job.trial.unlabelled:
+def _attach_modules(job: Job, model: PreTrainedModel, planned: str) -> None:
+    """Raises MissingInputError for files that have changed since the plan was made."""
+    folder = Path(job.model.path)
+    modules = read_sentence_folder(folder).changing
+    if digest(folder, modules) != planned:
+        raise MissingInputError(
+            f"model {job.model.name!r}: its modules after the pooling have changed since the "
+            "run was planned. Start the run again: it makes a new plan."
+        )
+    attach(model, vector_modules(folder, modules))
+
+
+def with_rows_of(job: Job, inputs: Inputs, spec: ProfileSpec) -> Inputs:
+    """The inputs of a trial with the rows that a measurement of its network needs: a teacher also
+    scores unlabelled rows, and a student is measured on labelled rows alone."""
+    if spec.unlabelled == job.trial.unlabelled:
         return inputs
     words = resident().words(_source(job))
-    return inputs._replace(encoded=_encoded(job, job.trial, words, unlabelled))
+    return inputs._replace(encoded=_encoded(job, job.trial, words, spec.unlabelled))
 
 
 def load_other(
@@ -143,7 +158,7 @@ def _rows(
     loss: str,
 ) -> LoadedTask:
     """Raises MissingInputError, also for rows that have changed since the plan was made."""
-    source = replace(job.task.source, unlabelled=job.unlabelled.get(unlabelled, ""))
+    source = job.task.source
     task = load_task(
         spec.task,
         source,

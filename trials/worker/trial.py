@@ -34,7 +34,6 @@ from lp_sweep.trials.train.finetune import Saver, Tell, Trained, finetune
 from lp_sweep.trials.train.metrics import majority_score, positive_label
 from lp_sweep.trials.train.procedures import (
     STAGED,
-    UNTAUGHT,
     Phase,
     distill_label,
     first_layers,
@@ -42,8 +41,7 @@ from lp_sweep.trials.train.procedures import (
     phases,
 )
 from lp_sweep.trials.train.steps import Setting
-from lp_sweep.trials.train.thresholds import unfold
-from lp_sweep.trials.worker.inputs import Inputs, load_inputs, load_other, with_rows_of
+from lp_sweep.trials.worker.inputs import Inputs, load_inputs, load_other
 from lp_sweep.trials.worker.job import Job
 from lp_sweep.trials.worker.provenance import now, where
 
@@ -94,9 +92,7 @@ def _run_trial(job: Job, spec: TrialSpec, batches: BatchSizes, attempt: Try) -> 
         raise ValueError(f"{job.id}: {spec.procedure}, started from {attempt.start}")
     layers = first_layers(spec, job.model.depth)
     inputs = load_inputs(job, spec, layers, spec.seed, attempt.start)
-    if attempt.start and spec.procedure not in UNTAUGHT:
-        unfold(inputs.model, tuned=spec.task.tune_thresholds)
-    bridged = _bridged(job, inputs, batches, device) if spec.bridge else {}
+    bridged = _bridged(spec, inputs, batches, device) if spec.bridge else {}
     learning = time.perf_counter()
     teaching = _teaching(job, spec, inputs, attempt, device) if spec.distill else None
     seconds_teacher = time.perf_counter() - learning if teaching else None
@@ -135,11 +131,12 @@ def _run_trial(job: Job, spec: TrialSpec, batches: BatchSizes, attempt: Try) -> 
     }
 
 
-def _bridged(job: Job, inputs: Inputs, batches: BatchSizes, device: torch.device) -> dict[str, Any]:
+def _bridged(
+    spec: TrialSpec, inputs: Inputs, batches: BatchSizes, device: torch.device
+) -> dict[str, Any]:
     """Replaces dropped layers by bridges. Returns the record's columns on it."""
-    spec, begun = job.trial, time.perf_counter()
-    train = with_rows_of(job, inputs, "").encoded.train
-    rows = calibration(train, inputs.padding, device, batches.evaluation)
+    begun = time.perf_counter()
+    rows = calibration(inputs.encoded.train, inputs.padding, device, batches.evaluation)
     fits = bridge(inputs.model.to(device), spec.kept_layers, rows)
     return {
         "bridge": spec.bridge,
@@ -182,7 +179,7 @@ def _run_columns(job: Job, inputs: Inputs, setting: Setting, trained: Trained) -
         "compute_used": trained.compute,
         "params_total": counts.total,
         "params_encoder": counts.encoder,
-        "vector_width": inputs.model.config.hidden_size if embeds else None,
+        "vector_width": next(iter(trained.logits.values())).shape[-1] if embeds else None,
         "params_embedding": counts.embedding,
         "micro_batch": setting.batches.training,
         "distill": distill_label(job.trial),

@@ -26,7 +26,7 @@ from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.service import export as service
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
-from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.errors import ExportError, SpecError
 from lp_sweep.storage.networks import changed_files
 from lp_sweep.storage.specs import Recipe, TaskDefinition, TrialSpec
 from lp_sweep.storage.store import Store
@@ -34,7 +34,7 @@ from lp_sweep.trials.fast.forward import pooled
 from lp_sweep.trials.model.plainload import embeddings_of, load
 from tests.support.exportworld import World, in_this_process
 from tests.support.families import FAMILIES, save_pretrained
-from tests.support.kindworlds import embedding_world, search_world
+from tests.support.kindworlds import embedding_world, modules, search_world, sentence_folder
 from tests.support.plain_jobs import execute
 from tests.support.program import python
 from tests.support.tiny import tiny_tokenizer
@@ -79,8 +79,8 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def with_modules(folder: Path) -> None:
     """As a folder of Sentence Transformers is, of two versions of it."""
-    types = ["old.models.Transformer", "x.y.pooling.Pooling", "old.models.Normalize"]
-    listed = [{"path": f"{i}_x" if i else "", "type": name} for i, name in enumerate(types)]
+    listed = modules("Transformer", "Pooling", "Normalize")
+    listed[1]["type"] = "sentence_transformers.sentence_transformer.modules.pooling.Pooling"
     (folder / "modules.json").write_text(json.dumps(listed))
 
 
@@ -231,6 +231,23 @@ def test_an_encoder_whose_classifier_has_no_pooler(tmp_path: Path) -> None:
     assert not [name for name in load_file(out / "model.safetensors") if "pooler" in name]
     assert not (out / "2_Normalize").exists(), "the model has none"
     assert "normalize" not in _card(out)
+
+
+def test_dense_modules_are_exported(tmp_path: Path) -> None:
+    file = embedding_world(tmp_path / "world")
+    model, out = file.parent / "model", tmp_path / "out"
+    sentence_folder(model, "Dense", "Normalize", pooling_mode=["mean"])
+    world = full_of(file, tmp_path)
+    done = world.export(world.kept, out)
+    assert done.verified.score == pytest.approx(done.verified.recorded_score)
+    names = [module["path"] for module in json.loads((out / "modules.json").read_text())]
+    assert names == ["", "1_Pooling", "2_Dense", "3_Normalize"]
+    weights = "2_Dense/model.safetensors"
+    assert (out / weights).read_bytes() == (model / weights).read_bytes()
+    assert "With the model's own Dense." in _card(out)
+    sentence_folder(model, "Dense", width=6)
+    with pytest.raises(ExportError, match="Dense"):
+        world.export(world.kept, tmp_path / "other")
 
 
 def test_what_was_not_kept_is_trained_again(made: Made, tmp_path: Path) -> None:

@@ -19,10 +19,12 @@ from lp_sweep.orchestrator.service.export import prune_model
 from lp_sweep.storage.errors import ExportError, LpSweepError, SpecError
 from lp_sweep.storage.networks import changed_files
 from lp_sweep.trials.model.plainload import load, states_of
+from lp_sweep.trials.model.sentencefolder import read_sentence_folder
 from tests.support.exportworld import answer_here, change_weights, swap_layers
 from tests.support.families import FAMILIES, daily, save_pretrained
 from tests.support.hubserver import Hub, serve
 from tests.support.hubworld import MODEL, World, model_files
+from tests.support.kindworlds import sentence_folder
 from tests.support.program import sweep
 from tests.support.tiny import tiny_tokenizer
 
@@ -53,15 +55,6 @@ def test_a_config_may_name_anything_as_its_class(tmp_path: Path) -> None:
         (source / "config.json").write_text(json.dumps(config | {"architectures": names}))
         done = pruned(source, tmp_path / "out", strategy="top", k=2, force=True)
         assert done.kept_layers == [1, 2], names
-
-
-def test_settings_that_an_earlier_program_left_are_not_written(tmp_path: Path) -> None:
-    source = saved("bert", tmp_path / "model")
-    config = json.loads((source / "config.json").read_text())
-    left = {"return_dict": False, "output_hidden_states": True, "_attn_implementation": "nonsense"}
-    (source / "config.json").write_text(json.dumps(config | left))
-    pruned(source, tmp_path / "out", strategy="top", k=2)
-    assert not left.keys() & json.loads((tmp_path / "out" / "config.json").read_text()).keys()
 
 
 @pytest.mark.parametrize("name", daily("roberta", "distilbert", "modernbert"))
@@ -151,6 +144,75 @@ def test_a_layer_in_the_place_of_another_is_seen(
     with pytest.raises(ExportError, match="a state of the folder differs"):
         pruned(source, tmp_path / "out", strategy="top", k=2)
     assert {path.name for path in tmp_path.iterdir()} == {"model"}
+
+
+POOLINGS = {
+    "cls": {"pooling_mode": ["cls"]},
+    "older": {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True},
+    "several": {"pooling_mode": ["max", "weightedmean", "mean_sqrt_len_tokens", "lasttoken"]},
+}
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("after", [(), ("Dense", "Normalize")], ids=["plain", "dense"])
+def test_the_modules_of_sentence_transformers_stay(
+    pooling: str, after: tuple[str, ...], tmp_path: Path
+) -> None:
+    """What makes vectors of states, prompts and the longest text."""
+    source, out = saved("bert", tmp_path / "model"), tmp_path / "out"
+    sentence_folder(source, *after, **POOLINGS[pooling])
+    for name in ("config_sentence_transformers.json", "sentence_bert_config.json"):
+        (source / name).write_text('{"max_seq_length": 9, "prompts": {"query": "find: "}}')
+    pruned(source, out, strategy="top", k=1)
+    settings = [*source.glob("*sentence*.json"), source / "modules.json"]
+    files = [*settings, *source.glob("?_*/*")]
+    assert len(files) == 4 + 3 * bool(after)
+    for path in files:
+        assert (out / path.relative_to(source)).read_bytes() == path.read_bytes(), path
+
+
+def test_other_vectors_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = saved("bert", tmp_path / "model")
+    sentence_folder(source, "Dense", pooling_mode=["cls"])
+
+    def other(folder: Path, request: Any) -> Any:
+        if "texts" in request:
+            sentence_folder(folder, "Dense", pooling_mode=["mean"])
+            request = request | {"pooling": read_sentence_folder(folder).pooling}
+        return answer_here(folder, request)
+
+    monkeypatch.setattr(prunedfolder, "ask", other)
+    with pytest.raises(ExportError, match="a vector of the folder differs"):
+        pruned(source, tmp_path / "out", strategy="top", k=2)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "named"),
+    [
+        (["sentence_transformers.models.Router"], "Router"),
+        (["custom_st.Transformer"], r"custom_st\.Transformer.*not run"),
+        (["sentence_transformers.models.Transformer", "a.b.Pooling"], r"a\.b\.Pooling"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_modules_that_are_not_known_are_refused(
+    kinds: list[str], named: str, tmp_path: Path
+) -> None:
+    source = saved("bert", tmp_path / "model")
+    listed = [{"path": "", "type": kind} for kind in kinds]
+    (source / "modules.json").write_text(json.dumps(listed))
+    with pytest.raises(SpecError, match=rf"{named}.*without modules\.json"):
+        pruned(source, tmp_path / "out", strategy="top", k=2)
+
+
+def test_a_cross_encoder_keeps_its_settings(tmp_path: Path) -> None:
+    source = saved("bert", tmp_path / "model")
+    listed = [{"path": "", "type": "sentence_transformers.models.Transformer"}]
+    (source / "modules.json").write_text(json.dumps(listed))
+    (source / "config_sentence_transformers.json").write_text('{"model_type": "CrossEncoder"}')
+    pruned(source, tmp_path / "out", strategy="top", k=2)
+    for name in ("modules.json", "config_sentence_transformers.json"):
+        assert (tmp_path / "out" / name).read_bytes() == (source / name).read_bytes()
 
 
 def test_the_command(tmp_path: Path) -> None:

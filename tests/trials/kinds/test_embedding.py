@@ -13,14 +13,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from safetensors.torch import load_file
 from scipy.special import logsumexp
 from scipy.stats import spearmanr
+from transformers import AutoModel, AutoTokenizer
 
 from lp_sweep.orchestrator.estimate.workload import MeanLengths, missing
 from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.plan.known import Known, timing_columns
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
+from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.data.batches import EncodedSplit
@@ -39,7 +42,9 @@ from tests.support.kindworlds import (
     collection,
     embedding_world,
     in_order,
+    modules,
     search_world,
+    sentence_folder,
     vectors_by_hand,
     write,
 )
@@ -196,6 +201,72 @@ def test_a_pruned_network_imitates_the_full_one(world: Path, store: Store) -> No
     assert full["last"] == pytest.approx(spearmanr(table["y"], cosines)[0], abs=1e-6)
 
 
+@pytest.mark.parametrize("compute", ["fast", "reference"])
+def test_dense_modules_change_every_vector(compute: str, world: Path, store: Store) -> None:
+    """Those of students as well, and what they imitate."""
+    world.write_text(world.read_text().replace("compute: fast", f"compute: {compute}"))
+    before, model = {job["id"] for job in jobs(world)}, world.parent / "model"
+    sentence_folder(model, "Normalize")
+    assert {job["id"] for job in jobs(world)} == before
+    sentence_folder(model, "Dense", "Normalize", width=5)
+    todo = in_order(world)
+    assert {tuple(job["spec"]["corrections"]) for job in todo} == {("dense-modules",)}
+    assert not before & {job["id"] for job in todo}
+    done(store, *todo)
+    [full] = (row for row in store.read_all("trials").rows.to_pylist() if row["k"] == 0)
+    assert full["vector_width"] == 5
+    weight = load_file(model / "2_Dense/model.safetensors")["linear.weight"]
+    network, tokenizer = (
+        AutoModel.from_pretrained(model).eval(),
+        AutoTokenizer.from_pretrained(model),
+    )
+    table = pq.read_table(world.parent / "pairs.parquet").to_pydict()
+
+    def vector(text: str) -> torch.Tensor:
+        states = network(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]
+        return torch.tanh(weight @ states.mean(0)).detach()
+
+    pairs = zip(table["a"], table["b"], strict=True)
+    cosines = [float(torch.cosine_similarity(vector(a), vector(b), dim=0)) for a, b in pairs]
+    stored = store.read("predictions", full["trial_id"])
+    assert [row["prediction"] for row in stored] == pytest.approx(cosines, abs=1e-5)
+
+
+def test_dense_modules_that_change_are_noticed(world: Path, store: Store) -> None:
+    sentence_folder(world.parent / "model", "Dense")
+    [full] = (job for job in jobs(world) if len(job["spec"].get("kept_layers", ())) == 4)
+    sentence_folder(world.parent / "model", "Dense", width=6)
+    assert_fails(store, full, "missing_input", "modules after the pooling have changed")
+
+
+@pytest.mark.parametrize(
+    ("names", "pooling", "named"),
+    [
+        (["WordWeights"], {}, "WordWeights"),
+        (["Dense", "LSTM"], {}, "LSTM"),
+        ([], {"pooling_mode": ["max"]}, "'max'.*pooling: mean"),
+        (["Dense"], {"pooling_mode": ["cls", "mean"]}, r"'cls\+mean'.*modules.json"),
+        ([], {"pooling_mode": ["best"]}, "unknown mode best"),
+    ],
+    ids=lambda value: str(value)[:24],
+)
+def test_vectors_that_a_sweep_can_not_make_are_refused(
+    world: Path, names: list[str], pooling: dict[str, Any], named: str
+) -> None:
+    sentence_folder(world.parent / "model", *names, **pooling)
+    with pytest.raises(SpecError, match=named):
+        definition(world)
+
+
+def test_a_prompt_that_is_not_pooled_is_refused(world: Path) -> None:
+    sentence_folder(world.parent / "model", include_prompt=False)
+    assert definition(world).pooling == "mean"
+    asks = {"prompts": {"mine": "about: "}, "default_prompt_name": "mine"}
+    described(world, "config_sentence_transformers.json", asks)
+    with pytest.raises(SpecError, match=r"include_prompt.*prompts:"):
+        definition(world)
+
+
 def set_loss(file: Path, loss: str) -> Path:
     changed = file.with_name(f"{loss}.yaml")
     named = f"kind: embedding\n  loss: {loss}"
@@ -283,8 +354,7 @@ def definition(file: Path) -> Any:
 
 
 def test_the_pooling_is_that_of_the_models_folder(world: Path) -> None:
-    modules = [{"path": "", "type": "x.Transformer"}, {"path": "1_Pooling", "type": "x.Pooling"}]
-    described(world, "modules.json", modules)
+    described(world, "modules.json", modules("Transformer", "Pooling"))
     ways = {"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}
     described(world, "1_Pooling/config.json", ways)
     assert definition(world).pooling == "cls"
@@ -292,13 +362,12 @@ def test_the_pooling_is_that_of_the_models_folder(world: Path) -> None:
     assert definition(world).pooling == "mean"
 
 
-@pytest.mark.parametrize(("modules", "way"), [([], "dot"), (["x.Normalize"], "")])
+@pytest.mark.parametrize(("last", "way"), [([], "dot"), (["Normalize"], "")])
 def test_the_similarity_is_that_of_the_models_folder(
-    world: Path, modules: list[str], way: str
+    world: Path, last: list[str], way: str
 ) -> None:
     described(world, "config_sentence_transformers.json", {"similarity_fn_name": "dot"})
-    listed = [{"path": "", "type": name} for name in ["x.Transformer", *modules]]
-    described(world, "modules.json", listed)
+    described(world, "modules.json", modules("Transformer", "Pooling", *last))
     assert definition(world).similarity == way
 
 
