@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from lp_sweep.orchestrator.cluster.clusterfile import await_workers, knock
@@ -26,6 +27,7 @@ from lp_sweep.orchestrator.engine.raycompat import (
 )
 from lp_sweep.orchestrator.engine.recorder import Loss
 from lp_sweep.orchestrator.engine.runoptions import PATIENT_THREADS
+from lp_sweep.orchestrator.inputs.room import ray_folder
 from lp_sweep.storage.errors import PreflightError, lines_of
 
 # Set before Ray is imported: no snapshots, no loggers, no console output, and Ctrl-C is ours
@@ -53,8 +55,8 @@ _JOIN_ANOTHER = (
     "own."
 )
 _LOOK = (
-    "It was tried twice. Check the free memory, the space in /tmp and Ray's own logs "
-    "(/tmp/ray/session_latest/logs), then run the same command again."
+    "It was tried twice. Check the free memory, the space in {0} and Ray's own logs "
+    "({0}/ray/session_latest/logs), then run the same command again."
 )
 _RAYS_IN_VAIN = 3  # local Rays lost in a row with no work finished in between: the run stops
 
@@ -204,6 +206,7 @@ def _start() -> OwnRay:
     PreflightError."""
     import ray
 
+    folder = _own_folder()
     for last in (False, True):
         own = OwnRay()
         try:
@@ -211,6 +214,7 @@ def _start() -> OwnRay:
                 ray.init(
                     address="local",
                     include_dashboard=False,
+                    _temp_dir=str(folder / "ray"),
                     object_store_memory=200 * 2**20,  # records go to the store, not through Ray
                     **_QUIET,
                 )
@@ -221,8 +225,24 @@ def _start() -> OwnRay:
             if not isinstance(error, Exception):
                 raise
             if last:
-                raise _no_ray("on this machine", error, _LOOK) from error
+                raise _no_ray("on this machine", error, _LOOK.format(folder)) from error
     raise AssertionError("unreachable")
+
+
+def _own_folder() -> Path:
+    """Makes Ray's folder if it is missing. Raises PreflightError if it can't be used, or if another
+    user has made it."""
+    folder = ray_folder()
+    try:
+        folder.mkdir(0o700, parents=True, exist_ok=True)
+        if folder.name.startswith("lp-sweep-") and folder.lstat().st_uid != os.getuid():
+            raise PermissionError("it belongs to another user")
+    except OSError as error:
+        raise PreflightError(
+            f"Ray can't use the folder {folder}: {lines_of(error)[0]}. Name a short one that you "
+            "can write to in RAY_TMPDIR."
+        ) from error
+    return folder
 
 
 def _no_ray(where: str, error: Exception, following: str) -> PreflightError:

@@ -7,6 +7,7 @@ than none. Every file that a check creates is removed.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import tempfile
 import uuid
@@ -61,10 +62,22 @@ def needs(
         Need(Path(constants.HF_HUB_CACHE), download_bytes, "downloads"),
     ]
     if on_ray:
-        asked.append(Need(Path(tempfile.gettempdir()), _RAY, "Ray's files"))
+        asked.append(Need(ray_folder(), _RAY, "Ray's files"))
     if "://" not in location:
         asked.append(Need(Path(location).expanduser(), _store_bytes(sweep, wanted), "records"))
     return asked
+
+
+_LONGEST = 35  # bytes; Ray adds 68 for its sockets, whose paths have at most 103, on Linux 107
+
+
+def ray_folder() -> Path:
+    """Where a Ray of our own keeps its files: RAY_TMPDIR, else TMPDIR or what Python takes in its
+    place. If that is too long for Ray, as on many batch systems, a folder below /tmp that only this
+    user can read, which may not exist yet."""
+    folder = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()).absolute()
+    short = len(os.fsencode(folder)) <= _LONGEST
+    return folder if short else Path(f"/tmp/lp-sweep-{os.getuid()}")
 
 
 def _store_bytes(sweep: Sweep, wanted: Needed) -> int:

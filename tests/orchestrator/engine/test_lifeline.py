@@ -6,8 +6,10 @@ import logging
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -251,6 +253,44 @@ def test_references_that_are_freed_while_ray_is_left(tmp_path: Path, how: str) -
     """By another thread, which is a user's, or Ray's own."""
     done = python(FREED_MEANWHILE, how, cwd=tmp_path)
     assert (done.stdout, "core worker" in done.stderr) == ("left False\n", False)
+
+
+def test_ray_keeps_its_files_below_a_short_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch system's TMPDIR is too long for the paths of Ray's sockets."""
+    import ray
+
+    init, short = mock.Mock(), Path(f"/tmp/lp-sweep-{os.getuid()}")
+    monkeypatch.setattr(ray, "init", init)
+
+    def used(variable: str, folder: Path) -> Path:
+        for name in ("RAY_TMPDIR", "TMPDIR"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv(variable, str(folder))
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        with connection(None):
+            return Path(init.call_args.kwargs["_temp_dir"]).parent
+
+    long = tmp_path / ("job" * 12)
+    long.mkdir()
+    assert used("TMPDIR", long) == used("RAY_TMPDIR", long) == short
+    assert stat.S_IMODE(short.stat().st_mode) == 0o700
+    assert used("TMPDIR", Path("/dev/shm")) == used("RAY_TMPDIR", Path("/dev/shm"))
+    assert used("TMPDIR", Path("/missing/job")) == Path("/tmp")
+    with pytest.raises(PreflightError, match=r"/dev/null/a.*RAY_TMPDIR"):
+        used("RAY_TMPDIR", Path("/dev/null/a"))
+
+
+@pytest.mark.ray
+def test_ray_starts_where_the_folder_for_temporary_files_has_a_long_path(tmp_path: Path) -> None:
+    long = tmp_path / ("job" * 30)
+    long.mkdir()
+    start = (
+        "import ray; from lp_sweep.orchestrator.engine.connection import connection\n"
+        "with connection(None): print(ray.get(ray.put(1)))"
+    )
+    assert python(start, cwd=tmp_path, TMPDIR=str(long)).stdout == "1\n"
 
 
 @pytest.mark.ray
