@@ -24,7 +24,7 @@ from lp_sweep.orchestrator.plan.known import (
     timing_columns,
     with_networks,
 )
-from lp_sweep.orchestrator.plan.listing import hidden_by, leftover, trained_otherwise
+from lp_sweep.orchestrator.plan.listing import hidden_by, leftover, mixed_threads, trained_otherwise
 from lp_sweep.orchestrator.plan.plan import Plan, Work, state_of
 from lp_sweep.orchestrator.plan.planning import collector_paused, make_plan, missing_baselines
 from lp_sweep.orchestrator.plan.selection import taken_on
@@ -69,6 +69,7 @@ def planned(request: Request, *, patience: float = 0.0, cache_dir: Path | None =
     left = leftover(store, plan) if store is not None and part else []
     sweep.notes.extend(missing_baselines(plan, left))
     sweep.notes.extend(trained_otherwise(plan, left))
+    sweep.notes.extend(mixed_threads(plan, ledger.timings))
     if store is not None:
         sweep.notes.extend(hidden_by(store, plan, part=part))
         wanted = plan.needed_networks() | plan.trained_again()
