@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 import pyarrow as pa
 
-from lp_sweep.storage import parquet
+from lp_sweep.storage import parquet, runs
 from lp_sweep.storage.files import NOT_A_FILE, SET_ASIDE, FileInfo
 from lp_sweep.storage.networks import CONFIG, NEED, NEED_BEST, WEIGHTS, kept_by
 from lp_sweep.storage.parquet import SUFFIX, MisnamedError, NotARecordError
@@ -25,7 +25,7 @@ from lp_sweep.storage.store import Store, is_file_name
 from lp_sweep.storage.tablefiles import THREADS, record_name
 
 CHECKPOINTS = "checkpoints"
-_OTHER_FOLDERS = (CHECKPOINTS, "runs", "underway", WEIGHTS)
+_OTHER_FOLDERS = (CHECKPOINTS, runs.FOLDER, "underway", WEIGHTS)
 _STALE_SECONDS = 3600.0
 _DAY = 86_400.0  # seconds; sending a network never takes so long
 _TEXTS = {"sweeps": (".yaml",)}  # files of a table's folder that are not records
@@ -59,7 +59,15 @@ def examine(store: Store) -> list[Finding]:
         found += _stale(store, folder)
     for trial in sorted(store.folders(WEIGHTS)):
         found += _look_at_network(store, f"{WEIGHTS}/{trial}")
-    return found + _orphans(store)
+    return found + _killed_runs(store) + _orphans(store)
+
+
+def _killed_runs(store: Store) -> list[Finding]:
+    observer = runs.Observer(store)
+    observer.living()
+    reason = "left by a run that was killed"
+    names = sorted(observer.killed)
+    return [_finding(store, f"{runs.FOLDER}/{name}", reason, "delete") for name in names]
 
 
 def _examine_table(store: Store, table: str) -> Iterator[Finding]:

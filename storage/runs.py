@@ -108,20 +108,20 @@ class Observer:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._seen: dict[str, _Sight] = {}
+        self.killed: set[str] = set()  # names of the files that killed runs left, at the last look
 
     def living(self, *, besides: str | None = None) -> list[Announcement]:
         """The runs that are alive, oldest first. Raises StoreError."""
-        alive = [run for run in self._announced(besides) if self._lives(run, besides)]
+        alive, self.killed = [], set()
+        for name, text in self._store.texts(FOLDER).items():
+            run = _parse(text)
+            if run is None or run.run_id == besides:
+                continue
+            if self._lives(run, besides):
+                alive.append(run)
+            else:
+                self.killed.add(name)
         return sorted(alive, key=lambda run: (run.started_at, run.run_id))
-
-    def dead(self, *, besides: str) -> list[str]:
-        """The identifiers of runs that were killed and left their files. Raises StoreError."""
-        others = self._announced(besides)
-        return [run.run_id for run in others if not self._lives(run, besides)]
-
-    def _announced(self, besides: str | None) -> list[Announcement]:
-        found = map(_parse, self._store.texts(FOLDER).values())
-        return [run for run in found if run and run.run_id != besides]
 
     def _lives(self, run: Announcement, besides: str | None) -> bool:
         if run.machine and run.machine == _machine():
@@ -178,8 +178,8 @@ class Presence:
         try:
             self._write()
             self._wait_until_listed()
-            for run_id in self._observer.dead(besides=self._me.run_id):
-                self._store.delete(FOLDER, f"{run_id}.json")
+            self.others()
+            self.tidy()
             self._thread.start()
             yield self
         finally:
@@ -188,6 +188,13 @@ class Presence:
                 self._thread.join(BEAT_SECONDS)
             with contextlib.suppress(StoreError):  # the others soon see that it has ended
                 self._once.delete(FOLDER, f"{self._me.run_id}.json")
+            self.tidy()
+
+    def tidy(self) -> None:
+        """Deletes what killed runs left, if the store lets it: those that were seen by now."""
+        with contextlib.suppress(StoreError):
+            for name in self._observer.killed:
+                self._once.delete(FOLDER, name)
 
     def _wait_until_listed(self) -> None:
         """With late listings, two runs that start together would not see each other. A run that is

@@ -130,6 +130,8 @@ def run_sweep(
     if not queue.open:
         plan = make_plan(plan.sweep, queue.known()) if queue.failed else plan
         sources.release_idle(plan)
+        presence.others()
+        presence.tidy()
         return Outcome(plan, 0, 0, queue.failed, {}, None)
     reporter.planned(plan)
     if again := plan.trained_again():

@@ -13,6 +13,7 @@ from lp_sweep.orchestrator.service.store import sweep_states
 from lp_sweep.storage import doctor, parquet
 from lp_sweep.storage.doctor import examine, fix
 from lp_sweep.storage.packs import compact
+from lp_sweep.storage.runs import Presence, Progress
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.store import Store
 from tests.support.stores import newer
@@ -53,6 +54,21 @@ def test_a_store_in_order(store: Store) -> None:
     assert examine(store) == []
     fix(store, [])
     assert whole_store(store) == before
+
+
+def test_what_a_killed_run_left(store: Store) -> None:
+    """On this machine it is known at once, on another one after an hour."""
+    killed = Presence(store, "demo", lambda: Progress(0, 0, 1))
+    elsewhere = Presence(store, "demo", lambda: Progress(0, 0, 1))
+    killed._me = killed._me._replace(pid=2**22 + 1)  # no such process
+    elsewhere._me = elsewhere._me._replace(machine="another machine")
+    killed._write()
+    elsewhere._write()
+    findings = examine(store)
+    assert [finding.path for finding in findings] == [f"runs/{killed._me.run_id}.json"]
+    fix(store, findings)
+    assert examine(store) == []
+    assert len(store.listing("runs")) == 2
 
 
 BAD = {

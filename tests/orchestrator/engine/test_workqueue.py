@@ -306,6 +306,26 @@ def test_an_outage_does_not_make_other_runs_look_dead(
     assert len(observer.living()) == 1
 
 
+def test_a_run_deletes_what_killed_ones_left_once_it_knows(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of another machine only at its end, after it has not changed for a minute."""
+    now = [1000.0]
+    monkeypatch.setattr(runs.time, "monotonic", lambda: now[0])
+    here, far = presence_of(store), presence_of(store)
+    here._me = here._me._replace(pid=2**22 + 1)  # no such process
+    far._me = far._me._replace(machine="another machine")
+    here._write()
+    far._write()
+    with presence_of(store).announced() as run:
+        names = {info.name for info in store.listing("runs")}
+        assert names == {f"{each._me.run_id}.json" for each in (run, far)}
+        for _ in range(13):
+            now[0] += 5
+            run.others()
+    assert not store.listing("runs")
+
+
 def test_the_work_of_a_killed_run_is_taken_over(make: Make, store: Store, plan: Plan) -> None:
     with presence_of(store).announced() as one:
         dead = presence_of(store)

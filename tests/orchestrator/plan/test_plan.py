@@ -22,7 +22,7 @@ from lp_sweep.storage.networks import CONFIG, WEIGHTS
 from lp_sweep.storage.select import STRATEGIES, Measured, held_out_rows
 from lp_sweep.storage.specs import ProfileSpec, TrialSpec
 from lp_sweep.storage.store import Store
-from tests.support.courses import put_failure, taken
+from tests.support.courses import presence_of, put_failure, taken
 from tests.support.program import sweep
 from tests.support.sweepfiles import (
     CPU,
@@ -380,6 +380,10 @@ def test_a_run_says_it_before_it_begins(tmp_path: Path) -> None:
     for trial in (first, second):
         store.put("trials", trial, [{"trial_id": trial}])
     keep(store, first)
+    killed = presence_of(store)
+    killed._me = killed._me._replace(pid=2**22 + 1)  # no such process
+    killed._write()
     ended = sweep("run", file.name, "--store", "store", cwd=tmp_path)
     assert ended.returncode == 0
     assert "note: keep: all applies from now on, not to 1 done trials" in ended.stderr
+    assert not store.listing("runs"), "also that of a killed run is gone"
