@@ -195,23 +195,12 @@ _WORDS = {
 }
 _DIFFERENCES = "FROM recipe_differences"
 _FIX = "Run the whole sweep again, or give each way its own `name:`."
-# uses only the cells: to read how each trial was trained would take too long for a table
 _MIXED = """
-WITH unlike AS (
-    SELECT sweep, model, procedure, task
-    FROM store.sweeps
-    WHERE (len($models::VARCHAR[]) = 0 OR list_contains($models::VARCHAR[], model))
-        AND coalesce(sweep = $sweep::VARCHAR, true) AND coalesce(task = $task::VARCHAR, true)
-    GROUP BY ALL
-    HAVING min(setup) < max(setup)
-        OR (SELECT min(precision_used) < max(precision_used) FROM trials)  -- rare, and quick to see
-)
 SELECT DISTINCT sweep, task
-FROM store.sweeps
-JOIN unlike USING (sweep, model, procedure, task)
-JOIN trials USING (trial_id)
-GROUP BY sweep, model, procedure, task
-HAVING min(setup) < max(setup) OR min(precision_used) < max(precision_used)
+FROM cells
+WHERE mixed
+    AND (len($models::VARCHAR[]) = 0 OR list_contains($models::VARCHAR[], model))
+    AND coalesce(sweep = $sweep::VARCHAR, true) AND coalesce(task = $task::VARCHAR, true)
 ORDER BY ALL
 """
 
@@ -239,8 +228,7 @@ def mixed_notes(
     sweep: str | None = None,
     task: str | None = None,
 ) -> Iterator[str]:
-    """The same as notes for a table of these models, or of all if none is named. Needs the view
-    `trials`."""
+    """The same as notes for a table of these models, or of all if none is named."""
     wanted = {"models": list(models), "sweep": sweep, "task": task}
     rows = catalog.query(_MIXED, wanted).to_pylist()
     for sweep in dict.fromkeys(row["sweep"] for row in rows):

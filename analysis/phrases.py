@@ -147,9 +147,9 @@ def batch(row: Row) -> str:
 def task_score(row: Row) -> str:
     """`90.25 ±0.31 (−2.18) n=3`, or why there is no number."""
     if not row["n_expected"]:
-        return NOT_NEEDED
+        return str(row["state"])
     if not row["n"]:
-        return f"{_absence(row)} (0/{row['n_expected']})"
+        return f"{row['state']} (0/{row['n_expected']})"
     of = "" if row["n_paired"] == row["n"] else f" of {row['n_paired']}"
     change = f"({signed(row['change'])}{of})" if row["n_paired"] else "(?)"
     count = f"n={share(row['n'], max(row['n_expected'], row['n_asked']))}"
@@ -157,15 +157,6 @@ def task_score(row: Row) -> str:
         count += f", {row['n_failed']} failed"
     against = "" if is_full(row, row["change"]) else change
     return _joined(points(row["mean"]), spread(row["sd"]), against, count)
-
-
-def _absence(row: Row) -> str:
-    if row["n_failed"]:
-        return "failed"
-    for state in ("deferred", "impossible"):
-        if row[f"n_{state}"] == row["n_expected"]:
-            return state
-    return "missing"
 
 
 def is_full(row: Row, change: float | None) -> bool:

@@ -42,6 +42,14 @@ class Wanted(NamedTuple):
     strategies: Sequence[str] = ()
 
 
+class Worded(NamedTuple):
+    """The text of a table without its notes."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    lead: tuple[str, ...]
+
+
 # takes the rows, the catalog, and the models and strategies asked for
 Notes = Callable[[list[Row], "Catalog", Sequence[str], Sequence[str]], Iterable[Note]]
 
@@ -79,22 +87,27 @@ class TableDef:
         wanted = Wanted(unit, models, strategies)
         long = (self.fetch or rows_of_view)(self, catalog, wanted)
         raw = long.to_pylist()
-        rows = self.prepare(raw)
-        columns = {**(context(rows) if self.takes else {}), **self.columns}
-        lines, tasks = _lines(rows, columns, self.by_task)
         said = [
             note
             for item in self.notes
             for note in ((item,) if isinstance(item, Note) else item(raw, catalog, *wanted[1:]))
         ]
+        made = self.worded(raw)
         return Table(
             title=self.title.format(unit=unit),
-            columns=(*columns, *tasks),
-            rows=lines,
-            notes=legend(said, lines),
+            columns=made.columns,
+            rows=made.rows,
+            notes=legend(said, made.rows),
             long=long,
-            lead=tuple(self.lead(raw)),
+            lead=made.lead,
         )
+
+    def worded(self, raw: list[Row]) -> Worded:
+        """What people read, from the rows that machines read and nothing else."""
+        rows = self.prepare(raw)
+        columns = {**(context(rows) if self.takes else {}), **self.columns}
+        lines, tasks = _lines(rows, columns, self.by_task)
+        return Worded((*columns, *tasks), lines, tuple(self.lead(raw)))
 
 
 Fetch = Callable[[TableDef, "Catalog", Wanted], "pa.Table"]

@@ -68,12 +68,11 @@ def resting(names: Collection[str]) -> dict[str, str]:
 
 
 def _columns_of_trials(views: Collection[str]) -> set[str]:
-    """The columns of trials that these views and the notes of a table read: not `epochs`, which no
-    table reads."""
+    """The columns of trials that these views read: not `epochs`, which no table reads."""
     own = {column[-1] for column in _read("trials").columns}
     named = {column for name in views for column in _read(name).columns}
     of_others = {column[1] for column in named if column[0] == "trials" and column[1:]}
-    return (own | of_others | {"precision_used"}) & {*TRIALS.names}
+    return (own | of_others) & {*TRIALS.names}
 
 
 def open_views(

@@ -306,6 +306,8 @@ def machine(setup: Setup) -> dict[str, Any]:
     source = torch.empty(setup.of(2**30, 2**20), dtype=torch.uint8, device=setup.device)
     target = torch.empty_like(source)
     copied = _seconds(setup, lambda: target.copy_(source), repeats)
+    number = torch.zeros(1, device=setup.device)
+    launched = _seconds(setup, lambda: number.add_(1), setup.of(5000, 5))
     return {
         "device": device_name(setup.device),
         "cpu_count": os.cpu_count(),
@@ -313,6 +315,7 @@ def machine(setup: Setup) -> dict[str, Any]:
         "cudnn": torch.backends.cudnn.version(),
         "tflops": 2 * size**3 / product / 1e12,
         "copy_gb_per_second": 2 * source.numel() / copied / 1e9,
+        "microseconds_a_launch": 1e6 * launched,
         "attention": _attention(setup),
     }
 
@@ -455,7 +458,7 @@ def determinism(setup: Setup) -> dict[str, Any]:
 Side = Callable[[Any, EncodedTask], dict[str, Any]]
 
 
-def whole(setup: Setup, shape: str, *names: str) -> dict[str, Any]:
+def whole(setup: Setup, shape: str, name: str) -> dict[str, Any]:
     """Whole trials of three epochs over all rows of the bundle, with the transfer of the network,
     recordings and evaluations; and the median of their steps."""
     epochs = setup.of(3, 1)
@@ -464,35 +467,27 @@ def whole(setup: Setup, shape: str, *names: str) -> dict[str, Any]:
         "fast": lambda model, data: trial(setup, model, data, "fast", epochs=epochs),
         "graphs": lambda model, data: trial(setup, model, data, "graphs", epochs=epochs),
     }
-    few = task(setup, names[0], 4)
+    few = task(setup, name, 4)
     for run in sides.values():  # libraries start with their first call
         run(network(setup, few, shape), few)
-
-    def race(name: str) -> dict[str, Any]:
-        data = task(setup, name)
-        rounds = setup.of(2, 1)
-        found = _by_turns(network(setup, data, shape), data, sides, rounds, setup.of(20, 1))
-        return found | {"tokens_a_row": data.train.token_count / len(data.train)}
-
-    return setup.each(names, race)
+    data = task(setup, name)
+    found = _each_side(network(setup, data, shape), data, sides, setup.of(20, 1))
+    return {name: found | {"tokens_a_row": data.train.token_count / len(data.train)}}
 
 
-def _by_turns(
-    model: Any, data: EncodedTask, sides: dict[str, Side], rounds: int, skip: int
-) -> dict[str, Any]:
-    found: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
-    for _ in range(rounds):
-        for side, run in sides.items():
-            took = run(copy.deepcopy(model), data)
-            found[side].append(
-                {
-                    "ms_a_step": 1e3 * statistics.median(took["step_seconds"][skip:]),
-                    "wall_seconds": took["wall_seconds"],
-                    "steps": len(took["step_seconds"]) + 1,
-                    "capture_seconds": took.get("capture_seconds", []),
-                }
-            )
-            gc.collect()
+def _each_side(model: Any, data: EncodedTask, sides: dict[str, Side], skip: int) -> dict[str, Any]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for side, run in sides.items():
+        took = run(copy.deepcopy(model), data)
+        found[side] = [
+            {
+                "ms_a_step": 1e3 * statistics.median(took["step_seconds"][skip:]),
+                "wall_seconds": took["wall_seconds"],
+                "steps": len(took["step_seconds"]) + 1,
+                "capture_seconds": took.get("capture_seconds", []),
+            }
+        ]
+        gc.collect()
     return {"sides": found}
 
 
@@ -544,7 +539,7 @@ def compiled(setup: Setup, *names: str) -> dict[str, Any]:
     def one(part: str) -> dict[str, Any]:
         name, side = part.split()
         data = task(setup, name)
-        return _by_turns(network(setup, data), data, sides[side], 1, setup.of(30, 1))
+        return _each_side(network(setup, data), data, sides[side], setup.of(30, 1))
 
     # what compiles comes last: it takes the longest
     return setup.each([f"{name} {side}" for side in sides for name in names], one)
@@ -582,10 +577,14 @@ def _little_memory(setup: Setup) -> Iterator[Callable[[int], None]]:
     if not setup.gpu:
         yield refuse
         return
-    step = task(setup, "rte", 1)  # which runs operation by operation
-    trial(setup, network(setup, step), step, "graphs")
-    most = 0.9 * torch.cuda.max_memory_allocated(setup.device)
-    free_memory()
+    peaks = []
+    for micro_batch in (BATCH, BATCH // 8):
+        torch.cuda.reset_peak_memory_stats(setup.device)
+        data = task(setup, "rte", 8)
+        trial(setup, network(setup, data), data, "graphs", micro_batch=micro_batch)
+        peaks.append(torch.cuda.max_memory_reserved(setup.device))
+        free_memory()
+    most = sum(peaks) / 2
     total = torch.cuda.get_device_properties(setup.device).total_memory
     torch.cuda.set_per_process_memory_fraction(most / total, setup.device)
     try:

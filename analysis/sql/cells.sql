@@ -25,6 +25,8 @@
 --               done. With another model as the teacher, K=0 learns from it as well. Then these are
 --               of the K=0 without a teacher, if the sweep lists one.
 -- change        score - score_full, in points: negative is a loss.
+-- mixed         the done cells of this sweep, model, procedure and task were trained in more than one
+--               way (another `setup` or precision): their scores are not comparable.
 -- error_type    the type of the last failed attempt, where the cell failed.
 WITH listed AS (
     SELECT * REPLACE (
@@ -86,7 +88,10 @@ SELECT
     trials.train_examples_per_second,
     trials.dev_examples_per_second,
     trials.seconds_total,
-    trials.device_name
+    trials.device_name,
+    coalesce(min(listed.setup) FILTER (trials.trial_id IS NOT NULL) OVER way
+        < max(listed.setup) FILTER (trials.trial_id IS NOT NULL) OVER way, false)
+    OR coalesce(min(trials.precision_used) OVER way < max(trials.precision_used) OVER way, false) AS mixed
 FROM listed
 LEFT JOIN trials ON trials.trial_id = listed.trial_id
 LEFT JOIN failures ON failures.trial_id = coalesce(listed.trial_id, listed.profile_id)
@@ -102,3 +107,4 @@ LEFT JOIN untaught
     AND untaught.model = listed.model
     AND untaught.task = listed.task
     AND untaught.seed = listed.seed
+WINDOW way AS (PARTITION BY listed.sweep, listed.model, listed.procedure, listed.task)

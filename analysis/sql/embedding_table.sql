@@ -1,7 +1,7 @@
 -- embedding_table: score, speed and index size of networks for embeddings. One row per sweep, model,
 -- procedure, strategy, K (or threshold), embedding task, and device that its speed was measured on.
 --
--- mean, sd, change   points, over n seeds; change is against all layers (see task_table)
+-- mean, sd, n, n_expected, n_asked, state, change, mixed   of its scores, as in task_table
 -- vector_width       numbers in a vector; index_row_bytes: its bytes in an index, 4 per number
 -- texts_per_second_1, texts_per_second_64   wall-clock speed, one text at a time and 64 at a time, of
 --                    `length` tokens each; null where that batch was not timed
@@ -30,7 +30,8 @@ SELECT
     task_table.sweep, task_table.model, task_table.procedure, task_table.feed_forward,
     task_table.strategy, task_table.k, task_table.threshold, task_table.task, task_table.metric,
     task_table.positive, task_table.depth, task_table.kept_layers, task_table.mean, task_table.sd,
-    task_table.n, task_table.change, task_table.position,
+    task_table.n, task_table.n_expected, task_table.n_asked, task_table.state, task_table.change,
+    task_table.mixed, task_table.position,
     widths.vector_width,
     4 * widths.vector_width AS index_row_bytes,
     rates.texts_per_second_1, rates.texts_per_second_64,

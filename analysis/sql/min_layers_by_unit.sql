@@ -31,6 +31,7 @@
 --                  not tried       see untried
 --                  unless dips     see assumed
 --                  fewer seeds     n_seeds is smaller than n_seeds_asked
+--                  not comparable  cells of this task were trained in more than one way (cells.mixed)
 --                  did not learn   n_learned_nothing is above 0: there is no answer
 --                  near guessing   the full model is less than 5 points (or delta) above `majority`
 --                  no better than guessing   the answer's network, where the full model learned
@@ -74,7 +75,7 @@ not_needed AS (
 ),
 
 seeds_asked AS (
-    SELECT sweep, model, procedure, task, count(DISTINCT seed) AS n_seeds_asked
+    SELECT sweep, model, procedure, task, count(DISTINCT seed) AS n_seeds_asked, bool_or(mixed) AS mixed
     FROM listed
     GROUP BY ALL
 ),
@@ -271,6 +272,7 @@ SELECT
         CASE WHEN own.untried IS NOT NULL THEN 'not tried' END,
         CASE WHEN len(answer.assumed) > 0 THEN 'unless dips' END,
         CASE WHEN n_seeds BETWEEN 1 AND n_seeds_asked - 1 THEN 'fewer seeds' END,
+        CASE WHEN mixed THEN 'not comparable' END,
         CASE WHEN n_learned_nothing > 0 THEN 'did not learn' END,
         CASE WHEN coalesce(n_learned_nothing, 0) = 0
             AND score_full - majority < greatest(5, CASE WHEN unit = 'points' THEN delta END)

@@ -10,6 +10,7 @@
 -- strategy, threshold, mean  another strategy that drops K layers (on every task), and its mean over
 --                tasks; null where there is none, or where a task is missing.
 -- difference     mean - random_mean, in points: above 0, the strategy beats chance.
+-- mixed          cells were trained in more than one way and are not comparable (see cells)
 -- n_below        draws whose mean is below the strategy's.
 -- MATERIALIZED: it is read more than once, and DuckDB would plan its inputs again for each reader.
 WITH strategies AS MATERIALIZED (FROM strategy_table WHERE k > 0),
@@ -34,6 +35,7 @@ draws AS (
         stddev_samp(mean) AS random_sd,
         count(mean) AS n_draws,
         count(*) AS n_draws_expected,
+        bool_or(mixed) AS mixed,
         list(mean) FILTER (WHERE mean IS NOT NULL) AS means
     FROM scored
     WHERE drawn
@@ -42,13 +44,14 @@ draws AS (
 
 others AS (
     SELECT
-        sweep, model, procedure, feed_forward, k, tasks, strategy, threshold, mean, position
+        sweep, model, procedure, feed_forward, k, tasks, strategy, threshold, mean, mixed, position
     FROM scored
     WHERE NOT drawn
 )
 
 SELECT
-    draws.* EXCLUDE (means),
+    draws.* EXCLUDE (means, mixed),
+    draws.mixed OR coalesce(others.mixed, false) AS mixed,
     strategy, threshold, mean,
     mean - random_mean AS difference,
     CASE WHEN mean IS NOT NULL THEN len(list_filter(means, lambda drawn: drawn < mean)) END AS n_below,

@@ -13,6 +13,7 @@
 -- missing_tasks               the other tasks by name, null where there are none.
 -- n_not_needed                tasks whose search (`until: min_layers`) ended without this K. They are
 --                             not missing, but then there is no mean over all tasks.
+-- mixed                       cells of a task were trained in more than one way (see cells)
 -- k                           layers dropped; null where a threshold drops a different number on
 --                             different tasks. k_mean is the mean over the known ones.
 -- MATERIALIZED: it is read more than once, and DuckDB would plan its inputs again for each reader.
@@ -36,7 +37,7 @@ tasks AS (
 grid AS (  -- the tasks that a full comparison needs, and how many are complete
     SELECT
         settings.*, tasks.task, tasks.stable, tasks.depth, task_rows.k,
-        task_rows.n_asked,
+        task_rows.n_asked, task_rows.mixed,
         coalesce(n_expected = 0, false) AS not_needed,
         CASE WHEN n = n_expected THEN mean END AS task_mean,
         CASE WHEN n_paired = n_expected THEN change END AS task_change
@@ -73,6 +74,7 @@ over_tasks AS (
             THEN avg(task_change) FILTER (WHERE stable) END AS change_stable,
         count(task_mean) FILTER (WHERE stable) AS n_stable,
         count(*) FILTER (WHERE stable) AS n_stable_expected,
+        coalesce(bool_or(mixed), false) AS mixed,
         min(position) AS position
     FROM grid
     GROUP BY sweep, model, procedure, feed_forward, strategy, setting, threshold

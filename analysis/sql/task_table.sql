@@ -5,11 +5,14 @@
 -- n, n_expected      seeds with a score, seeds asked for. A search counts those that it has needed so
 --                    far. If n < n_expected, the mean is over the n seeds with a score.
 -- n_asked            seeds that the sweep lists for this task, at any K of any strategy
+-- state              done: every seed has a score; partial: some have. Else not needed (a search ended
+--                    without it), failed (some seed), deferred, impossible (every seed) or missing.
 -- n_failed, n_deferred, n_impossible, n_pending   why the other seeds have no score.
 -- change, change_sd  points against K=0 of the same seed, over the n_paired seeds that have both.
 -- majority           points of always guessing one label (ranking: of a random order), where the
 --                    metric has such a score.
 -- k                  layers dropped; for a threshold the number that it dropped, null while deferred.
+-- mixed              cells were trained in more than one way and are not comparable (see cells)
 -- position           place of its first cell in the plan: sort by it.
 WITH listed AS (  -- a cell that is listed twice counts once
     SELECT *, count(DISTINCT seed) OVER (
@@ -37,10 +40,19 @@ SELECT
     count(*) FILTER (WHERE state = 'deferred') AS n_deferred,
     count(*) FILTER (WHERE state = 'impossible') AS n_impossible,
     count(*) FILTER (WHERE state = 'pending') AS n_pending,
+    CASE
+        WHEN n_expected = 0 THEN 'not needed'
+        WHEN n > 0 THEN CASE WHEN n < n_expected THEN 'partial' ELSE 'done' END
+        WHEN n_failed > 0 THEN 'failed'
+        WHEN n_deferred = n_expected THEN 'deferred'
+        WHEN n_impossible = n_expected THEN 'impossible'
+        ELSE 'missing'
+    END AS state,
     avg(change) AS change,
     stddev_samp(change) AS change_sd,
     count(change) AS n_paired,
     max(majority) AS majority,
+    bool_or(mixed) AS mixed,
     min(cell) AS position
 FROM listed
 GROUP BY

@@ -30,6 +30,7 @@ from lp_sweep.analysis.statistics.resampling import patterns_of, scores
 from lp_sweep.storage.catalog import Catalog
 
 _text, _int, _float = pa.string(), pa.int64(), pa.float64()
+_MIXED = pa.field("mixed", pa.bool_())  # its task's cells are not comparable: see the view `cells`
 INTERVALS = pa.schema(
     [
         *((name, _text) for name in ("sweep", "model", "procedure", "feed_forward", "strategy")),
@@ -46,6 +47,7 @@ INTERVALS = pa.schema(
         ("high", _float),
         ("over", _text),  # the interval accounts for: seeds and rows, rows, seeds, none
         ("reason", _text),  # why there is no interval
+        _MIXED,
     ]
 )
 
@@ -169,6 +171,7 @@ TESTS = pa.schema(
         ("b", _int),  # examples that only K=0 answers rightly (McNemar)
         ("c", _int),  # that only the pruned network does
         ("reason", _text),  # why there is no test
+        _MIXED,
     ]
 )
 
@@ -231,7 +234,7 @@ def _place(cell: Row) -> dict[str, Any]:
     """The first columns of all schemas here; each table takes those that it has."""
     names = (
         *("sweep", "model", "procedure", "feed_forward", "strategy"),
-        *("k", "threshold", "task", "seed", "depth"),
+        *("k", "threshold", "task", "seed", "depth", "mixed"),
     )
     return {**{name: cell[name] for name in names}, "n_seeds": 1, "metric": cell["metric"]}
 
@@ -292,6 +295,7 @@ DISTILLATION = pa.schema(
         ("b", _int),  # examples that only the plain network answers rightly (McNemar)
         ("c", _int),  # that only the distilled one does
         ("reason", _text),  # why there is no test
+        _MIXED,
         ("seconds_plain", _float),  # duration of a trial, mean over seeds
         ("seconds_distilled", _float),
         ("seconds_logits", _float),  # time for the teacher's logits, which all its students share

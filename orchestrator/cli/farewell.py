@@ -42,6 +42,11 @@ def _lines(result: RunResult, options: RunOptions) -> Iterator[str]:
         yield f"this run has used {used.sentence()}; the next one starts counting at 0."
         yield "Interrupted trials continue from their last checkpoints."
     yield from _failures(outcome.failed, where)
+    if outcome.unkept:
+        yield (
+            f"networks that could not be kept: {outcome.unkept}, although their trials are done. "
+            f"Train one again: lp-sweep export TRIAL --out FOLDER --store {where}"
+        )
     if outcome.stopped_by:
         yield from _stopped(outcome, _again(outcome, options), retry)
     elif left := result.left_failed:

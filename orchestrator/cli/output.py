@@ -7,20 +7,31 @@ value), so control characters never reach the terminal. Text of several lines is
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from lp_sweep.storage.errors import LpSweepError, SweepWarning
 from lp_sweep.storage.places import DEFAULT_STORE
 from lp_sweep.storage.printable import on_terminal, printable
 from lp_sweep.storage.printable import say as say
+
+# libraries whose warnings go past Python's logging, or have a handler of their own
+_QUIET = {
+    "DATASETS_VERBOSITY": "error",
+    "HF_HUB_VERBOSITY": "error",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+    "TRANSFORMERS_VERBOSITY": "error",
+}
 
 if TYPE_CHECKING:
     from lp_sweep.storage.store import Store, Unreadable
@@ -72,8 +83,12 @@ def _encodable(text: str) -> str:
 
 
 def guard() -> None:
-    """Tells our own warnings in our words, and no other library's. Also cleans the traceback of a
-    bug, since it may quote foreign text."""
+    """Tells our own warnings in our words, and no other library's: neither its warnings and logs
+    nor what fails in its own threads and destructors, such as those of a Ray that is lost. Also
+    cleans the traceback of a bug, since it may quote foreign text."""
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    logging.getLogger().addHandler(logging.NullHandler())  # else Python prints warnings itself
 
     def warned(
         message: Warning | str,
@@ -90,8 +105,19 @@ def guard() -> None:
     def raised(kind: type[BaseException], error: BaseException, trace: Any) -> None:
         _to_stderr("".join(traceback.format_exception(kind, error, trace)))
 
+    def beside(what: Any) -> None:
+        if what.exc_value is not None and _is_ours(what.exc_traceback):
+            raised(what.exc_type, what.exc_value, what.exc_traceback)
+
     warnings.showwarning = warned
     sys.excepthook = raised
+    sys.unraisablehook = threading.excepthook = beside
+
+
+def _is_ours(trace: TracebackType | None) -> bool:
+    """Whether code of ours is in a traceback."""
+    frames = (frame for frame, _ in traceback.walk_tb(trace))
+    return any(frame.f_globals.get("__name__", "").startswith("lp_sweep.") for frame in frames)
 
 
 def _to_stderr(text: str) -> None:

@@ -187,6 +187,10 @@ class Course:
         if work.id not in self.queue.live:
             return
         told = Answer.from_plain(answer)
+        if told.unkept:
+            if not self.queue.unkept:  # the others are counted at the end
+                self.reporter.note(f"the network of {work.id} could not be kept: {told.unkept}")
+            self.queue.unkept.add(work.id)
         if told.status == "failed":
             self._keep_store_errors(lambda: self.queue.ended(work.id, told.error_type))
             self._failed(work.id, told.error_type, told.message, told.node_id)

@@ -82,6 +82,7 @@ class Outcome(NamedTuple):
     stopped_by: str | None
     store_error: str | None = None  # the store's last answer
     ray_error: str | None = None  # how Ray was lost
+    unkept: int = 0  # trials whose networks could not be kept
 
 
 def run_sweep(
@@ -158,4 +159,5 @@ def run_sweep(
         queue.stopped,
         queue.store_error,
         queue.ray_error,
+        len(queue.unkept),
     )

@@ -113,8 +113,7 @@ def ship_inputs(plan: Plan, store: Store) -> int:
             models[work.model.fingerprint] = Path(work.model.path)
         if work.task.source.files and work.spec.kind != "speed":
             data[work.spec.data_fingerprint] = work.task.source.files
-        if work.spec.unlabelled:
-            data[work.spec.unlabelled] = {UNLABELLED: work.task.source.unlabelled}
+        data |= {key: {UNLABELLED: path} for key, path in plan.unlabelled(work).items()}
     sent = [ship(store, key, model_files(folder)) for key, folder in models.items()]
     sent += [ship(store, key, data_files(files)) for key, files in data.items()]
     return sum(sent)

@@ -55,6 +55,7 @@ class WorkQueue:
         self.done_elsewhere: set[str] = set()  # of `done`, by another run
         self.failed: dict[str, str] = {}  # with the error type; includes measurements
         self.spooled: dict[str, str] = {}  # recorded on a node, and why the store did not take it
+        self.unkept: set[str] = set()  # done, but their networks could not be kept
         self._begun: set[str] = set()  # all that this run ever began
         self._measured: set[str] = set()  # of trained networks, and speeds
         self._tries: Counter[tuple[str, str]] = Counter()

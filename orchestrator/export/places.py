@@ -75,9 +75,10 @@ def model_place(record: Mapping[str, Any], where: Where) -> ModelPlace | None:
 def task_source(spec: TrialSpec, record: Mapping[str, Any], where: Where) -> TaskSource | None:
     """None if no place is known."""
     print_ = spec.data_fingerprint
-    for task in where.sweep.tasks.values() if where.sweep else ():
-        if task.fingerprint == print_ and task.definition == spec.task:
-            return task.source
+    tasks = where.sweep.tasks.values() if where.sweep else ()
+    alike = [task for task in tasks if (task.fingerprint, task.definition) == (print_, spec.task)]
+    if alike:
+        return max(alike, key=lambda task: task.unlabelled == spec.unlabelled).source
     if print_.startswith(HUB):
         return hub_source(print_)
     found = None
@@ -124,6 +125,7 @@ def job_of(spec: TrialSpec, record: Mapping[str, Any], where: Where) -> Job:
         spec=spec,
         model=found.model,
         task=TaskPlace(record["task"], found.source),
+        unlabelled={spec.unlabelled: found.source.unlabelled} if spec.unlabelled else {},
         place=Place(cache_dir=where.cache_dir, offline=where.options.offline),
     )
 

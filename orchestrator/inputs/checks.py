@@ -104,11 +104,12 @@ def check_inputs(sweep: Sweep, wanted: Needed, *, offline: bool) -> Found:
 
 
 def check_small_files(sweep: Sweep, wanted: Needed) -> tuple[list[str], list[TaskData]]:
-    """Checks the rows that can be read while a user waits for a plan: small data as a run does,
-    and the first rows of large data. Returns notes and a summary of each task. Raises
-    PreflightError with every problem that would stop a run."""
+    """Checks the folders of models, and the rows that can be read while a user waits for a plan:
+    small data as a run does, and the first rows of large data. Returns notes and a summary of each
+    task. Raises PreflightError with every problem that would stop a run."""
     left, data = _WHILE_ONE_WAITS, []
-    notes, problems, not_cached = list[str](), list[str](), list[str]()
+    notes, not_cached = list[str](), list[str]()
+    problems = [problem for model in wanted.models if (problem := _folder_problem(model))]
     for task in wanted.tasks:
         size = sum(part.stat().st_size for path in task.source.paths for part in parts_of(path))
         whole = bool(task.source.files) and size <= left
@@ -130,6 +131,15 @@ def check_small_files(sweep: Sweep, wanted: Needed) -> tuple[list[str], list[Tas
     if not_cached:
         notes.append(f"rows not in the hub's cache are not looked at: {listed(not_cached)}")
     return notes, data
+
+
+def _folder_problem(model: ModelInput) -> str | None:
+    try:
+        if not model.of_hub:
+            check_model(model, {}, offline=True)
+    except PreflightError as error:
+        return str(error)
+    return None
 
 
 def stated_sizes(sweep: Sweep, model: ModelInput) -> dict[str, int]:

@@ -16,10 +16,11 @@ from lp_sweep.orchestrator.inputs import hub, weights
 from lp_sweep.orchestrator.inputs.pins import Pins
 from lp_sweep.orchestrator.sweepfile.entries import DEEPEST, is_folder
 from lp_sweep.storage.errors import PreflightError, SpecError
-from lp_sweep.storage.printable import did_you_mean, short
+from lp_sweep.storage.printable import did_you_mean, listed, short, shown
 from lp_sweep.trials.data.tasks import is_commit
 from lp_sweep.trials.model.feedforward_rules import REMOVED
 from lp_sweep.trials.model.modelfiles import (
+    ADAPTER,
     DEPTH_FIELDS,
     folder_fingerprint,
     longest_row,
@@ -208,12 +209,17 @@ def as_folder(name: str, folder: Path) -> Path:
 
 
 def _local_model(name: str, folder: Path) -> ModelInput:
-    config = read_config(folder / "config.json")
-    if config is None:
+    if problems := weights.file_problems(folder):
+        raise PreflightError(f"model {name!r} ({folder}): {'; '.join(problems)}")
+    _refuse_adapter(name, folder)
+    try:
+        config = weights.read_object(folder / "config.json")
+    except FileNotFoundError:
+        raise SpecError(f"model {name!r}: {_without_config(folder)}") from None
+    except (weights.Torn, OSError) as error:
         raise SpecError(
-            f"model {name!r}: {folder} has no readable config.json. A model folder is what "
-            "`save_pretrained` writes: config.json, model.safetensors, tokenizer files."
-        )
+            f"model {name!r}: {folder} has no readable config.json: {weights.reason(error)}."
+        ) from None
     _refuse_kind(name, config)
     depth = config_depth(config)
     if depth is None:
@@ -228,11 +234,8 @@ def _local_model(name: str, folder: Path) -> ModelInput:
             f"model {name!r}: its config.json has none of {', '.join(DEPTH_FIELDS)}; "
             "lp-sweep prunes encoders that are a list of layers."
         )
-    if not any(folder.glob("*.safetensors")):
-        raise PreflightError(
-            f"model {name!r}: no *.safetensors in {folder}. Pickled weights are not read; load the "
-            "model once where you trust it and call save_pretrained(folder)."
-        )
+    if problem := weights.absent_weights(folder):
+        raise PreflightError(f"model {name!r} ({folder}): {problem}")
     with contextlib.suppress(weights.Torn, OSError):  # which the preflight reports
         if problems := weights.shape_problems(folder):
             raise PreflightError(f"model {name!r}: {'; '.join(problems)}")
@@ -248,6 +251,27 @@ def _local_model(name: str, folder: Path) -> ModelInput:
         longest_row=longest_row(config),
         family=_family(config),
         **_sentence_config(folder),
+    )
+
+
+def _refuse_adapter(name: str, folder: Path) -> None:
+    """Raises SpecError: whether transformers applies an adapter depends on what is installed."""
+    if (folder / ADAPTER).is_file():
+        base = (read_config(folder / ADAPTER) or {}).get("base_model_name_or_path")
+        raise SpecError(
+            f"model {name!r}: {folder} holds an adapter ({ADAPTER}) for {shown(base)}. Merge it: "
+            "load both with peft, call merge_and_unload() and save_pretrained(NEW_FOLDER), and "
+            f"name that folder. If its weights are merged already, remove {ADAPTER}."
+        )
+
+
+def _without_config(folder: Path) -> str:
+    found = [*folder.glob("*/config.json"), *folder.glob("snapshots/*/config.json")]
+    if inner := sorted(f"{path.parent.relative_to(folder)}" for path in found):
+        return f"{folder} has no readable config.json. Name a folder in it: {listed(inner, most=3)}"
+    return (
+        f"{folder} has no readable config.json. A model folder is what `save_pretrained` writes: "
+        "config.json, model.safetensors, tokenizer files."
     )
 
 
@@ -285,10 +309,9 @@ def _lowers(folder: Path) -> bool:
 
 def read_config(path: Path) -> dict[str, Any] | None:
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return weights.read_object(path) if path.is_file() else None
+    except (weights.Torn, OSError):
         return None
-    return config if isinstance(config, dict) else None
 
 
 def config_depth(config: dict[str, Any] | None) -> int | None:

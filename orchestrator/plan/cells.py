@@ -44,11 +44,11 @@ class Asked(NamedTuple):
 
 
 def asked_cells(sweep: Sweep) -> list[Asked]:
-    """Every cell once, in the file's order. Raises SpecError for an impossible K, and for feed-
-    forwards that a model does not have.
+    """Every cell once, in the file's order, with the full models that losses are counted from.
+    Raises SpecError for an impossible K, and for feed-forwards that a model does not have.
 
     Adds notes to `sweep.notes` on cells that are left out: a model's own K at which a strategy has
-    no network, a K that leaves no feed-forward to remove.
+    no network, a K that leaves no feed-forward to remove; and on full models that are added.
     """
     _check_removals(sweep)
     asked = itertools.chain(_multiplied(sweep), included_cells(sweep))
@@ -71,7 +71,32 @@ def asked_cells(sweep: Sweep) -> list[Asked]:
         raise SpecError(
             f"{where}: no cell is left: every one is excluded, or has no network at its K"
         )
-    return cells
+    return _with_full_models(sweep, cells)
+
+
+def _with_full_models(sweep: Sweep, cells: list[Asked]) -> list[Asked]:
+    """Adds K=0 where the file or an override leaves it out: one for each procedure, task and seed,
+    and for each strategy with a search."""
+    depths = {model.name: model.depth for model in sweep.models}
+    searched = {name for entry in sweep.spec.strategies if entry.until for name in entry.names}
+
+    def answered(cell: Asked) -> Asked:
+        search = cell.strategy if cell.strategy in searched else ""
+        return cell._replace(strategy=search, k=0, threshold=None, feed_forward=NONE)
+
+    there = [cell for cell in cells if cell.k == 0 and cell.feed_forward == NONE]
+    full = {
+        answered(cell)._replace(strategy=name) for cell in there for name in ("", cell.strategy)
+    }
+    added: list[Asked] = []
+    for cell in cells:
+        if (key := answered(cell)) not in full:
+            own = cell.k is not None and 0 in possible_k(cell.strategy, depths[cell.model])
+            added.append(key._replace(strategy=cell.strategy if own else "top"))
+            full |= {key, key._replace(strategy="")}
+    if added:
+        _note(sweep, "the full model (K=0) is added: every loss is counted from its score")
+    return [*cells, *added]
 
 
 def _network(cell: Asked) -> Asked:
@@ -111,8 +136,6 @@ def _points(
     location: Location = ("models", position, "k") if own else ("strategies", index, "k")
     of_all = strategy.k if isinstance(strategy.k, list) else []
     numbers = of_all if own is None else own
-    if strategy.until and 0 not in numbers:  # which every K is compared with
-        yield 0, None
     for k in numbers:
         if k in possible:
             yield k, None

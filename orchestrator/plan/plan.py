@@ -74,7 +74,7 @@ class Work:
 
     def job(self) -> Job:
         """For `lp_sweep.trials.worker.run`; `Plan.job` adds what other work needs from it."""
-        model = self.model
+        model, rows = self.model, self.spec.unlabelled
         return Job(
             id=self.id,
             spec=self.spec,
@@ -82,6 +82,7 @@ class Work:
             task=TaskPlace(self.task.name or None, self.task.source),
             start=self.start,
             lesson=self.lesson,
+            unlabelled={rows: self.task.source.unlabelled} if rows else {},
         )
 
 
@@ -216,8 +217,17 @@ class Plan:
 
     def job(self, work: Work, *, network: bool) -> Job:
         """A worker's job, with the measurements to take. `network`: store the trained network."""
-        measures = tuple(self.missing_measures(work.id))
-        return replace(work.job(), measures=measures, network=network)
+        measures, texts = tuple(self.missing_measures(work.id)), self.unlabelled(work)
+        return replace(work.job(), measures=measures, network=network, unlabelled=texts)
+
+    def unlabelled(self, work: Work) -> dict[str, str]:
+        """Fingerprint -> file of the unlabelled rows that missing work and measurements read."""
+        read = {item.spec.unlabelled for item in self.missing_measures(work.id)}
+        read = {*read, work.spec.unlabelled} - {""}
+        tasks = self.sweep.tasks.values()
+        return {
+            task.unlabelled: task.source.unlabelled for task in tasks if task.unlabelled in read
+        }
 
     def totals(self) -> dict[str, int]:
         """Counts of `cells`, `trials`, `profiles`, `measures` and `speeds`, in all and in each

@@ -7,7 +7,7 @@ on a finished sweep: it always does what the plan lists as missing.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -36,6 +36,7 @@ from lp_sweep.trials.measures.registry import MEASURES
 from lp_sweep.trials.model.feedforward_rules import NONE, some_removed
 from lp_sweep.trials.train.procedures import (
     DIRECT,
+    FINETUNE_THEN_DROP,
     UNTRAINED,
     Procedure,
     bridge_of,
@@ -314,6 +315,13 @@ def corrections_of(
     found: list[str] = []
     if isinstance(spec, TrialSpec):
         found += task.corrections
+        if spec.bridge and spec.unlabelled:  # it was fitted on unlabelled rows, too
+            found.append("bridge-rows")
+        taught = spec.distill is not None and not spec.distill.fine_tuned
+        if spec.task.tune_thresholds and (taught or spec.procedure == FINETUNE_THEN_DROP):
+            found.append("raw-bias")
+    elif spec.task.tune_thresholds and spec.measure == TEACHER and spec.trial:
+        found.append("raw-bias")
     if _modules_of(spec, model):
         found.append("dense-modules")  # vectors were scored without them
     return tuple(found)
@@ -396,25 +404,3 @@ def _speed(trial: TrialSpec, device_type: str, length: int, batches: tuple[int, 
         length=length,
         batches=batches,
     )
-
-
-def missing_baselines(plan: Plan, left: Iterable[Mapping[str, Any]] = ()) -> Iterator[str]:
-    """A note for each model and procedure without a K=0 cell: procedures share its network, but the
-    tables look for it in the rows of each. `left`: the rows of `listing.leftover`."""
-    asked = [cell.asked for cell in plan.cells]
-    full = {(cell.model, cell.procedure, cell.feed_forward) for cell in asked if cell.k == 0}
-    full |= {
-        (row["model"], row["procedure"], row["feed_forward"] or NONE)  # null in an older file
-        for row in left
-        if row["k"] == 0 and row["threshold"] is None
-    }
-    reduced = {(model, procedure) for model, procedure, removed in full if removed != NONE}
-    for model, procedure in dict.fromkeys((cell.model, cell.procedure) for cell in asked):
-        if (model, procedure, NONE) in full:
-            continue
-        by = f" by {procedure}" if len(plan.sweep.spec.trainings) > 1 else ""
-        fix = "add none to feed_forward" if (model, procedure) in reduced else "add 0 to its k"
-        yield (
-            f"{model} has no K=0 cell{by}, so the tables have nothing to compare its pruned "
-            f"networks with: {fix}"
-        )

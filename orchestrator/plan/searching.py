@@ -18,7 +18,6 @@ from lp_sweep.analysis.adaptive.posterior import Pair
 from lp_sweep.orchestrator.plan.cells import Asked
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.sweepfile.axes import WITHIN, StrategyEntry
-from lp_sweep.storage.errors import SpecError
 from lp_sweep.trials.train.procedures import Procedure
 
 # to be run, or done; may be asked for later; was not needed for the answer
@@ -62,8 +61,7 @@ def search_states(
 ) -> dict[Asked, SearchState]:
     """The state of each possible cell of strategies with `until:`. Cells of `include:` are always
     asked for, each with K=0 of its seed for comparison. `trial_of` returns None until a measurement
-    has chosen the layers, and raises ValueError where none are left. Raises SpecError for a curve
-    without K=0."""
+    has chosen the layers, and raises ValueError where none are left."""
     entries = {name: entry for entry in strategies if entry.until for name in entry.names}
     curves: dict[Curve, dict[Asked, str | None]] = {}
     cells = list(cells)
@@ -76,11 +74,6 @@ def search_states(
     states: dict[Asked, SearchState] = {}
     ends = _Ends.of(known)
     for curve, trials in curves.items():
-        if not any(asked.k == 0 for asked in trials):
-            raise SpecError(
-                f"{curve.strategy} of {curve.model} on {curve.task} has no K=0 cell, which `until: "
-                "min_layers` needs for comparison. Exclude fewer cells."
-            )
         within = entries[curve.strategy].within or WITHIN
         states |= _states(trials, _named(trials, included), within, known.points, ends)
     for asked, other in whole.items():

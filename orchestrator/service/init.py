@@ -41,6 +41,7 @@ from lp_sweep.trials.data.readers import column_names, read_file
 from lp_sweep.trials.data.tasks import CORPUS, QRELS, QUERIES, TaskSource, canonical_name
 from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.kinds.search import query_count
+from lp_sweep.trials.model.familytable import family_of
 from lp_sweep.trials.model.modelfiles import longest_row
 
 SCHEMA = "lp-sweep.schema.json"
@@ -49,7 +50,10 @@ MOST_EPOCHS = 20
 BATCH = 16
 _SEARCHED = LENGTHS[:4]  # tokens of a document: every trial reads all of them
 FEW = 500  # dev rows, or queries
-_UNTRAINED = "procedures: [untrained, direct]   # as it is, and after imitating all layers"
+# of embeddings: docs/results/README.md has what each is worth
+_OF_VECTORS = "procedures: [untrained, direct]   # as it is, and after imitating all layers"
+_INFLUENCE = "{name: block-influence, k: all, until: min_layers}"
+_BRIDGES = "bridge: [none, linear]   # what takes the place of the layers that go"
 _ENCODER, _BI_ENCODER = "bert-base-cased", "sentence-transformers/all-MiniLM-L6-v2"
 _SIDES = ("train", "data", "rows")  # file names that say nothing; then the folder names the task
 _LONGEST_NAME = 90
@@ -81,7 +85,7 @@ def write_sweep(options: InitOptions) -> Written:
             tasks = ["tasks: [rte]   # GLUE, or your own data"]
             folder = Path(options.model or _ENCODER).expanduser()
             length = min(128, longest_row(read_config(folder / "config.json") or {}) or 128)
-            text = _file("my-sweep", _model(options), tasks, epochs=3, length=length)
+            text = _file("my-sweep", options, tasks, epochs=3, length=length)
         return _written(options, {options.file: text.encode()}, [])
     try:
         if options.data is None:
@@ -208,8 +212,8 @@ def _with_search(options: InitOptions, search: dict[str, Path | None]) -> Writte
     words = float(np.quantile([len(text.split()) for text in documents], 0.9))
     text = _file(
         name,
-        _model(replace(options, kind=kind)),
-        [*_task_lines(task, why), _UNTRAINED],
+        replace(options, kind=kind),
+        _task_lines(task, why),
         epochs=min(MOST_EPOCHS, epochs_for(len(documents), BATCH)),
         length=fitting_length(words, _SEARCHED),
     )
@@ -230,15 +234,24 @@ def _refuse_without_data(options: InitOptions) -> None:
         )
 
 
-def _notes(rows: RowFile, n_dev: int) -> Iterator[str]:
+def _seen(rows: RowFile) -> str:
+    said = f"{rows.n:,} rows"
     if rows.counts:
         words = sum(rows.counts.values()) if KINDS[rows.kind].words else 0
-        shares = balance(KINDS[rows.kind].called, rows.counts, words or rows.n, 10)
-        yield f"{rows.n:,} rows, {shares}"
-    elif rows.kind == "regression":
-        yield f"{rows.n:,} rows; the labels are numbers: regression"
-    else:
-        yield f"{rows.n:,} rows"
+        return f"{said}, {balance(KINDS[rows.kind].called, rows.counts, words or rows.n, 10)}"
+    if rows.kind == "regression":
+        return f"{said}; the labels are numbers: regression"
+    if rows.of_vectors:
+        return (
+            f"{said}, pairs with scores; the model makes a vector of each text (modules.json): "
+            "kind embedding. For one number from both texts together, as a cross-encoder gives "
+            f"it, add --kind {rows.of_vectors}"
+        )
+    return said
+
+
+def _notes(rows: RowFile, n_dev: int) -> Iterator[str]:
+    yield _seen(rows)
     if rows.metric == "macro_f1":
         yield "one class is much larger than the others: macro_f1 judges, not accuracy"
     if KINDS[rows.kind].words and rows.metric == "accuracy":
@@ -273,9 +286,15 @@ def _sweep(options: InitOptions, rows: RowFile, sides: _Sides) -> str:
     }
     units = {"train": "rows", "dev": KINDS[rows.kind].scored_by}
     why = {side: f"{count:,} {units[side]}" for side, (_, count) in sides.items()}
-    tasks = _task_lines(task, why) + [_UNTRAINED] * KINDS[rows.kind].embeds
-    epochs = min(MOST_EPOCHS, max(3, epochs_for(sides["train"][1], BATCH)))
-    return _file(name, _model(options), tasks, epochs=epochs, length=rows.max_length)
+    kind, train = KINDS[rows.kind], sides["train"][1]
+    epochs = epochs_for(train * kind.rows_each, BATCH) if kind.embeds else epochs_for(train, BATCH)
+    return _file(
+        name,
+        replace(options, kind=rows.kind),
+        _task_lines(task, why),
+        epochs=min(MOST_EPOCHS, max(1 if kind.embeds else 3, epochs)),
+        length=rows.max_length,
+    )
 
 
 def _task_name(place: str, otherwise: str) -> str:
@@ -306,21 +325,37 @@ def _model(options: InitOptions) -> str:
     return path if path.startswith(".") else f"./{path}"
 
 
-def _file(name: str, model: str, tasks: Sequence[str], *, epochs: int, length: int) -> str:
-    recipe = f"learning_rate: 3e-5, batch_size: {BATCH}, epochs: {epochs}, max_length: {length}"
+def _file(
+    name: str, options: InitOptions, tasks: Sequence[str], *, epochs: int, length: int
+) -> str:
+    """For embeddings, which layers go and what replaces them decides, and the seed hardly: networks
+    are scored untrained, or differ by a tenth of a point after imitation."""
+    embeds = bool(options.kind and KINDS[options.kind].embeds)
+    rate, seeds = ("1e-4", "[42]") if embeds else ("3e-5", "[42, 43, 44]")
+    which = "K layers" if embeds else "the K highest layers"
+    recipe = f"learning_rate: {rate}, batch_size: {BATCH}, epochs: {epochs}, max_length: {length}"
     return _SCHEMA_LINE + "\n".join(
         [
             "schema_version: 1",
             f"name: {_scalar(name)}",
-            f"models: [{_scalar(model)}]   # a hub id or a folder",
+            f"models: [{_scalar(_model(options))}]   # a hub id or a folder",
             *tasks,
-            "seeds: [42, 43, 44]",
-            "strategies:   # drop the K highest layers; train only what the answer needs",
-            "  - {name: top, k: all, until: min_layers}",
+            *[_OF_VECTORS] * embeds,
+            *[_BRIDGES] * (embeds and _can_be_bridged(options)),
+            f"seeds: {seeds}",
+            f"strategies:   # drop {which}; train only what the answer needs",
+            f"  - {{name: top, k: all, until: min_layers}}{'   # the highest' * embeds}",
+            *[f"  - {_INFLUENCE}   # those that change their input least"] * embeds,
             f"recipe: {{{recipe}}}",
             "",
         ]
     )
+
+
+def _can_be_bridged(options: InitOptions) -> bool:
+    """True for what only the hub knows: a plan tells of it."""
+    config = read_config(Path(options.model or "").expanduser() / "config.json")
+    return config is None or family_of(config.get("model_type")).feed_forward is not None
 
 
 def _scalar(value: Any) -> str:

@@ -36,6 +36,7 @@ from lp_sweep.trials.data.readers import (
 from lp_sweep.trials.data.tasks import TaskSource, user_definition
 from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.kinds.entities import OUTSIDE, is_tag
+from lp_sweep.trials.model.sentencefolder import read_sentence_folder
 
 DEV_SHARE = 0.2
 MOST_DEV = 5000  # rows: more make every trial slower and the answer hardly more certain
@@ -59,6 +60,7 @@ class RowFile(NamedTuple):
     empty: list[str]  # a sentence for each column with empty texts
     max_length: int
     labels: Sequence[str]  # all of them, if the task has to name them
+    of_vectors: str = ""  # the kind that it would be with a model that makes no vectors
 
 
 def look_at(options: InitOptions, data: Path) -> RowFile:
@@ -67,7 +69,9 @@ def look_at(options: InitOptions, data: Path) -> RowFile:
     names = [name for name in present if name and present.count(name) == 1]
     _check_columns(options, data, names)
     labels = read_file(str(data), options.label)
-    kind = options.kind or _kind(labels, read_file(str(data), options.text[:1], 1))
+    kind = seen = options.kind or _kind(labels, read_file(str(data), options.text[:1], 1))
+    if not options.kind and _scores_vectors(options, kind, labels):
+        kind = "embedding"
     source = TaskSource(files={"train": str(data), "dev": str(options.dev or data)})
     named = _named_labels(str(data), labels) if kind == "multi_label" else ()
     loaded = _load(options, kind, source, named)
@@ -91,6 +95,7 @@ def look_at(options: InitOptions, data: Path) -> RowFile:
         empty=list(dict.fromkeys(doubtful_rows(loaded, source))),
         max_length=_length(keys, alone=rules.embeds),
         labels=named,
+        of_vectors="" if seen == kind else seen,
     )
 
 
@@ -252,6 +257,16 @@ def _kind(labels: pa.Table, texts: pa.Table) -> TaskKind:
         return "classification"
     measured = len(values) > MOST_CLASSES or not all(map(float.is_integer, numbers))
     return "regression" if measured else "classification"
+
+
+def _scores_vectors(options: InitOptions, kind: TaskKind, labels: pa.Table) -> bool:
+    """Whether these are pairs with scores, such as 0 to 5, and the model makes vectors."""
+    folder = Path(options.model or "").expanduser()
+    if len(options.text) != 2 or not read_sentence_folder(folder).modules:
+        return False
+    values = {str(value).strip() for value in labels.column(0).to_pylist()}
+    whole = kind == "classification" and len(values) > 2 and all(map(str.isdecimal, values))
+    return kind == "regression" or whole
 
 
 def _load(

@@ -26,7 +26,7 @@ from lp_sweep.orchestrator.plan.known import (
 )
 from lp_sweep.orchestrator.plan.listing import hidden_by, leftover, mixed_threads, trained_otherwise
 from lp_sweep.orchestrator.plan.plan import Plan, Work, state_of
-from lp_sweep.orchestrator.plan.planning import collector_paused, make_plan, missing_baselines
+from lp_sweep.orchestrator.plan.planning import collector_paused, make_plan
 from lp_sweep.orchestrator.plan.selection import taken_on
 from lp_sweep.orchestrator.service.plantext import plan_text
 from lp_sweep.orchestrator.sweepfile.load import SweepFile, is_part
@@ -67,7 +67,6 @@ def planned(request: Request, *, patience: float = 0.0, cache_dir: Path | None =
     plan = make_plan(sweep, ledger.known)
     part = is_part(request.overrides)
     left = leftover(store, plan) if store is not None and part else []
-    sweep.notes.extend(missing_baselines(plan, left))
     sweep.notes.extend(trained_otherwise(plan, left))
     sweep.notes.extend(mixed_threads(plan, ledger.timings))
     if store is not None:

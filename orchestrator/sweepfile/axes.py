@@ -80,7 +80,8 @@ class StrategyEntry(Entry):
     )
     k: Annotated[AllOrInts | None, BeforeValidator(k_list)] = Field(
         None,
-        description="numbers of layers to drop, such as `[0, 2]` or `2-4`; 0 is the full model",
+        description="numbers of layers to drop, such as `[0, 2]` or `2-4`; 0 is the full model, "
+        "which is also added to a file or a part of it that leaves it out",
     )
     threshold: Floats | None = Field(
         None, description="for contribution: layers with a higher cosine are dropped"

@@ -64,8 +64,8 @@ def test_the_table_of_scores(user: User) -> None:
 def test_what_the_page_concludes(user: User) -> None:
     """`the sentiment task needs 6 of the 12 layers and entailment 10 to stay within one point`."""
     sql = (
-        "SELECT task, min_layers_kept FROM min_layers "
-        "WHERE unit = 'points' AND delta = 1 AND strategy = 'top'"
+        "SELECT task, depth - max_dropped_low AS enough FROM min_layers "
+        "WHERE delta = 1 AND strategy = 'top'"
     )
     done = subprocess.run(
         ["lp-sweep", "query", sql, "--store", "quickstart-store", "--json"],
@@ -74,5 +74,5 @@ def test_what_the_page_concludes(user: User) -> None:
         capture_output=True,
         check=True,
     )
-    needed = {row["task"]: row["min_layers_kept"] for row in json.loads(done.stdout)}
+    needed = {row["task"]: row["enough"] for row in json.loads(done.stdout)}
     assert (needed["toy-sentiment"], needed["toy-entailment"]) == (6, 10)

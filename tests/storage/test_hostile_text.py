@@ -200,6 +200,29 @@ raise RuntimeError({EVIL!r})
     assert not ESCAPES.search(done.stderr.decode().replace("\t", ""))
 
 
+def test_what_libraries_print_beside_the_work_is_left_out() -> None:
+    """Their logs, and what fails in their threads and destructors; ours is shown."""
+    code = """
+import logging, threading
+from lp_sweep.orchestrator.cli import output
+output.guard()
+class Theirs:
+    def __del__(self): raise TimeoutError("theirs: the head is dead")
+class Ours:
+    def __del__(self): output.emit(None)
+logging.getLogger("matplotlib.font_manager").warning("theirs: building the cache")
+from transformers import logging as transformers
+transformers.get_logger("transformers.x").warning("theirs: weights")
+Theirs(), Ours()
+thread = threading.Thread(target=lambda: 1 // 0)
+thread.start()
+thread.join()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "in emit" in done.stderr
+    assert not [word for word in ("theirs", "ZeroDivision") if word in done.stderr]
+
+
 def test_completion_offers_no_such_name(tmp_path: Path) -> None:
     hostile_store(tmp_path, frozenset())
     context = mock.Mock(params={"store": str(tmp_path / "store")})

@@ -51,6 +51,7 @@ def sweep(
         mock.patch.dict(os.environ, environment, clear=True),
         mock.patch.object(sys, "argv", ["lp-sweep", *arguments]),
         mock.patch.object(sys.modules["__main__"], "__package__", None),  # else "python -m pytest"
+        mock.patch.object(sys, "unraisablehook", sys.unraisablehook),
         mock.patch.object(sys, "stdin", io.StringIO(stdin)),
         pytest.raises(SystemExit) as end,
     ):

@@ -61,6 +61,7 @@ def make_model(folder: Path, depth: int = 12, weight: float = 0.0) -> Path:
     config = {"model_type": "bert", "num_hidden_layers": depth, "hidden_size": 8}
     (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 16}))
     save_file({"w": np.full(4, weight, np.float32)}, folder / "model.safetensors")
+    (folder / "vocab.txt").write_text("[PAD]\n[UNK]\nword\n")
     return folder
 
 

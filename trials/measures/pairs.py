@@ -23,14 +23,16 @@ class Took(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """How many runs. `widest`: a round with a larger interquartile range, as a share of the median,
-    is followed by another one with `pairs` more, up to `rounds`. After `seconds` of pairs, and a
-    sixth of that of warm-ups, only `fewest` are taken: a slow step is steady after few."""
+    is followed by another one with `pairs` more, up to `rounds` and `again` seconds in all: beside
+    other work no round is narrow. After `seconds` of pairs, and a sixth of that of warm-ups, only
+    `fewest` are taken: a slow step is steady after few."""
 
     warm_ups: int = 10
     pairs: int = 20
     rounds: int = 3
     widest: float = 0.05
     seconds: float = 60.0
+    again: float = 10.0
     fewest: int = 5
 
 
@@ -61,9 +63,10 @@ def compare(full: Callable[[], Took], pruned: Callable[[], Took], rule: Rule = R
     """The first round that is narrow enough, else the narrowest."""
     _take_turns(full, pruned, rule.warm_ups, fewest=1, seconds=rule.seconds / 6)
     best: Comparison | None = None
-    left = rule.seconds
+    left = rule.again
     for number in range(1, rule.rounds + 1):
-        pairs = _take_turns(full, pruned, number * rule.pairs, rule.fewest, left)
+        seconds = rule.seconds if best is None else left
+        pairs = _take_turns(full, pruned, number * rule.pairs, rule.fewest, seconds)
         found = _summary(pairs)
         best = found if best is None or found.width < best.width else best
         best = replace(best, rounds=number)

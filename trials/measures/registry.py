@@ -196,16 +196,18 @@ def _cka(subject: Subject, spec: ProfileSpec) -> Found:
 
 def _teacher(subject: Subject, spec: ProfileSpec) -> Found:
     from lp_sweep.trials.train.steps import evaluate
+    from lp_sweep.trials.train.thresholds import unfolded
 
     model, train = subject.model, subject.encoded.train
-    found = evaluate(
-        model,
-        train,
-        subject.padding,
-        precision="fp32",
-        batch_size=subject.batch_size,
-        pooling=spec.task.pooling,
-    )
+    with unfolded(model, tuned=spec.task.tune_thresholds and bool(spec.trial)):
+        found = evaluate(
+            model,
+            train,
+            subject.padding,
+            precision="fp32",
+            batch_size=subject.batch_size,
+            pooling=spec.task.pooling,
+        )
     return Found(logits=found)
 
 

@@ -18,7 +18,6 @@ from safetensors import SafetensorError
 from transformers import (
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
-    AutoConfig,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     PretrainedConfig,
@@ -29,6 +28,7 @@ from transformers.utils import logging
 from lp_sweep.storage.errors import MissingInputError, UnsupportedModelError
 from lp_sweep.trials.kinds import ProblemType
 from lp_sweep.trials.model.families import embedding_path, find_layers, refuse_family
+from lp_sweep.trials.model.plainload import plain_config
 from lp_sweep.trials.model.reduced import reduced_class, removal_of
 
 NOT_SAFETENSORS = (
@@ -63,7 +63,7 @@ def load_encoder(
     os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
     source = {"revision": revision, "local_files_only": local_files_only}
     with loading_errors(path, "it can't be found. Check the name, the revision and the network"):
-        config = AutoConfig.from_pretrained(str(path), trust_remote_code=False, **source)
+        config = plain_config(str(path), **source)
     refuse_family(config)
     config.num_labels = num_labels
     # transformers only knows problem types of sequences
@@ -86,6 +86,7 @@ def load_encoder(
     fresh = frozenset(info["missing_keys"]) | {key for key, *_ in info["mismatched_keys"]}
     embedding_path(model)  # raises now, not after hours of training
     _refuse_incomplete(model, fresh, path)
+    _refuse_odd_numbers(model, fresh, path)
     return LoadedEncoder(model.eval(), fresh)
 
 
@@ -139,6 +140,16 @@ def _refuse_incomplete(model: PreTrainedModel, fresh: Collection[str], path: str
             f"or have another shape, for example {absent[0]!r}. "
             "Check that its config and its weights belong together."
         )
+
+
+def _refuse_odd_numbers(model: PreTrainedModel, fresh: Collection[str], path: str | Path) -> None:
+    """The check of a plan finds them in local folders alone."""
+    for name, parameter in model.named_parameters():
+        if name not in fresh and not parameter.isfinite().all():
+            raise MissingInputError(
+                f"model {str(path)!r}: {name} has numbers that are NaN or infinite, so every score "
+                "would be. Fetch the model again, or name another revision."
+            )
 
 
 @contextmanager

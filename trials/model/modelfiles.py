@@ -20,6 +20,7 @@ from lp_sweep.storage.printable import did_you_mean, shown
 from lp_sweep.trials.model.familytable import Positions, family_of
 
 _LIST = "MODEL_FOR_{}_MAPPING_NAMES"
+_MAPPINGS = ("id2label", "label2id")
 _TRY = "Use an encoder, such as bert-base-cased, roberta-base or answerdotai/ModernBERT-base."
 
 
@@ -34,7 +35,12 @@ def family_problem(config: Mapping[str, Any]) -> str | None:
         )
     if config.get("is_encoder_decoder") or kind in types("SEQ_TO_SEQ_CAUSAL_LM"):
         return f"{kind} is an encoder-decoder, and lp-sweep prunes encoders only. {_TRY}"
-    if config.get("is_decoder") or _is_decoder(kind) or _writes(config):
+    if (
+        config.get("is_decoder")
+        or config.get("add_cross_attention")
+        or _is_decoder(kind)
+        or _writes(config)
+    ):
         return (
             f"{kind} is a decoder (it reads from left to right only), and lp-sweep prunes encoders "
             f"only. {_TRY}"
@@ -44,7 +50,7 @@ def family_problem(config: Mapping[str, Any]) -> str | None:
 
 def type_problem(config: Mapping[str, Any]) -> str | None:
     """`family_problem`, or why transformers can't classify texts with the model."""
-    problem, kind = family_problem(config), config.get("model_type")
+    problem, kind = family_problem(config) or _weights_problem(config), config.get("model_type")
     known = types("SEQUENCE_CLASSIFICATION")
     if problem or kind is None or not known or kind in known:
         return problem
@@ -52,6 +58,36 @@ def type_problem(config: Mapping[str, Any]) -> str | None:
         f"model type {shown(kind)} has no text classifier in the installed transformers, and code "
         f"that comes with a model is not run.{did_you_mean(str(kind), known)} {_TRY}"
     )
+
+
+def _weights_problem(config: Mapping[str, Any]) -> str | None:
+    """Why the weights of a model are not those of its plain network."""
+    if quantized := config.get("quantization_config") or config.get("compression_config"):
+        method = quantized.get("quant_method") if isinstance(quantized, dict) else quantized
+        return (
+            f"its weights are quantized (quantization_config: {shown(method)}), and a sweep trains "
+            "floating-point weights. Name the model that they were made from, or save it without "
+            "quantization."
+        )
+    if wrong := [name for name in _MAPPINGS if not isinstance(config.get(name) or {}, dict)]:
+        return (
+            f"its config.json has {wrong[0]}: {shown(config[wrong[0]])}, which can't be read. "
+            'Remove it, or write a mapping such as {"0": "no", "1": "yes"}.'
+        )
+    attention = config.get("_attn_implementation") or config.get("attn_implementation")
+    if config.get("output_attentions") and attention not in (None, "eager"):
+        return (
+            f"its config.json has output_attentions with the attention {shown(attention)}, which "
+            "can't be read. Remove output_attentions."
+        )
+    if "use_return_dict" in config:
+        return "its config.json has use_return_dict, which transformers can't read. Remove it."
+    if heads := config.get("pruned_heads"):
+        return (
+            f"its config.json has pruned_heads: {shown(heads)}, and the installed transformers "
+            "loads no network without some of its heads. Name the model that it was made from."
+        )
+    return None
 
 
 def _writes(config: Mapping[str, Any]) -> bool:
@@ -120,6 +156,7 @@ _IDENTITY_FILES = (
     "*.model",
 )
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+ADAPTER = "adapter_config.json"
 DEPTH_FIELDS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
 
 

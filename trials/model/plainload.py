@@ -32,10 +32,36 @@ _BATCH = 64
 _TAGGER = "AutoModelForTokenClassification"
 
 
+# settings of how a network is run, which an earlier program may have left in config.json
+_LEFT_OVER = {
+    "return_dict": True,
+    "output_attentions": False,
+    "output_hidden_states": False,
+    "torchscript": False,
+    "gradient_checkpointing": False,
+    "chunk_size_feed_forward": 0,
+}
+
+
+def plain_config(folder: str | Path, **source: Any) -> Any:
+    """The configuration of a checkpoint, to be run as transformers runs it by default."""
+    config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False, **source)
+    for name, usual in _LEFT_OVER.items():
+        if getattr(config, name, usual) != usual:
+            setattr(config, name, usual)
+    if config._attn_implementation not in ("eager", "sdpa"):  # may need, or fetch, other code
+        config._attn_implementation = None
+    return config
+
+
 def load(folder: str | Path, kind: str) -> tuple[Any, list[str]]:
     """The network in eval mode, and the weights that its folder lacks, which are random."""
     model, info = getattr(transformers, kind).from_pretrained(
-        folder, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+        folder,
+        config=plain_config(folder),
+        use_safetensors=True,
+        trust_remote_code=False,
+        output_loading_info=True,
     )
     return model.eval(), sorted(info["missing_keys"])
 

@@ -43,7 +43,7 @@ from lp_sweep.trials.train.steps import (
     set_rate,
     train_step,
 )
-from lp_sweep.trials.train.thresholds import FoldedThresholds
+from lp_sweep.trials.train.thresholds import fold, unfold
 
 
 class Trained(NamedTuple):
@@ -129,7 +129,6 @@ class _Run:
     ) -> None:
         self.model, self.data, self.setting, self.saver = model, data, setting, saver
         self.tell = tell
-        self.thresholds = FoldedThresholds(model)
         together = setting.rows_together
         # (n,) tokens of each example; a pair counts both texts
         self.lengths = data.train.lengths.reshape(-1, together).sum(axis=1)
@@ -206,7 +205,7 @@ class _Run:
         """Do the rest of the epoch's steps. The host waits for the device only at the end and at a
         checkpoint."""
         progress, setting, batch = self.progress, self.setting, self.setting.recipe.batch_size
-        self.thresholds.unfold()
+        unfold(self.model)
         self.model.train()
         whole = kind_of(setting.definition).whole_queries
         order = epoch_order(
@@ -240,7 +239,7 @@ class _Run:
                 begun = self._save(begun)
         if setting.definition.tune_thresholds:
             known = self.data.train.take(np.flatnonzero(self.data.train.labels[:, 0] >= 0))
-            self.thresholds.fold(known.labels, self._logits(known), setting.definition.metric)
+            fold(self.model, known.labels, self._logits(known), setting.definition.metric)
         rows = np.full(self.steps_per_epoch, batch)
         rows[-1] = len(order) - batch * (self.steps_per_epoch - 1)  # a short last batch
         mean = float(np.average(losses.cpu().numpy(), weights=rows))

@@ -2,11 +2,14 @@
 
 A label is predicted if its probability is above 0.5, that is its logit above 0. A threshold is
 subtracted from the bias of the head's output, so stored logits and exports still use 0.5. The order
-of the texts for a label, and so its average precision, does not change.
+of the texts for a label, and so its average precision, does not change. A network that learns from
+this one, or trains on from it, gets the bias without thresholds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,9 +18,10 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from lp_sweep.storage.errors import UnsupportedModelError
+from lp_sweep.storage.errors import MissingInputError, UnsupportedModelError
 
 Array = npt.NDArray[Any]
+_LEARNED = "lp_sweep_learned_bias"  # the field of a config with the bias before thresholds
 
 
 def best_thresholds(marks: Array, logits: Array, metric: str) -> npt.NDArray[np.float32]:
@@ -69,32 +73,50 @@ def _micro_f1(marks: Array, given: Array) -> float:
     return float(2 * (marks & given).sum() / max(1, marks.sum() + given.sum()))
 
 
-class FoldedThresholds:
-    """Puts thresholds into the head of `model`, and takes them out before it trains again."""
+def fold(model: PreTrainedModel, marks: Array, logits: Array, metric: str) -> None:
+    """Merges thresholds, chosen on train rows, into the bias. The config keeps the bias as it was
+    learned. `marks`, `logits`: (n, labels). Raises UnsupportedModelError."""
+    bias = output_bias(model)
+    if bias is None:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} has no head whose output has a bias, and tuned "
+            "thresholds are put there. Remove `tune_thresholds` from the task."
+        )
+    setattr(model.config, _LEARNED, bias.tolist())
+    with torch.no_grad():
+        bias.sub_(torch.from_numpy(best_thresholds(marks, logits, metric)).to(bias.device))
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        self._model = model
-        self._learned: torch.Tensor | None = None
 
-    def fold(self, marks: Array, logits: Array, metric: str) -> None:
-        """Merges thresholds, chosen on train rows, into the bias. `marks`, `logits`: (n, labels).
-        Raises UnsupportedModelError."""
-        bias = output_bias(self._model)
-        if bias is None:
-            raise UnsupportedModelError(
-                f"{type(self._model).__name__} has no head whose output has a bias, and tuned "
-                "thresholds are put there. Remove `tune_thresholds` from the task."
-            )
-        self._learned = bias.detach().clone()
+def unfold(model: PreTrainedModel, *, tuned: bool = False) -> None:
+    """Takes the thresholds out, if there are any. Raises MissingInputError for a `tuned` network
+    that does not say what it learned."""
+    bias, learned = output_bias(model), model.config.__dict__.pop(_LEARNED, None)
+    if tuned and learned is None:
+        raise MissingInputError(
+            "the kept network of the full model does not say what its head learned before its "
+            "thresholds were tuned: an earlier version kept it. Use another store with --store."
+        )
+    if bias is not None and learned is not None:
         with torch.no_grad():
-            bias.sub_(torch.from_numpy(best_thresholds(marks, logits, metric)).to(bias.device))
+            bias.copy_(torch.tensor(learned))
 
-    def unfold(self) -> None:
-        bias = output_bias(self._model)
-        if self._learned is not None and bias is not None:
-            with torch.no_grad():
-                bias.copy_(self._learned)
-            self._learned = None
+
+@contextmanager
+def unfolded(model: PreTrainedModel, *, tuned: bool) -> Iterator[None]:
+    """The same while inside."""
+    bias, learned = output_bias(model), getattr(model.config, _LEARNED, None)
+    folded = None if bias is None else bias.detach().clone()
+    unfold(model, tuned=tuned)
+    yield
+    if bias is not None and folded is not None and learned is not None:
+        setattr(model.config, _LEARNED, learned)
+        with torch.no_grad():
+            bias.copy_(folded)
+
+
+def forget(model: PreTrainedModel) -> None:
+    """Forgets the thresholds of a head that a new one replaces."""
+    model.config.__dict__.pop(_LEARNED, None)
 
 
 def output_bias(model: PreTrainedModel) -> nn.Parameter | None:

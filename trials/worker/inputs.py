@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ from lp_sweep.trials.model.modelfiles import go_offline, longest_row
 from lp_sweep.trials.model.plainload import vector_modules
 from lp_sweep.trials.model.prune import load_pruned
 from lp_sweep.trials.model.sentencefolder import digest, read_sentence_folder
-from lp_sweep.trials.train.thresholds import output_bias
+from lp_sweep.trials.train.thresholds import forget, output_bias
 from lp_sweep.trials.worker.job import Job
 from lp_sweep.trials.worker.resident import Head, Source, Words, resident
 
@@ -63,6 +64,7 @@ def load_inputs(
     head = Head(encoded.num_labels, kind_of(spec.task).problem_type)
     model = _network(job, head, kept_layers, seed, start)
     if start is None:
+        forget(model)
         values, bias = kind_of(spec.task).first_bias(encoded.train.labels), output_bias(model)
         if values is not None and bias is not None:
             with torch.no_grad():
@@ -93,13 +95,13 @@ def _attach_modules(job: Job, model: PreTrainedModel, planned: str) -> None:
     attach(model, vector_modules(folder, modules))
 
 
-def with_rows_of(job: Job, inputs: Inputs, spec: ProfileSpec) -> Inputs:
-    """The inputs of a trial with the rows that a measurement of its network needs: a teacher also
-    scores unlabelled rows, and a student is measured on labelled rows alone."""
-    if spec.unlabelled == job.trial.unlabelled:
+def with_rows_of(job: Job, inputs: Inputs, unlabelled: str) -> Inputs:
+    """The inputs of a trial with other unlabelled rows, or none (""): a teacher also scores those
+    of its students; these are measured, and their bridges fitted, on labelled rows alone."""
+    if unlabelled == job.trial.unlabelled:
         return inputs
     words = resident().words(_source(job))
-    return inputs._replace(encoded=_encoded(job, job.trial, words, spec.unlabelled))
+    return inputs._replace(encoded=_encoded(job, job.trial, words, unlabelled))
 
 
 def load_other(
@@ -158,7 +160,7 @@ def _rows(
     loss: str,
 ) -> LoadedTask:
     """Raises MissingInputError, also for rows that have changed since the plan was made."""
-    source = job.task.source
+    source = replace(job.task.source, unlabelled=job.unlabelled.get(unlabelled, ""))
     task = load_task(
         spec.task,
         source,

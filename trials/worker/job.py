@@ -106,7 +106,9 @@ class Place:
 class Job:
     """Work with its inputs. `start`: the trial whose network it continues from; `network`: whether
     other work needs this trial's network; `halvings`: how often the micro-batch was already halved
-    for lack of memory; `graphs`: whether `compute: graphs` may record CUDA graphs."""
+    for lack of memory; `graphs`: whether `compute: graphs` may record CUDA graphs; `unlabelled`:
+    fingerprint -> file of the unlabelled rows that it and its measurements read. These may differ:
+    tasks that differ only in such rows share their teacher."""
 
     id: str
     spec: Spec
@@ -118,6 +120,7 @@ class Job:
     network: bool = False
     halvings: int = 0
     graphs: bool = True
+    unlabelled: Mapping[str, str] = field(default_factory=dict)
     place: Place = field(default_factory=Place)
 
     @property
@@ -139,12 +142,6 @@ class Job:
         assert isinstance(self.spec, SpeedSpec), self.kind
         return self.spec
 
-    @property
-    def unlabelled(self) -> str:
-        """The fingerprint of the unlabelled rows that the job reads, or ""."""
-        specs = (self.spec, *(item.spec for item in self.measures))
-        return max(spec.unlabelled for spec in specs)
-
     def to_plain(self) -> dict[str, Any]:
         """The inverse of `from_plain`. The fields of `place` are next to the job's own."""
         return {
@@ -159,6 +156,7 @@ class Job:
             "network": self.network,
             "halvings": self.halvings,
             "graphs": self.graphs,
+            "unlabelled": dict(self.unlabelled),
             **asdict(self.place),
             "cache_dir": str(self.place.cache_dir),
         }
@@ -213,6 +211,7 @@ class Answer(NamedTuple):
     last: float = math.nan  # the score, a share
     seconds: float = 0.0
     measures_failed: Mapping[str, str] = MappingProxyType({})  # identifier -> error type
+    unkept: str = ""  # why its network is not kept although that was asked for
     node_id: str | None = None
 
     @classmethod
@@ -250,13 +249,14 @@ def placed(job: Job, store: Store | None) -> Job:
     """The job with its files on this node, fetched from the store where they are missing. A path
     stays as it is if the store does not have it or is unreachable (None): opening it then reports
     it. Raises MissingInputError if a file can't be fetched."""
-    path, files, texts = _elsewhere(job)
+    path, files = _elsewhere(job)
+    texts = {key: path for key, path in job.unlabelled.items() if not _is_here(path)}
     if store is None or (path is None and not files and not texts):
         return job
     spec, cache_dir = job.spec, job.place.cache_dir
     try:
         folder = path and shipped.fetch(store, spec.model_fingerprint, cache_dir)
-        more = shipped.fetch(store, job.unlabelled, cache_dir) if texts else None
+        more = {key: shipped.fetch(store, key, cache_dir) for key in texts}
         rows = None
         if files and spec.kind != "speed":
             rows = shipped.fetch(store, spec.data_fingerprint, cache_dir)
@@ -271,14 +271,9 @@ def placed(job: Job, store: Store | None) -> Job:
         job = replace(job, model=job.model._replace(path=str(folder)))
     if rows:
         here = {split: _fetched(rows, split) for split in files}
-        job = _reading(job, files=here)
-    if more:
-        job = _reading(job, unlabelled=_fetched(more, UNLABELLED))
-    return job
-
-
-def _reading(job: Job, **places: Any) -> Job:
-    return replace(job, task=job.task._replace(source=replace(job.task.source, **places)))
+        job = replace(job, task=job.task._replace(source=replace(job.task.source, files=here)))
+    fetched = {key: _fetched(at, UNLABELLED) for key, at in more.items() if at}
+    return replace(job, unlabelled={**job.unlabelled, **fetched})
 
 
 def model_files(folder: Path) -> dict[str, Path]:
@@ -307,18 +302,13 @@ def _is_here(path: str) -> bool:
     return any(part.exists() for part in parts_of(path))
 
 
-def _elsewhere(job: Job) -> tuple[str | None, Mapping[str, str], str]:
-    """The model folder, task files and unlabelled rows that are not on this node."""
+def _elsewhere(job: Job) -> tuple[str | None, Mapping[str, str]]:
+    """The model folder and task files that are not on this node."""
     path = job.model.path
     folder = path if Path(path).is_absolute() and not Path(path).is_dir() else None
     reads = job.kind != "speed"  # the speed of a network is that of any rows
     files = job.task.source.files if reads else {}
-    texts = job.task.source.unlabelled if job.unlabelled else ""
-    return (
-        folder,
-        files if not all(map(_is_here, files.values())) else {},
-        texts if texts and not _is_here(texts) else "",
-    )
+    return folder, files if not all(map(_is_here, files.values())) else {}
 
 
 def announce(cache_dir: Path, seconds: float) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from lp_sweep.storage.errors import MissingInputError, StoreError, SweepWarning
+from lp_sweep.storage.errors import MissingInputError, StoreError, SweepWarning, lines_of
 from lp_sweep.storage.networks import (
     ALL,
     BEST,
@@ -46,6 +46,7 @@ class Keeper:
         self.needed = needed
         self.mode = NEED if needed and mode != ALL else mode
         self.outbox = outbox
+        self.unkept = ""  # why the network could not be saved
         self._is_beaten = False  # by another seed; then the network is not saved
 
     def lacks(self, trial: str) -> bool:
@@ -59,8 +60,8 @@ class Keeper:
         return not has_network(store, trial)
 
     def keep(self, inputs: Inputs, record: dict[str, Any]) -> None:
-        """Saves the trained network to the node's spool, if it is to be kept. Only warns if it
-        can't: the record is worth more."""
+        """Saves the trained network to the node's spool, if it is to be kept. If it can't,
+        `unkept` says why: the record is worth more."""
         self._is_beaten = self.mode == BEST and self._beaten(record)
         if self.mode == "none" or self._is_beaten:
             return
@@ -75,9 +76,7 @@ class Keeper:
         except torch.AcceleratorError:
             raise
         except Exception as error:
-            warnings.warn(
-                f"network of {record['trial_id']} not kept: {error}", SweepWarning, stacklevel=2
-            )
+            self.unkept = lines_of(error)[0]
 
     def _beaten(self, record: dict[str, Any]) -> bool:
         if self.outbox.store is None:

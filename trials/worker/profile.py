@@ -323,7 +323,7 @@ class Afterwards:
     def _measured(self, item: Measure, inputs: Inputs, device: torch.device) -> list[Record]:
         spec = item.spec
         started_at, begun = now(), time.perf_counter()
-        inputs = with_rows_of(self.job, inputs, spec)
+        inputs = with_rows_of(self.job, inputs, spec.unlabelled)
         with self._other(spec, inputs, device) as other:
             subject = make_subject(inputs, device, self.halvings, lambda: other)
             found = MEASURES[spec.measure].run(subject, spec)

@@ -257,6 +257,7 @@ def _finished(job: Job, outbox: Outbox, keeper: Keeper, record: dict[str, Any]) 
     """Reports a record and deletes what it replaces, also when an earlier worker was lost right
     after storing it."""
     told = {"id": job.id, "status": "done", "seconds": record["seconds_total"]}
+    told["unkept"] = keeper.unkept
     if job.kind == "trial":
         told |= {
             "last": record["last"],

@@ -34,6 +34,7 @@ from lp_sweep.trials.train.finetune import Saver, Tell, Trained, finetune
 from lp_sweep.trials.train.metrics import majority_score, positive_label
 from lp_sweep.trials.train.procedures import (
     STAGED,
+    UNTAUGHT,
     Phase,
     distill_label,
     first_layers,
@@ -41,7 +42,8 @@ from lp_sweep.trials.train.procedures import (
     phases,
 )
 from lp_sweep.trials.train.steps import Setting
-from lp_sweep.trials.worker.inputs import Inputs, load_inputs, load_other
+from lp_sweep.trials.train.thresholds import unfold
+from lp_sweep.trials.worker.inputs import Inputs, load_inputs, load_other, with_rows_of
 from lp_sweep.trials.worker.job import Job
 from lp_sweep.trials.worker.provenance import now, where
 
@@ -92,7 +94,9 @@ def _run_trial(job: Job, spec: TrialSpec, batches: BatchSizes, attempt: Try) -> 
         raise ValueError(f"{job.id}: {spec.procedure}, started from {attempt.start}")
     layers = first_layers(spec, job.model.depth)
     inputs = load_inputs(job, spec, layers, spec.seed, attempt.start)
-    bridged = _bridged(spec, inputs, batches, device) if spec.bridge else {}
+    if attempt.start and spec.procedure not in UNTAUGHT:
+        unfold(inputs.model, tuned=spec.task.tune_thresholds)
+    bridged = _bridged(job, inputs, batches, device) if spec.bridge else {}
     learning = time.perf_counter()
     teaching = _teaching(job, spec, inputs, attempt, device) if spec.distill else None
     seconds_teacher = time.perf_counter() - learning if teaching else None
@@ -131,12 +135,11 @@ def _run_trial(job: Job, spec: TrialSpec, batches: BatchSizes, attempt: Try) -> 
     }
 
 
-def _bridged(
-    spec: TrialSpec, inputs: Inputs, batches: BatchSizes, device: torch.device
-) -> dict[str, Any]:
+def _bridged(job: Job, inputs: Inputs, batches: BatchSizes, device: torch.device) -> dict[str, Any]:
     """Replaces dropped layers by bridges. Returns the record's columns on it."""
-    begun = time.perf_counter()
-    rows = calibration(inputs.encoded.train, inputs.padding, device, batches.evaluation)
+    spec, begun = job.trial, time.perf_counter()
+    train = with_rows_of(job, inputs, "").encoded.train
+    rows = calibration(train, inputs.padding, device, batches.evaluation)
     fits = bridge(inputs.model.to(device), spec.kept_layers, rows)
     return {
         "bridge": spec.bridge,

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import signal
 from importlib.metadata import version
 from pathlib import Path
@@ -40,14 +41,14 @@ def test_plan_json_is_one_object_on_stdout(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     answer = json.loads(done.stdout)
     assert set(answer) == PLAN_KEYS
-    assert len(answer["cells"]) == answer["totals"]["cells"] == 80
-    assert answer["totals"]["trials"] == 44
+    assert len(answer["cells"]) == answer["totals"]["cells"] == 84
+    assert answer["totals"]["trials"] == 48
     assert answer["totals"]["cells_deferred"] == 36
     for cell in answer["cells"]:
         assert set(cell) >= CELL_KEYS
         if cell["state"] == "deferred":
             assert cell["kept_layers"] is cell["dropped_layers"] is cell["trial_id"] is None
-    assert any(note.startswith("distilbert-base-cased has no K=0") for note in answer["notes"])
+    assert any(re.search(r"full model \(K=0\) is added", note) for note in answer["notes"])
 
 
 def test_plan_dry_run_and_plan_from_another_folder_agree(world: Path) -> None:

@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import shlex
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -399,6 +400,8 @@ def test_pairs_of_a_bi_encoder(tmp_path: Path) -> None:
     content = yaml.safe_load((tmp_path / "sweep.yaml").read_text(encoding="utf-8"))
     assert content["models"] == ["sentence-transformers/all-MiniLM-L6-v2"]
     assert content["procedures"] == ["untrained", "direct"]
+    assert content["bridge"] == ["none", "linear"]
+    assert [entry["name"] for entry in content["strategies"]] == ["top", "block-influence"]
     assert content["recipe"]["max_length"] == 64
     task = of_task(tmp_path)
     assert (task["kind"], task["metric"]) == ("embedding", "spearman")
@@ -406,6 +409,31 @@ def test_pairs_of_a_bi_encoder(tmp_path: Path) -> None:
     planned(tmp_path, f"model={MODEL}")
     told = init(tmp_path, "one.yaml", *DATA, *texts, "--label", "stars", code=2)
     assert "kind embedding" in told
+
+
+@pytest.mark.parametrize(
+    ("scores", "words", "kind"),
+    [
+        ([0.0, 0.25, 3.5], "", "embedding"),
+        ([0, 1, 2, 3, 4, 5], "", "embedding"),
+        ([0, 1], "", "classification"),
+        (["same", "other", "unlike"], "", "classification"),
+        ([0.0, 0.25, 3.5], "--kind regression", "regression"),
+    ],
+)
+def test_pairs_for_a_model_that_makes_vectors(
+    tmp_path: Path, scores: list[Any], words: str, kind: str
+) -> None:
+    shutil.copytree(MODEL, tmp_path / "model")
+    parts = [("0", "", "Transformer"), ("1", "1_Pooling", "Pooling")]
+    modules = [{"idx": i, "path": path, "type": f"st.models.{name}"} for i, path, name in parts]
+    (tmp_path / "model" / "modules.json").write_text(json.dumps(modules))
+    pairs = [{"a": f"a {i}", "b": f"b {i}", "y": scores[i % len(scores)]} for i in range(60)]
+    write(tmp_path / "data.csv", pairs)
+    columns = ["--text", "a", "--text", "b", "--label", "y", "--model", "model"]
+    told = init(tmp_path, *DATA, *columns, *words.split())
+    assert of_task(tmp_path).get("kind", "classification") == kind
+    assert ("--kind" in told) == (kind == "embedding")
 
 
 def test_a_collection_to_search(tmp_path: Path) -> None:

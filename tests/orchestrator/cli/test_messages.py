@@ -40,7 +40,6 @@ plan --data-dir glue --cluster none.yaml
 plan --data-dir glue --cluster sizes.yaml
 plan sweep.yaml resources_per_trial.accelerator_type=L4 --data-dir glue --cluster prices.yaml
 plan few.yaml --data-dir glue
-plan unbased.yaml --data-dir glue
 plan others.yaml --data-dir glue
 plan huge.yaml --data-dir glue
 plann
@@ -156,7 +155,6 @@ FILES = {  # each is wrong in its way
     "bad.yaml": PLAIN.replace("seeds", "sedes"),
     "two.yaml": PLAIN.replace("rte", "rtee").replace("top", "botom"),
     "few.yaml": SEARCH.replace("min_layers", "min_layers, max_seeds: 3"),
-    "unbased.yaml": f"{SEARCH}exclude: [{{k: [0]}}]\n",
     "others.yaml": f"{SEARCH}feed_forward: [none, top 2, all]\n",
     "huge.yaml": PLAIN.replace("42, 43", "0-9999").replace(
         "top, k: [0, 2]", "random, k: all, draws: 0-2"

@@ -18,6 +18,7 @@ from lp_sweep.orchestrator.engine import connection
 from lp_sweep.orchestrator.service.store import sweep_states
 from lp_sweep.storage import underway
 from lp_sweep.storage.errors import GraphRecordingError, SpecError
+from lp_sweep.storage.spool import Spool
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.worker import run as worker
 from tests.support.faults import sweep as started
@@ -90,6 +91,22 @@ def test_students_learn_from_an_exported_network(tmp_path: Path) -> None:
     assert "complete" in done.stderr
     records = Store(tmp_path / "lp-sweep-store").read_all("trials", None).rows.to_pylist()
     assert sorted('"distill"' in record["spec"] for record in records) == [False, True]
+
+
+@pytest.mark.parametrize("inline", ["1", pytest.param("", marks=[pytest.mark.ray])])
+def test_networks_that_could_not_be_kept_are_counted(tmp_path: Path, inline: str) -> None:
+    """On Ray as in this process: the first is named, and the run is complete all the same."""
+    recipe = SHORT | {"limit_train": 32}
+    save_world(tmp_path, recipe=recipe, strategies=[{"name": "top", "k": [0, 2]}], keep="all")
+    in_the_way = Spool(tmp_path / "cache", str(tmp_path / "lp-sweep-store")).root / "weights"
+    in_the_way.parent.mkdir(parents=True)
+    in_the_way.write_text("a file")
+    here = {"LP_SWEEP_INLINE": inline, "LP_SWEEP_CACHE_DIR": str(tmp_path / "cache")}
+    told = python(_MAIN, "run", "sweep.yaml", cwd=tmp_path, **here).stderr
+    assert re.search(r"the network of \S+ could not be kept: .*weights", told)
+    assert told.count("could not be kept: ") == 2
+    assert "kept: 2, " in told.partition("complete")[0]
+    assert "warning" not in told
 
 
 def test_where_no_graph_can_be_recorded_the_next_run_has_none(

@@ -104,10 +104,3 @@ def test_a_part_beside_cells_of_other_data_or_another_model_is_noted(file: Path)
     (note,) = noted(file, "seed=43")
     assert "4 cells of" in note
     assert "other weights of model './folder/of/a/model'" in note
-
-
-def test_the_baseline_of_a_part_may_be_listed(file: Path) -> None:
-    run_of(file, "k=2", "seed=7")
-    assert "has no K=0 cell" in plan_text(file, "k=2")
-    run_of(file, "k=0")
-    assert "has no K=0 cell" not in plan_text(file, "k=2")

@@ -57,6 +57,15 @@ def test_a_config_may_name_anything_as_its_class(tmp_path: Path) -> None:
         assert done.kept_layers == [1, 2], names
 
 
+def test_settings_that_an_earlier_program_left_are_not_written(tmp_path: Path) -> None:
+    source = saved("bert", tmp_path / "model")
+    config = json.loads((source / "config.json").read_text())
+    left = {"return_dict": False, "output_hidden_states": True, "_attn_implementation": "nonsense"}
+    (source / "config.json").write_text(json.dumps(config | left))
+    pruned(source, tmp_path / "out", strategy="top", k=2)
+    assert not left.keys() & json.loads((tmp_path / "out" / "config.json").read_text()).keys()
+
+
 @pytest.mark.parametrize("name", daily("roberta", "distilbert", "modernbert"))
 def test_the_lower_layers_are_those_of_the_model(name: str, tmp_path: Path) -> None:
     """Dropped from the top, each state of the folder is the model's own, up to its last norm."""

@@ -111,6 +111,15 @@ def test_everything_that_is_wrong_is_one_message(world: Path) -> None:
     assert (world / "store").is_file()
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+def test_a_plan_names_a_model_that_can_not_be_loaded(world: Path, name: str) -> None:
+    plan = planned(world)
+    path = world / "model" / name
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(PreflightError, match=f"./model.*{name} is not"):
+        check_small_files(plan.sweep, plan.inputs_needed())
+
+
 def test_a_local_input_that_is_not_what_the_manifest_says(world: Path) -> None:
     """A folder that was copied badly; online that is no matter, offline nothing can fix it."""
     written = prefetch(load_sweep(world / "sweep.yaml"))

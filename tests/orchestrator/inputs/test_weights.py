@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
+from safetensors.torch import save_file as save_torch
 from transformers import AutoModel
 from transformers.models.auto import modeling_auto
 
+from lp_sweep.orchestrator.inputs.models import find_model
+from lp_sweep.orchestrator.inputs.pins import Pins
 from lp_sweep.orchestrator.inputs.weights import (
     Torn,
     count_parameters,
@@ -23,12 +30,14 @@ from lp_sweep.orchestrator.inputs.weights import (
     read_header,
     shard_names,
 )
-from lp_sweep.trials.model.modelfiles import INDEX, WEIGHTS, type_problem, types
+from lp_sweep.storage.errors import PreflightError, SpecError
+from lp_sweep.trials.model.modelfiles import ADAPTER, INDEX, WEIGHTS, type_problem, types
 from tests.support.families import CASES, save_pretrained
 from tests.support.tiny import tiny_tokenizer
 from tests.support.toyworld import save_model
 
 DEPTH = 3
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
 
 
 @pytest.fixture(scope="module")
@@ -87,12 +96,106 @@ def shallow(folder: Path) -> None:
     save_file({"bert.encoder.layer.0.w": np.zeros(2, np.float32)}, folder / WEIGHTS)
 
 
+def renamed(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / WEIGHTS).rename(folder / name)
+
+
+def written(name: str, content: bytes) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).write_bytes(content) and None
+
+
+def with_mark(name: str) -> Callable[[Path], None]:
+    """As Notepad and PowerShell save it."""
+    return lambda folder: written(name, b"\xef\xbb\xbf" + (folder / name).read_bytes())(folder)
+
+
+def changed(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
+    """Other tensors: `change` gets them all, and may return others."""
+
+    def harm(folder: Path) -> None:
+        tensors = load_file(folder / WEIGHTS)
+        save_file(change(tensors) or tensors, folder / WEIGHTS, metadata={"format": "pt"})
+
+    return harm
+
+
+TENSOR = "encoder.layer.1.output.dense.weight"
+
+
+def number(value: float) -> Callable[[dict[str, Any]], None]:
+    return lambda tensors: tensors[TENSOR].__setitem__((3, 5), value)
+
+
+def prefixed(start: str) -> Callable[[dict[str, Any]], Any]:
+    return lambda tensors: {start + name: tensor for name, tensor in tensors.items()}
+
+
+def lying(**told: Any) -> Callable[[Path], None]:
+    """The header says something else of one tensor."""
+
+    def harm(folder: Path) -> None:
+        content = (folder / WEIGHTS).read_bytes()
+        end = 8 + int.from_bytes(content[:8], "little")
+        header = json.loads(content[8:end])
+        header[TENSOR] |= told
+        new = json.dumps(header).encode()
+        (folder / WEIGHTS).write_bytes(len(new).to_bytes(8, "little") + new + content[end:])
+
+    return harm
+
+
+def indexed(**changes: Any) -> Callable[[Path], None]:
+    def harm(folder: Path) -> None:
+        tensors = load_file(folder / WEIGHTS)
+        (folder / WEIGHTS).rename(folder / "model-00001-of-00001.safetensors")
+        weight_map = dict.fromkeys(tensors, "model-00001-of-00001.safetensors")
+        told = {"metadata": {}, "weight_map": weight_map} | changes
+        (folder / INDEX).write_text(json.dumps(told))
+
+    return harm
+
+
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
+        (renamed("model-00001-of-00002.safetensors"), "model-00001-of.* no model.*index.json"),
+        (renamed("weights.safetensors"), "weights.safetensors: .*Rename"),
+        (renamed("tf_model.h5"), "tf_model.h5: .*TensorFlow"),
+        (renamed("flax_model.msgpack"), "flax_model.msgpack: .*Flax"),
+        (renamed("model.onnx"), "model.onnx: a graph.*made from"),
+        (renamed("model.gguf"), "model.gguf: quantized"),
+        (with_mark("config.json"), "config.json .*BOM.*UTF-8"),
+        (with_mark("tokenizer.json"), "tokenizer.json .*BOM"),
+        (written("config.json", b""), "config.json .* it is empty"),
+        (written("config.json", b"[1]"), r"config.json holds no JSON object .* \[1\]"),
+        (written("special_tokens_map.json", b"[]"), "special_tokens_map.json holds no JSON object"),
+        (written("tokenizer.json", b"{}"), "tokenizer.json can't be read by .* tokenizers"),
+        (edited(quantization_config={"quant_method": "gptq"}), "quantized .*'gptq'"),
+        (edited(pruned_heads={"0": [1]}), "pruned_heads.*without some of its heads"),
+        (edited(output_attentions=True, _attn_implementation="sdpa"), "output_attentions .*'sdpa'"),
+        (edited(use_return_dict=False), "use_return_dict.*Remove"),
+        (edited(id2label=["a", "b"]), "id2label: .*mapping"),
+        (edited(add_cross_attention=True), "bert is a decoder"),
+        (edited(pad_token_id=999), "pad_token_id 999, and the embedding has 28 rows"),
+        (changed(number(float("nan"))), f"1 of 2,048 numbers in {TENSOR} are NaN"),
+        (changed(number(float("inf"))), f"1 of 2,048 numbers in {TENSOR} are NaN"),
+        (changed(lambda tensors: tensors | {TENSOR: np.zeros((32, 64), np.int8)}), "I8.*quantized"),
+        (lying(dtype="I32"), f"{TENSOR} has numbers of type I32"),
+        (lying(dtype="F16"), "not a whole safetensors file"),
+        (lying(shape=[64, 32]), rf"{TENSOR} has the shape \[64, 32\], in other layers \[32, 64\]"),
+        (
+            changed(lambda tensors: {name: tensors[name] for name in tensors if name != TENSOR}),
+            f"{TENSOR} is missing",
+        ),
+        (changed(prefixed("_orig_mod.")), "'_orig_mod.'.*compiled"),
+        (changed(prefixed("module.")), "'module.'.*DDP"),
+        (indexed(metadata=None), 'index.json has no "metadata"'),
+        (indexed(weight_map={"x": 3}), "index.json: 3 is no name"),
+        (indexed(weight_map={"x": "../a.safetensors"}), "'../a.safetensors' is no name"),
+        (indexed(weight_map={"x": "model-00001-of-00001.safetensors"}), "1 tensors .*: x in model"),
         (cut(WEIGHTS), "model.safetensors is not a whole .* bytes"),
         (gone(WEIGHTS), "model.safetensors is missing"),
-        (pickled_only, "pytorch_model.bin is pickled, and pickled weights are not read"),
+        (pickled_only, "pytorch_model.bin: pickled weights, .* not read.*save_pretrained"),
         (shallow, "the weights have 1 layers, the plan expects 3"),
         (gone("config.json"), "config.json is missing"),
         (cut("config.json"), "config.json is not complete JSON"),
@@ -110,6 +213,74 @@ def test_a_broken_model(folder: Path, harm: Callable[[Path], None], message: str
     harm(folder)
     (problem,) = folder_problems(folder, depth=DEPTH)
     assert re.search(message, problem)
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float64, "bf16"])
+def test_numbers_of_other_widths(folder: Path, kind: Any) -> None:
+    tensors = {name: torch.tensor(value) for name, value in load_file(folder / WEIGHTS).items()}
+    dtype = torch.bfloat16 if kind == "bf16" else torch.from_numpy(np.zeros(1, kind)).dtype
+    tensors = {name: tensor.to(dtype) for name, tensor in tensors.items()}
+    save_torch(tensors, folder / WEIGHTS)
+    assert folder_problems(folder, depth=DEPTH) == []
+    tensors[TENSOR][0, 0] = torch.nan
+    save_torch(tensors, folder / WEIGHTS)
+    (problem,) = folder_problems(folder, depth=DEPTH)
+    assert re.search(f"1 of 2,048 .*{TENSOR}", problem)
+
+
+def looped(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def listening(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as pipe, contextlib.chdir(path.parent):
+        pipe.bind(path.name)
+
+
+@pytest.mark.parametrize("name", ["config.json", WEIGHTS, INDEX, "vocab.txt", "1_Pooling/x.json"])
+@pytest.mark.parametrize(
+    ("put", "message"),
+    [
+        (looped, "a link to .*symbolic links"),
+        (lambda path: path.symlink_to("/nowhere/x"), "a link to '/nowhere/x'"),
+        (lambda path: path.symlink_to("/dev/zero"), "a device"),
+        (os.mkfifo, "a pipe"),
+        (listening, "a socket"),
+        (lambda path: path.mkdir(), "is a folder"),
+        (lambda path: path.write_text(POINTER), "Git LFS.*git lfs pull"),
+    ],
+    ids=["loop", "dangling", "device", "pipe", "socket", "folder", "lfs"],
+)
+def test_a_file_that_is_none(
+    folder: Path, name: str, put: Callable[[Path], Any], message: str
+) -> None:
+    """Found without opening it: a pipe or an endless device is never read to its end."""
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).unlink(missing_ok=True)
+    put(folder / name)
+    with pytest.raises(PreflightError, match=f"{name}.*{message}"):
+        find_model(str(folder), revision=None, layers=None, folder=folder, pins=Pins(None))
+
+
+@pytest.mark.parametrize(
+    ("move", "message"),
+    [
+        ("checkpoint-10/*", "checkpoint-10"),
+        ("snapshots/abc/*", "snapshots/abc"),
+        (ADAPTER, "adapter.*'bert-base-uncased'.*merge_and_unload"),
+    ],
+)
+def test_a_folder_of_another_kind(folder: Path, move: str, message: str) -> None:
+    if move == ADAPTER:
+        base = {"peft_type": "LORA", "base_model_name_or_path": "bert-base-uncased"}
+        (folder / ADAPTER).write_text(json.dumps(base))
+    else:
+        target = (folder / move).parent
+        target.mkdir(parents=True)
+        for path in [path for path in folder.iterdir() if path.is_file()]:
+            path.rename(target / path.name)
+    with pytest.raises(SpecError, match=message):
+        find_model(str(folder), revision=None, layers=None, folder=folder, pins=Pins(None))
 
 
 def test_positions_with_two_for_padding_are_no_mistake(folder: Path) -> None:
@@ -139,7 +310,7 @@ def shard(folder: Path) -> None:
         save_file({tensor: np.zeros((2, 3), np.float32)}, folder / name)
     (folder / WEIGHTS).unlink()
     weight_map = {tensor: name for name, tensor in halves.items()}
-    (folder / INDEX).write_text(json.dumps({"weight_map": weight_map}))
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
 
 
 def test_shards(folder: Path) -> None:
@@ -149,7 +320,8 @@ def test_shards(folder: Path) -> None:
     assert shard_names(folder / INDEX) == ["a.safetensors", "b.safetensors"]
     assert count_parameters(folder) == 12
     (folder / "b.safetensors").unlink()
-    assert folder_problems(folder, depth=2) == ["b.safetensors is missing"]
+    (problem,) = folder_problems(folder, depth=2)
+    assert re.search(r"b.safetensors is missing.* 1 tensors .*bert.encoder.layer.1.w", problem)
     assert count_parameters(folder) is None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,12 +17,13 @@ from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.plan.known import Known, read_ledger
 from lp_sweep.orchestrator.plan.listing import unkept_note
 from lp_sweep.orchestrator.plan.plan import Plan
-from lp_sweep.orchestrator.plan.planning import make_plan, missing_baselines
+from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.networks import CONFIG, WEIGHTS
 from lp_sweep.storage.select import STRATEGIES, Measured, held_out_rows
 from lp_sweep.storage.specs import ProfileSpec, TrialSpec
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.model.feedforward_rules import NONE
 from tests.support.courses import presence_of, put_failure, taken
 from tests.support.program import sweep
 from tests.support.sweepfiles import (
@@ -39,6 +41,7 @@ RULES = {name: s for name, s in STRATEGIES.items() if s.by_position and not s.fa
 
 CONTRIBUTION = PLAIN.replace("{name: top, k: [0, 2]}", "{name: contribution, threshold: [0.9]}")
 SECTION = "contribution: {measured_on: mrpc}\n"
+BOTH = ("direct", "iterative")
 UNBASED = "exclude: [{procedure: [iterative], k: [0]}]\n"
 
 
@@ -84,10 +87,10 @@ def test_cells_that_are_one_network_are_one_trial(tmp_path: Path) -> None:
     assert len(plan.trials) == 1 + 5
     assert plan.totals()["cells_sharing_a_trial"] == 5
 
-    text = PLAIN.replace("[0, 2]}", "[1]}\n  - {name: even-alternate, k: [1]}")
+    text = PLAIN.replace("[0, 2]}", "[0, 1]}\n  - {name: even-alternate, k: [1]}")
     plan = planned(make_inputs(tmp_path, text, depth=6), "task=rte", "seed=42")
-    assert [cell.kept for cell in plan.cells] == [(1, 2, 3, 4, 5)] * 2
-    assert len(plan.trials) == 1
+    assert [cell.kept for cell in plan.cells[1:]] == [(1, 2, 3, 4, 5)] * 2
+    assert len(plan.trials) == 2
     assert "layers 1-5: top K=1 = even-alternate K=1" in answer_of(plan).text()
 
     # one model under two names
@@ -105,17 +108,17 @@ def test_deferred_cells_become_trials_when_the_profile_is_known(tmp_path: Path) 
     text = CONTRIBUTION.replace("[0.9]", "[0.94, 0.9, 0.99]")
     file = make_inputs(tmp_path, text)
     before = planned(file, "task=rte", "seed=42")
-    assert [cell.state for cell in before.cells] == ["deferred"] * 3
-    assert before.trials == {}
-    rows = [cell.row() for cell in before.cells]
+    assert [cell.state for cell in before.cells] == ["deferred"] * 3 + ["pending"]
+    assert len(before.trials) == 1
+    rows = [cell.row() for cell in before.cells[:3]]
     assert [(row["k"], row["kept_layers"]) for row in rows] == [(None, None)] * 3
     known = with_profiles(before, cosines(above=(3, 7)))
     after = planned(file, "task=rte", "seed=42", known=known)
-    assert [cell.dropped for cell in after.cells] == [(3, 7), (3, 7), ()]
-    assert [cell.row()["k"] for cell in after.cells] == [2, 2, 0]
+    assert [cell.dropped for cell in after.cells] == [(3, 7), (3, 7), (), ()]
+    assert [cell.row()["k"] for cell in after.cells] == [2, 2, 0, 0]
     assert len(after.trials) == 2  # 0.94 and 0.9 pick one network
     assert after.profiles.keys() <= after.known.profiles.keys()
-    assert {cell.profile_id for cell in after.cells} == set(before.profiles)
+    assert {cell.profile_id for cell in after.cells[:3]} == set(before.profiles)
     every = with_profiles(before, cosines(above=tuple(range(1, 13)), value=0.999))
     nothing = planned(file, "task=rte", "seed=42", known=every)
     assert nothing.totals()["cells_impossible"] == 3
@@ -128,7 +131,9 @@ def test_each_task_has_the_layers_of_its_own_profile(tmp_path: Path) -> None:
     above = {"rte": (3, 7), "mrpc": (5,)}
     known = {id_: Measured(cosines(above=above[work.task.name])) for id_, work in profiles}
     plan = planned(file, known=Known(frozenset(), {}, known))
-    assert {(cell.asked.task, cell.dropped) for cell in plan.cells} == {*above.items()}
+    assert {(cell.asked.task, cell.dropped) for cell in plan.cells if cell.dropped} == {
+        *above.items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -248,21 +253,51 @@ def test_a_models_own_k(tmp_path: Path) -> None:
     ]
 
 
+SEARCHED = PLAIN.replace("[0, 2]}", "[2], until: min_layers}")
+
+
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "overrides", "full"),
     [
-        (PLAIN, []),
-        (PLAIN.replace("[0, 2]", "[2]"), ["add 0 to its k"]),
-        (PLAIN + "procedures: [direct, iterative]\n" + UNBASED, ["by iterative"]),
-        (PLAIN + "feed_forward: [top 1]\n", ["add none to feed_forward"]),
+        (PLAIN, [], {"direct": "top"}),
+        (PLAIN.replace("[0, 2]", "[1, 2, 3]"), [], {"direct": "top"}),
+        (PLAIN.replace("top", "bottom"), ["k=2"], {"direct": "bottom"}),
+        (PLAIN, ["strategy=drop 3+5"], {"direct": "top"}),
+        (PLAIN, ["strategy={name: contribution, threshold: 0.9}"], {"direct": "top"}),
+        (PLAIN + "procedures: [direct, iterative]\n" + UNBASED, [], dict.fromkeys(BOTH, "top")),
+        (PLAIN + "exclude: [{k: [0]}]\n", [], {"direct": "top"}),
+        (PLAIN + "feed_forward: [top 1]\n", [], {"direct": "top"}),
+        (PLAIN + "distill: [logits]\n", ["k=2"], {"direct distill logits": "top"}),
+        (
+            PLAIN.replace("./folder/of/a/model", "{id: ./folder/of/a/model, k: 2}"),
+            [],
+            {"direct": "top"},
+        ),
+        (SEARCHED, [], {"direct": "top"}),
+        (SEARCHED + "exclude: [{k: [0]}]\n", [], {"direct": "top"}),
     ],
 )
-def test_a_missing_baseline_is_noted(tmp_path: Path, text: str, said: list[str]) -> None:
-    notes = list(missing_baselines(planned(make_inputs(tmp_path, text))))
-    assert len(notes) == len(said)
-    for note, words in zip(notes, said, strict=True):
-        assert note.startswith("./folder/of/a/model has no K=0 cell")
-        assert words in note
+def test_the_full_model_is_part_of_every_plan(
+    tmp_path: Path, text: str, overrides: list[str], full: dict[str, str]
+) -> None:
+    """Once for each procedure, task and seed."""
+    plan = planned(make_inputs(tmp_path, text), *overrides)
+    cells = [cell.asked for cell in plan.cells if cell.asked.feed_forward == NONE]
+    whole = [asked for asked in cells if asked.k == 0]
+    assert Counter((asked.procedure, asked.strategy) for asked in whole) == {
+        (procedure, strategy): 4 for procedure, strategy in full.items()
+    }
+    added = text != PLAIN or bool(overrides)
+    assert sum("K=0" in note and "added" in note for note in plan.sweep.notes) == added
+
+
+def test_the_added_full_model_is_the_trial_of_k_0(tmp_path: Path) -> None:
+    listed = planned(make_inputs(tmp_path / "a", PLAIN))
+    left_out = planned(make_inputs(tmp_path / "b", PLAIN.replace("[0, 2]", "[2]")))
+    assert set(ids(left_out)) == set(ids(listed))
+    several = PLAIN.replace("[0, 2]}", "[2]}\n  - {name: bottom, k: [2], until: min_layers}")
+    plan = planned(make_inputs(tmp_path / "c", several))
+    assert [cell.asked.strategy for cell in plan.cells if cell.asked.k == 0].count("bottom") == 4
 
 
 # -- hours

@@ -52,7 +52,7 @@ def test_a_network_is_measured_once_and_that_changes_no_trial(plan: Plan, tmp_pa
 
 def test_which_networks_and_devices_are_measured(tmp_path: Path) -> None:
     text = TIMED.replace("{name: top, k: [0, 2]}", "{name: top, k: 1}\n  - {name: drop 12}")
-    assert len(planned(make_inputs(tmp_path, text)).speeds) == 1
+    assert len(planned(make_inputs(tmp_path, text)).speeds) == 2  # and the full network's
 
     # only the networks of some cells
     text = TIMED.replace("speed: cpu", "speed: cpu, speed_of: [{strategy: 't*', k: 2}]")
@@ -69,7 +69,7 @@ def test_feed_forwards_that_go_are_part_of_it(tmp_path: Path) -> None:
     text = TIMED + "feed_forward: [none, top 3, {remove: top 3, second_norm: drop}]\n"
     plan = planned(make_inputs(tmp_path, text), "k=2")
     found = [(spec.removed_feed_forwards, spec.second_norm) for spec in specs(plan)]
-    assert found == [((), "keep"), ((8, 9, 10), "keep"), ((8, 9, 10), "drop")]
+    assert found == [((), "keep"), ((8, 9, 10), "keep"), ((8, 9, 10), "drop"), ((), "keep")]
 
 
 def test_length_and_precision_are_the_files_and_no_longer_than_a_model_takes(
@@ -87,11 +87,12 @@ def test_length_and_precision_are_the_files_and_no_longer_than_a_model_takes(
 def test_deferred_cells_have_a_speed_when_their_layers_are_known(tmp_path: Path) -> None:
     text = TIMED.replace("name: top, k: [0, 2]", "name: contribution, threshold: [0.9]")
     plan = planned(make_inputs(tmp_path, text), "task=rte")
-    assert plan.speeds == {}
+    assert len(plan.speeds) == 1  # the full network's
     cosines = Measured({layer: 0.95 if layer == 5 else 0.5 for layer in range(1, 13)})
     known = Known(frozenset(), {}, dict.fromkeys(plan.profiles, cosines))
-    (spec,) = specs(make_plan(plan.sweep, known))
+    spec, full = specs(make_plan(plan.sweep, known))
     assert spec.kept_layers == (1, 2, 3, 4, *range(6, 13))
+    assert full.kept_layers == tuple(range(1, 13))
 
 
 # -- how a plan tells of them

@@ -41,18 +41,18 @@ def test_stage_one_is_one_trial_or_one_for_each_frozen_set_of_layers(
     tmp_path: Path,
 ) -> None:
     plan = plan_of(tmp_path, "procedures: finetune_then_drop", "k=1,2,3,4")
-    assert len(plan.cells) == 4
+    assert len(plan.cells) == 4 + 1
     assert len(plan.trials) == 4 + 1
     full = the_full(plan)
-    assert {plan.trials[cell.trial_id or ""].start for cell in plan.cells} == {full}
+    assert {plan.trials[cell.trial_id or ""].start for cell in plan.cells[:4]} == {full}
     assert plan.trials[full].start is None
     assert plan.needed_networks() == {full} == plan.sources()
 
     plan = plan_of(tmp_path, "procedures: finetune_then_drop frozen", "k=1,2")
-    starts = [plan.trials[plan.trials[cell.trial_id or ""].start or ""] for cell in plan.cells]
+    starts = [plan.trials[plan.trials[cell.trial_id or ""].start or ""] for cell in plan.cells[:2]]
     assert [spec(work).recipe.freeze_layers for work in starts] == [(12,), (11, 12)]
     assert all(spec(work).kept_layers == FULL for work in starts)
-    assert len(plan.trials) == 2 + 2
+    assert len(plan.trials) == 2 + 2 + 1
 
 
 def test_nothing_dropped_is_the_direct_trial_of_every_procedure(tmp_path: Path) -> None:
@@ -70,6 +70,7 @@ def test_what_procedures_take(tmp_path: Path) -> None:
     training = {
         cell.asked.procedure: missing(plan.trials[cell.trial_id or ""], lengths).flop
         for cell in plan.cells
+        if cell.asked.k
     }
     full = missing(plan.trials[the_full(plan)], lengths).flop
     layer_epochs = {name: round(36 * flops / full, 6) for name, flops in training.items()}
@@ -89,9 +90,9 @@ def test_what_procedures_take(tmp_path: Path) -> None:
 def test_feed_forwards_alone_are_a_second_stage(tmp_path: Path) -> None:
     lines = "procedures: [direct, finetune_then_drop, iterative]\nfeed_forward: top 2"
     plan = plan_of(tmp_path, lines, "k=0")
-    staged = cell_trial(plan, procedure="finetune_then_drop")
-    direct = cell_trial(plan, procedure="direct")
-    assert cell_trial(plan, procedure="iterative") == direct != staged
+    staged = cell_trial(plan, procedure="finetune_then_drop", feed_forward="top 2")
+    direct = cell_trial(plan, procedure="direct", feed_forward="top 2")
+    assert cell_trial(plan, procedure="iterative", feed_forward="top 2") == direct != staged
     assert plan.trials[staged].start == the_full(plan)
     assert spec(plan.trials[direct]).removed_feed_forwards == (11, 12)
 
@@ -114,11 +115,11 @@ def test_a_measurement_may_leave_no_feed_forward_to_remove(tmp_path: Path) -> No
     text = PLAIN.replace("name: top, k: [0, 2]", "name: block-influence, k: [10]")
     file = make_inputs(tmp_path, f"{text}feed_forward: [top 3]\n")
     before = planned(file, *ONE)
-    assert [cell.state for cell in before.cells] == ["deferred"]
+    assert [cell.state for cell in before.cells] == ["deferred", "pending"]
     found = Measured({layer: layer / 20 for layer in FULL})  # the ten highest go
     known = Known(frozenset(), {}, dict.fromkeys(before.profiles, found))
     plan = planned(file, *ONE, known=known)
-    assert [cell.state for cell in plan.cells] == ["impossible"]
+    assert [cell.state for cell in plan.cells] == ["impossible", "pending"]
     assert "no layer would stay whose feed-forward" in text_of(plan)
 
 
@@ -214,10 +215,9 @@ def test_cka_needs_the_full_network_that_it_is_compared_with(tmp_path: Path) -> 
     plan.known = plan.known._replace(networks={full})
     assert [work.id for work in taken_on(plan)] == [pruned]
 
-    # also one that no cell asks for
+    # also one that the file leaves out
     plan = plan_of(tmp_path, "measure: {cka: pruned}", "k=2")
     full, pruned = the_full(plan), plan.cells[0].trial_id or ""
-    assert len(plan.cells) == 1
     assert set(plan.trials) == {full, pruned}
     assert plan.needs(pruned) == {full}
     [measure] = plan.measures[pruned]

@@ -126,8 +126,8 @@ def test_a_failed_need_is_named_by_the_attempt(tmp_path: Path, store: Store) -> 
 
 def test_a_later_run_neither_hangs_nor_says_it_again(tmp_path: Path, store: Store) -> None:
     plan = plan_of(tmp_path, STAGED, "k=2")
-    full, staged = the_full(plan), cell_trial(plan, procedure="finetune_then_drop")
-    direct = cell_trial(plan, procedure="direct")
+    full, staged = the_full(plan), cell_trial(plan, procedure="finetune_then_drop", k=2)
+    direct = cell_trial(plan, procedure="direct", k=2)
     plan.known = plan.known._replace(
         failed={full: "diverged", staged: "missing_input", direct: "diverged"}
     )
@@ -144,7 +144,7 @@ def test_what_failed_with_a_bad_node_brings_back_what_waited_for_it(
     tmp_path: Path, store: Store
 ) -> None:
     plan = plan_of(tmp_path, STAGED, "k=2")
-    full, staged = the_full(plan), cell_trial(plan, procedure="finetune_then_drop")
+    full, staged = the_full(plan), cell_trial(plan, procedure="finetune_then_drop", k=2)
     queue = queue_of(plan, store)
     assert taken(queue).id == full
     queue.ended(full, "bug")
@@ -193,11 +193,13 @@ def test_a_network_that_is_needed_only_later(tmp_path: Path, store: Store, ended
 
 def test_a_need_that_another_run_does_unblocks(tmp_path: Path, store: Store) -> None:
     plan = plan_of(tmp_path, STAGED, "k=2")
-    full, staged = the_full(plan), cell_trial(plan, procedure="finetune_then_drop")
+    full, staged = the_full(plan), cell_trial(plan, procedure="finetune_then_drop", k=2)
     with presence_of(store).announced() as one, presence_of(store).announced() as two:
         mine, others = queue_of(plan, store, claims=one), queue_of(plan, store, claims=two)
         assert taken(others).id == full
-        assert [work.id for work in iter(mine.take, None)] == [cell_trial(plan, procedure="direct")]
+        assert [work.id for work in iter(mine.take, None)] == [
+            cell_trial(plan, procedure="direct", k=2)
+        ]
         assert set(mine.others.holding) == {full}
         assert mine.open
         assert mine.progress().left == 3
@@ -286,10 +288,10 @@ def test_what_is_named_takes_along_what_it_goes_on_from(tmp_path: Path, store: S
 
 def test_a_measurement_that_fails_beside_its_trial(tmp_path: Path, store: Store) -> None:
     plan = plan_of(tmp_path, "measure: {probes: pruned, similarity: pruned}", "k=2")
-    [pruned] = plan.trials
+    pruned, full = plan.trials
     probes, similarity = plan.measures[pruned]
     queue = queue_of(plan, store)
-    assert queue.take()
+    assert {taken(queue).id, taken(queue).id} == {pruned, full}
     queue.ended(pruned, None, {similarity.id: "bug"})
     known = queue.known()
     assert known.trials == {pruned}

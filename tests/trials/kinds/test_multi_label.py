@@ -17,6 +17,11 @@ from hypothesis import strategies as st
 from scipy.special import expit
 from sklearn.metrics import f1_score, precision_recall_curve
 
+from lp_sweep.orchestrator.inputs.resolve import resolve
+from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.naming import describe
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.storage.store import Store
@@ -24,7 +29,7 @@ from lp_sweep.trials.data.datasource import data_fingerprint, load_task
 from lp_sweep.trials.data.tasks import TaskSource
 from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.train.metrics import majority_score, mean_average_precision, of_tally, score
-from lp_sweep.trials.train.thresholds import FoldedThresholds, best_thresholds
+from lp_sweep.trials.train.thresholds import best_thresholds, fold, unfold, unfolded
 from tests.support.families import NAMES
 from tests.support.fastnets import assert_within_1e5, network
 from tests.support.kindworlds import in_order, label_world, labelled
@@ -233,11 +238,15 @@ def test_a_head_takes_thresholds_and_gives_them_back(name: str, tmp_path: Path) 
     before = model(input_ids=ids).logits.detach().numpy()
     marks = np.eye(model.config.num_labels, dtype=np.int8)
     logits = marks * 3.0 - 1
-    thresholds = FoldedThresholds(model)
-    thresholds.fold(marks, logits, "macro_f1")
+    with pytest.raises(MissingInputError, match="earlier version"):
+        unfold(model, tuned=True)
+    fold(model, marks, logits, "macro_f1")
     found = model(input_ids=ids).logits.detach().numpy()
     assert_within_1e5(found, before - best_thresholds(marks, logits, "macro_f1"))
-    thresholds.unfold()
+    with unfolded(model, tuned=True):
+        np.testing.assert_array_equal(model(input_ids=ids).logits.detach().numpy(), before)
+    np.testing.assert_array_equal(model(input_ids=ids).logits.detach().numpy(), found)
+    unfold(model)
     np.testing.assert_array_equal(model(input_ids=ids).logits.detach().numpy(), before)
 
 
@@ -284,3 +293,32 @@ def test_tuned_thresholds_are_in_the_stored_logits(
         assert record["last"] == pytest.approx(of_sklearn)
         assert of_tally(np.array([row["tally"] for row in stored])) == pytest.approx(of_sklearn)
     assert scores[True] > scores[False]
+
+
+def test_students_and_second_trainings_get_the_head_without_thresholds(
+    tmp_path: Path, store: Store
+) -> None:
+    """So tuned thresholds change no loss; and only these trials have another identifier."""
+    changes = {
+        "recipe": RECIPE | {"epochs": 1, "limit_train": 64},
+        "procedures": ["direct", "finetune_then_drop"],
+        "distill": ["none", "logits"],
+    }
+    losses: dict[bool, dict[str, Any]] = {}
+    for tuned in (False, True):
+        file = label_world(tmp_path / str(tuned), {"tune_thresholds": tuned}, **changes)
+        plan = make_plan(resolve(load_sweep(file)), Known.nothing())
+        losses[tuned] = {}
+        for work in sorted(plan.trials.values(), key=lambda work: work.lesson is not None):
+            job = plan.job(work, network=True).to_plain()
+            place = {"cache_dir": str(tmp_path / "cache"), "device": "cpu", "threads": 1}
+            name = describe(work)
+            losses[tuned][name] = done(store, {**job, **place})["train_losses"]
+            affected = tuned and ("distill" in name or "finetune_then_drop" in name)
+            assert work.trial.corrections == (("raw-bias",) if affected else ())
+        [taught] = [item for items in plan.measures.values() for item in items]
+        assert taught.spec.corrections == (("raw-bias",) if tuned else ())
+        logits = store.read("teacher_logits", taught.id)
+        losses[tuned]["logits"] = [row["scores"] for row in logits]
+    assert len(losses[True]) == 1 + 4 + 1
+    assert losses[True] == losses[False]

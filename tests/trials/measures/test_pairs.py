@@ -79,9 +79,19 @@ def test_slow_steps_are_taken_less_often() -> None:
     assert (found.pairs, found.rounds) == (5, 1)
 
 
+@pytest.mark.parametrize(("ms", "rounds"), [(6.0, 3), (12.0, 2), (60.0, 1)])
+def test_beside_other_work_rounds_are_repeated_for_a_short_time_only(
+    ms: float, rounds: int
+) -> None:
+    """A step that is never steady."""
+    clock = Clock(cycle([0.5 * ms, 1.5 * ms]), repeat(ms))
+    found = compare(clock.full, clock.pruned)
+    assert (found.rounds, found.pairs >= 20) == (rounds, True)
+
+
 def test_rounds_share_the_time_of_the_rule() -> None:
     """10 s a pair: four in the first round, of two in the second the fewest that are allowed."""
     clock = Clock(cycle([700.0, 400.0]), repeat(450.0))
-    found = clock.compare(warm_ups=0, pairs=4, fewest=1)
+    found = clock.compare(warm_ups=0, pairs=4, fewest=1, again=60.0)
     assert len(clock.order) == 2 * (4 + 2)
     assert found.rounds == 2

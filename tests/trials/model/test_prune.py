@@ -241,6 +241,48 @@ def test_code_that_comes_with_a_model_is_not_run(checkpoint: Checkpoint, tmp_pat
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize("name", ["bert", "modernbert", "xlnet", "distilbert"])
+@pytest.mark.parametrize(
+    "left_over",
+    [
+        {"output_attentions": True, "output_hidden_states": True},
+        {"return_dict": False},
+        {"torchscript": True, "gradient_checkpointing": True, "chunk_size_feed_forward": 2},
+        {"_attn_implementation": "nonsense"},
+        {"attn_implementation": "flash_attention_2"},
+        {"num_labels": 7, "problem_type": "regression"},
+        {"id2label": {"0": "a", "1": "b"}, "label2id": {"a": 0}},
+    ],
+    ids=str,
+)
+def test_what_another_program_left_in_a_config_changes_nothing(
+    checkpoint: Checkpoint, tmp_path: Path, name: str, left_over: dict[str, Any]
+) -> None:
+    plain = load(checkpoint(name, 4), (1, 2))
+    config = json.loads((copied(checkpoint(name, 4), tmp_path) / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | left_over))
+    found = load(tmp_path, (1, 2))
+    answer = found(**batch())
+    assert torch.equal(answer.logits, logits(plain))
+    assert not {"attentions", "hidden_states"} & set(answer)
+    found.save_pretrained(tmp_path / "again")
+    plain.save_pretrained(tmp_path / "plain")
+    both = [
+        json.loads((tmp_path / each / "config.json").read_text()) for each in ("again", "plain")
+    ]
+    written, usual = ({key: each.get(key) or None for key in left_over} for each in both)
+    assert written == usual
+
+
+def test_a_checkpoint_with_nan_names_the_tensor(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    tensors = load_file(copied(checkpoint("bert", 4), tmp_path) / "model.safetensors")
+    name = next(name for name in tensors if name.endswith("layer.1.output.dense.weight"))
+    tensors[name][0, 0] = torch.inf
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(MissingInputError, match=rf"{name} .*NaN or infinite"):
+        load(tmp_path)
+
+
 def test_modernberts_head_is_drawn_at_the_original_depth(
     checkpoint: Checkpoint, tmp_path: Path
 ) -> None:

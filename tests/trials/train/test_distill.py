@@ -14,6 +14,10 @@ import pytest
 import torch
 from scipy.special import softmax
 
+from lp_sweep.orchestrator.inputs.resolve import resolve
+from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.identity import profile_id
 from lp_sweep.storage.specs import Distillation, TaskDefinition, TrialSpec
 from lp_sweep.storage.store import Store
@@ -45,6 +49,7 @@ from tests.support.fastnets import (
 )
 from tests.support.plain_jobs import assert_fails, done, load_inputs
 from tests.support.staging import DEPTH, Job, made, measurement, profile_spec, spec_of, with_spec
+from tests.support.toyworld import RECIPE, save_world
 
 CLASSES = TaskDefinition(text_columns=("text",))
 NUMBERS = replace(CLASSES, kind="regression", metric="pearson")
@@ -236,8 +241,9 @@ def test_a_done_teacher_is_measured_once_more(world: Path, store: Store) -> None
 
 
 def with_more(job: Job, texts: Path) -> Job:
-    source = {**job["task"]["source"], "unlabelled": str(texts)}
-    return {**job, "task": {**job["task"], "source": source}}
+    source = TaskSource(**{**job["task"]["source"], "unlabelled": str(texts)})
+    name = unlabelled_fingerprint(source, spec_of(job).task)
+    return {**job, "unlabelled": {name: str(texts)}}
 
 
 def test_a_student_learns_from_more_texts_than_its_teacher(
@@ -245,9 +251,8 @@ def test_a_student_learns_from_more_texts_than_its_teacher(
 ) -> None:
     texts = tmp_path / "more.csv"
     texts.write_text("note,text\na,good w1 w2\nb,w3 poor\nc,w4 fine w5 w6\nd,bad\ne,w7 w8\n")
-    plain = with_more(made(world, recipe=QUICK), texts)
-    source, task = TaskSource(**plain["task"]["source"]), spec_of(plain).task
-    pair = taught(world, unlabelled=unlabelled_fingerprint(source, task))
+    [name] = with_more(made(world), texts)["unlabelled"]
+    pair = taught(world, unlabelled=name)
     teacher, student = (with_more(job, texts) for job in pair)
     full, record = done(store, teacher), done(store, student)
     assert record["train_examples"] == full["train_examples"] + 5
@@ -266,8 +271,41 @@ def test_a_student_learns_from_more_texts_than_its_teacher(
     texts.write_text(texts.read_text() + "f,w9\n")
     shutil.rmtree(world.parent / "cache")
     resident().forget()
-    later = with_more(with_spec(student, replace(spec_of(student), seed=9)), texts)
+    later = with_spec(student, replace(spec_of(student), seed=9))
     assert_fails(store, later, "missing_input", "changed since the run was planned")
+
+
+@pytest.mark.parametrize("names", ["plain more most", "most more plain"])
+def test_tasks_that_differ_only_in_unlabelled_texts_share_a_teacher(
+    names: str, tmp_path: Path, store: Store
+) -> None:
+    """Whichever comes first. A student's bridge is fitted on the rows of the plain one's."""
+    for name, count in (("more", 1), ("most", 2)):
+        (tmp_path / f"{name}.csv").write_text("text\n" + "good w1 w2\n" * count)
+    own = {"train": "train.csv", "dev": "dev.csv", "text": ["text"]}
+    tasks = [
+        {"name": name} | own | ({} if name == "plain" else {"unlabelled": f"{name}.csv"})
+        for name in names.split()
+    ]
+    recipe = RECIPE | {"epochs": 1, "limit_train": 32}
+    changes = {"distill": ["none", "logits"], "bridge": ["linear"], "recipe": recipe}
+    strategies = [{"name": "drop", "layers": [2, 3]}]
+    file = save_world(tmp_path, tasks=tasks, strategies=strategies, **changes)
+    plan = make_plan(resolve(load_sweep(file)), Known.nothing())
+    assert len(plan.trials) == 1 + 1 + 3
+    records = {}
+    for work in sorted(plan.trials.values(), key=lambda work: work.lesson is not None):
+        place = {"cache_dir": str(tmp_path / "cache"), "device": "cpu", "threads": 1}
+        job = plan.job(work, network=False).to_plain()
+        records[work.id] = done(store, {**job, **place})
+        of_students = bool(work.trial.unlabelled)
+        assert work.trial.corrections == (("bridge-rows",) if of_students else ())
+    students = [record for record in records.values() if record["distill"]]
+    rows = {record["task"]: record["train_examples"] for record in students}
+    assert rows == {"plain": 32, "more": 33, "most": 34}
+    lefts = [record["bridge_left"] for record in records.values() if record["bridge"]]
+    assert len(lefts) == 4
+    assert all(left == lefts[0] for left in lefts)
 
 
 # -- a teacher that has learned its task before
