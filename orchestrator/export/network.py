@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 import threading
@@ -19,6 +20,8 @@ from lp_sweep.storage.printable import metric_name
 from lp_sweep.storage.specs import TEACHER, TrialSpec
 from lp_sweep.storage.store import Store
 from lp_sweep.storage.underway import EVERY_SECONDS, Looks
+from lp_sweep.trials.model.familytable import padding_side
+from lp_sweep.trials.model.modelfiles import pads_otherwise
 from lp_sweep.trials.worker.job import Answer, Job, Lesson
 
 Tell = Callable[[str], None]
@@ -59,7 +62,17 @@ def from_store(store: Store, record: Mapping[str, Any], folder: Path) -> Trained
     for path in folder.iterdir():
         if not any(path.match(pattern) for pattern in _PUBLISHED):
             path.unlink()
+    _pad_as_scored(folder)
     return Trained(record, predictions)
+
+
+def _pad_as_scored(folder: Path) -> None:
+    """A network of an earlier version may have the tokenizer's own side."""
+    kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
+    if pads_otherwise(folder, kind):
+        path = folder / "tokenizer_config.json"
+        told = json.loads(path.read_text(encoding="utf-8")) | {"padding_side": padding_side(kind)}
+        path.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
 
 
 def kept_instead(store: Store, trial: str, seeds: Mapping[int, str]) -> str | None:

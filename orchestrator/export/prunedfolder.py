@@ -131,10 +131,11 @@ def prune(
 def _check_vectors(files: Path, folder: Path, network: Any) -> float:
     """The largest difference of a vector from that of the network in memory with the modules of
     the model's own folder. The texts suit any tokenizer."""
-    from lp_sweep.trials.data.encode import load_tokenizer
+    from transformers import AutoTokenizer
+
     from lp_sweep.trials.model.plainload import embeddings_of, vector_modules
 
-    tokenizer, length = load_tokenizer(files), max(_LENGTHS)
+    tokenizer, length = AutoTokenizer.from_pretrained(files), max(_LENGTHS)
     texts = [
         [tokenizer.decode(ids, skip_special_tokens=True).lower() for ids in _rows(network.config)]
     ]

@@ -33,6 +33,7 @@ from lp_sweep.storage.specs import (
 from lp_sweep.trials.data.tasks import TaskSource, canonical_name
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.measures.registry import MEASURES
+from lp_sweep.trials.model.familytable import family_of
 from lp_sweep.trials.model.feedforward_rules import NONE, some_removed
 from lp_sweep.trials.train.procedures import (
     DIRECT,
@@ -324,7 +325,23 @@ def corrections_of(
         found.append("raw-bias")
     if _modules_of(spec, model):
         found.append("dense-modules")  # vectors were scored without them
+    if _was_disturbed(spec, model):
+        found.append("left-padding")  # answers depended on the padding of a batch
     return tuple(found)
+
+
+def _was_disturbed(spec: TrialSpec | ProfileSpec, model: ModelInput) -> bool:
+    """Whether padding on the side of the model's own tokenizer changed the result: it moves
+    positions, and a head of whole texts read it. A pass without padding never had any."""
+    kind, family = kind_of(spec.task), family_of(model.family)
+    scored = isinstance(spec, TrialSpec) or spec.measure in (TEACHER, "greedy")
+    reads_padding = scored and not (kind.embeds or kind.words)
+    if not model.pads_otherwise or not (reads_padding or family.positions == "from 0"):
+        return False
+    if isinstance(spec, TrialSpec) and spec.distill is not None:
+        return True  # its teacher's answers are never computed without padding
+    recipe = spec.recipe
+    return recipe is None or recipe.compute == "reference" or family.unpadded is None
 
 
 def _modules_of(spec: TrialSpec | ProfileSpec, model: ModelInput) -> str:

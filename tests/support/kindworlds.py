@@ -117,15 +117,14 @@ def pairs(folder: Path, rows: int = 24) -> dict[str, Any]:
 
 
 def _of_vectors(folder: Path, task: dict[str, Any], **changes: Any) -> Path:
-    return save_world(
-        folder,
-        tasks=[task],
-        procedures=["untrained", "direct"],
-        strategies=[{"name": "top", "k": [0, 2]}],
-        seeds=[1],
-        recipe=RECIPE | {"epochs": 2, "compute": "fast", "learning_rate": 1e-3},
-        **changes,
-    )
+    usual = {
+        "tasks": [task],
+        "procedures": ["untrained", "direct"],
+        "strategies": [{"name": "top", "k": [0, 2]}],
+        "seeds": [1],
+        "recipe": RECIPE | {"epochs": 2, "compute": "fast", "learning_rate": 1e-3},
+    }
+    return save_world(folder, **usual | changes)
 
 
 def embedding_world(folder: Path, **changes: Any) -> Path:

@@ -32,6 +32,7 @@ from lp_sweep.trials.data.columns import Labels
 from lp_sweep.trials.data.datasource import LoadedTask, Split, overlap, prompted
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.kinds.tokens import NO_TAG
+from lp_sweep.trials.model.familytable import padding_side
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedTokenizerBase
@@ -286,20 +287,20 @@ def _map_split(folder: Path, position: int) -> EncodedSplit:
 def load_tokenizer(
     path_or_id: str | Path, revision: str | None = None, local_files_only: bool = False
 ) -> PreTrainedTokenizerBase:
-    """Loads the tokenizer of a model folder or a hub id. Never runs the model's own code.
+    """Loads the tokenizer of a model folder or a hub id, to pad where its model is not disturbed
+    (`padding_side`). Never runs the model's own code.
 
     Raises MissingInputError, also for a folder without tokenizer files: transformers 5 returns an
     empty tokenizer for it, and every text would become unknown tokens.
     """
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, PretrainedConfig
 
+    where = {"revision": revision or "main", "local_files_only": local_files_only}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            str(path_or_id),
-            revision=revision or "main",
-            local_files_only=local_files_only,
-            trust_remote_code=False,
-        )
+        tokenizer = AutoTokenizer.from_pretrained(str(path_or_id), trust_remote_code=False, **where)
+        config, _ = PretrainedConfig.get_config_dict(str(path_or_id), **where)
+        if "model_type" in config:
+            tokenizer.padding_side = padding_side(config["model_type"])
     except Exception as error:  # hub, JSON and Rust errors of many types, all about the input
         raise MissingInputError(
             f"tokenizer of {str(path_or_id)!r}: can't be loaded: {type(error).__name__}: {error}. "

@@ -127,5 +127,12 @@ FAMILIES: dict[str, Family] = {
 }
 
 
+def padding_side(model_type: object) -> Literal["left", "right"]:
+    """The side where padding changes no answer: away from the token that a head reads, and from
+    the first position. A tokenizer's own side may be another, and its answers would then depend
+    on what else is in a batch."""
+    return "left" if model_type == "xlnet" else "right"
+
+
 def family_of(model_type: object) -> Family:
     return FAMILIES.get(str(model_type), Family())

@@ -11,16 +11,22 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from lp_sweep.storage.printable import did_you_mean, shown
-from lp_sweep.trials.model.familytable import Positions, family_of
+from lp_sweep.trials.model.familytable import Positions, family_of, padding_side
 
 _LIST = "MODEL_FOR_{}_MAPPING_NAMES"
 _MAPPINGS = ("id2label", "label2id")
+# the first one that names a side counts, as in transformers
+_SIDES = {
+    "tokenizer_config.json": r'"padding_side"\s*:\s*"(\w+)"',
+    "tokenizer.json": r'"padding"\s*:\s*\{[^:]*:.*?"direction"\s*:\s*"(\w+)"',
+}
 _TRY = "Use an encoder, such as bert-base-cased, roberta-base or answerdotai/ModernBERT-base."
 
 
@@ -32,6 +38,11 @@ def family_problem(config: Mapping[str, Any]) -> str | None:
             f"{kind}: its layers share one set of weights, so there is no layer to remove and a "
             "shorter network would not be smaller. Use a model whose layers have weights of their "
             "own, for example bert-base-cased."
+        )
+    if kind == "fnet":
+        return (
+            f"{kind} has no attention mask: its answers depend on how far a text is padded, so no "
+            f"score would be that of its layers. {_TRY}"
         )
     if config.get("is_encoder_decoder") or kind in types("SEQ_TO_SEQ_CAUSAL_LM"):
         return f"{kind} is an encoder-decoder, and lp-sweep prunes encoders only. {_TRY}"
@@ -88,6 +99,15 @@ def _weights_problem(config: Mapping[str, Any]) -> str | None:
             "loads no network without some of its heads. Name the model that it was made from."
         )
     return None
+
+
+def pads_otherwise(folder: Path, model_type: object) -> bool:
+    """Whether the folder's tokenizer fills batches on another side than `padding_side`."""
+    found = None
+    for name, pattern in _SIDES.items():
+        with suppress(OSError, ValueError), (folder / name).open(encoding="utf-8") as stream:
+            found = found or re.search(pattern, stream.read(100_000), re.DOTALL)
+    return found is not None and found[1].lower() != padding_side(model_type)
 
 
 def _writes(config: Mapping[str, Any]) -> bool:

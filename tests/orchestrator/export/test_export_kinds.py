@@ -16,11 +16,29 @@ import pytest
 from huggingface_hub import ModelCard
 from transformers import AutoTokenizer, pipeline
 
+from lp_sweep.orchestrator.inputs.resolve import resolve
+from lp_sweep.orchestrator.plan.planning import corrections_of
+from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.networks import SUMS
+from lp_sweep.storage.specs import TrialSpec
+from lp_sweep.storage.store import Store
+from lp_sweep.trials.model.modelfiles import pads_otherwise
 from lp_sweep.trials.model.plainload import load, logits_of
+from tests.support.everyday import few
 from tests.support.exportworld import World, in_this_process, two_networks
-from tests.support.kindworlds import in_order, label_world, ranking_world, tagged, token_world
+from tests.support.kindworlds import (
+    embedding_world,
+    in_order,
+    label_world,
+    ranking_world,
+    search_world,
+    tagged,
+    token_world,
+)
+from tests.support.plain_jobs import execute
 from tests.support.program import python
+from tests.support.toyworld import jobs, save_world
 
 Worlds = Callable[[str], World]
 LABELS, TAGS = ("bad", "good", "none"), ("B-x", "I-x", "B-y", "I-y", "O")
@@ -150,3 +168,86 @@ def test_the_card_its_code_and_another_network(worlds: Worlds, name: str, tmp_pa
 def test_a_graph_of_tags_is_refused(worlds: Worlds, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="--onnx"):
         worlds("tags").export(worlds("tags").kept, tmp_path / "out", onnx=True)
+
+
+SIDED = {
+    "labels": label_world,
+    "rankings": ranking_world,
+    "tags": token_world,
+    "vectors": embedding_world,
+    "search": search_world,
+    "classes": save_world,
+}
+SHORT = {"epochs": 1, "max_length": 24, "limit_train": 48, "batch_size": 16, "compute": "reference"}
+
+
+def pad_left(model: Path) -> None:
+    path = model / "tokenizer_config.json"
+    told = json.loads(path.read_text(encoding="utf-8")) | {"padding_side": "left"}
+    path.write_text(json.dumps(told), encoding="utf-8")
+
+
+@pytest.mark.parametrize("kind", few([*SIDED], 3))
+def test_a_tokenizer_that_pads_left_changes_no_answer(kind: str, tmp_path: Path) -> None:
+    """BERT's first token and positions would be padding; right of the text it changes nothing."""
+    file = SIDED[kind](tmp_path / "world", recipe=SHORT, strategies=[{"name": "top", "k": [0]}])
+    usual = {job["id"] for job in jobs(file) if job["kind"] == "trial"}
+    pad_left(file.parent / "model")
+    todo = [job for job in jobs(file) if job["kind"] == "trial"]
+    assert {tuple(job["spec"]["corrections"]) for job in todo} == {("left-padding",)}
+    assert not usual & {job["id"] for job in todo}
+    store = Store(tmp_path / "store", create=True)
+    assert execute({**todo[0], "keep": "all"}, store.location)["status"] == "done"
+    made = World(file, store, todo[0]["id"], "")
+    done, _, _ = exported(made, tmp_path / "out")
+    assert done.verified.score == pytest.approx(done.verified.recorded_score)
+    assert AutoTokenizer.from_pretrained(tmp_path / "out").padding_side == "right"
+    pad_left(Path(store.location, "weights", made.kept))  # as an earlier version kept it
+    Path(store.location, "weights", made.kept, SUMS).unlink()
+    assert made.export(made.kept, tmp_path / "again").verified == done.verified
+
+
+@pytest.mark.parametrize(
+    ("family", "compute", "kind", "found"),
+    [
+        ("bert", "fast", "", False),  # a pass without padding
+        ("bert", "reference", "", True),
+        ("deberta-v2", "fast", "", True),
+        ("deberta-v2", "fast", "embedding", False),  # by distance, and no head
+        ("bert", "reference", "embedding", True),
+        ("roberta", "reference", "tokens", False),
+    ],
+)
+def test_the_trials_that_padding_changed(
+    family: str, compute: str, kind: str, found: bool, tmp_path: Path
+) -> None:
+    worlds = {"": save_world, "embedding": embedding_world, "tokens": token_world}
+    file = worlds[kind](tmp_path / "world", recipe={**SHORT, "compute": compute})
+    [sweep] = [resolve(load_sweep(file))]
+    [task] = sweep.tasks.values()
+    spec = TrialSpec(
+        model_fingerprint="m", kept_layers=(1,), task=task.definition, data_fingerprint="d",
+        seed=1, recipe=sweep.recipe,
+    )  # fmt: skip
+    model = sweep.models[0]._replace(family=family)
+    assert not corrections_of(spec, model, task)
+    model = model._replace(pads_otherwise=True)
+    assert corrections_of(spec, model, task) == ("left-padding",) * found
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "kind", "found"),
+    [
+        ("tokenizer_config.json", {"padding_side": "left"}, "bert", True),
+        ("tokenizer_config.json", {"padding_side": "left"}, "xlnet", False),
+        ("tokenizer_config.json", {"padding_side": "right"}, "xlnet", True),
+        ("tokenizer_config.json", {}, "bert", False),
+        ("tokenizer.json", {"padding": {"strategy": {"Fixed": 8}, "direction": "Left"}}, "", True),
+        ("tokenizer.json", {"truncation": {"direction": "Left"}, "padding": None}, "", False),
+    ],
+)  # fmt: skip
+def test_the_side_of_a_tokenizer(
+    name: str, content: dict[str, Any], kind: str, found: bool, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
+    assert pads_otherwise(tmp_path, kind) is found

@@ -205,6 +205,7 @@ def indexed(**changes: Any) -> Callable[[Path], None]:
         (edited(hidden_size="32"), "hidden_size '32', and the weights have 32"),
         (edited(model_type="gpt2"), "gpt2 is a decoder .* encoders only"),
         (edited(model_type="albert"), "albert: its layers share one set of weights"),
+        (edited(model_type="fnet"), "fnet has no attention mask: .* how far a text is padded"),
         (gone("tokenizer.json"), "no tokenizer vocabulary"),
         (cut("tokenizer.json"), "tokenizer.json is not complete JSON"),
     ],
