@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lp_sweep.orchestrator.inputs import hub
-from lp_sweep.orchestrator.inputs.data import TaskData, looked_at
+from lp_sweep.orchestrator.inputs.data import TaskData, beyond_tables, looked_at
 from lp_sweep.orchestrator.inputs.hub import Refused, absent, model_files
 from lp_sweep.orchestrator.inputs.models import ModelInput, config_depth
 from lp_sweep.orchestrator.inputs.pins import Manifest
@@ -94,6 +94,7 @@ def check_inputs(sweep: Sweep, wanted: Needed, *, offline: bool) -> Found:
     for task in wanted.tasks:
         rows = read_rows(task, offline, sweep.recipe)
         notes += rows.notes
+        local += _beyond_tables(sweep, wanted, task, rows)
         if rows.problem:
             (of_hub if task.source.dataset else local).append(rows.problem)
     if offline and sweep.manifest is not None:
@@ -118,6 +119,7 @@ def check_small_files(sweep: Sweep, wanted: Needed) -> tuple[list[str], list[Tas
             continue
         rows = read_rows(task, True, sweep.recipe, None if whole else _FIRST_ROWS)
         if rows.loaded:
+            problems += _beyond_tables(sweep, wanted, task, rows)
             data.append(looked_at(task.name, rows.loaded, sweep.recipe, sweep.models))
         if whole:
             left -= size
@@ -140,6 +142,14 @@ def _folder_problem(model: ModelInput) -> str | None:
     except PreflightError as error:
         return str(error)
     return None
+
+
+def _beyond_tables(sweep: Sweep, wanted: Needed, task: TaskInput, rows: Rows) -> list[str]:
+    if rows.loaded is None:
+        return []
+    most = sweep.recipe.max_length
+    found = {model.name: beyond_tables(model, rows.loaded, most) for model in wanted.models}
+    return [f"model {name!r}, task {task.name!r}: {why}" for name, why in found.items() if why]
 
 
 def stated_sizes(sweep: Sweep, model: ModelInput) -> dict[str, int]:

@@ -15,8 +15,9 @@ import numpy as np
 
 from lp_sweep.analysis.phrases import heading
 from lp_sweep.analysis.statistics.estimates import smallest_loss
-from lp_sweep.orchestrator.inputs import hub
-from lp_sweep.orchestrator.inputs.models import ModelInput
+from lp_sweep.orchestrator.inputs import hub, weights
+from lp_sweep.orchestrator.inputs.models import ModelInput, read_config
+from lp_sweep.storage.errors import TrialError
 from lp_sweep.storage.printable import listed, metric_name, shown
 from lp_sweep.storage.specs import Recipe
 from lp_sweep.trials.data.datasource import LoadedTask, Split
@@ -25,6 +26,7 @@ from lp_sweep.trials.train.metrics import majority_score, positive_label
 
 FEWEST_STEPS = 100  # optimiser steps, below which fine-tuning learns little
 SAMPLE = 2_000  # rows whose tokens are counted
+_WITHOUT_DEFAULTS = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes without own tokens
 
 
 class TaskData(NamedTuple):
@@ -215,14 +217,62 @@ class _Cut(NamedTuple):
     words: float = 0.0
 
 
+def beyond_tables(model: ModelInput, task: LoadedTask, max_length: int) -> str | None:
+    """Why rows of the task can't be looked up in the tables of the model's weights. Loads the whole
+    tokenizer (and torch) only where its files tell of tokens or types that have no row."""
+    from lp_sweep.trials.data.encode import load_tokenizer, rows_beyond_tables
+
+    folder = _folder(model)
+    try:
+        words, types = weights.tables(folder)
+        if not _may_be_beyond(folder, words, types, pairs=len(task.train.texts) > 1):
+            return None
+        tokenizer = load_tokenizer(folder, local_files_only=True)
+        return rows_beyond_tables(tokenizer, task, max_length, words, types)
+    except (weights.Torn, OSError):  # other checks say what is wrong
+        return None
+    except TrialError as error:
+        return str(error)
+
+
+def _may_be_beyond(folder: Path, words: int, types: int, *, pairs: bool) -> bool:
+    from tokenizers import Tokenizer
+
+    told = read_config(folder / "tokenizer_config.json") or {}
+    if (folder / "tokenizer.json").is_file():
+        try:
+            tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        except Exception:  # the library raises no other; the check of the folder says why
+            return False
+        vocabulary = tokenizer.get_vocab()
+        second = max(tokenizer.encode("a", "a").type_ids, default=0) if pairs else 0
+    elif (folder / "vocab.txt").is_file():
+        with (folder / "vocab.txt").open("rb") as lines:
+            vocabulary = {str(number): number for number, _ in enumerate(lines)}
+        return len(vocabulary) > words or (pairs and types == 1)
+    else:
+        return False
+    more = [each for name, each in told.items() if name.endswith("_token")]
+    decoder = told.get("added_tokens_decoder")
+    more += decoder.values() if isinstance(decoder, dict) else ()
+    names = {each.get("content") if isinstance(each, dict) else each for each in more}
+    added = [name for name in names if isinstance(name, str) and name not in vocabulary]
+    unpadded = told.get("tokenizer_class") in _WITHOUT_DEFAULTS and not told.get("pad_token")
+    most = max(vocabulary.values(), default=0) + len(added)
+    return unpadded or (0 < words <= most) or (0 < types <= second)
+
+
+def _folder(model: ModelInput) -> Path:
+    if model.of_hub:
+        return hub.snapshot("model", model.path, str(model.revision))
+    return Path(model.path)
+
+
 def _cut(model: ModelInput, rows: Split, max_length: int, *, words: bool) -> _Cut | None:
     from tokenizers import Tokenizer
 
-    folder = Path(model.path)
-    if model.of_hub:
-        folder = hub.snapshot("model", model.path, str(model.revision))
     try:
-        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        tokenizer = Tokenizer.from_file(str(_folder(model) / "tokenizer.json"))
     except Exception:  # the library raises no other; a trial says what is wrong with the file
         return None
     tokenizer.no_truncation()

@@ -114,9 +114,23 @@ def _largest(trials: Sequence[Training]) -> dict[str, tuple[int, int]]:
 
 def local_gpus() -> list[GpuInfo]:
     """The CUDA devices of this machine; [] without any."""
-    if not any(found for pattern in _DEVICE_FILES for found in Path("/dev").glob(pattern)):
-        return []  # without the seconds that torch takes to find none
-    return ask_torch()
+    return ask_torch() if has_devices() else []  # without the seconds that torch takes to find none
+
+
+def has_devices() -> bool:
+    """Whether this machine may have a GPU."""
+    return any(found for pattern in _DEVICE_FILES for found in Path("/dev").glob(pattern))
+
+
+def gpu_notes(spec: SweepSpec) -> list[str]:
+    """A note where trials ask for a GPU that this machine lacks."""
+    asked = spec.resources_per_trial.gpu
+    if not asked or has_devices():
+        return []
+    return [
+        f"resources_per_trial asks for {asked:g} GPU a trial, and this machine has none: a run "
+        "here does not start. Run the sweep where there is one, or remove `gpu:`."
+    ]
 
 
 def ask_torch() -> list[GpuInfo]:

@@ -15,6 +15,7 @@ from lp_sweep.orchestrator.estimate.estimate import (
     estimate,
 )
 from lp_sweep.orchestrator.inputs.data import TaskData
+from lp_sweep.orchestrator.inputs.gpumemory import gpu_notes
 from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.inputs.resolve import Sweep
 from lp_sweep.orchestrator.plan.known import (
@@ -134,7 +135,7 @@ def plan(request: Request, cluster_file: Path | None = None) -> PlanAnswer:
     with collector_paused():  # planning allocates only long-lived objects
         made = planned(request)
         notes, data = check_small_files(made.sweep, made.plan.inputs_needed())
-        made.sweep.notes.extend(notes)
+        made.sweep.notes.extend([*notes, *([] if file else gpu_notes(made.sweep.spec))])
         largest = at_its_largest(file, PerTrial.of(made.sweep.spec)) if file else None
         gpu = bool(largest.slots.gpus) if largest else None  # the device of the rule of thumb
         tokens = {task.task: task.tokens for task in data if task.tokens}

@@ -14,7 +14,7 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -26,8 +26,9 @@ from filelock import FileLock, Timeout
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.identity import content_hash
+from lp_sweep.storage.printable import shown
 from lp_sweep.storage.specs import TaskDefinition
-from lp_sweep.trials.data.batches import EncodedSplit, EncodedTask
+from lp_sweep.trials.data.batches import EncodedSplit, EncodedTask, Padding
 from lp_sweep.trials.data.columns import Labels
 from lp_sweep.trials.data.datasource import LoadedTask, Split, overlap, prompted
 from lp_sweep.trials.kinds import kind_of
@@ -138,12 +139,8 @@ def _build(
     temporary.mkdir()
     try:
         sizes: dict[str, int] = {}
-        kind = kind_of(task.definition)
-        for position, (name, split) in enumerate((task.splits | {"train": task.taught}).items()):
-            texts = prompted(task.definition, split, scored=name != "train")
-            rows = Split(texts=texts, labels=split.labels)
-            rows = _apart(rows) if kind.embeds else rows
-            for content, array in _arrays(tokenizer, rows, max_length, words=kind.words).items():
+        for position, arrays in enumerate(_all_arrays(tokenizer, task, max_length)):
+            for content, array in arrays.items():
                 file = f"{position}.{content}.npy"
                 sizes[file] = _save(temporary / file, array)
         both = overlap(task)
@@ -161,6 +158,55 @@ def _build(
         return replace(built, from_cache=False)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _all_arrays(
+    tokenizer: PreTrainedTokenizerBase, task: LoadedTask, max_length: int
+) -> Iterator[dict[str, npt.NDArray[Any]]]:
+    """The arrays of each split, in the order of `task.splits`."""
+    kind = kind_of(task.definition)
+    for name, split in (task.splits | {"train": task.taught}).items():
+        texts = prompted(task.definition, split, scored=name != "train")
+        rows = Split(texts=texts, labels=split.labels)
+        rows = _apart(rows) if kind.embeds else rows
+        yield _arrays(tokenizer, rows, max_length, words=kind.words)
+
+
+def rows_beyond_tables(
+    tokenizer: PreTrainedTokenizerBase, task: LoadedTask, max_length: int, words: int, types: int
+) -> str | None:
+    """`beyond_tables` for rows that are not in a cache."""
+    found = [*_all_arrays(copy.deepcopy(tokenizer), task, max_length)]
+    tokens = [arrays["tokens"] for arrays in found]
+    kinds = [arrays["token_types"] for arrays in found if "token_types" in arrays]
+    return beyond_tables(tokenizer, tokens, kinds, words, types)
+
+
+def beyond_tables(
+    tokenizer: PreTrainedTokenizerBase,
+    tokens: Iterable[npt.NDArray[Any]],
+    token_types: Iterable[npt.NDArray[Any]],
+    words: int,
+    types: int,
+) -> str | None:
+    """Why rows can't be looked up in a network's tables of `words` tokens and `types` token types;
+    0: there is no such table. Raises MissingInputError for a tokenizer without padding."""
+    most = max(Padding.of(tokenizer).token_id, *(int(part.max(initial=0)) for part in tokens))
+    if words and most >= words:
+        return (
+            f"its tokenizer gives the token {shown(tokenizer.convert_ids_to_tokens(most))} the "
+            f"number {most:,}, and its embedding has {words:,} rows, from 0 on (the tokenizer has "
+            f"{len(tokenizer):,} tokens). Use the tokenizer that the model was trained with, or "
+            "call model.resize_token_embeddings(len(tokenizer)) and save both."
+        )
+    highest = max((int(part.max(initial=0)) for part in token_types), default=0)
+    if types and highest >= types:
+        return (
+            f"its tokenizer gives the second text of a pair the token type {highest}, and its "
+            f'table has {types} (type_vocab_size). Write "model_input_names": ["input_ids", '
+            '"attention_mask"] into tokenizer_config.json, or use a model with types for pairs.'
+        )
+    return None
 
 
 def _apart(split: Split) -> Split:

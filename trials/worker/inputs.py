@@ -20,7 +20,13 @@ from lp_sweep.trials.data.datasource import (
     load_task,
     unlabelled_fingerprint,
 )
-from lp_sweep.trials.data.encode import cache_key, encode_task, for_words, open_tokens
+from lp_sweep.trials.data.encode import (
+    beyond_tables,
+    cache_key,
+    encode_task,
+    for_words,
+    open_tokens,
+)
 from lp_sweep.trials.fast.forward import attach
 from lp_sweep.trials.kinds import COSENT, kind_of
 from lp_sweep.trials.model.modelfiles import go_offline, longest_row
@@ -70,7 +76,7 @@ def load_inputs(
             with torch.no_grad():
                 bias.copy_(torch.from_numpy(values))
     tokenizer = for_words(words.tokenizer) if kind_of(spec.task).words else words.tokenizer
-    _check_fit(job, model.config, encoded)
+    _check_fit(job, model, encoded, words.tokenizer)
     if spec.modules:
         _attach_modules(job, model, spec.modules)
     return Inputs(
@@ -179,8 +185,9 @@ def _rows(
     return task
 
 
-def _check_fit(job: Job, config: Any, data: EncodedTask) -> None:
-    """Checks the planned depth, and that no row is longer than the model's positions."""
+def _check_fit(job: Job, model: PreTrainedModel, data: EncodedTask, tokenizer: Any) -> None:
+    """Checks the planned depth, and that no row is beyond the model's positions or tables."""
+    config: Any = model.config
     planned, found = job.model.depth, getattr(config, "lp_sweep_original_depth", None)
     if found is not None and found != planned:
         raise MissingInputError(
@@ -188,9 +195,20 @@ def _check_fit(job: Job, config: Any, data: EncodedTask) -> None:
             f"Give the right depth: {{id: {job.model.name}, layers: {found}}}."
         )
     positions = longest_row(config.to_dict())
-    longest = max(int(split.lengths.max()) for split in (data.train, *data.dev.values()))
+    splits = [data.train, *data.dev.values()]
+    longest = max(int(split.lengths.max()) for split in splits)
     if positions is not None and positions < longest:
         raise MissingInputError(
             f"a text has {longest} tokens and model {job.model.name!r} takes {positions}. "
             f"Set recipe.max_length to {positions} or less."
         )
+    tables: Any = model.get_input_embeddings()
+    problem = beyond_tables(
+        tokenizer,
+        [split.tokens for split in splits],
+        [split.token_types for split in splits if split.token_types is not None],
+        tables.num_embeddings if isinstance(tables, torch.nn.Embedding) else 0,
+        getattr(config, "type_vocab_size", 0) or 0,
+    )
+    if problem:
+        raise MissingInputError(f"model {job.model.name!r}: {problem}")

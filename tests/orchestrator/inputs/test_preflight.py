@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lp_sweep.orchestrator.inputs import checks, room
+from lp_sweep.orchestrator.inputs import checks, gpumemory, room
 from lp_sweep.orchestrator.inputs.checks import check_small_files
 from lp_sweep.orchestrator.inputs.gpumemory import (
     GpuInfo,
@@ -31,12 +32,14 @@ from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
-from lp_sweep.storage.errors import PreflightError
+from lp_sweep.storage.errors import MissingInputError, PreflightError
 from lp_sweep.storage.specs import Recipe
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.model.load import load_encoder
+from lp_sweep.trials.worker.inputs import load_inputs
+from lp_sweep.trials.worker.job import Job
 from tests.support.program import sweep
-from tests.support.toyworld import save_world, sweep_content
+from tests.support.toyworld import WORDS, jobs, save_model, save_world, sweep_content
 
 GIB = 2**30
 
@@ -118,6 +121,90 @@ def test_a_plan_names_a_model_that_can_not_be_loaded(world: Path, name: str) -> 
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(PreflightError, match=f"./model.*{name} is not"):
         check_small_files(plan.sweep, plan.inputs_needed())
+
+
+def tokenizer_edited(file: str, change: Any) -> Any:
+    def harm(model: Path) -> None:
+        told = json.loads((model / file).read_text())
+        change(told)
+        (model / file).write_text(json.dumps(told))
+
+    return harm
+
+
+def with_added(content: str) -> Any:
+    """As `tokenizer.add_tokens` without `resize_token_embeddings` leaves it."""
+    flags = dict.fromkeys(("special", "single_word", "lstrip", "rstrip", "normalized"), False)
+    added = {"id": 28, "content": content, **flags}
+    return tokenizer_edited("tokenizer.json", lambda told: told["added_tokens"].append(added))
+
+
+def types_of_one_text(model: Path) -> None:
+    save_model(model, type_vocab_size=1)
+
+
+def words_in_a_list(model: Path) -> None:
+    """A folder of earlier days: a vocabulary, and no tokenizer.json."""
+    types_of_one_text(model)
+    letters = [f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]
+    (model / "vocab.txt").write_text("\n".join([*WORDS[:4], *letters, "good"]))
+    (model / "tokenizer.json").unlink()
+    (model / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+
+
+BEYOND = [
+    (
+        tokenizer_edited("tokenizer.json", lambda told: told["model"]["vocab"].update(good=40)),
+        "'good' the number 40, and its embedding has 28 rows.*resize_token_embeddings",
+    ),
+    (with_added("oo"), "'oo' the number 28, and its embedding has 28 rows"),
+    (
+        tokenizer_edited("tokenizer_config.json", lambda told: told.update(pad_token="<fill>")),
+        "'<fill>' the number 28, and its embedding has 28 rows",
+    ),
+    (words_in_a_list, "'good' the number 30, and its embedding has 28 rows"),
+    (types_of_one_text, "token type 1, and its table has 1 .*model_input_names"),
+    (
+        tokenizer_edited("tokenizer_config.json", lambda told: told.pop("pad_token")),
+        "no padding token.*pad_token",
+    ),
+]
+
+
+@pytest.mark.parametrize(("harm", "message"), BEYOND)
+def test_rows_that_are_beyond_the_tables_of_a_model(
+    tmp_path: Path, harm: Any, message: str
+) -> None:
+    task = {"name": "mood", "train": "train.csv", "dev": "dev.csv", "text": ["text", "more"]}
+    save_world(tmp_path, tasks=[task])
+    for name in ("train", "dev"):
+        rows = (tmp_path / f"{name}.csv").read_text().splitlines()
+        texts = ["more,text,label", *(f"good w1,{row}" for row in rows[1:])]
+        (tmp_path / f"{name}.csv").write_text("\n".join(texts))
+    harm(tmp_path / "model")
+    plan = planned(tmp_path)
+    with pytest.raises(PreflightError, match=f"./model.*mood.*{message}"):
+        check_small_files(plan.sweep, plan.inputs_needed())
+    (told,) = problems(tmp_path, plan)
+    assert re.search(message, told)
+    job = Job.from_plain(jobs(tmp_path / "sweep.yaml")[0])
+    with pytest.raises(MissingInputError, match=message):
+        load_inputs(job, job.trial, None, 1)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        with_added("<url>"),
+        tokenizer_edited("tokenizer.json", lambda told: told["model"]["vocab"].update(unused=40)),
+        types_of_one_text,
+    ],
+)
+def test_tokens_that_no_row_has_stop_nothing(world: Path, harm: Any) -> None:
+    harm(world / "model")
+    check(world)
+    plan = planned(world)
+    assert check_small_files(plan.sweep, plan.inputs_needed())[0] == []
 
 
 def test_a_local_input_that_is_not_what_the_manifest_says(world: Path) -> None:
@@ -258,8 +345,10 @@ def test_the_bound_is_below_what_a_step_really_holds(world: Path) -> None:
     assert 0.6 < (whole or 0) / (state + activations) < 1.4
 
 
-def toy_on(world: Path, gpus: list[GpuInfo], *overrides: str) -> list[str]:
-    plan = planned(world, *overrides)
+def toy_on(
+    world: Path, gpus: list[GpuInfo], *overrides: str, known: Known | None = None
+) -> list[str]:
+    plan = planned(world, *overrides, known=known)
     return check_gpus(plan.sweep.spec, plan.inputs_needed().trials, gpus)
 
 
@@ -278,7 +367,7 @@ def test_a_gpu_that_is_too_small_alone_or_shared(world: Path) -> None:
 
 
 def test_only_what_is_left_to_train_counts(world: Path) -> None:
-    """A GPU that has no room for all layers is enough for a sweep without K=0."""
+    """A GPU that has no room for all layers is enough for a sweep whose full model is done."""
     model = planned(world).sweep.models[0]
     full, half = (memory_needed(model, planned(world).sweep.recipe, layers=n) for n in (4, 1))
     assert full
@@ -287,7 +376,8 @@ def test_only_what_is_left_to_train_counts(world: Path) -> None:
     between = gpu((full + half) / 2 / GIB)
     with pytest.raises(PreflightError, match="needs at least"):
         toy_on(world, [between], "k=0,3")
-    toy_on(world, [between], "k=3")
+    done = Known(frozenset(planned(world, "k=0").trials), {}, {})
+    toy_on(world, [between], "k=3", known=done)
 
 
 @pytest.mark.gpu
@@ -387,3 +477,15 @@ def test_a_plan_looks_at_the_first_rows_of_large_files(
     [note], data = check_small_files(made.sweep, made.inputs_needed())
     assert "first 2 train rows of mood alone can't be judged: " in note
     assert data == []
+
+
+def test_a_plan_tells_that_this_machine_has_no_gpu(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = "resources_per_trial.gpu=1"
+    monkeypatch.setattr(gpumemory, "_DEVICE_FILES", ("lp-sweep-none",))
+    told = sweep("plan", "sweep.yaml", asked, cwd=world).stdout
+    assert re.search("note: resources_per_trial .* 1 GPU .* this machine has none", told)
+    assert "GPU" not in sweep("plan", "sweep.yaml", cwd=world).stdout
+    monkeypatch.setattr(gpumemory, "_DEVICE_FILES", ("null",))
+    assert "GPU" not in sweep("plan", "sweep.yaml", asked, cwd=world).stdout

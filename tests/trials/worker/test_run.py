@@ -142,7 +142,7 @@ def test_f1_of_a_named_class(tmp_path: Path) -> None:
 
 
 def test_a_profile_gives_every_layer(world: Path) -> None:
-    [job] = jobs(world, "strategies=[{name: contribution, threshold: 0.5}]")
+    *_, job = jobs(world, "strategies=[{name: contribution, threshold: 0.5}]")
     record = run_profile(job)["record"]
     first, last = map(PROFILES.names.index, ("removed_feed_forwards", "others_busy_cores"))
     of_speeds = PROFILES.names[first : last + 1]
