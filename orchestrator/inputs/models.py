@@ -118,6 +118,10 @@ def find_model(
     local = as_folder(name, folder)
     if local.is_dir():
         return _local_model(name, local)
+    if local.exists() and is_folder(name):
+        raise SpecError(
+            f"model {name!r} is no folder. Name the folder of its files: {local.parent}"
+        )
     if is_folder(name):
         raise SpecError(f"no model folder at {local}. {_near_folders(local)}".rstrip())
     return _hub_model(name, revision, layers, pins, known)

@@ -284,6 +284,11 @@ def test_a_folder_of_another_kind(folder: Path, move: str, message: str) -> None
         find_model(str(folder), revision=None, layers=None, folder=folder, pins=Pins(None))
 
 
+def test_a_file_in_place_of_its_folder(folder: Path) -> None:
+    with pytest.raises(SpecError, match=f"is no folder. Name the folder .*{folder}"):
+        find_model("./" + WEIGHTS, revision=None, layers=None, folder=folder, pins=Pins(None))
+
+
 def test_positions_with_two_for_padding_are_no_mistake(folder: Path) -> None:
     """Nystromformer, YOSO and MRA build two positions more than they state."""
     edited(max_position_embeddings=62)(folder)
