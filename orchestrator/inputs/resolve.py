@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 
-from lp_sweep.orchestrator.inputs.hub import DEFAULT_REVISION
+from lp_sweep.orchestrator.inputs.hub import DEFAULT_REVISION, snapshot
 from lp_sweep.orchestrator.inputs.models import ModelInput, Prompts, find_model, find_teacher
 from lp_sweep.orchestrator.inputs.pins import Manifest, Pins, manifest_path, read_manifest
 from lp_sweep.orchestrator.sweepfile.entries import TaskEntry
@@ -23,7 +23,7 @@ from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from lp_sweep.orchestrator.sweepfile.yamlfile import Document, Location
 from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError, TrialError
 from lp_sweep.storage.places import expanded
-from lp_sweep.storage.printable import short, shown
+from lp_sweep.storage.printable import listed, short, shown
 from lp_sweep.storage.specs import Recipe, TaskDefinition
 from lp_sweep.trials.data.datasource import (
     data_fingerprint,
@@ -46,7 +46,7 @@ from lp_sweep.trials.data.tasks import (
 from lp_sweep.trials.kinds import IMITATE, KINDS
 from lp_sweep.trials.model.familytable import FAMILIES, family_of
 from lp_sweep.trials.model.feedforward_rules import NONE
-from lp_sweep.trials.model.sentencefolder import MODULES, POOLING_KEYS
+from lp_sweep.trials.model.sentencefolder import MODULES, POOLING_KEYS, read_sentence_folder
 
 # rows of the official GLUE splits: train, dev (MNLI: matched and mismatched)
 _GLUE_ROWS = {
@@ -274,7 +274,8 @@ def _vectors(entry: TaskEntry, models: Sequence[ModelInput]) -> dict[str, Any]:
     pooling = entry.pooling or agreed("pooling", "pool", lambda model: model.pooling)
     prompts = Prompts(prompt(lambda each: each.query), prompt(lambda each: each.document))
     for model in models:
-        if problem := _vector_problem(model, pooling, prompts):
+        problem = _hub_problem(model, entry) or _vector_problem(model, pooling, prompts)
+        if problem:
             raise SpecError(
                 f"task {entry.name!r}: the vectors of {model.name} can't be made: {problem}"
             )
@@ -284,6 +285,24 @@ def _vectors(entry: TaskEntry, models: Sequence[ModelInput]) -> dict[str, Any]:
         "query_prompt": prompts.query,
         "document_prompt": prompts.document,
     }
+
+
+def _hub_problem(model: ModelInput, entry: TaskEntry) -> str | None:
+    """Why a cached model of the hub would be scored otherwise than Sentence Transformers does: its
+    modules are not read, since a machine that has not fetched them would plan other trials."""
+    if not model.of_hub:
+        return None
+    found = read_sentence_folder(snapshot("model", model.name, model.revision or ""))
+    remedy = f"Name a downloaded folder: `hf download {model.name} --local-dir model`"
+    if found.changing or found.problem:
+        why = found.problem or f"it has {listed([module.name for module in found.changing])}"
+        return f"{why}, and modules are not looked up for models on the hub. {remedy}."
+    if entry.pooling is None and found.pooling != ("mean",):
+        pools, only = f"its pooling is {listed(found.pooling)}", found.pooling[0]
+        stated = len(found.pooling) == 1 and only in POOLING_KEYS
+        how = f", or write `pooling: {only}` in the task" if stated else ""
+        return f"{pools}, which is not looked up for models on the hub. {remedy}{how}."
+    return None
 
 
 def _vector_problem(model: ModelInput, pooling: str, prompts: Prompts) -> str | None:

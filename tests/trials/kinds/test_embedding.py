@@ -4,6 +4,7 @@ that imitates the full one."""
 from __future__ import annotations
 
 import json
+import shutil
 from math import exp, log
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from huggingface_hub import constants
 from safetensors.torch import load_file
 from scipy.special import logsumexp
 from scipy.stats import spearmanr
@@ -256,6 +258,36 @@ def test_vectors_that_a_sweep_can_not_make_are_refused(
     sentence_folder(world.parent / "model", *names, **pooling)
     with pytest.raises(SpecError, match=named):
         definition(world)
+
+
+@pytest.mark.parametrize(
+    ("names", "pooling", "named"),
+    [
+        ([], {"pooling_mode": ["mean"]}, None),
+        ([], {"pooling_mode": ["cls"]}, r"pooling is cls.*hf download x/y .*pooling: cls"),
+        (["Dense"], {"pooling_mode": ["mean"]}, r"Dense.*hf download x/y "),
+    ],
+    ids=["mean", "cls", "dense"],
+)
+def test_modules_in_the_cache_of_the_hub(
+    names: list[str],
+    pooling: dict[str, Any],
+    named: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    file, commit = embedding_world(tmp_path / "world"), "a" * 40
+    snapshot = tmp_path / "cache" / "models--x--y" / "snapshots" / commit
+    shutil.move(file.parent / "model", snapshot)
+    sentence_folder(snapshot, *names, **pooling)
+    text = file.read_text().replace("- ./model", f"- {{id: x/y, revision: {commit}}}")
+    file.write_text(text)
+    if named is None:
+        assert definition(file).pooling == "mean"
+        return
+    with pytest.raises(SpecError, match=named):
+        definition(file)
 
 
 def test_a_prompt_that_is_not_pooled_is_refused(world: Path) -> None:
