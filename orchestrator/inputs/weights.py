@@ -387,11 +387,17 @@ def _tokenizer_problems(folder: Path) -> list[str]:
     return problems
 
 
+def _infinity(name: str) -> float:
+    if name == "NaN":
+        raise ValueError("NaN is no number")
+    return float(name)
+
+
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file, as transformers reads it. Raises Torn or OSError."""
     content = path.read_bytes()
     try:
-        value = json.loads(content.decode("utf-8"))
+        value = json.loads(content.decode("utf-8"), parse_constant=_infinity)
     except UnicodeDecodeError:
         raise Torn(f"{path.name} is not complete JSON: it is not UTF-8. Save it as UTF-8") from None
     except (ValueError, RecursionError) as error:

@@ -173,6 +173,7 @@ def indexed(**changes: Any) -> Callable[[Path], None]:
         (edited(quantization_config={"quant_method": "gptq"}), "quantized .*'gptq'"),
         (edited(pruned_heads={"0": [1]}), "pruned_heads.*without some of its heads"),
         (edited(output_attentions=True, _attn_implementation="sdpa"), "output_attentions .*'sdpa'"),
+        (edited(layer_norm_eps=float("nan")), "config.json .*NaN is no number"),
         (edited(use_return_dict=False), "use_return_dict.*Remove"),
         (edited(id2label=["a", "b"]), "id2label: .*mapping"),
         (edited(add_cross_attention=True), "bert is a decoder"),
