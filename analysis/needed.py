@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from lp_sweep.analysis import phrases
 from lp_sweep.analysis.adaptive import DIP
-from lp_sweep.analysis.notes import LEARNED_NOTHING, NOT_SEARCHED, barely, no_better
+from lp_sweep.analysis.notes import LEARNED_NOTHING, NOT_SEARCHED, barely, guess, no_better
 from lp_sweep.analysis.rows import Row
 from lp_sweep.storage.printable import ranges
 
@@ -67,7 +67,7 @@ def network(row: Row) -> str:
     named = f"{row['strategy']} K={row['max_dropped_low']}"
     named += "" if row["procedure"] == "direct" else f", {row['procedure']}"
     unlearned = "no better than guessing" in row["caveats"]
-    return f"{named}: no better than the majority class" if unlearned else named
+    return f"{named}: no better than {guess(row)}" if unlearned else named
 
 
 def answer_line(rows: Sequence[Row]) -> str:
@@ -77,7 +77,8 @@ def answer_line(rows: Sequence[Row]) -> str:
     if best is None:
         return "no answer yet: no score with all layers to compare with"
     if best["n_learned_nothing"]:
-        return f"no answer yet: {no_better(best)} of the full model did not learn"
+        why = f": {best['dev_blind']}" if best["dev_blind"] else ""
+        return f"no answer yet: {no_better(best)} of the full model did not learn{why}"
     return needs(best, rows)
 
 
@@ -98,11 +99,14 @@ def needs(row: Row, among: Sequence[Row]) -> str:
     change = phrases.signed(-row["loss"], unit) if row["max_dropped_low"] else ""
     count = phrases.seeds(row["n_seeds"], row["n_seeds_asked"])
     way = ", ".join(filter(None, (network(row), change, count)))
-    way = f" ({'; '.join(filter(None, (way, doubt(row, among), barely(row))))})"
+    only = _only(row, among)
+    way = f" ({'; '.join(filter(None, (way, doubt(row, among), barely(row), only)))})"
+    if keep_all:
+        way = f" ({only})" if only else ""
     beside = f"; with distillation {distilled}" if distilled else ""
     if distilled and is_distilled(row):
         return said + beside + way
-    return said + ("" if keep_all else way) + beside
+    return said + way + beside
 
 
 def layers_of(row: Row, among: Sequence[Row]) -> tuple[str, str]:
@@ -130,6 +134,12 @@ def doubt(row: Row, among: Iterable[Row]) -> str:
     if NOT_SEARCHED in row["caveats"]:
         return "not searched for this loss"
     return "missing trials may bring a smaller one"
+
+
+def _only(row: Row, among: Iterable[Row]) -> str:
+    if "one strategy" not in row["caveats"]:
+        return ""
+    return f"only {next(other['strategy'] for other in among if other['tried'])} was tried"
 
 
 def _untried(ks: Sequence[int]) -> str:

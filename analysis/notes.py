@@ -6,13 +6,14 @@ The tables still compare them, with a note. After a whole run, the earlier cells
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from lp_sweep.analysis.rows import Row
-from lp_sweep.storage.printable import listed, metric_name
+from lp_sweep.analysis.rows import Row, grouped
+from lp_sweep.storage.printable import guess_name, listed, metric_name
 from lp_sweep.storage.redact import redact_text
 
 if TYPE_CHECKING:
@@ -45,10 +46,17 @@ SEARCHED_FOR = Note(
     rf"\({NOT_SEARCHED}\)",
 )
 _PLACE = ("sweep", "model", "procedure")
-_NOTHING_TO_LOSE = (
-    "A model that did not learn has nothing to lose, so the answer means little. Try more rows, "
-    "more epochs or another learning rate first."
-)
+_NOTHING_TO_LOSE = "A model that did not learn has nothing to lose, so the answer means little."
+_TRAIN_MORE = "Try more rows, more epochs or another learning rate first."
+
+
+def remedy(rows: Iterable[Row]) -> str:
+    """What to do about full models that did not learn. Training can't help where the dev set is
+    the cause. `rows`: of `min_layers`, or records."""
+    blind = dict.fromkeys(row["dev_blind"] for row in rows if row.get("dev_blind"))
+    if not blind:
+        return _TRAIN_MORE
+    return f"The cause may be the data: {'; '.join(blind)}. Give other or more dev rows first."
 
 
 def no_better(row: Row) -> str:
@@ -59,14 +67,19 @@ def no_better(row: Row) -> str:
     return f"{some} of {every} seeds" if some < every else f"all {every} seeds"
 
 
+def guess(row: Row) -> str:
+    """`the majority class`: names the score in `majority`."""
+    return guess_name(row.get("kind"), row.get("metric"))
+
+
 def untaught(row: Row) -> str:
-    """A warning, or "" if each seed of the full model beats the majority class."""
+    """A warning, or "" if each seed of the full model beats guessing."""
     if not row["n_learned_nothing"]:
         return ""
     verb = "scores" if row["n_learned_nothing"] == 1 else "score"
     return (
-        f"With all layers {no_better(row)} {verb} no better than the majority class. "
-        f"{_NOTHING_TO_LOSE}"
+        f"With all layers {no_better(row)} {verb} no better than {guess(row)}. "
+        f"{_NOTHING_TO_LOSE} {remedy([row])}"
     )
 
 
@@ -96,22 +109,32 @@ def untaught_network(record: Row, full: Row | None) -> str:
     """A warning, or "" if this network and the full model are both better than guessing. `full`:
     the full model's record of the same recipe and seed; None if it is this one or does not
     exist."""
-    said = [
-        f"{name} scores {_points(row['last'])} "
-        f"{metric_name(row['metric'], row.get('positive'))}, no better than always giving "
-        f"{_one_answer(row)} ({100 * row['majority']:.2f}): it did not learn the task."
+    found = [
+        (name, row)
         for name, row in (("This network", record), ("The same seed with all layers", full))
         if row is not None and is_untaught(row)
     ]
-    said += ["Try more rows, more epochs or another learning rate first."] if said else []
+    said = [
+        f"{name} scores {_points(row['last'])} "
+        f"{metric_name(row['metric'], row.get('positive'))}, no better than {_one_answer(row)} "
+        f"({100 * row['majority']:.2f}): it did not learn the task."
+        for name, row in found
+    ]
+    said += [remedy(row for _, row in found)] if found else []
     return " ".join(said)
 
 
 def _one_answer(row: Row) -> str:
     """Names the answer whose score is `majority`."""
-    if row["metric"] != "f1":
-        return "the most common answer"
-    return f"the answer {row['positive']!r}" if row.get("positive") else "the answer 1"
+    if row["metric"] == "f1":
+        return f"always giving the answer {row.get('positive') or 1!r}"
+    return guess_name(kind_of_record(row), row["metric"])
+
+
+def kind_of_record(record: Row) -> str | None:
+    """The kind of task of a trial's record; None for the records of older versions."""
+    task = json.loads(record.get("spec") or "{}").get("task")
+    return None if task is None else str(task.get("kind", "classification"))
 
 
 def _points(share: float | None) -> str:
@@ -121,11 +144,13 @@ def _points(share: float | None) -> str:
 def did_not_learn(rows: Sequence[Row]) -> str:
     """A warning that names the tasks, from rows of `min_layers`; "" if all tasks learned."""
     several = [name for name in _PLACE if len({row[name] for row in rows}) > 1]
-    found = dict.fromkeys(
-        f"{no_better(row)} of {_task_of(row, several)}" for row in rows if row["n_learned_nothing"]
+    found = [row for row in rows if row["n_learned_nothing"]]
+    said = (
+        f"no better than {answer} with all layers: "
+        + listed(dict.fromkeys(f"{no_better(row)} of {_task_of(row, several)}" for row in alike))
+        for answer, alike in grouped(found, guess).items()
     )
-    said = "no better than the majority class with all layers"
-    return f"{said}: {listed(found)}. {_NOTHING_TO_LOSE}" if found else ""
+    return f"{'; '.join(said)}. {_NOTHING_TO_LOSE} {remedy(found)}" if found else ""
 
 
 def where_nothing_was_learned(rows: Sequence[Row], *_: object) -> tuple[Note, ...]:
@@ -140,19 +165,19 @@ def _task_of(row: Row, several: Sequence[str]) -> str:
     return f"{row['task']} ({place})" if place else str(row["task"])
 
 
-def baseline(metric: str | None) -> str:
+def baseline(row: Row) -> str:
     """Names the score in a task's `majority`."""
-    ranks = metric is not None and metric.partition("@")[0] in ("ndcg", "mrr")
-    return "Score of a random order" if ranks else "Majority-class score"
+    answer = guess(row)
+    return "Majority-class score" if answer == guess_name("") else f"Score of {answer}"
 
 
 def majorities(rows: Sequence[Row], *_: object) -> tuple[Note, ...]:
-    """One note with the majority-class score of each task that has one, or the score of a random
-    order."""
+    """One note with the majority-class score of each task that has one, or the score of what a
+    network of its kind has to beat."""
     known: dict[str, dict[str, float]] = {}
     for row in rows:
         if row["majority"] is not None:
-            scores = known.setdefault(baseline(row.get("metric")), {})
+            scores = known.setdefault(baseline(row), {})
             scores[row["task"]] = max(row["majority"], scores.get(row["task"], 0.0))
     lists = (
         f"{what}: {', '.join(f'{task} {score:.2f}' for task, score in scores.items())}."

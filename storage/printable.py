@@ -134,6 +134,25 @@ def choose(what: str, name: str, allowed: Iterable[str], *, given: str | None = 
     )
 
 
+_GUESSES = {  # by kind of task
+    "classification": "the majority class",
+    "multi_label": "the most frequent labels",
+    "tokens": "the most frequent tag",
+    "ranking": "a random order",
+    "regression": "a constant prediction",
+    "embedding": "a constant prediction",
+}
+_KINDS = {  # by metric, for records without the kind
+    **{"ndcg@10": "ranking", "mrr@10": "ranking", "entity_f1": "tokens"},
+    **{"micro_f1": "multi_label", "pearson": "regression", "spearman": "regression"},
+}
+
+
+def guess_name(kind: str | None, metric: str | None = None) -> str:
+    """`the majority class`: the trivial answer that a network of this kind of task has to beat."""
+    return _GUESSES[kind if kind in _GUESSES else _KINDS.get(metric or "", "classification")]
+
+
 def metric_name(metric: str, positive: str | None) -> str:
     """`f1 of 'fraud'`: the metric, and the class it scores if the task names one."""
     return f"{metric} of {positive!r}" if positive else metric

@@ -108,6 +108,7 @@ TRIALS = pa.schema(
         ("best", _float),  # best epoch on dev: for curiosity, it is chosen on what it reports
         ("best_epoch", pa.int32()),
         ("majority", _float),  # main metric of always guessing one label, where it has one
+        ("dev_blind", _text),  # why the dev rows can't show what a network learned; null: they can
         ("epoch_metrics", pa.list_(_epoch)),
         ("train_losses", pa.list_(_float)),  # mean loss of each epoch, over its rows
         ("train_examples", _int),

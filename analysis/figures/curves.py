@@ -12,6 +12,7 @@ from lp_sweep.analysis.figures import theme
 from lp_sweep.analysis.figures.numbers import FULL, PANEL
 from lp_sweep.analysis.figures.panels import OF_DIRECT, groups, heading, one_sd
 from lp_sweep.analysis.rows import Row, grouped
+from lp_sweep.storage.printable import guess_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,7 +29,7 @@ Paint = Callable[["Axes", Sequence[Row]], None]
 
 def score(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
     """A panel per task: a line per strategy, which starts at all layers, with a band of one sd over
-    seeds; horizontal lines for the full model and the majority class."""
+    seeds; horizontal lines for the full model and for guessing."""
     names = _strategy_names(among or rows)
     looks = {name: _look(name, place) for place, name in enumerate(names)}
     entries: dict[str, Any] = {}
@@ -51,11 +52,11 @@ def _strategy_names(rows: Sequence[Row]) -> list[str]:
 
 
 def _across(axes: Axes, panel: Sequence[Row], entries: dict[str, Any]) -> None:
-    """Horizontal lines for the full model and for the majority class."""
+    """Horizontal lines for the full model and for guessing, such as the majority class."""
     known = [row["majority"] for row in panel if row["majority"] is not None]
     for name, values, line in (
         (FULL, [row["mean"] for row in panel if row["strategy"] == FULL], "--"),
-        ("majority class", [max(known)] if known else [], ":"),
+        (guess_name(panel[0]["kind"], panel[0]["metric"]), [max(known)] if known else [], ":"),
     ):
         if values and values[0] is not None:
             look: dict[str, Any] = {"color": "black", "linewidth": 1.0, "linestyle": line}

@@ -95,14 +95,15 @@ ORDER BY sweep, model, feed_forward = 'none' DESC, position
 # task null: over all tasks, if a panel for each task would be too many
 _PER_TASK = """
 SELECT sweep, model, depth, task, metric || coalesce(' of ''' || positive || '''', '') AS metric,
-    strategy, k, k AS k_mean, threshold, mean, sd, majority,
+    strategy, k, k AS k_mean, threshold, mean, sd, majority, kind,
     n AS n_seeds, position
 FROM task_table
 WHERE procedure = 'direct' AND feed_forward = 'none'
 """
 _OVER_TASKS = """
 SELECT sweep, model, depth, NULL::VARCHAR AS task, NULL::VARCHAR AS metric, strategy, k, k_mean,
-    threshold, mean_all AS mean, sd_all AS sd, NULL::DOUBLE AS majority, n_seeds_all AS n_seeds,
+    threshold, mean_all AS mean, sd_all AS sd, NULL::DOUBLE AS majority,
+    NULL::VARCHAR AS kind, n_seeds_all AS n_seeds,
     position
 FROM strategy_table
 WHERE procedure = 'direct' AND feed_forward = 'none'

@@ -186,7 +186,7 @@ def _said(full: Row | None, depth: int) -> str:
     said = f"All {depth} layers: {full['mean']:.2f} {metric}, {seeds}."
     if full["majority"] is None:
         return said
-    return f"{said} {baseline(full['metric'])}: {full['majority']:.2f}."
+    return f"{said} {baseline(full)}: {full['majority']:.2f}."
 
 
 def _choice(rows: Sequence[Row], known: _Known) -> Choice:

@@ -18,6 +18,8 @@
 -- setup         a hash of recipe, rows and model, which compared cells should share (see
 --               recipe_differences). Null: not known.
 -- metric        the metric of `score`; positive: the class that f1 scores, where the task names it.
+-- kind          the kind of task, where the record has it.
+-- dev_blind     why the dev rows can't show what a network learned; null: they can.
 -- score         points (0..100), after the last epoch.
 -- feed_forward  the kept layers that lose their feed-forward: none, top 3, every 2nd, ...
 -- score_full    points of K=0: the same sweep, model, procedure, task and seed with all layers (and
@@ -84,6 +86,10 @@ SELECT
     CASE WHEN untaught.sweep IS NULL THEN own.trial_id ELSE untaught.trial_id END AS full_trial_id,
     trials.score - score_full AS change,
     100 * trials.majority AS majority,
+    CASE WHEN json_exists(trials.spec, '$.task')
+        THEN coalesce(json_extract_string(trials.spec, '$.task.kind'), 'classification')
+    END AS kind,
+    trials.dev_blind,
     trials.params_total,
     trials.train_examples_per_second,
     trials.dev_examples_per_second,

@@ -33,9 +33,11 @@
 --                  fewer seeds     n_seeds is smaller than n_seeds_asked
 --                  not comparable  cells of this task were trained in more than one way (cells.mixed)
 --                  did not learn   n_learned_nothing is above 0: there is no answer
+--                  blind dev set   see dev_blind: no score on these dev rows is an answer
 --                  near guessing   the full model is less than 5 points (or delta) above `majority`
 --                  no better than guessing   the answer's network, where the full model learned
 --                  other networks  of other strategies or procedures may be smaller: see task_dropped_high
+--                  one strategy    no other strategy dropped a layer on this task
 -- kept_layers, score_full, score_kept (points), loss (in `unit`), n_seeds (pairs)
 --                  describe max_dropped_low.
 -- n_seeds_asked    seeds that the sweep lists for this task, at any K. If n_seeds is smaller, the
@@ -48,6 +50,8 @@
 -- tried            the K above 0 with a score, ascending.
 -- majority         points of always guessing one label (ranking: of a random order); 0 for a
 --                  correlation. Null where the metric has no such score.
+-- kind, metric     of the task. dev_blind: why its dev rows can't show what a network learned, such as
+--                  one label in all of them; null: they can.
 -- n_full           seeds of K=0 that are done, and how many of them did not learn: they score no
 -- n_learned_nothing  better than `majority`, which is below it or less than 0.005 points above (two
 --                  decimals don't show that). For a correlation (pearson, spearman, mcc) `majority`
@@ -87,7 +91,8 @@ full_depth AS MATERIALIZED (
         coalesce(
             any_value(majority),
             CASE WHEN any_value(metric) IN ('pearson', 'spearman', 'mcc') THEN 0 END
-        ) AS constant
+        ) AS constant,
+        any_value(kind) AS kind, any_value(metric) AS metric, any_value(dev_blind) AS dev_blind
     FROM whole_layers
     WHERE n_kept = depth
     GROUP BY ALL
@@ -97,6 +102,7 @@ learned AS (  -- how many seeds of K=0 did not learn
     SELECT sweep, model, procedure, task,
         count(*) AS n_full,
         max(bar) AS majority,
+        any_value(kind) AS kind, any_value(metric) AS metric, any_value(dev_blind) AS dev_blind,
         count(*) FILTER (WHERE score IS NULL OR score < bar + 0.005) AS n_learned_nothing
     FROM (  -- older records have the score of train's most common label
         SELECT *, max(constant) OVER (PARTITION BY sweep, task) AS bar FROM full_depth
@@ -274,15 +280,19 @@ SELECT
         CASE WHEN n_seeds BETWEEN 1 AND n_seeds_asked - 1 THEN 'fewer seeds' END,
         CASE WHEN mixed THEN 'not comparable' END,
         CASE WHEN n_learned_nothing > 0 THEN 'did not learn' END,
+        CASE WHEN dev_blind IS NOT NULL THEN 'blind dev set' END,
         CASE WHEN coalesce(n_learned_nothing, 0) = 0
             AND score_full - majority < greatest(5, CASE WHEN unit = 'points' THEN delta END)
             THEN 'near guessing' END,
         CASE WHEN coalesce(n_learned_nothing, 0) = 0 AND max_dropped_low > 0
             AND score_kept < majority + 0.005 THEN 'no better than guessing' END,
-        CASE WHEN answer.rank = overall.rank AND overall.high > own.high THEN 'other networks' END
+        CASE WHEN answer.rank = overall.rank AND overall.high > own.high THEN 'other networks' END,
+        CASE WHEN count(DISTINCT CASE WHEN len(tried) > 0 THEN answer.strategy END)
+            OVER (PARTITION BY sweep, model, task, delta, unit) = 1 THEN 'one strategy' END
     ], lambda caveat: caveat IS NOT NULL) AS caveats,
     kept_layers, score_full, score_kept, loss, n_seeds, n_seeds_asked, n_missing, n_not_searched,
     nullif(answer.assumed, []) AS assumed, tried, majority,
+    kind, metric, dev_blind,
     coalesce(n_full, 0) AS n_full, coalesce(n_learned_nothing, 0) AS n_learned_nothing, position
 FROM (SELECT *, [procedure, strategy] AS scope FROM ranked) AS answer
 JOIN (SELECT * EXCLUDE (tried) FROM bounds) AS own USING (sweep, model, task, delta, unit, depth, scope)

@@ -10,7 +10,7 @@
 -- n_failed, n_deferred, n_impossible, n_pending   why the other seeds have no score.
 -- change, change_sd  points against K=0 of the same seed, over the n_paired seeds that have both.
 -- majority           points of always guessing one label (ranking: of a random order), where the
---                    metric has such a score.
+--                    metric has such a score; kind: the kind of task.
 -- k                  layers dropped; for a threshold the number that it dropped, null while deferred.
 -- mixed              cells were trained in more than one way and are not comparable (see cells)
 -- position           place of its first cell in the plan: sort by it.
@@ -53,6 +53,7 @@ SELECT
     count(change) AS n_paired,
     max(majority) AS majority,
     bool_or(mixed) AS mixed,
+    any_value(kind) AS kind,
     min(cell) AS position
 FROM listed
 GROUP BY

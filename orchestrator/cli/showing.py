@@ -16,9 +16,9 @@ _GROUPS = {
     "what": """trial_id profile_id identity_version model model_fingerprint model_revision depth
         kept_layers dropped_layers k procedure bridge distill teacher measure task data_fingerprint
         seed""",
-    "result": """metric positive last best best_epoch majority train_losses steps train_examples
-        dev_examples dev_in_train dev_relabelled params_total params_encoder params_embedding
-        micro_batch out_of_memory_retries resumed_from_step""",
+    "result": """metric positive last best best_epoch majority dev_blind train_losses steps
+        train_examples dev_examples dev_in_train dev_relabelled params_total params_encoder
+        params_embedding micro_batch out_of_memory_retries resumed_from_step""",
     "where": """host device_type device_name threads started_at ended_at command versions""",
 }
 # only in the JSON; epochs and speeds have views, and a profile's numbers a table

@@ -26,7 +26,7 @@ from lp_sweep.orchestrator.plan.naming import short_model
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.selection import policy
 from lp_sweep.storage.errors import StoreError
-from lp_sweep.storage.printable import listed
+from lp_sweep.storage.printable import guess_name, listed
 from lp_sweep.storage.runs import Announcement, Presence
 from lp_sweep.trials.worker.job import Answer, Place
 
@@ -282,7 +282,7 @@ def _facts(told: Answer) -> Facts:
 # -- full models that did not learn: no pruned network can be compared with them
 
 _Pair = tuple[str, str]  # a model and a task, by name
-_COLUMNS = ("trial_id", "last", "majority", "steps", "learning_rate")
+_COLUMNS = ("trial_id", "last", "majority", "dev_blind", "steps", "learning_rate")
 
 
 class FullModels:
@@ -298,8 +298,8 @@ class FullModels:
         self._untaught: set[_Pair] = set()  # those with a note
 
     def note(self, work: Work) -> Note | None:
-        """Returns a note once all seeds of a full model are done and none scores better than the
-        majority class; and a second one if a later seed, which a search asked for, does."""
+        """Returns a note once all seeds of a full model are done and none scores better than
+        guessing; and a second one if a later seed, which a search asked for, does."""
         pair, queue = _pair(work), self._queue
         if pair in self._looked - self._untaught or not _is_full(work):
             return None
@@ -326,14 +326,16 @@ class FullModels:
                 f"{name} learned {pair[1]} with a later seed: it scores {scores}", about, True
             )
         steps, rate = rows[0]["steps"], rows[0]["learning_rate"]
-        advice = f"another recipe.learning_rate (it is {rate:g})"
+        advice = f"Try another recipe.learning_rate (it is {rate:g})"
         if steps < FEWEST_STEPS:
-            advice = f"more recipe.epochs ({steps} optimiser steps are few)"
+            advice = f"Try more recipe.epochs ({steps} optimiser steps are few)"
+        if blind := rows[0]["dev_blind"]:
+            advice = f"The cause may be the data: {blind}. Give other or more dev rows"
         guess = max(row["majority"] for row in rows)
         said = (
-            f"{name} did not learn {pair[1]}: it scores {scores}, and always guessing one "
-            f"label scores {100 * guess:.2f}. No pruned network can be judged by it. "
-            f"Try {advice}; --stop-if-nothing-learned ends such a run here"
+            f"{name} did not learn {pair[1]}: it scores {scores}, and "
+            f"{guess_name(work.task.definition.kind)} scores {100 * guess:.2f}. No pruned "
+            f"network can be judged by it. {advice}; --stop-if-nothing-learned ends such a run here"
         )
         return Note(said, about)
 

@@ -39,7 +39,7 @@ class RunOptions(Request):
         int | None, Flag("Start no more trials after N failures.", advanced=True, min=1)
     ] = None
     stop_if_nothing_learned: Annotated[
-        bool, Flag("Stop if a full model scores no better than the majority class.", advanced=True)
+        bool, Flag("Stop if a full model scores no better than guessing.", advanced=True)
     ] = False
     max_hours: Annotated[float | None, Flag("Stop after this many hours.", min=0.0)] = None
     max_cost: Annotated[

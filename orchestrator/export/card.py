@@ -19,11 +19,11 @@ from lp_sweep.analysis.statistics.networks import Network, answers_of
 from lp_sweep.orchestrator.export.forms import Form, form_of
 from lp_sweep.orchestrator.export.places import HUB, full_spec, hub_source, model_file
 from lp_sweep.storage.identity import trial_id
-from lp_sweep.storage.printable import also_in_train, metric_name, printable, ranges
+from lp_sweep.storage.printable import also_in_train, guess_name, metric_name, printable, ranges
 from lp_sweep.storage.specs import Distillation, TrialSpec
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.data.tasks import TaskSource
-from lp_sweep.trials.kinds import Kind, kind_of
+from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.train.procedures import FINETUNE_THEN_DROP
 
 Record = Mapping[str, Any]
@@ -47,7 +47,7 @@ def trial_card(spec: TrialSpec, record: Record, facts: Facts, split: str) -> str
         f"# {escaped(facts.base.name)}, {layers}, {escaped(record['task'])}",
         _opening(spec, record, facts),
         "## How good",
-        _scores(record, facts, split, form.whole, kind_of(spec.task)),
+        _scores(record, facts, split, form.whole, spec.task.kind),
         "## How small, how fast",
         _size(record, facts),
         *(_speed(speed) for speed in facts.speeds),
@@ -151,7 +151,7 @@ def _licence_text(base: Base) -> str:
     return f"The licence of that model is {escaped(base.licence)}; it also holds for this one."
 
 
-def _scores(record: Record, facts: Facts, split: str, whole: str, kind: Kind) -> str:
+def _scores(record: Record, facts: Facts, split: str, whole: str, kind: str) -> str:
     interval = facts.interval
     between = (
         f"{interval.low:.2f} to {interval.high:.2f}"
@@ -171,7 +171,7 @@ def _scores(record: Record, facts: Facts, split: str, whole: str, kind: Kind) ->
         lines.append(f"| all {record['depth']} layers, {whole} | {full:.2f} |")
         lines.append(f"| change | {change} |")
     if record["majority"] is not None:
-        name = "majority-class score" if kind.counts_labels else f"score of {kind.guessing}"
+        name = f"score of {guess_name(kind)}"
         lines.append(f"| {name} | {100 * record['majority']:.2f} |")
     after = " after the last epoch" if record["steps"] else ""
     note = (

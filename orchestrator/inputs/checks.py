@@ -27,6 +27,7 @@ from lp_sweep.trials.data.formats import parts_of
 from lp_sweep.trials.data.hub import is_cached
 from lp_sweep.trials.data.tasks import unnamed_positive
 from lp_sweep.trials.model.modelfiles import go_offline, type_problem
+from lp_sweep.trials.train.devset import gaps
 
 _WHILE_ONE_WAITS = 32 << 20  # bytes of files: about 150,000 rows, read in under a second
 _FIRST_ROWS = 50_000  # of a larger train file
@@ -244,7 +245,8 @@ def read_rows(
             "also dev texts. Scores of students on them are optimistic: remove them from "
             f"{task.source.unlabelled}."
         )
-    return Rows(None, [*shared, *doubtful_rows(loaded, task.source)], loaded)
+    untold = [f"task {task.name!r}: {gap}" for gap in gaps(loaded)]
+    return Rows(None, [*shared, *doubtful_rows(loaded, task.source), *untold], loaded)
 
 
 def _not_in_manifest(sweep: Sweep, manifest: Manifest, wanted: Needed) -> Iterator[str]:

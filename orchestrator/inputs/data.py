@@ -18,7 +18,7 @@ from lp_sweep.analysis.statistics.estimates import smallest_loss
 from lp_sweep.orchestrator.inputs import hub, weights
 from lp_sweep.orchestrator.inputs.models import ModelInput, read_config
 from lp_sweep.storage.errors import TrialError
-from lp_sweep.storage.printable import listed, metric_name, shown
+from lp_sweep.storage.printable import guess_name, listed, metric_name, shown
 from lp_sweep.storage.specs import Recipe
 from lp_sweep.trials.data.datasource import LoadedTask, Split
 from lp_sweep.trials.kinds import kind_of
@@ -34,7 +34,7 @@ class TaskData(NamedTuple):
 
     classes: train rows by class, the largest first; {} for numbers. called: what the classes are.
     looked_at: only so many train rows were read, the first; None: all were.
-    majority: the score of always giving one answer (`guessing`), in points.
+    majority: the score of guessing, in points; guessing: `the majority class`.
     steps: of the optimiser. fewest_steps: with fewer a network learns little.
     cut: share of the train and unlabelled texts longer than `max_length`, and tokens: their mean
     length after truncation, for the model with the most tokens; None without a tokenizer.
@@ -60,7 +60,7 @@ class TaskData(NamedTuple):
     shows: dict[int, float | None]
     unlabelled: int = 0
     more_unlabelled: bool = False
-    guessing: str = "always guessing one label"
+    guessing: str = guess_name("classification")
     words: int = 0
     lost: float | None = None
     called: str = "classes"
@@ -167,7 +167,7 @@ def looked_at(
         {seeds: smallest_loss(scored, seeds) for seeds in (1, 3, 5)} if scored else {},
         len(loaded.unlabelled or ()),
         loaded.more_unlabelled,
-        kind.guessing,
+        guess_name(definition.kind),
         sum(learned) if kind.words else 0,
         max((cut.words for cut in cuts), default=None) if kind.words else None,
         kind.called,

@@ -192,7 +192,20 @@ def test_each_caveat_of_an_answer_is_in_its_row(fake: FakeSweep) -> None:
             for k, score in curve.items():
                 fake.cell(k=k, score=score, seed=seed, task=task)
     found = {row["task"]: row["caveats"] for row in answers(fake)}
-    assert found == {task: caveats for task, (_, caveats) in CAVEATS.items()}
+    alone = {task: [] if "missing" in task else ["one strategy"] for task in CAVEATS}
+    assert found == {task: [*caveats, *alone[task]] for task, (_, caveats) in CAVEATS.items()}
+
+
+def test_an_answer_that_rests_on_one_strategy_names_it(fake: FakeSweep) -> None:
+    fake.curve({0: 90.0, 1: 80.0}, task="kept")
+    fake.curve({0: 90.0, 1: 89.5}, task="less")
+    fake.cell(k=0, score=90.0, task="kept", strategy="bottom")  # drops nothing
+    rows = answers(fake)
+    for task in ("kept", "less"):
+        of_task = [row for row in rows if row["task"] == task]
+        assert "only top was tried" in answer_line(of_task)
+    fake.cell(k=1, score=80.0, task="kept", strategy="bottom")
+    assert "only" not in answer_line([row for row in answers(fake) if row["task"] == "kept"])
 
 
 def test_points_are_shown_unless_percent_is_asked_for(fake: FakeSweep) -> None:

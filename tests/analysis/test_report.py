@@ -427,7 +427,7 @@ def test_the_answer_in_short(tmp_path: Path, store: Store) -> None:
     lines = answer_lines(fake.publish(), "demo", 2.0)
     needed, how = "a: needs 9–10 of 12 layers to lose at most 2 points", "top K=2, −0.50, one seed"
     assert lines[:2] == [
-        f"{needed} ({how}; K=3 not tried)",
+        f"{needed} ({how}; K=3 not tried; only top was tried)",
         "  score 89.50; 93.0 M parameters, 86.9%",
     ]
     assert answer_lines(fake.store, "demo", 0.1)[0].startswith("a: needs 11–12 of 12 layers to")

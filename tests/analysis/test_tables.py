@@ -360,9 +360,9 @@ def test_the_min_layers_table_for_people(fake: FakeSweep) -> None:
     told = TABLES["min-layers"](catalog)
     assert told.lead == (
         "SST-2: needs 11–12 of 12 layers to lose at most 0.5 points "
-        "(all layers, one seed; K=1 not tried)",
+        "(all layers, one seed; K=1 not tried; only top was tried)",
         "QQP: needs 8–10 of 12 layers to lose at most 0.5 points "
-        "(top K=2, −0.50, one seed; missing trials may bring a smaller one)",
+        "(top K=2, −0.50, one seed; missing trials may bring a smaller one; only top was tried)",
         "QNLI: no answer yet: no score with all layers to compare with",
     )
     assert render(told).startswith(told.lead[0])

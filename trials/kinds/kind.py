@@ -38,7 +38,6 @@ class Kind(ABC):
     learns_from = "rows"  # the word for train rows: rows, texts, documents
     scored_by = "rows"  # the word for what a score averages over: rows, pairs, queries
     called = "classes"  # the word for outputs of the head: classes, labels, tags
-    guessing = "always guessing one label"  # describes `guess` or `chance`
     whole_queries = False  # batches take all rows of a query, then those of the next
     words = False  # an example is a list of words, each with its own label
 

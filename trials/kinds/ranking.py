@@ -38,7 +38,6 @@ class Ranking(Regression):
     losses: tuple[str, ...] = ("bce", "listwise")
     ranks = True
     scored_by = "queries"
-    guessing = "a random order"
 
     def problem(self, definition: TaskDefinition) -> str | None:
         if len(definition.text_columns) != 2:

@@ -29,6 +29,7 @@ from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.model.feedforward import remove_feed_forwards
 from lp_sweep.trials.model.prune import parameter_counts
 from lp_sweep.trials.train.bridge import bridge, calibration
+from lp_sweep.trials.train.devset import blindness
 from lp_sweep.trials.train.distill import Teaching, logits_of
 from lp_sweep.trials.train.finetune import Saver, Tell, Trained, finetune
 from lp_sweep.trials.train.metrics import majority_score, positive_label
@@ -250,6 +251,7 @@ def score_columns(
         "best": curve[best],
         "best_epoch": best + 1 if done.step else 0,
         "majority": majority_score(spec.task, main.labels, data.label_names),
+        "dev_blind": blindness(spec.task, main.labels, data.label_names),
         "epoch_metrics": [item._asdict() for item in done.epoch_metrics],
         "train_losses": done.train_losses,
         "train_examples": len(data.train),

@@ -367,7 +367,7 @@ def test_a_gpu_that_is_too_small_alone_or_shared(world: Path) -> None:
 
 
 def test_only_what_is_left_to_train_counts(world: Path) -> None:
-    """A GPU that has no room for all layers is enough for a sweep whose full model is done."""
+    """A GPU that has no room for all layers is enough once K=0 is trained."""
     model = planned(world).sweep.models[0]
     full, half = (memory_needed(model, planned(world).sweep.recipe, layers=n) for n in (4, 1))
     assert full
@@ -375,8 +375,8 @@ def test_only_what_is_left_to_train_counts(world: Path) -> None:
     assert full - half >= 16 * 3 * (model.layer_parameters or 0) > 0
     between = gpu((full + half) / 2 / GIB)
     with pytest.raises(PreflightError, match="needs at least"):
-        toy_on(world, [between], "k=0,3")
-    done = Known(frozenset(planned(world, "k=0").trials), {}, {})
+        toy_on(world, [between], "k=3")
+    done = Known.nothing()._replace(trials=frozenset(planned(world, "k=0").trials))
     toy_on(world, [between], "k=3", known=done)
 
 
@@ -421,9 +421,9 @@ def test_empty_texts_and_rows_of_both_sets_are_noted(world: Path) -> None:
     assert (told.returncode, told.stderr) == (0, "")
     assert note in json.loads(told.stdout)["notes"]
 
-    with_rows(world, "good,pos\nbad,neg\n fine ,neg\n")
-    (world / "dev.csv").write_text("text,label\nfine,pos\nbad ,neg\npoor,neg\n")
-    said = "'mood': 2 of 3 dev rows also occur in train, 1 of them with another label"
+    with_rows(world, "good,pos\nwell,pos\nbad,neg\n fine ,neg\n")
+    (world / "dev.csv").write_text("text,label\nfine,pos\nbad ,neg\npoor,neg\nwell done,pos\n")
+    said = "'mood': 2 of 4 dev rows also occur in train, 1 of them with another label"
     notes = check(world)
     assert [note for note in notes if said in note] == notes
     assert said in sweep("plan", "sweep.yaml", cwd=world).stdout
