@@ -139,17 +139,25 @@ def search_world(folder: Path, **changes: Any) -> Path:
     return _of_vectors(folder, {"name": "find", "kind": "embedding", **files}, **changes)
 
 
-def modules(*names: str) -> list[dict[str, str]]:
+def modules(*names: str) -> list[dict[str, Any]]:
     """As in modules.json of Sentence Transformers."""
-    kinds = ((f"{i}_{name}" if i else "", name) for i, name in enumerate(names))
-    return [{"path": path, "type": f"sentence_transformers.models.{name}"} for path, name in kinds]
+    return [
+        {
+            "idx": i,
+            "name": str(i),
+            "path": f"{i}_{name}" if i else "",
+            "type": f"sentence_transformers.models.{name}",
+        }
+        for i, name in enumerate(names)
+    ]
 
 
 def sentence_folder(folder: Path, *names: str, width: int = 5, **pooling: Any) -> None:
     """Makes of an encoder's folder one of Sentence Transformers: Dense gives vectors of `width`."""
     listed = modules("Transformer", "Pooling", *names)
-    contents = {"modules.json": listed, "1_Pooling/config.json": pooling}
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    states = {"word_embedding_dimension": config["hidden_size"]}
+    contents = {"modules.json": listed, "1_Pooling/config.json": states | pooling}
     modes = pooling.get("pooling_mode") or [key for key, value in pooling.items() if value is True]
     size = config["hidden_size"] * max(1, len(modes))
     draw = np.random.default_rng(5)

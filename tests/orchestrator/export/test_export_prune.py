@@ -170,8 +170,8 @@ def test_the_modules_of_sentence_transformers_stay(
     """What makes vectors of states, prompts and the longest text."""
     source, out = saved("bert", tmp_path / "model"), tmp_path / "out"
     sentence_folder(source, *after, **POOLINGS[pooling])
-    for name in ("config_sentence_transformers.json", "sentence_bert_config.json"):
-        (source / name).write_text('{"max_seq_length": 9, "prompts": {"query": "find: "}}')
+    (source / "config_sentence_transformers.json").write_text('{"prompts": {"query": "find: "}}')
+    (source / "sentence_bert_config.json").write_text('{"max_seq_length": 9}')
     pruned(source, out, strategy="top", k=1)
     settings = [*source.glob("*sentence*.json"), source / "modules.json"]
     files = [*settings, *source.glob("?_*/*")]
