@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import textwrap
+import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, TextIO
 
@@ -104,10 +105,34 @@ def _broken(line: str, width: int) -> str:
 # -- words that several rooms use
 
 
+# letters and marks that are drawn alike: Cyrillic, Greek, dashes, quotation marks
+_TWINS = str.maketrans(
+    "АВЕЅІЈКМНОРСТУХаеѕіјорсухΑΒΕΖΗΙΚΜΝΟΡΤΥΧο‐‒–—−‘’“”",
+    "ABESIJKMHOPCTYXaesijopcyxABEZHIKMNOPTYXo-----''\"\"",
+)
+# drawn as nothing: control and format characters, variation selectors, fillers. Not tags, which
+# tell flags apart
+_UNSEEN = re.compile("[\\u034f\\u115f\\u1160\\u180b-\\u180d\\ufe00-\\ufe0f]")
+
+
+def look(name: str) -> str:
+    """A name as a reader sees it: equal for names that differ only in blanks, in characters that
+    are not drawn or are drawn alike, in how accents or wide letters are coded, or as 1 and 1.0."""
+    if not name.isascii():
+        name = _UNSEEN.sub("", unicodedata.normalize("NFKC", name).translate(_TWINS))
+    if not name.isprintable():
+        name = "".join(
+            c for c in name if c.isspace() or unicodedata.category(c)[0] != "C" or c > "\U000e0000"
+        )
+    return re.sub(r"^([-+]?\d+)\.0+$", r"\1", " ".join(name.split()))
+
+
 def nearest(name: str, allowed: Iterable[str]) -> str | None:
     """The name that was probably meant; None if none is similar. The beginning of one name alone
     (`acc`) means that name."""
     names = list(allowed)
+    if alike := [other for other in names if look(other).casefold() == look(name).casefold()]:
+        return alike[0]
     longer = [other for other in names if name and other.startswith(name)]
     near = difflib.get_close_matches(name[:80], names, n=1, cutoff=0.6)
     near = longer if len(longer) == 1 else near
@@ -117,6 +142,8 @@ def nearest(name: str, allowed: Iterable[str]) -> str | None:
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     """` Did you mean 'bottom'?`, or "" if no name is similar."""
     near = nearest(name, allowed)
+    if near and look(near) == look(name):  # the two must not be printed alike
+        return f" Did you mean {near!a}, not {name!a}?"
     return f" Did you mean {near!r}?" if near else ""
 
 

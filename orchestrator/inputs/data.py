@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from lp_sweep.storage.specs import Recipe
 from lp_sweep.trials.data.datasource import LoadedTask, Split
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.train.metrics import majority_score, positive_label
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding, Tokenizer
 
 FEWEST_STEPS = 100  # optimiser steps, below which fine-tuning learns little
 SAMPLE = 2_000  # rows whose tokens are counted
@@ -268,23 +271,43 @@ def _folder(model: ModelInput) -> Path:
     return Path(model.path)
 
 
-def _cut(model: ModelInput, rows: Split, max_length: int, *, words: bool) -> _Cut | None:
+def open_tokenizer(folder: Path) -> Tokenizer | None:
+    """Without truncation or padding; None if the folder has no tokenizer.json that can be read."""
     from tokenizers import Tokenizer
 
     try:
-        tokenizer = Tokenizer.from_file(str(_folder(model) / "tokenizer.json"))
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     except Exception:  # the library raises no other; a trial says what is wrong with the file
         return None
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    return tokenizer
+
+
+def sample(rows: Split) -> list[tuple[Any, ...]]:
+    """The texts of at most SAMPLE rows, drawn at random."""
     chosen = np.random.default_rng(0).permutation(len(rows))[:SAMPLE]
-    texts = [tuple(column[row] for column in rows.texts) for row in chosen]
+    return [tuple(column[row] for column in rows.texts) for row in chosen]
+
+
+def encoded(
+    tokenizer: Tokenizer, texts: Sequence[tuple[Any, ...]], *, words: bool
+) -> list[Encoding]:
+    """Each text or pair as tokens. `words`: a text is a list of them."""
     encode = tokenizer.encode_batch if words else tokenizer.encode_batch_fast  # without word_ids
-    encoded = encode([each if len(each) > 1 else each[0] for each in texts], is_pretokenized=words)
-    lengths = np.array([len(row.ids) for row in encoded])
-    found = _Cut(float(lengths.clip(max=max_length).mean()), float((lengths > max_length).mean()))
+    return encode([each if len(each) > 1 else each[0] for each in texts], is_pretokenized=words)
+
+
+def _cut(model: ModelInput, rows: Split, max_length: int, *, words: bool) -> _Cut | None:
+    tokenizer = open_tokenizer(_folder(model))
+    if tokenizer is None:
+        return None
+    texts = sample(rows)
+    found = encoded(tokenizer, texts, words=words)
+    lengths = np.array([len(row.ids) for row in found])
+    cut = _Cut(float(lengths.clip(max=max_length).mean()), float((lengths > max_length).mean()))
     if not words:
-        return found
+        return cut
     room = max_length - tokenizer.num_special_tokens_to_add(False)
-    there = [{*[word for word in row.word_ids if word is not None][:room]} for row in encoded]
-    return found._replace(words=1 - sum(map(len, there)) / sum(len(each[0]) for each in texts))
+    there = [{*[word for word in row.word_ids if word is not None][:room]} for row in found]
+    return cut._replace(words=1 - sum(map(len, there)) / sum(len(each[0]) for each in texts))

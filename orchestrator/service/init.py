@@ -23,6 +23,7 @@ from lp_sweep.orchestrator.service.initrows import (
     fitting_length,
     label_of,
     look_at,
+    model_of,
     parts,
     split,
     suffix_of_parts,
@@ -54,7 +55,6 @@ FEW = 500  # dev rows, or queries
 _OF_VECTORS = "procedures: [untrained, direct]   # as it is, and after imitating all layers"
 _INFLUENCE = "{name: block-influence, k: all, until: min_layers}"
 _BRIDGES = "bridge: [none, linear]   # what takes the place of the layers that go"
-_ENCODER, _BI_ENCODER = "bert-base-cased", "sentence-transformers/all-MiniLM-L6-v2"
 _SIDES = ("train", "data", "rows")  # file names that say nothing; then the folder names the task
 _LONGEST_NAME = 90
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
@@ -83,7 +83,7 @@ def write_sweep(options: InitOptions) -> Written:
         text = _SCHEMA_LINE + template.read_text(encoding="utf-8")
         if not options.full:
             tasks = ["tasks: [rte]   # GLUE, or your own data"]
-            folder = Path(options.model or _ENCODER).expanduser()
+            folder = Path(model_of(options)).expanduser()
             length = min(128, longest_row(read_config(folder / "config.json") or {}) or 128)
             text = _file("my-sweep", options, tasks, epochs=3, length=length)
         return _written(options, {options.file: text.encode()}, [])
@@ -209,13 +209,13 @@ def _with_search(options: InitOptions, search: dict[str, Path | None]) -> Writte
     notes += doubtful_rows(loaded, source)
     if queries < FEW:
         notes.append(f"{queries} queries show only large losses: more make the answer surer")
-    words = float(np.quantile([len(text.split()) for text in documents], 0.9))
+    options = replace(options, kind=kind)
     text = _file(
         name,
-        replace(options, kind=kind),
+        options,
         _task_lines(task, why),
         epochs=min(MOST_EPOCHS, epochs_for(len(documents), BATCH)),
-        length=fitting_length(words, _SEARCHED),
+        length=fitting_length(loaded.train, model_of(options), _SEARCHED, 0.9, kind=KINDS[kind]),
     )
     return _written(options, {options.file: text.encode()}, notes)
 
@@ -314,8 +314,7 @@ def _task_lines(task: dict[str, Any], why: dict[str, str]) -> list[str]:
 
 def _model(options: InitOptions) -> str:
     """A hub id, or a folder: relative to the sweep file unless its path is absolute."""
-    usual = _BI_ENCODER if options.kind and KINDS[options.kind].embeds else _ENCODER
-    model = options.model or usual
+    model = model_of(options)
     folder = Path(model).expanduser()
     if not folder.is_dir():
         return model

@@ -6,9 +6,10 @@ on one side.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,13 +17,16 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet as pq
 
+from lp_sweep.orchestrator.inputs import hub
+from lp_sweep.orchestrator.inputs.data import encoded, open_tokenizer, sample
+from lp_sweep.orchestrator.inputs.models import read_config
 from lp_sweep.orchestrator.service.initoptions import InitOptions
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import listed, shown
 from lp_sweep.storage.specs import TaskKind
 from lp_sweep.trials.data import delimited
-from lp_sweep.trials.data.columns import Rows, feature_names
-from lp_sweep.trials.data.datasource import LoadedTask, doubtful_rows, load_task, text_keys
+from lp_sweep.trials.data.columns import UNIT, Rows, beside_number, feature_names, group_column
+from lp_sweep.trials.data.datasource import LoadedTask, Split, doubtful_rows, load_task, text_keys
 from lp_sweep.trials.data.formats import TABLES, file_format
 from lp_sweep.trials.data.readers import (
     CONLL,
@@ -34,8 +38,9 @@ from lp_sweep.trials.data.readers import (
     require_columns,
 )
 from lp_sweep.trials.data.tasks import TaskSource, user_definition
-from lp_sweep.trials.kinds import KINDS
+from lp_sweep.trials.kinds import KINDS, Kind
 from lp_sweep.trials.kinds.entities import OUTSIDE, is_tag
+from lp_sweep.trials.model.modelfiles import longest_row
 from lp_sweep.trials.model.sentencefolder import read_sentence_folder
 
 DEV_SHARE = 0.2
@@ -44,6 +49,13 @@ MOST_CLASSES = 20  # with numbers as names; more distinct numbers are measuremen
 UNBALANCED = 0.75  # the share of the largest class from which accuracy says little
 LENGTHS = (32, 64, 128, 256, 512)  # tokens
 TOKENS_A_WORD = 1.5
+_LONGEST_WORD = 24  # characters; more are a link or a sequence
+# Thai to Burmese, Khmer, kana, Chinese characters, Korean syllables, and wide forms of them
+_WITHOUT_BLANKS = re.compile(
+    "[\u0e00-\u109f\u1780-\u17ff\u2e80-\ua4cf\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]"
+)
+_NOT_LATIN = re.compile("[\u0370-\u1dff\u2e80-\U0003ffff]")
+_ENCODER, _BI_ENCODER = "bert-base-cased", "sentence-transformers/all-MiniLM-L6-v2"
 
 
 class RowFile(NamedTuple):
@@ -93,7 +105,7 @@ def look_at(options: InitOptions, data: Path) -> RowFile:
         groups=_groups(keys, _group_column(options, data, kind)),
         repeated=len(keys) - len(set(keys)),
         empty=list(dict.fromkeys(doubtful_rows(loaded, source))),
-        max_length=_length(keys, alone=rules.embeds),
+        max_length=fitting_length(train, model_of(options), LENGTHS, 0.99, kind=rules),
         labels=named,
         of_vectors="" if seen == kind else seen,
     )
@@ -139,16 +151,45 @@ def _metric(loaded: LoadedTask, counts: dict[str, int]) -> str:
     return metric
 
 
-def _length(keys: Sequence[tuple[str, ...]], *, alone: bool) -> int:
-    """Tokens that hold 99% of the rows. `alone`: each text of a row is encoded by itself."""
-    sizes = [[len(text.replace("\0", " ").split()) for text in key] for key in keys]
-    words = float(np.quantile([max(size) if alone else sum(size) for size in sizes], 0.99))
-    return fitting_length(words, LENGTHS)
+def model_of(options: InitOptions) -> str:
+    usual = _BI_ENCODER if options.kind and KINDS[options.kind].embeds else _ENCODER
+    return options.model or usual
 
 
-def fitting_length(words: float, lengths: Sequence[int]) -> int:
-    """The smallest of the lengths for texts of so many words, or the largest."""
-    return next((n for n in lengths if n >= TOKENS_A_WORD * words + 3), lengths[-1])
+def fitting_length(
+    rows: Split, model: str, lengths: Sequence[int], share: float, *, kind: Kind
+) -> int:
+    """The smallest of the lengths, in tokens, that holds this share of the rows, or the largest
+    that the model takes. Each text of an embedding is a row."""
+    folder = Path(model).expanduser()
+    if not folder.is_dir() and (commit := hub.cached_commit("model", model, "main")):
+        folder = hub.snapshot("model", model, commit)
+    texts = sample(rows)
+    if kind.embeds:
+        texts = [(text,) for row in texts for text in row]
+    sizes: list[float]
+    if tokenizer := open_tokenizer(folder):
+        sizes = [len(row.ids) for row in encoded(tokenizer, texts, words=kind.words)]
+    else:
+        sizes = [3 + sum(map(_tokens_about, row)) for row in texts]
+    wanted = float(np.quantile(sizes, share))
+    most = longest_row(read_config(folder / "config.json") or {}) or lengths[-1]
+    allowed = [length for length in lengths if length <= most] or [most]
+    return next((length for length in allowed if length >= wanted), allowed[-1])
+
+
+def _tokens_about(text: str | list[str]) -> float:
+    """The tokens of a text, for tokenizers as they commonly are: more than one for a word, two
+    letters of another alphabet or of what is no word, one character of a script without blanks."""
+    words = text.split() if isinstance(text, str) else text
+    return sum(
+        max(
+            TOKENS_A_WORD,
+            len(_WITHOUT_BLANKS.findall(word)),
+            len(word if len(word) > _LONGEST_WORD else _NOT_LATIN.findall(word)) / 2,
+        )
+        for word in words
+    )
 
 
 def _refuse_identifiers(
@@ -250,7 +291,12 @@ def _kind(labels: pa.Table, texts: pa.Table) -> TaskKind:
         return "tokens"
     if labels.num_columns > 1 or pa.types.is_list(labels.schema.types[0]):
         return "multi_label"
+    if pa.types.is_nested(labels.schema.types[0]):
+        return "classification"  # which says that they are no classes
     values = set(labels.column(0).to_pylist())
+    written = any(isinstance(value, str) for value in values)
+    if written and (kind := _kind_of_texts(values)):
+        return kind
     try:
         numbers = [float(value) for value in values]
     except (TypeError, ValueError):
@@ -267,6 +313,17 @@ def _scores_vectors(options: InitOptions, kind: TaskKind, labels: pa.Table) -> b
     values = {str(value).strip() for value in labels.column(0).to_pylist()}
     whole = kind == "classification" and len(values) > 2 and all(map(str.isdecimal, values))
     return kind == "regression" or whole
+
+
+def _kind_of_texts(values: Collection[str | None]) -> TaskKind | None:
+    """Regression also for numbers with a currency or separators, and where most of many values are
+    numbers: reading them then names the first that is none. None: plain numbers."""
+    found = [beside_number(value) for value in values if value]
+    numbers = [has for has in found if has is not None]
+    if len(numbers) < len(found) or UNIT in numbers:
+        most = len(values) > MOST_CLASSES and len(numbers) > len(found) / 2
+        return "regression" if most else "classification"
+    return "regression" if any(numbers) else None
 
 
 def _load(
@@ -299,7 +356,10 @@ def label_of(options: InitOptions) -> str | list[str]:
 def _group_column(options: InitOptions, data: Path, kind: TaskKind) -> list[Any] | None:
     """The values by which rows stay together; the rows of a query always do."""
     name = options.group or (options.text[0] if KINDS[kind].ranks else None)
-    return list(read_file(str(data), [name]).column(0).to_pylist()) if name else None
+    if not name:
+        return None
+    rows = Rows(where=str(data), table=read_file(str(data), [name]))
+    return list(group_column(rows, name).to_pylist())
 
 
 def _groups(keys: Sequence[object], named: Sequence[object] | None) -> list[int]:

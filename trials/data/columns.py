@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -20,10 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lp_sweep.storage.errors import MissingInputError
-from lp_sweep.storage.printable import did_you_mean, listed, short, shown
+from lp_sweep.storage.printable import did_you_mean, listed, look, short, shown
 from lp_sweep.storage.specs import TaskDefinition
 
 _WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)  # longer ones are names
+
+_NOTHING = ("nan", "<na>", "", "-100")
 
 SPANS = (
     "Spans of characters are not read: for kind tokens, write a list of words and a list of as "
@@ -79,9 +80,12 @@ def finite_numbers(
         values = column.cast(pa.float64())
     except pa.ArrowException as error:
         row = first_failing(len(column), lambda count: column.slice(0, count).cast(pa.float64()))
+        value = column[row].as_py()
+        has = beside_number(value) if isinstance(value, str) else ""
+        like = f", which reads like a number with {has}: write it as 1100.5" if has else ""
         raise MissingInputError(
-            f"{rows.where}: column {name!r} {wanted}, and row {row + 1} holds "
-            f"{shown(column[row].as_py())}. {fix}"
+            f"{rows.where}: column {name!r} {wanted}, and row {row + 1} holds {shown(value)}"
+            f"{like}. {fix}"
         ) from error
     with np.errstate(over="ignore"):
         targets = np.asarray(values.to_numpy(), np.float32)
@@ -89,20 +93,59 @@ def finite_numbers(
     return targets
 
 
+UNIT = "a unit"
+_MONEY = (
+    r"[A-Z]{0,3}[$€£¥₩₹₽₺₫฿₴₦₱]|USD|EUR|GBP|JPY|CNY|RMB|INR|CHF|CAD|AUD|SEK|NOK|DKK|PLN"
+    r"|kr\.?|zł|Rs\.?"
+)
+_NUMBER = re.compile(
+    rf"\(?[-+\u2212]?(?P<before>{_MONEY})?\s?"
+    r"[-+\u2212]?(?P<whole>\d{1,3}([,.'\u2019\s_]\d{2,3})+|\d*)(?P<rest>[.,]\d*)?([eE][-+]?\d+)?"
+    rf"\s?((?P<after>{_MONEY})|(?P<percent>[%\u2030])|(?P<of>/\s?\d+)|(?P<unit>[^\W\d_]{{1,5}}))?\)?"
+)
+
+
+def beside_number(text: str) -> str | None:
+    """What a text has that numbers in files don't: `a currency`, `separators (',')`; empty for a
+    plain number, None for a text that is no number."""
+    found = _NUMBER.fullmatch(text.strip())
+    digits = found["whole"] + (found["rest"] or "") if found else ""
+    if not found or not any(map(str.isdigit, digits)):
+        return None
+    marks = [mark for mark in dict.fromkeys(digits) if not mark.isdigit()]
+    if marks == ["."] and digits.count(".") == 1:
+        marks = []
+    for part, what in (
+        (found["before"] or found["after"], "a currency"),
+        (found["percent"], "a percent sign"),
+        (found["of"], f"what it is out of ({found['of']})"),
+        (found["unit"], UNIT),
+        (marks, f"separators ({', '.join(map(ascii, marks))})"),
+        ("(" in text, "brackets"),
+        (not text.strip().isascii(), "digits that are not 0 to 9"),
+    ):
+        if part:
+            return what
+    return ""
+
+
 def class_names(train: Rows, definition: TaskDefinition) -> tuple[str, ...]:
     """The names of classes 0..n-1: the definition's, else those of the train file's ClassLabel,
     else its sorted values (numbers by value). Raises MissingInputError, also for fewer than two
     classes."""
-    values = _class_column(train, definition).unique().to_pylist()
+    column = _class_column(train, definition)
+    values = column.unique().to_pylist()
     if len(values) < 2:
         raise MissingInputError(
             f"{train.where}: every row is of class {shown(values[0])}. Training needs two classes "
             f"or more: check the label column {definition.label_column!r} and the file."
         )
-    names = definition.labels or feature_names(train, definition.label_column)
-    if not names:
-        _refuse_lookalikes(train, definition.label_column, values)
-        names = tuple(sorted(values, key=int if all_whole(values) else str))
+    named = feature_names(train, definition.label_column)
+    if not definition.labels:
+        refuse_lookalikes(train, definition.label_column, named or values, column, row_of)
+    names = (
+        definition.labels or named or tuple(sorted(values, key=int if all_whole(values) else str))
+    )
     if "f1" in (definition.metric, *definition.extra_metrics) and len(names) != 2:
         raise MissingInputError(
             f"{train.where}: f1 needs two classes, this task has {len(names)}. Use macro_f1."
@@ -122,9 +165,11 @@ def class_codes(
     """(n,) positions in `names`. Raises MissingInputError for nulls and unknown classes.
 
     If the definition lists names that are no numbers, whole numbers are positions in that list."""
-    return coded(
-        rows, definition, names, _class_column(rows, definition), "class", lambda i: f"row {i + 1}"
-    )
+    return coded(rows, definition, names, _class_column(rows, definition), "class", row_of)
+
+
+def row_of(position: int) -> str:
+    return f"row {position + 1}"
 
 
 def coded(
@@ -151,21 +196,33 @@ def coded(
     return np.asarray(codes.to_numpy(), np.int64)
 
 
-def _refuse_lookalikes(train: Rows, name: str, values: Sequence[str]) -> None:
+def refuse_lookalikes(
+    train: Rows,
+    name: str,
+    names: Sequence[str],
+    values: pa.Array | pa.ChunkedArray,
+    place: Callable[[int], str],
+) -> None:
     """Raises MissingInputError for unlisted names that are probably mistakes: `nan`, blanks, and
-    names that differ only by spaces."""
-    nothing = [v for v in values if v.strip().lower() in ("nan", "<na>", "", "-100")]
-    bare = Counter(value.strip() for value in values)
-    spaced = [value for value in values if bare[value.strip()] > 1]
-    for same, why in (
-        (nothing, "a missing value written as text"),
-        (spaced, "alike but for spaces"),
-    ):
-        if same:
-            raise MissingInputError(
-                f"{train.where}: column {name!r} holds {', '.join(map(shown, same[:2]))}: {why}. "
-                "Fix the rows, or list every class in the task's labels if they are correct."
-            )
+    names that only look different, or only look alike. `values`: all of the column, to say in
+    `place(position)` where each is."""
+
+    def quoted(value: str) -> str:
+        position = pc.index(values, value).as_py()
+        return short(ascii(value), 160) + (f" ({place(position)})" if position >= 0 else "")
+
+    seen: dict[str, str] = {}
+    for value in names:
+        if value.strip().lower() in _NOTHING:
+            found, why = quoted(value), "a missing value written as text"
+        elif (other := seen.setdefault(look(value), value)) != value:
+            found, why = f"{quoted(other)} and {quoted(value)}", "one name in two spellings"
+        else:
+            continue
+        raise MissingInputError(
+            f"{train.where}: column {name!r} holds {found}: {why}. Fix the rows, or list every "
+            "name in the task's `labels:` if they are correct."
+        )
 
 
 def _class_column(rows: Rows, definition: TaskDefinition) -> pa.ChunkedArray:
@@ -238,6 +295,17 @@ def plain_column(rows: Rows, name: str) -> pa.ChunkedArray:
     if pa.types.is_string_view(column.type):
         column = column.cast(pa.large_string())
     _refuse(rows, name, pc.is_null(column, nan_is_null=True), "is empty")
+    return column
+
+
+def group_column(rows: Rows, name: str) -> pa.ChunkedArray:
+    """What rows share, null for nothing. Raises MissingInputError for lists and objects."""
+    column = rows.table.column(name)
+    if pa.types.is_nested(column.type):
+        raise MissingInputError(
+            f"{rows.where}: column {name!r} holds {short(str(column.type), 80)}, and rows are "
+            "grouped by a name or a number. Name such a column as the group."
+        )
     return column
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from lp_sweep.storage.errors import MissingInputError
+from lp_sweep.storage.printable import listed
 from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.data.columns import Labels, Rows, text_column
 from lp_sweep.trials.data.formats import file_format, parts_of
@@ -332,8 +333,9 @@ def _one_below_other(one: Labels, other: Labels) -> Labels:
 
 
 def doubtful_rows(task: LoadedTask, source: TaskSource) -> Iterator[str]:
-    """Yields notes on empty texts, on queries that any order ranks right, and on judgements of
-    queries that are not in the file of queries. Such rows are used nevertheless."""
+    """Yields notes on empty texts, on names alike but for case, on queries that any order ranks
+    right, and on judgements of queries that are not in the file of queries. Such rows are used
+    nevertheless."""
     files = source.files | {UNLABELLED: source.unlabelled}
     more = {} if task.unlabelled is None else {UNLABELLED: task.unlabelled}
     for split, rows in (task.splits | more).items():
@@ -343,6 +345,14 @@ def doubtful_rows(task: LoadedTask, source: TaskSource) -> Iterator[str]:
         for name, texts in zip(task.definition.text_columns, rows.texts, strict=False):
             if empty := sum(not _bare(text).strip("\0 ") for text in texts):
                 yield f"{where}: column {name!r} is empty in {empty} of {len(texts)} rows"
+    if not (task.definition.labels or task.definition.label_columns):
+        first: dict[str, str] = {}
+        pairs = [(first.setdefault(name.casefold(), name), name) for name in task.label_names]
+        if differ := [f"{a!r} and {b!r}" for a, b in pairs if a != b]:
+            yield (
+                f"{files.get('train') or source.dataset}: {kind_of(task.definition).called} that "
+                f"differ only in case: {listed(differ, 3)}. If they are one, write them alike"
+            )
     if kind_of(task.definition).scored_by == "queries":
         yield from _doubtful_queries(task, source.files)
 

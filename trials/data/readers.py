@@ -12,7 +12,6 @@ import re
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from difflib import get_close_matches
 from functools import lru_cache
 from itertools import accumulate, chain, islice
 from pathlib import Path
@@ -22,7 +21,7 @@ import pyarrow as pa
 from pyarrow import parquet as pq
 
 from lp_sweep.storage.errors import MissingInputError
-from lp_sweep.storage.printable import listed, short, shown
+from lp_sweep.storage.printable import did_you_mean, listed, short, shown
 from lp_sweep.trials.data import delimited
 from lp_sweep.trials.data.columns import SPANS, first_failing
 from lp_sweep.trials.data.formats import (
@@ -94,9 +93,7 @@ def require_columns(where: str, present: Sequence[str], wanted: Sequence[str]) -
         count = present.count(column)
         if count == 1:
             continue
-        near = get_close_matches(column, present[:1000], n=1)
-        hint = f" Did you mean {shown(near[0])}?" if near and not count else ""
-        hint = field_hint(present) or hint
+        hint = field_hint(present) or ("" if count else did_you_mean(column, present[:1000]))
         raise MissingInputError(
             f"{where}: {'two columns' if count else 'no column'} {shown(column)}. Columns: "
             f"{listed(present)}. Name the task's columns as the file does, or rename them "

@@ -23,6 +23,7 @@ from lp_sweep.trials.data.columns import (
     feature_names,
     label_items,
     plain_column,
+    refuse_lookalikes,
 )
 from lp_sweep.trials.kinds.kind import Array, Kind, ProblemType
 from lp_sweep.trials.kinds.labelled import Classification
@@ -65,6 +66,10 @@ class MultiLabel(Kind):
         found = items.items.unique().to_pylist()
         names = definition.labels or feature_names(train, definition.label_column)
         _marks(train, items, len(names))
+        if not definition.labels:
+            refuse_lookalikes(
+                train, definition.label_column, names or found, items.items, items.place
+            )
         names = names or tuple(sorted(found, key=int if all_whole(found) else str))
         if len(names) < 2:
             raise MissingInputError(
@@ -239,7 +244,7 @@ def _marked(rows: Rows, name: str) -> npt.NDArray[np.int8]:
         texts = pc.utf8_lower(column.cast(pa.string()))
         codes = pc.index_in(texts, value_set=pa.array(_MARKS, pa.string()))
     except pa.ArrowException:
-        codes = pa.nulls(len(column), pa.int32())
+        codes = pa.chunked_array([pa.nulls(len(column), pa.int32())])
     if codes.null_count:
         row = int(np.flatnonzero(codes.is_null().to_numpy())[0])
         raise MissingInputError(

@@ -17,7 +17,14 @@ import pyarrow.compute as pc
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.printable import shown
 from lp_sweep.storage.specs import TaskDefinition
-from lp_sweep.trials.data.columns import Labels, Rows, finite_numbers, plain_column, text_column
+from lp_sweep.trials.data.columns import (
+    Labels,
+    Rows,
+    finite_numbers,
+    group_column,
+    plain_column,
+    text_column,
+)
 from lp_sweep.trials.kinds.kind import Array
 from lp_sweep.trials.kinds.labelled import Regression
 from lp_sweep.trials.kinds.rankmetrics import by_query, chance_mrr, chance_ndcg, in_order, mrr, ndcg
@@ -198,7 +205,10 @@ def _relevance(rows: Rows, definition: TaskDefinition) -> npt.NDArray[np.float32
 def _queries(rows: Rows, definition: TaskDefinition) -> npt.NDArray[np.float32]:
     """(n,) the number of each row's query, counted from 0 in the order of their first rows."""
     query, passage = (text_column(rows, name) for name in definition.text_columns)
-    names = query if not definition.group else plain_column(rows, definition.group)
+    names = query
+    if definition.group:
+        group_column(rows, definition.group)
+        names = plain_column(rows, definition.group)
     numbers = _numbered(names)
     if definition.group:
         texts = _numbered(query)

@@ -22,6 +22,7 @@ from lp_sweep.trials.data.columns import (
     label_items,
     list_items,
     plain_column,
+    refuse_lookalikes,
 )
 from lp_sweep.trials.kinds.entities import closure, f1_tally, first_stray, is_tag, scheme_of
 from lp_sweep.trials.kinds.kind import Array, ProblemType
@@ -72,6 +73,10 @@ class Tokens(Classification):
             raise MissingInputError(
                 f"{train.where}: every word has the tag {shown(values[0])}. Training needs two "
                 f"tags or more: check the column {definition.label_column!r} and the file."
+            )
+        if not definition.labels:
+            refuse_lookalikes(
+                train, definition.label_column, names or values, found.items, found.place
             )
         if "entity_f1" not in (definition.metric, *definition.extra_metrics):
             return names or tuple(sorted(values))

@@ -9,6 +9,7 @@ import shlex
 import shutil
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,15 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet as pq
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Split
 
 from lp_sweep.orchestrator.service.init import write_sweep
 from lp_sweep.orchestrator.service.initoptions import InitOptions
-from lp_sweep.orchestrator.service.initrows import DEV_SHARE, split
+from lp_sweep.orchestrator.service.initrows import DEV_SHARE, LENGTHS, look_at, split
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
+from lp_sweep.storage.errors import LpSweepError
 from lp_sweep.trials.data.readers import column_names, read_file
 from tests.support.kindworlds import collection
 from tests.support.kindworlds import write as write_parts
@@ -334,6 +339,78 @@ def test_a_file_without_a_header(tmp_path: Path, content: str, named: str) -> No
     told = init(tmp_path, "--data", "data.tsv", code=2)
     assert named in told
     assert "For example" not in told
+
+
+def refused(folder: Path, content: Rows, suffix: str = "jsonl", **options: Any) -> str:
+    """The message about a file of rows with the columns text and label."""
+    data = folder / f"rows.{suffix}"
+    write(data, content)
+    asked = {"text": ("text",), "label": ("label",), "model": MODEL, **options}
+    with pytest.raises(LpSweepError) as caught:
+        write_sweep(InitOptions(file=folder / "sweep.yaml", data=data, **asked))
+    assert str(caught.value).startswith(str(data))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+@pytest.mark.parametrize(
+    ("nested", "column"),
+    [
+        ({"label": {"name": "a"}}, "label"),
+        ({"label": [{"name": "a"}]}, "label"),
+        ({"label": [["a"]]}, "label"),
+        ({"user": [0]}, "user"),
+        ({"user": {"id": 0}}, "user"),
+    ],
+    ids=["object", "objects", "lists", "group-list", "group-object"],
+)
+def test_values_that_are_no_names(
+    tmp_path: Path, suffix: str, nested: dict[str, Any], column: str
+) -> None:
+    content = [{"text": f"t {i}", "label": "ab"[i % 2], "user": i} | nested for i in range(60)]
+    assert f"column '{column}' holds " in refused(tmp_path, content, suffix, group="user")
+
+
+WITHOUT_BLANKS = {
+    "Chinese": "这家餐厅的服务非常好，食物也很美味，我们一定会再来的。",
+    "Japanese": "このレストランはとても美味しくて、サービスも素晴らしかった。",
+    "Thai": "ร้านอาหารนี้อร่อยมากและบริการดีมากเราจะกลับมาอีกแน่นอน",
+    "Khmer": "ភោជនីយដ្ឋាននេះឆ្ងាញ់ណាស់ហើយសេវាកម្មល្អណាស់",
+    "Lao": "ຮ້ານອາຫານນີ້ແຊບຫຼາຍແລະບໍລິການດີຫຼາຍ",
+    "Burmese": "ဒီစားသောက်ဆိုင်ကအရမ်းကောင်းတယ်",
+    "Korean": "이식당은정말맛있고서비스도훌륭했습니다",
+}
+
+
+@pytest.mark.parametrize("text", WITHOUT_BLANKS.values(), ids=WITHOUT_BLANKS)
+@pytest.mark.parametrize("known", [True, False], ids=["tokenizer", "no-tokenizer"])
+def test_a_length_for_texts_without_blanks(tmp_path: Path, text: str, known: bool) -> None:
+    """By the model's tokenizer, else as if each character were a token."""
+    letters = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    letters.pre_tokenizer = Split("", "isolated")
+    if known:
+        (tmp_path / "model").mkdir()
+        letters.save(str(tmp_path / "model" / "tokenizer.json"))
+    long = text * 3
+    write(tmp_path / "rows.jsonl", [{"text": f"{long}{i}", "label": i % 2} for i in range(40)])
+    options = InitOptions(
+        data=tmp_path / "rows.jsonl", text=("text",), label=("label",), model=f"{tmp_path}/model"
+    )
+    length = look_at(options, tmp_path / "rows.jsonl").max_length
+    assert len(long) <= length <= 4 * len(long)
+    assert length in LENGTHS
+
+
+def test_a_length_that_the_model_takes(tmp_path: Path) -> None:
+    write(tmp_path / "rows.jsonl", [{"text": f"{'word ' * i}", "label": i % 2} for i in range(300)])
+    sweep = tmp_path / "sweep.yaml"
+    options = InitOptions(
+        file=sweep, data=tmp_path / "rows.jsonl", text=("text",), label=("label",), model=MODEL
+    )
+    write_sweep(options)
+    assert load_sweep(sweep).spec.recipe.max_length == 64  # its positions
+    write_sweep(replace(options, model="no/such", force=True))
+    assert load_sweep(sweep).spec.recipe.max_length == 512
 
 
 def test_the_home_folder_in_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

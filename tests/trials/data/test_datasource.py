@@ -21,6 +21,7 @@ from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.data.datasource import (
     data_fingerprint,
     dev_texts,
+    doubtful_rows,
     load_task,
     overlap,
     unlabelled_fingerprint,
@@ -50,6 +51,66 @@ def test_the_first_rows_of_a_large_file(tmp_path: Path, kind: str) -> None:
     assert part.label_names == ("no", "yes")
     whole = load_task(ONE, source, most=4)
     assert (whole.train.texts, whole.looked_at) == ((texts,), None)
+
+
+ALIKE = {
+    "accent": ("caf\xe9", "cafe\u0301"),
+    "blank": ("very bad", "very\xa0bad"),
+    "blanks": ("very bad", "very  bad"),
+    "ideographic": ("\u8d1f\u9762", "\u8d1f\u9762\u3000"),
+    "end": ("bad", "bad\r"),
+    "zero-width": ("bad", "ba\u200bd"),
+    "mark": ("bad", "\ufeffbad"),
+    "soft-hyphen": ("bad", "b\xadad"),
+    "wide": ("bad", "\uff42\uff41\uff44"),
+    "ligature": ("office", "o\ufb03ce"),
+    "emoji": ("\u2764", "\u2764\ufe0f"),
+    "cyrillic": ("bad", "b\u0430d"),
+    "hyphen": ("not-bad", "not\u2011bad"),
+    "dash": ("1-3", "1\u20133"),
+    "decimal": ("1", "1.0"),
+    "null": ("bad", "bad\0"),
+}
+
+
+def in_one_file(folder: Path, shape: str, names: list[str]) -> tuple[TaskDefinition, TaskSource]:
+    """Two rows for each name: as their classes, in lists of labels, or as tags of words."""
+    rows = [name for name in names for _ in range(2)]
+    if shape == "class":
+        return ONE, parquet(folder, None, text=["t"] * len(rows), label=rows)
+    if shape == "labels":
+        lists = replace(ONE, kind="multi_label", metric="micro_f1")
+        return lists, parquet(folder, None, text=["t"] * len(rows), label=[["x", r] for r in rows])
+    tags = replace(ONE, kind="tokens", metric="entity_f1")
+    marked = [["O", f"B-{row}"] for row in rows]
+    return tags, parquet(folder, None, text=[["a", "b"]] * len(rows), label=marked)
+
+
+@pytest.mark.parametrize("shape", ["class", "labels", "tags"])
+@pytest.mark.parametrize(("name", "other"), ALIKE.values(), ids=ALIKE)
+def test_names_that_only_look_alike(tmp_path: Path, name: str, other: str, shape: str) -> None:
+    definition, source = in_one_file(tmp_path, shape, [name, other, "good"])
+    if (shape, other) == ("tags", "1.0"):
+        return  # B-1.0 is not a number
+    with pytest.raises(MissingInputError, match="spellings") as caught:
+        load_task(definition, source)
+    said = str(caught.value)
+    assert said.isascii()
+    assert all(f"{quoted!a}"[1:-1] in said for quoted in (name, other))
+    assert "(row 1" in said
+    listed = (
+        ("O", f"B-{name}", f"B-{other}", "B-good") if shape == "tags" else (name, other, "good")
+    )
+    listed = ("x", *listed) if shape == "labels" else listed
+    task = load_task(replace(definition, labels=listed), source)  # they are meant
+    assert task.label_names == listed
+
+
+@pytest.mark.parametrize("shape", ["class", "labels", "tags"])
+def test_names_that_differ_in_case_are_noted(tmp_path: Path, shape: str) -> None:
+    definition, source = in_one_file(tmp_path, shape, ["Stra\xdfe", "STRASSE", "C", "C++", "\xb5g"])
+    [note] = doubtful_rows(load_task(definition, source), source)
+    assert re.search(r"case: '(B-)?STRASSE' and '(B-)?Stra\xdfe'", note)
 
 
 # -- GLUE

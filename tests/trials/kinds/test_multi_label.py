@@ -125,6 +125,9 @@ def test_wrong_marks(tmp_path: Path) -> None:
     rows = "text,joy,fear\na,1,0\nb,0,2\n"
     with pytest.raises(MissingInputError, match=r"train.csv.*'fear' must hold 0 or 1.*row 2.*'2'"):
         load_task(COLUMNS, files(tmp_path, rows, rows))
+    nested = parquet(tmp_path, text=pa.array(["a"]), joy=pa.array([1]), fear=pa.array([[1]]))
+    with pytest.raises(MissingInputError, match=r"'fear' must hold 0 or 1.*row 1 holds \[1\]"):
+        load_task(COLUMNS, nested)
 
 
 # -- scores and losses

@@ -70,6 +70,11 @@ WRONG_DEV = {
         {"group": "i"},
         "query 7 has two texts in column 'q', in rows 1 and 5",
     ),
+    "group of lists": (
+        [(*row[:3], [row[3]]) for row in GOOD],
+        {"group": "i"},
+        "'i' holds list<.*grouped",
+    ),
     "no name": ([*GOOD, ("x", "c", 1, None)], {"group": "i"}, "'i' is empty.*row 5"),
 }
 
