@@ -86,8 +86,8 @@ SELECT
     CASE WHEN untaught.sweep IS NULL THEN own.trial_id ELSE untaught.trial_id END AS full_trial_id,
     trials.score - score_full AS change,
     100 * trials.majority AS majority,
-    CASE WHEN json_exists(trials.spec, '$.task')
-        THEN coalesce(json_extract_string(trials.spec, '$.task.kind'), 'classification')
+    CASE WHEN json_exists(TRY_CAST(trials.spec AS JSON), '$.task')
+        THEN coalesce(json_extract_string(TRY_CAST(trials.spec AS JSON), '$.task.kind'), 'classification')
     END AS kind,
     trials.dev_blind,
     trials.params_total,

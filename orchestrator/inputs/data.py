@@ -223,13 +223,13 @@ class _Cut(NamedTuple):
 def beyond_tables(model: ModelInput, task: LoadedTask, max_length: int) -> str | None:
     """Why rows of the task can't be looked up in the tables of the model's weights. Loads the whole
     tokenizer (and torch) only where its files tell of tokens or types that have no row."""
-    from lp_sweep.trials.data.encode import load_tokenizer, rows_beyond_tables
-
     folder = _folder(model)
     try:
         words, types = weights.tables(folder)
         if not _may_be_beyond(folder, words, types, pairs=len(task.train.texts) > 1):
             return None
+        from lp_sweep.trials.data.encode import load_tokenizer, rows_beyond_tables
+
         tokenizer = load_tokenizer(folder, local_files_only=True)
         return rows_beyond_tables(tokenizer, task, max_length, words, types)
     except (weights.Torn, OSError):  # other checks say what is wrong
@@ -252,7 +252,7 @@ def _may_be_beyond(folder: Path, words: int, types: int, *, pairs: bool) -> bool
     elif (folder / "vocab.txt").is_file():
         with (folder / "vocab.txt").open("rb") as lines:
             vocabulary = {str(number): number for number, _ in enumerate(lines)}
-        return len(vocabulary) > words or (pairs and types == 1)
+        return 0 < words < len(vocabulary) or (pairs and types == 1)
     else:
         return False
     more = [each for name, each in told.items() if name.endswith("_token")]
