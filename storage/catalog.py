@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 import duckdb
@@ -19,6 +20,7 @@ import pyarrow.compute as pc
 
 from lp_sweep.storage import reading
 from lp_sweep.storage.errors import QueryError
+from lp_sweep.storage.lost import lost
 from lp_sweep.storage.schema import LARGE, TABLES
 from lp_sweep.storage.select import askable_k
 from lp_sweep.storage.setups import EARLIER, Setup, cells_of_setup, earlier_setups
@@ -61,7 +63,7 @@ class Catalog:
 
     @property
     def unreadable(self) -> list[Unreadable]:
-        return sorted(self._records.unreadable)
+        return sorted({*self._records.unreadable, *self._records.lost})
 
     @property
     def setup(self) -> int | None:
@@ -198,6 +200,10 @@ class _Records:
             self._cells = self._read("sweeps", names)
         else:
             self._cells = cells_of_setup(self._read(EARLIER, names), setup, store.location)
+
+    @cached_property
+    def lost(self) -> list[Unreadable]:
+        return lost(self.store)
 
     def read(self, table: str) -> pa.Table:
         if table == "sweeps":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Literal, NamedTuple
@@ -18,11 +18,13 @@ import pyarrow as pa
 
 from lp_sweep.storage import parquet, runs
 from lp_sweep.storage.files import NOT_A_FILE, SET_ASIDE, FileInfo
+from lp_sweep.storage.lost import lost
 from lp_sweep.storage.networks import CONFIG, NEED, NEED_BEST, WEIGHTS, kept_by
 from lp_sweep.storage.parquet import SUFFIX, MisnamedError, NotARecordError
 from lp_sweep.storage.schema import TABLES
+from lp_sweep.storage.sense import senseless, without
 from lp_sweep.storage.store import Store, is_file_name
-from lp_sweep.storage.tablefiles import THREADS, record_name
+from lp_sweep.storage.tablefiles import THREADS, Unreadable, record_name
 
 CHECKPOINTS = "checkpoints"
 _OTHER_FOLDERS = (CHECKPOINTS, runs.FOLDER, "underway", WEIGHTS)
@@ -30,13 +32,14 @@ _STALE_SECONDS = 3600.0
 _DAY = 86_400.0  # seconds; sending a network never takes so long
 _TEXTS = {"sweeps": (".yaml",)}  # files of a table's folder that are not records
 
-Action = Literal["set aside", "delete", "split", "salvage", "leave"]
+Action = Literal["set aside", "delete", "split", "salvage", "leave", "restore"]
 _REMEDIES: dict[Action, str] = {
     "set aside": "--fix moves it to set-aside/",
     "delete": "--fix deletes it",
     "split": "--fix stores its records under their own names and moves the file to set-aside/",
     "salvage": "--fix stores the readable rows in a new pack and moves the file to set-aside/",
     "leave": "--fix leaves it as it is",
+    "restore": "--fix can't bring it back",
 }
 
 
@@ -48,6 +51,7 @@ class Finding(NamedTuple):
     remedy: str
     path: str  # below the store's location
     action: Action
+    records: tuple[str, ...] = ()  # of the file, if not the whole file is meant
 
 
 def examine(store: Store) -> list[Finding]:
@@ -59,6 +63,8 @@ def examine(store: Store) -> list[Finding]:
         found += _stale(store, folder)
     for trial in sorted(store.folders(WEIGHTS)):
         found += _look_at_network(store, f"{WEIGHTS}/{trial}")
+    contradictory = [item for item in store.read_all("trials", None, ()).unreadable if item.record]
+    found += [*_of_files(store, contradictory), *_of_files(store, lost(store))]
     return found + _killed_runs(store) + _orphans(store)
 
 
@@ -147,17 +153,23 @@ def _look(store: Store, folder: str, info: FileInfo) -> Finding | None:
 
 def _look_at_pack(store: Store, path: str, table: str) -> Finding | None:
     found = store.pack_rows(table, path)
-    if found.problem is None:
+    bad = senseless(table, found.rows)
+    problems = [found.problem] if found.problem is not None else []
+    problems += [f"{name}: {why}" for name, why in bad.items()]
+    if not problems:
         return None
-    return _finding(store, path, found.problem, "salvage" if len(found.rows) else "set aside")
+    left = len(without(found.rows, bad))
+    more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
+    reason = "; ".join(problems[:3]) + more
+    return _finding(store, path, reason, "salvage" if left else "set aside")
 
 
 def _look_at_record(store: Store, path: str, table: str, name: str) -> Finding | None:
     try:
-        parquet.decode_record(store.content(path), table, name)
+        bad = senseless(table, parquet.decode_record(store.content(path), table, name))
     except MisnamedError as error:
         return _finding(store, path, str(error), "split")
-    return None
+    return _finding(store, path, "; ".join(bad.values()), "set aside") if bad else None
 
 
 def _ids(rows: pa.Table, table: str) -> list[str | None]:
@@ -187,11 +199,29 @@ def fix(store: Store, findings: list[Finding]) -> None:
         folder, _, file_name = finding.path.rpartition("/")
         if finding.action == "delete":
             store.remove(finding.path)
-        elif finding.action != "leave":
+        elif finding.action not in ("leave", "restore"):
             size = store.perform(f"read {folder}", partial(store.files.size, finding.path))
             info = FileInfo(file_name, size or 0, 0.0)
-            if size is not None and (now := _look(store, folder, info)) is not None:
+            now = finding if finding.records else _look(store, folder, info)
+            if size is not None and now is not None:
                 _repair(store, now, folder.partition("/")[0])
+
+
+def set_aside(store: Store, files: Iterable[Unreadable]) -> None:
+    """Does for files that a reader could not read what `fix` does. Raises StoreError."""
+    fix(store, _of_files(store, files))
+
+
+def _of_files(store: Store, files: Iterable[Unreadable]) -> list[Finding]:
+    found: dict[str, Finding] = {}
+    for item in files:
+        path = item.location.removeprefix(store.files.where("")).lstrip("/")
+        packed = item.record and f"/{parquet.PACKS}/" in path
+        action: Action = "restore" if item.lost else "salvage" if packed else "set aside"
+        finding = _finding(store, path, item.reason, action)
+        records = (*found.get(path, finding).records, *filter(None, [item.record]))
+        found[path] = finding._replace(records=records)
+    return [*found.values()]
 
 
 def _repair(store: Store, finding: Finding, table: str) -> None:
@@ -202,8 +232,10 @@ def _repair(store: Store, finding: Finding, table: str) -> None:
                 store.put(table, name, parquet.only(rows, table, [name]))
     if finding.action == "salvage":
         rows = store.pack_rows(table, finding.path).rows
+        rows = without(rows, {*senseless(table, rows), *finding.records})
         pack = f"{table}/{parquet.PACKS}/{uuid.uuid4().hex}{SUFFIX}"
-        store.write(pack, parquet.encode_pack(table, rows))
+        if len(rows):
+            store.write(pack, parquet.encode_pack(table, rows))
     if finding.action != "leave":
         _set_aside(store, finding.path)
 

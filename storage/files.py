@@ -10,6 +10,7 @@ Both raise OSErrors; `store.Store` turns them into StoreErrors and decides what 
 from __future__ import annotations
 
 import contextlib
+import errno
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -45,9 +46,10 @@ class UnreachableError(OSError):
 
 
 _NOT_RETRIED = (
-    *(FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError),
+    *(FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError),
     PermanentError,
 )
+_LASTING = {errno.ELOOP, errno.ENAMETOOLONG}
 
 T = TypeVar("T")
 
@@ -142,9 +144,9 @@ class Deadline:
         while True:
             try:
                 return action()
-            except _NOT_RETRIED:
-                raise
-            except OSError:
+            except OSError as error:
+                if isinstance(error, _NOT_RETRIED) or error.errno in _LASTING:
+                    raise
                 self._end = self._end or time.monotonic() + self._patience
                 left = self._end - time.monotonic()
                 if left <= 0:

@@ -20,6 +20,7 @@ from lp_sweep.storage.files import (
     FileInfo,
     Files,
     NotAFileError,
+    PermanentError,
     UnreachableError,
     arriving,
     is_bucket,
@@ -30,6 +31,7 @@ from lp_sweep.storage.printable import shown
 _CHUNK = 8 * 2**20
 _OTHER_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _KINDS = {
+    stat.S_IFREG: "a file",
     stat.S_IFDIR: "a directory",
     stat.S_IFIFO: "a named pipe",
     stat.S_IFLNK: "a link to nothing",
@@ -79,18 +81,21 @@ class Folder:
         return str(self.root / path)
 
     def exists(self) -> bool:
-        return self.root.is_dir()
+        if self.root.is_dir():
+            return True
+        self._check_there("")  # names a link to nothing
+        return False
 
     def create(self, folders: Iterable[str]) -> None:
         for folder in folders:
-            (self.root / folder).mkdir(parents=True, exist_ok=True)
-            self._seen.add(folder)
+            self._mkdir(folder)
 
     def folders(self, below: str = "") -> set[str]:
         try:
             with os.scandir(self.root / below) as entries:
-                return {entry.name for entry in entries if entry.is_dir()}
-        except (FileNotFoundError, NotADirectoryError):
+                return {entry.name for entry in entries if Path(entry).is_dir()}
+        except OSError as error:
+            self._check_there(below, error)
             return set()
 
     def list(self, folder: str) -> list[FileInfo]:
@@ -103,21 +108,36 @@ class Folder:
                         info = _info(entry)
                         if info.size != NOT_A_FILE or "." in info.name:  # else a plain folder
                             found.append(info)
-        except (FileNotFoundError, NotADirectoryError):
-            self._check_there(folder)
+        except OSError as error:
+            self._check_there(folder, error)
         return found
 
-    def _check_there(self, folder: str) -> None:
-        if not self.root.is_dir():
+    def _check_there(self, folder: str, error: OSError | None = None) -> None:
+        """Returns only if the folder is not there because nothing was written to it yet. A folder
+        that was there may come back; what is in the place of a folder stays. `error`: what the
+        system said; raised unless it is explained by this."""
+        place = self.root / folder
+        if folder and not os.path.lexists(self.root):
             raise UnreachableError(f"the folder {self.root} is gone")
-        if folder in self._seen and not (self.root / folder).is_dir():
-            raise UnreachableError(f"the folder {self.root / folder} was there and is gone")
+        if folder in self._seen and not place.is_dir():
+            raise UnreachableError(f"the folder {place} was there and is gone")
+        for part in (*reversed(place.relative_to(self.root).parents), Path(folder)):
+            found = self.root / part
+            if os.path.lexists(found) and not found.is_dir():
+                kind = _look(found).kind
+                move = "Mount the disk that it points to, or move" if "link" in kind else "Move"
+                raise PermanentError(
+                    f"{found} is {kind}, not a folder. {move} it away: `lp-sweep run` then makes "
+                    "the folder, and does again what was in it"
+                )
+        if error is not None and not isinstance(error, FileNotFoundError):
+            raise error
 
     def size(self, path: str) -> int | None:
         try:
             return _look(self.root / path).size
-        except (FileNotFoundError, NotADirectoryError):
-            self._check_there(path.rpartition("/")[0])
+        except OSError as error:
+            self._check_there(path.rpartition("/")[0], error)
             return None
 
     def read(self, path: str) -> bytes:
@@ -130,8 +150,9 @@ class Folder:
             # does not block on a pipe
             opened = os.open(place, os.O_RDONLY | os.O_NONBLOCK)
         except OSError as error:
-            if isinstance(error, FileNotFoundError) and not place.is_symlink():
+            if isinstance(error, FileNotFoundError | NotADirectoryError):
                 self._check_there(path.rpartition("/")[0])
+            if isinstance(error, FileNotFoundError) and not place.is_symlink():
                 raise
             _check_a_file(place)
             raise
@@ -180,7 +201,15 @@ class Folder:
             self._seen.add(folder)
             return
         self._check_there(folder)
-        (self.root / folder).mkdir(parents=True, exist_ok=True)
+        self._mkdir(folder)
+
+    def _mkdir(self, folder: str) -> None:
+        try:
+            (self.root / folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            if os.path.lexists(self.root):
+                self._check_there(folder, error)
+            raise
         self._seen.add(folder)
 
     def download(self, path: str, target: Path) -> None:

@@ -7,7 +7,7 @@ It can be killed at any moment, and two can run at once, without losing or doubl
 - a pack is deleted only after the same compactor has merged it into another, never because another
   pack seems to hold the same rows.
 
-Damaged and misnamed files are left alone: `doctor` names them.
+Damaged, misnamed and senseless files are left alone: `doctor` names them.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from lp_sweep.storage import parquet
 from lp_sweep.storage.parquet import SUFFIX, NotARecordError
+from lp_sweep.storage.sense import senseless
 from lp_sweep.storage.store import Store
 from lp_sweep.storage.tablefiles import THREADS, Contents, Gathered
 
@@ -82,6 +83,8 @@ def _drop_packed(store: Store, table: str, contents: Contents) -> int:
     for path, ids in packs.items():
         both = sorted((ids & contents.singles.keys()) - dropped)
         if both and _is_sound(store, table, path):
+            told = store.read_all(table, both, ()).unreadable
+            both = sorted({*both} - {item.record for item in told})  # no evidence of two scores
             _delete(store, [f"{table}/{name}{SUFFIX}" for name in both])
             dropped.update(both)
     for name in dropped:
@@ -91,7 +94,8 @@ def _drop_packed(store: Store, table: str, contents: Contents) -> int:
 
 def _is_sound(store: Store, table: str, path: str) -> bool:
     try:
-        return store.pack_rows(table, path).problem is None
+        found = store.pack_rows(table, path)
+        return found.problem is None and not senseless(table, found.rows)
     except (FileNotFoundError, NotARecordError):
         return False
 
@@ -115,7 +119,7 @@ def _pack_piece(store: Store, table: str, path: str) -> Iterator[_Piece]:
         size = partial(parquet.raw_bytes, store.files, path, table)
         if store.perform(f"read {path}", size) < PACK_BYTES // 2:
             found = store.pack_rows(table, path)
-            if found.problem is None:
+            if found.problem is None and not senseless(table, found.rows):
                 yield _Piece(path, found.rows, True)
     except (FileNotFoundError, NotARecordError):  # merged by another compactor, or damaged
         return
@@ -127,7 +131,7 @@ def _single_piece(store: Store, table: str, name: str) -> _Piece | None:
         rows = parquet.decode_record(store.content(path), table, name)
     except (FileNotFoundError, NotARecordError):
         return None
-    return _Piece(path, rows, False) if len(rows) else None
+    return _Piece(path, rows, False) if len(rows) and not senseless(table, rows) else None
 
 
 def _batches(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
@@ -147,7 +151,10 @@ def _merge(store: Store, table: str, batch: list[_Piece]) -> int:
     gathered = Gathered(table)  # drops repeats: two compactors may have packed the same
     for piece in batch:
         gathered.add(piece.rows)
-    content = parquet.encode_pack(table, gathered.listing(sort=False).rows.combine_chunks())
+    merged = gathered.listing(sort=False)
+    if merged.unreadable:  # files that contradict each other are evidence
+        return 0
+    content = parquet.encode_pack(table, merged.rows.combine_chunks())
     store.write(path, content)
     try:
         if store.content(path) != content:  # delete nothing; `doctor` names the pack

@@ -226,7 +226,7 @@ def read_ids(files: Files, path: str, table: str) -> frozenset[str]:
         groups = _read_groups(file, range(file.num_row_groups), [column]).groups
         return frozenset(name for group in groups for name in group[column].unique().to_pylist())
 
-    return _of_file(files, path, table, ids)
+    return _of_file(files, path, table, ids, dictionary=[id_column(table)])
 
 
 def raw_bytes(files: Files, path: str, table: str) -> int:
@@ -236,18 +236,24 @@ def raw_bytes(files: Files, path: str, table: str) -> int:
     )
 
 
-def _of_file(files: Files, path: str, table: str, action: Callable[[pq.ParquetFile], T]) -> T:
+def _of_file(
+    files: Files,
+    path: str,
+    table: str,
+    action: Callable[[pq.ParquetFile], T],
+    dictionary: Collection[str] = (),
+) -> T:
     """Reads only what `action` asks for. If that fails, the file is damaged or the reading failed:
-    a second try on all its bytes tells which."""
+    a second try on all its bytes tells which. `dictionary`: columns that repeat few values."""
     try:
         with files.open(path) as stream:
-            return action(_open(stream, table))
+            return action(_open(stream, table, dictionary))
     except FileNotFoundError:
         raise
     except _CONTENT_ERRORS:
         content = fetch(files, path)
     try:
-        return action(_open(pa.BufferReader(content), table))
+        return action(_open(pa.BufferReader(content), table, dictionary))
     except _CONTENT_ERRORS as error:
         raise NotARecordError(explain(error)) from error
 
@@ -260,8 +266,8 @@ def fetch(files: Files, path: str) -> bytes:
         raise NotARecordError(str(error)) from error
 
 
-def _open(stream: Any, table: str) -> pq.ParquetFile:
-    file = pq.ParquetFile(stream, page_checksum_verification=True)
+def _open(stream: Any, table: str, dictionary: Collection[str] = ()) -> pq.ParquetFile:
+    file = pq.ParquetFile(stream, read_dictionary=[*dictionary], page_checksum_verification=True)
     check_ours(file, table)
     return file
 

@@ -7,12 +7,15 @@ import os
 import re
 import sys
 import textwrap
+import threading
 import unicodedata
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 from lp_sweep.storage.errors import SpecError
 
+_SLOW_SECONDS = 0.7  # a step that takes longer is announced
 _WIDEST = 80  # characters of a value in a message
 _BACKTICKED = re.compile(r"`[^`\n]*`")
 
@@ -77,6 +80,23 @@ def clock(seconds: float | None) -> str:
 def say(text: str) -> None:
     """Prints a note or a warning to stderr, in one line."""
     print(on_terminal(printable(text), sys.stderr), file=sys.stderr, flush=True)
+
+
+@contextmanager
+def said_if_slow(
+    tell: Callable[[str], None], what: str, *, after: float = _SLOW_SECONDS, in_logs: bool = False
+) -> Iterator[None]:
+    """Announces a step that takes longer than `after` seconds: on a terminal, or everywhere."""
+    if not (in_logs or sys.stderr.isatty()):
+        yield
+        return
+    timer = threading.Timer(after, tell, [what])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def on_terminal(text: str, stream: TextIO) -> str:

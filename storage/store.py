@@ -39,11 +39,11 @@ __all__ = ["Listing", "Store", "Unreadable", "is_store"]
 T = TypeVar("T")
 
 
-def is_store(location: str | Path) -> bool:
+def is_store(location: str | Path, patience: float = 0.0) -> bool:
     """Whether the location has a store's folders. Raises StoreError if that can't be checked."""
     files = open_files(location)
     try:
-        return bool(files.folders() & set(TABLES))
+        return bool(Deadline(patience).persist(files.folders) & set(TABLES))
     except OSError as error:
         raise StoreError(f"can't read the store {files.location}: {error}") from error
 

@@ -19,6 +19,7 @@ from lp_sweep.storage import parquet
 from lp_sweep.storage.files import NOT_A_FILE, Deadline, FileInfo, Files, UnreachableError
 from lp_sweep.storage.parquet import PACKS, SUFFIX, NotARecordError, PackRows
 from lp_sweep.storage.schema import LARGE
+from lp_sweep.storage.sense import checked_columns, senseless, without
 
 THREADS = 16
 LISTINGS = 30  # at most; a few are enough, since a compactor deletes in one go
@@ -35,6 +36,12 @@ class Unreadable(NamedTuple):
 
     location: str
     reason: str
+    record: str = ""  # which record of the file, if not the file as a whole
+    lost: bool = False  # it is no file: what should be there is missing (lost.py)
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.location}{'' if self.lost else ' is left out'}: {self.reason}"
 
 
 class Listing(NamedTuple):
@@ -67,22 +74,40 @@ def record_name(file_name: str) -> str | None:
     return None
 
 
+def _place(pack: str, record: str) -> str:
+    """Where a record is, for `Gathered`: all of a pack are in its file."""
+    del record
+    return pack
+
+
 class Gathered:
     """Collects rows from many files; each identifier counts in one file only."""
 
     def __init__(self, table: str, columns: Columns = None) -> None:
         self._table, self._column = table, parquet.id_column(table)
-        self._empty = parquet.schema_of(table, columns).empty_table()
+        self._empty = parquet.schema_of(table, checked_columns(table, columns)).empty_table()
+        self._names = parquet.schema_of(table, columns).names
         self._rows: list[pa.Table] = []
         self._ids: list[pa.Array] = []  # of each of these, without repeats
+        self._places: list[Callable[[str], str]] = []  # of a record of each of these
         self._unreadable: dict[Unreadable, None] = {}
 
-    def add(self, found: pa.Table | Unreadable) -> None:
+    def add(self, found: pa.Table | Unreadable, where: Callable[[str], str] = str) -> None:
+        """`where`: the location of the file with a record of these rows, by its identifier."""
         if isinstance(found, Unreadable):
             self._unreadable[found] = None
             return
         self._rows.append(found)
         self._ids.append(found[self._column].unique())
+        self._places.append(where)
+
+    def add_sound(self, rows: pa.Table, where: Callable[[str], str]) -> None:
+        """Adds the rows of records that can be true, and names the others."""
+        bad = senseless(self._table, rows)
+        for id_, why in bad.items():
+            place = where(str(id_))
+            self.add(Unreadable(place, why if str(id_) in place else f"{id_}: {why}"))
+        self.add(without(rows, bad), where)
 
     @property
     def seen(self) -> set[Any]:
@@ -90,24 +115,40 @@ class Gathered:
 
     def listing(self, *, sort: bool) -> Listing:
         """The rows in the order in which they were added, or sorted by name."""
-        rows = pa.concat_tables([self._empty, *self._once()])
+        rows = pa.concat_tables([self._empty, *self._once()]).select(self._names)
         if sort and self._table not in LARGE:  # too many rows to sort
             rows = rows.take(pc.sort_indices(rows, sort_keys=[(self._column, "ascending")]))
         return Listing(rows, list(self._unreadable))
 
     def _once(self) -> Iterator[pa.Table]:
-        """The rows of each file without records that an earlier file has. There are rarely any,
-        which Arrow finds out in a tenth of the time of Python's sets."""
+        """The rows of each file without records that an earlier file has, or that files contradict
+        each other on. There are rarely any, which Arrow finds out in a tenth of the time of
+        Python's sets."""
         ids = pa.chunked_array(self._ids, pa.string())
         if len(ids.unique()) == len(ids):
             yield from self._rows
             return
-        seen: set[Any] = set()
+        seen: set[Any] = self._contradicted()
         for rows, own in zip(self._rows, self._ids, strict=True):
             names = set(own.to_pylist())
-            again = pa.array([item for item in names & seen if item is not None], pa.string())
-            yield rows.filter(pc.invert(pc.is_in(rows[self._column], again)))
+            yield without(rows, names & seen)
             seen |= names
+
+    def _contradicted(self) -> set[Any]:
+        """The trials of which files have different scores, which are named: nobody knows which is
+        right."""
+        if self._table != "trials":
+            return set()
+        scores = pa.concat_tables([rows.select([self._column, "last"]) for rows in self._rows])
+        ends = scores.group_by(self._column).aggregate([("last", "min"), ("last", "max")])
+        found = {
+            *ends.filter(pc.not_equal(ends["last_min"], ends["last_max"]))[self._column].to_pylist()
+        }
+        for own, where in zip(self._ids, self._places, strict=True):
+            for id_ in found.intersection(own.to_pylist()):
+                why = f"{id_}: files of this store have different scores of it"
+                self.add(Unreadable(where(id_), why, id_))
+        return found
 
 
 class TableFiles:
@@ -231,12 +272,15 @@ class TableFiles:
     def _path(self, name: str) -> str:
         return f"{self._table}/{name}{SUFFIX}"
 
+    def _where(self, name: str | None) -> str:
+        return self._files.where(self._path(str(name)))
+
     # -- rows
 
     def record(self, name: str) -> pa.Table:
         """A record's rows, from its single file or else from a pack."""
         try:
-            return self._one(name)
+            return self._sound(name)
         except (FileNotFoundError, NotARecordError):
             rows = self._until_still(lambda: self._from_packs(name))
             if rows is None:
@@ -247,10 +291,20 @@ class TableFiles:
         content = self._persist(lambda: parquet.fetch(self._files, self._path(name)))
         return parquet.decode_record(content, self._table, name, columns)
 
+    def _sound(self, name: str) -> pa.Table:
+        rows = self._one(name)
+        if bad := senseless(self._table, rows):
+            raise NotARecordError(*bad.values())
+        return rows
+
     def _from_packs(self, name: str) -> pa.Table | None:
         for pack in self._packs_with(name):
             found = self._persist(partial(self._pack_rows, pack, {name}))
-            if isinstance(found, PackRows) and len(found.rows):
+            if (
+                isinstance(found, PackRows)
+                and len(found.rows)
+                and not senseless(self._table, found.rows)
+            ):
                 return found.rows
         return None
 
@@ -282,17 +336,18 @@ class TableFiles:
         gathered = Gathered(self._table, columns)
         self._gather_packs(contents, wanted, gathered, columns)
         asked = contents.singles.keys() if wanted is None else wanted & contents.singles.keys()
-        left = sorted(asked - gathered.seen) if asked else []
+        left = sorted(asked)
         for name, info in contents.others.items():
             if wanted is None or name in wanted:
                 where = self._files.where(f"{self._table}/{info.name}")
                 gathered.add(Unreadable(where, f"{info.kind}, not a file"))
         self._read_singles(left, parts, columns)
         for part in parts:
-            for found in (part.listing.rows, *part.listing.unreadable):
-                gathered.add(found)
-        if gone := set(left).difference(*(part.names for part in parts)):
-            # moved into a new pack, or set aside
+            for item in part.listing.unreadable:
+                gathered.add(item)
+            gathered.add_sound(part.listing.rows, self._where)
+        gone = set(left).difference(*(part.names for part in parts))
+        if gone and (gone := gone - gathered.seen):  # moved into a new pack, or set aside
             packs = Contents({}, self._packs())
             self._gather_packs(packs, gone, gathered, columns)
             contents.packs.update(packs.packs)
@@ -301,12 +356,13 @@ class TableFiles:
     def _read_singles(self, names: list[str], parts: list[_Part], columns: Columns) -> None:
         """Combines the rows of each part: a table of one row takes 100 times its values' memory."""
         missing = sorted(set(names).difference(*(part.names for part in parts)))
+        read = checked_columns(self._table, columns)
         with ThreadPoolExecutor(THREADS) as pool:
             for start in range(0, len(missing), _PART):
                 part = missing[start : start + _PART]
-                found = pool.map(lambda name: self._single(name, columns), part)
+                found = pool.map(lambda name: self._single(name, read), part)
                 there = {n: f for n, f in zip(part, found, strict=True) if f is not None}
-                together = Gathered(self._table, columns)
+                together = Gathered(self._table, checked_columns(self._table, columns))
                 for one in there.values():
                     together.add(one)
                 listing = together.listing(sort=False)
@@ -322,8 +378,9 @@ class TableFiles:
         columns: Columns,
     ) -> None:
         def read(path: str) -> PackRows | NotARecordError:
-            return self._persist(lambda: self._pack_rows(path, chosen[path], columns))
+            return self._persist(lambda: self._pack_rows(path, chosen[path], wider))
 
+        wider = checked_columns(self._table, columns)
         chosen = self._chosen(contents, wanted)
         with ThreadPoolExecutor(_PACKS_AT_ONCE) as pool:
             for path, found in zip(chosen, pool.map(read, chosen), strict=True):
@@ -331,7 +388,7 @@ class TableFiles:
                 if problem is not None:
                     gathered.add(Unreadable(self._files.where(path), problem))
                 if isinstance(found, PackRows):
-                    gathered.add(found.rows)
+                    gathered.add_sound(found.rows, partial(_place, self._files.where(path)))
 
     def _chosen(self, contents: Contents, wanted: set[str] | None) -> dict[str, set[str] | None]:
         """The packs to read, and the records to take from each (None: all)."""

@@ -263,7 +263,8 @@ def _also_in_train(catalog: Catalog) -> Iterator[str]:
 
 def unreadable_notes(catalog: Catalog) -> Iterator[str]:
     for item in catalog.unreadable:
-        yield f"Left out, unreadable: {redact_text(item.location)}: {item.reason}"
+        where = "" if item.lost else "Left out, unreadable: "
+        yield f"{where}{redact_text(item.location)}: {item.reason}"
 
 
 def next_commands(catalog: Catalog, store: str) -> list[str]:

@@ -12,6 +12,7 @@ from lp_sweep.orchestrator.cli.output import emit, say
 from lp_sweep.orchestrator.plan.naming import ASSUMED
 from lp_sweep.orchestrator.sweepfile.axes import WITHIN, searched_losses
 from lp_sweep.storage.errors import LpSweepError, SpecError
+from lp_sweep.storage.printable import said_if_slow
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.engine.driver import Outcome
@@ -66,7 +67,6 @@ def _lines(result: RunResult, options: RunOptions) -> Iterator[str]:
 def _answer(outcome: Outcome, store: Store) -> Iterator[str]:
     """Layers needed for each task, and what to do with them; a note if they can't be read."""
     from lp_sweep.analysis.report.gather import answer_lines
-    from lp_sweep.orchestrator.service.run import said_if_slow
 
     losses = searched_losses(outcome.plan.sweep.spec.strategies)
     loss = losses[0] if losses else WITHIN[0]

@@ -158,6 +158,6 @@ def doing(what: str) -> Iterator[Callable[[str], None]]:
 
 def warn_unreadable(files: Collection[Unreadable]) -> None:
     for item in files:
-        say(f"warning: {item.location} is left out: {item.reason}")
-    if files:
+        say(f"warning: {item.sentence}")
+    if not all(item.lost for item in files):
         say("warning: `lp-sweep doctor --fix` sets such files aside")

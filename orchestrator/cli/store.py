@@ -57,7 +57,7 @@ def states_text(states: States) -> str:
     from lp_sweep.orchestrator.plan.naming import ASSUMED
     from lp_sweep.storage.setups import hidden_notes
 
-    if not states.sweeps and states.hidden:
+    if not states.sweeps and (states.hidden or any(item.lost for item in states.unreadable)):
         return (
             "no sweep of this store can be read. Run its sweep file again: `lp-sweep run` writes "
             "its cells, and keeps finished trials"
@@ -174,15 +174,16 @@ def doctor(
         emit(json.dumps([item._asdict() for item in findings]))
     else:
         emit(_findings_text(found, findings, fixed=fix))
-    raise typer.Exit(int(not fix and any(item.action != "leave" for item in findings)))
+    left = [item for item in findings if item.action != "leave"]
+    raise typer.Exit(int(any(not fix or item.action == "restore" for item in left)))
 
 
 def _findings_text(store: Store, findings: list[Finding], *, fixed: bool) -> str:
-    to_fix = [item for item in findings if item.action != "leave"]
+    to_fix = [item for item in findings if item.action not in ("leave", "restore")]
     lines = [f"{item.location}: {item.reason}; {item.remedy}" for item in findings]
     if not findings:
         lines = [f"{store.location} is in order"]
-    elif fixed:
+    elif fixed and to_fix:
         lines.append(f"files dealt with: {len(to_fix)}; the next run does torn trials again")
         if any(item.path.startswith("predictions/") for item in to_fix):
             lines.append("a trial whose own record is whole is not done again for its predictions")

@@ -50,9 +50,11 @@ class Face(Protocol):
 def watch(location: str | None, sweep: str | None, every: str, as_json: bool) -> None:
     """Waits for the store if there is none yet. Raises SpecError for a wrong `every`, and for a
     sweep that the store does not have."""
+    from lp_sweep.orchestrator.service.store import reading_patience
+
     seconds, place = _seconds(every), location or str(DEFAULT_STORE)
     with suppress(KeyboardInterrupt), _face(as_json) as face:
-        while not is_store(place):
+        while not is_store(place, reading_patience(place)):
             where = redact_text(place) if "://" in place else Path(place).absolute()
             face.trouble(f"no store at {where} yet: waiting for a run to make one")
             if not _waited(seconds):

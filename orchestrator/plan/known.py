@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lp_sweep.storage.errors import GraphRecordingError
+from lp_sweep.storage.lost import lost
 from lp_sweep.storage.networks import has_network
 from lp_sweep.storage.schema import TRIALS
 from lp_sweep.storage.select import Measured
@@ -69,8 +70,8 @@ def read_ledger(store: Store) -> Ledger:
     measured = measurements(profiles.rows)
     taught = profiles.rows.filter(pc.equal(profiles.rows["measure"], TEACHER))["profile_id"]
     if len(taught):  # one whose logits are lost is measured again
-        for lost in set(taught.to_pylist()) - store.names("teacher_logits", finished=True):
-            del measured[lost]
+        for id_ in set(taught.to_pylist()) - store.names("teacher_logits", finished=True):
+            del measured[id_]
     attempts = store.read_all("attempts")
     return Ledger(
         Known(
@@ -81,7 +82,7 @@ def read_ledger(store: Store) -> Ledger:
             without_graphs=_without_graphs(attempts.rows, done),
         ),
         timing_columns(trials.rows),
-        [*trials.unreadable, *profiles.unreadable, *attempts.unreadable],
+        [*trials.unreadable, *profiles.unreadable, *attempts.unreadable, *lost(store)],
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +13,7 @@ from lp_sweep.orchestrator.export.options import ExportOptions
 from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.service.store import existing, history
 from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError, StoreError
-from lp_sweep.storage.places import DEFAULT_STORE, expanded
+from lp_sweep.storage.places import DEFAULT_STORE, expanded, options_of
 from lp_sweep.storage.printable import say
 from lp_sweep.storage.store import Store
 
@@ -46,7 +48,7 @@ def export_trial(asked: ExportOptions, tell: Callable[[str], None] = say) -> Exp
     for note in (choice.luck, caution and f"warning: {caution}", hint):
         if note:
             tell(note)
-    where = Where(asked, store, _sweep(asked, tell))
+    where = Where(asked, store, _sweep(asked, store, record, tell))
     chosen = " ".join(filter(None, (choice.why, choice.luck, caution)))
     return export(record, chosen, where, tell)
 
@@ -106,7 +108,7 @@ def _chosen(
         )
         with views as catalog:
             for file in catalog.unreadable:
-                tell(f"warning: {file.location} is left out of the choice: {file.reason}")
+                tell(f"warning: {file.sentence}")
             chosen = choice.best(catalog, asked.best, choice.stored_answers(store))
     found = history(store, chosen.trial_id)
     if found.id.startswith("p"):
@@ -130,24 +132,52 @@ def _caution(store: Store, record: Mapping[str, Any], best: Best | None) -> str:
     return untaught_network(record, full)
 
 
-def _sweep(asked: ExportOptions, tell: Callable[[str], None]) -> Sweep | None:
-    """The sweep file's sweep. An unusable default file is skipped with a note, since model and data
-    may all be on the hub."""
-    request = Request(
+def _sweep(
+    asked: ExportOptions, store: Store, record: Mapping[str, Any], tell: Callable[[str], None]
+) -> Sweep | None:
+    """The sweep that knows where the record's model and data are: that of the file, or else of
+    sweep.yaml here or of the file that the record's run used. Without a file of the user's own an
+    unusable one is skipped with a note, since model and data may all be on the hub."""
+    named = Request(
         asked.file or "sweep.yaml",
         data_dir=asked.data_dir,
         offline=asked.offline,
         manifest=asked.manifest,
     )
-    if asked.file is None and not Path(request.file).is_file():
-        return None
-    try:
-        return request.resolved(request.sweep_file())
-    except LpSweepError as error:
-        if asked.file is not None:
-            raise
-        tell(f"note: {request.file} is not looked at: {error}")
-        return None
+    if asked.file is not None:
+        given: Sweep = named.resolved(named.sweep_file())
+        return given
+    found: Sweep | None = None
+    for request in (
+        *([named] if Path(named.file).is_file() else ()),
+        *_of_run(named, store, record),
+    ):
+        try:
+            sweep: Sweep = request.resolved(request.sweep_file())
+        except LpSweepError as error:
+            tell(f"note: {request.file} is not looked at: {error}")
+            continue
+        found = found or sweep
+        if record["data_fingerprint"] in {task.fingerprint for task in sweep.tasks.values()}:
+            return sweep
+    return found
+
+
+def _of_run(named: Request, store: Store, record: Mapping[str, Any]) -> Iterator[Request]:
+    """The files with which sweeps of the store were run that have this trial."""
+    for name in sorted(store.names("sweeps")):
+        cells = store.read_all("sweeps", [name], ("trial_id", "overrides")).rows.to_pylist()
+        overrides = [row["overrides"] for row in cells if row["trial_id"] == record["trial_id"]]
+        options = options_of(store.read_text("sweeps", f"{name}.yaml")) if overrides else []
+        if options:
+            places = dict(zip(options[::2], options[1::2], strict=True))
+            folder = places.get("--data-dir")
+            yield replace(
+                named,
+                file=places["--file"],
+                overrides=shlex.split(overrides[0] or ""),
+                data_dir=named.data_dir or (Path(folder) if folder else None),
+            )
 
 
 def _files_of(model: ModelInput, offline: bool) -> Path:

@@ -30,6 +30,7 @@ from lp_sweep.orchestrator.plan.plan import Plan, Work, state_of
 from lp_sweep.orchestrator.plan.planning import collector_paused, make_plan
 from lp_sweep.orchestrator.plan.selection import taken_on
 from lp_sweep.orchestrator.service.plantext import plan_text
+from lp_sweep.orchestrator.service.store import reading_patience
 from lp_sweep.orchestrator.sweepfile.load import SweepFile, is_part
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import BUILT_IN
@@ -52,7 +53,9 @@ class Planned(NamedTuple):
     plan: Plan
 
 
-def planned(request: Request, *, patience: float = 0.0, cache_dir: Path | None = None) -> Planned:
+def planned(
+    request: Request, *, patience: float | None = None, cache_dir: Path | None = None
+) -> Planned:
     """Reads the file, its inputs and its store. With `cache_dir`, also sends records to the store
     that an earlier run on this machine could not send; otherwise writes nothing."""
     file = request.sweep_file()
@@ -60,7 +63,8 @@ def planned(request: Request, *, patience: float = 0.0, cache_dir: Path | None =
     location = request.location(file)
     ledger = Ledger(Known.nothing(), timing_columns(), [])
     store = None
-    if is_store(location):
+    patience = reading_patience(location) if patience is None else patience
+    if is_store(location, patience):
         store = Store(location, patience=patience)
         if cache_dir is not None:
             flush(store, cache_dir)
@@ -154,9 +158,10 @@ def plan(request: Request, cluster_file: Path | None = None) -> PlanAnswer:
 
 
 def _slots_at_work(made: Planned) -> int:
-    if not is_store(made.location):
+    patience = reading_patience(made.location)
+    if not is_store(made.location, patience):
         return 0
-    runs = Observer(Store(made.location)).living()
+    runs = Observer(Store(made.location, patience=patience)).living()
     return sum(run.slots for run in runs if run.sweep == made.sweep.name)
 
 

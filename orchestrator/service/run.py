@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
@@ -21,15 +18,17 @@ from lp_sweep.orchestrator.mirrors.kinds import check_installed
 from lp_sweep.orchestrator.plan.listing import unkept_note
 from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
 from lp_sweep.orchestrator.service.plan import Planned, planned
+from lp_sweep.orchestrator.service.store import store_patience
 from lp_sweep.orchestrator.sweepfile.yamlfile import yaml_text
 from lp_sweep.orchestrator.watch.reporters import EventReporter
+from lp_sweep.storage.doctor import set_aside
 from lp_sweep.storage.errors import LpSweepError, SpecError
+from lp_sweep.storage.files import SET_ASIDE
 from lp_sweep.storage.places import run_with
-from lp_sweep.storage.printable import say
+from lp_sweep.storage.printable import said_if_slow, say
 from lp_sweep.storage.redact import redact_text
-from lp_sweep.storage.store import Store, is_store
+from lp_sweep.storage.store import Store, Unreadable, is_store
 
-_SLOW_SECONDS = 0.7  # a step that takes longer is announced
 _STORE_PATIENCE = 600.0  # seconds for which an unreachable store is retried
 
 
@@ -131,10 +130,10 @@ def prepare(options: RunOptions, tell: Callable[[str], None] = say) -> Prepared:
 
     _check(options)
     budget = _budget(options)  # its clock starts here
+    patience = store_patience(_STORE_PATIENCE)
     if options.retry:
-        _check_failures(options)
+        _check_failures(options, patience)
     check_installed(options.mirrors)
-    patience = _patience()
     first = planned(options, patience=patience, cache_dir=options.node_folder)
     selection = Selection()
     if options.retry:
@@ -155,27 +154,11 @@ def prepare(options: RunOptions, tell: Callable[[str], None] = say) -> Prepared:
     refused = f"the store does not take the sweep file yet: trying for {patience:g} s"
     with said_if_slow(tell, f"{refused} (LP_SWEEP_STORE_PATIENCE) ...", after=5.0, in_logs=True):
         store = Store(first.location, create=True, patience=patience)
+        _set_aside(store, first.ledger.unreadable, tell)
         _keep_file(first, options, store)
     if unkept := unkept_note(first.plan, store, first.sweep.spec.keep):
         tell(f"note: {unkept}")
     return Prepared(options, first, store, selection, budget)
-
-
-@contextmanager
-def said_if_slow(
-    tell: Callable[[str], None], what: str, *, after: float = _SLOW_SECONDS, in_logs: bool = False
-) -> Iterator[None]:
-    """Announces a step that takes longer than `after` seconds: on a terminal, or everywhere."""
-    if not (in_logs or sys.stderr.isatty()):
-        yield
-        return
-    timer = threading.Timer(after, tell, [what])
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def _check(options: RunOptions) -> None:
@@ -197,11 +180,23 @@ def _budget(options: RunOptions) -> Budget:
     return Budget(options.max_hours, options.max_cost, file)
 
 
-def _check_failures(request: Request) -> None:
+def _check_failures(request: Request, patience: float) -> None:
     """Raises SpecError if the store has no failures, before any input is looked up."""
     location = request.location(request.sweep_file())
-    if not is_store(location) or not Store(location).names("attempts"):
+    there = is_store(location, patience)
+    if not there or not Store(location, patience=patience).names("attempts"):
         raise SpecError(f"nothing has failed in {location}: there is nothing to try again.")
+
+
+def _set_aside(store: Store, files: Sequence[Unreadable], tell: Callable[[str], None]) -> None:
+    """Moves what can't be read out of the way of its new record."""
+    for item in files:
+        tell(f"warning: {item.sentence}")
+    damaged = [item for item in files if not item.lost]
+    if damaged:
+        set_aside(store, damaged)
+        aside = store.files.where(SET_ASIDE)
+        tell(f"note: files that can't be read go to {aside}; what they held is done again")
 
 
 def _keep_file(first: Planned, request: Request, store: Store) -> None:
@@ -222,13 +217,3 @@ def _end_told(stream: EventReporter | None) -> Iterator[None]:
         if stream:
             stream.event("ended", exit_code=error.exit_code, error=str(error))
         raise
-
-
-def _patience() -> float:
-    text = os.environ.get("LP_SWEEP_STORE_PATIENCE", str(_STORE_PATIENCE))
-    try:
-        return float(text)
-    except ValueError:
-        raise SpecError(
-            f"LP_SWEEP_STORE_PATIENCE is {text!r}: give seconds, such as 600."
-        ) from None

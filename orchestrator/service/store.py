@@ -3,26 +3,51 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.plan.known import attempted_work, failures
 from lp_sweep.orchestrator.watch.picture import STATE_COLUMNS, state_counts
-from lp_sweep.storage.errors import StoreError
-from lp_sweep.storage.printable import page, printable
+from lp_sweep.storage.errors import SpecError, StoreError
+from lp_sweep.storage.files import is_bucket
+from lp_sweep.storage.lost import lost
+from lp_sweep.storage.printable import page, printable, said_if_slow, say
 from lp_sweep.storage.runs import Announcement, Observer
 from lp_sweep.storage.setups import Setup, earlier_setups
 from lp_sweep.storage.store import Store, Unreadable, is_store
 from lp_sweep.storage.underway import Looks, Underway
 
+_READING_PATIENCE = 60.0  # seconds
+
 
 def existing(location: str) -> Store:
     """The store at the location. Raises StoreError if there is none: mostly a wrong --store."""
-    store = Store(location)
-    if not is_store(location):
-        raise StoreError(f"no store at {store.location}: the folder has no records of lp-sweep.")
+    patience = reading_patience(location)
+    waiting = f"the store does not answer yet: trying for {patience:g} s (LP_SWEEP_STORE_PATIENCE)"
+    with said_if_slow(say, waiting, after=5.0, in_logs=True):
+        store = Store(location, patience=patience)
+        if not is_store(location, patience):
+            raise StoreError(
+                f"no store at {store.location}: the folder has no records of lp-sweep."
+            )
     return store
+
+
+def reading_patience(location: str) -> float:
+    """Seconds for which a command that only reads retries the store. A folder is there or not."""
+    return store_patience(_READING_PATIENCE) if is_bucket(location) else 0.0
+
+
+def store_patience(usual: float) -> float:
+    text = os.environ.get("LP_SWEEP_STORE_PATIENCE", str(usual))
+    try:
+        return float(text)
+    except ValueError:
+        raise SpecError(
+            f"LP_SWEEP_STORE_PATIENCE is {text!r}: give seconds, such as 600."
+        ) from None
 
 
 class _NoPandas:
@@ -101,7 +126,7 @@ def sweep_states(store: Store, only: str | None = None) -> States:
     failed = set(failures(attempts.rows, done))
     runs = [run for run in Observer(store).living() if only in (None, run.sweep)]
     earlier = earlier_setups(store, only, done)
-    unreadable = [*trials.unreadable, *attempts.unreadable]
+    unreadable = [*trials.unreadable, *attempts.unreadable, *lost(store)]
     states = States([], runs, unreadable, earlier, store.location, {}, [])
     how_far = Looks(store).of([id_ for run in runs for id_ in run.held])
     for name in names:

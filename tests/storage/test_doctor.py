@@ -27,7 +27,8 @@ def store(location: str) -> Store:
     for name in ("t1-a", "t1-b"):
         store.put("predictions", name, predictions(name))
         store.put("trials", name, [trial(name)])
-    store.put("predictions", "t1-none", [])
+    for name in ("t1-none", "t1-x", "t1-y", "t1-z", "t1-torn"):
+        store.put("predictions", name, [])
     store.put("profiles", "p1-a", [{"profile_id": "p1-a"}])
     store.put("attempts", "t1-c.0af", [{"attempt_id": "t1-c.0af", "trial_id": "t1-c"}])
     store.put("sweeps", "demo", [{"sweep": "demo", "cell": 0}])
@@ -124,9 +125,9 @@ def test_a_file_of_a_newer_version_is_named_and_never_moved(store: Store) -> Non
 
 def test_a_copy_is_moved_and_what_only_it_has_gets_its_name(store: Store) -> None:
     store.put("trials", "copy", [trial("t1-b", 0.125), trial("t1-y"), trial("t1-z")])
-    ((_, reason),) = store.read_all("trials").unreadable
+    (named,) = store.read_all("trials").unreadable
     (finding,) = examine(store)
-    assert finding.reason == reason == "its name is not that of its content, t1-b, t1-y, t1-z"
+    assert finding.reason == named.reason == "its name is not that of its content, t1-b, t1-y, t1-z"
     fix(store, [finding])
     assert store.names("trials") == {"t1-a", "t1-b", "t1-y", "t1-z"}
     assert store.read("trials", "t1-b")[0]["last"] == 0.5, "what was there stays"
@@ -136,6 +137,7 @@ def test_a_copy_is_moved_and_what_only_it_has_gets_its_name(store: Store) -> Non
 
 def test_status_counts_what_can_be_read_and_names_the_rest(store: Store) -> None:
     cells = [{"sweep": "demo", "cell": i, "trial_id": f"t1-{name}"} for i, name in enumerate("abd")]
+    store.put("predictions", "t1-d", [])
     store.put("sweeps", "demo", cells)
     content = bytearray(store.content("trials/t1-b.parquet"))
     content[len(content) // 3] ^= 1  # its end is whole
@@ -153,6 +155,7 @@ def test_status_counts_what_can_be_read_and_names_the_rest(store: Store) -> None
 def test_a_damaged_pack_is_salvaged(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "_GROUP_ROWS", 5)
     for i in range(40):
+        store.put("predictions", f"t1-{i:05d}", [])
         store.put("trials", f"t1-{i:05d}", [trial(f"t1-{i:05d}", i)])
     compact(store, settle=0)
     (path,) = store.contents("trials").packs

@@ -71,7 +71,9 @@ def test_a_store_goes_to_another_process(store: Store) -> None:
 def test_every_table_comes_back(store: Store) -> None:
     for table, schema in TABLES.items():
         key = schema.names[0]
-        store.put(table, "one", [{key: "one"}])
+        needed = {"kept_layers": [1], "last": 0.5, "split": "dev", "example": 0, "cell": 0}
+        row = needed | {"trial_id": "t1-a", key: "one"}
+        store.put(table, "one", [{name: row.get(name) for name in schema.names}])
         assert store.names(table) == store.names(table, finished=True) == {"one"}
         assert store.has(table, "one")
         assert not store.has(table, "three")
@@ -117,7 +119,7 @@ def test_names_are_of_records_only(store: Store) -> None:
 
 def test_read_all_of_some_names(store: Store) -> None:
     for name in ("c", "a", "b"):
-        store.put("trials", name, [{"trial_id": name}])
+        store.put("trials", name, [trial(name)])
     assert store.read_all("trials").rows["trial_id"].to_pylist() == ["a", "b", "c"]
     some = store.read_all("trials", ["c", "a", "missing"])
     assert some.rows["trial_id"].to_pylist() == ["a", "c"]

@@ -77,6 +77,9 @@ NO_FILES: dict[str, Callable[[Path], object]] = {
 def littered(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """Two records and a pack; beside them what is no file, named like a record and like a pack."""
     store = Store(tmp_path, create=True)
+    store.put("sweeps", "demo", [])
+    for name in ("t1-a", "t1-b", "t1-c", "t1-x"):
+        store.put("predictions", name, [])
     for name in ("t1-a", "t1-b"):
         store.put("trials", name, [trial(name)])
     compact(store, settle=0)
@@ -353,7 +356,7 @@ def test_two_processes_write_one_record_while_a_third_reads(tmp_path: Path) -> N
         assert store.names("trials", finished=True) == {"t1-a"}
     assert [writer.returncode for writer in writers] == [0, 0]
     assert {0.25, 0.75} & seen
-    assert [row["last"] for row in store.read("trials", "t1-a")] in ([0.25] * 50, [0.75] * 50)
+    assert [row["last"] for row in store.read("trials", "t1-a")] in ([0.25], [0.75])
     assert everything(store) == {"t1-a.parquet"}
 
 

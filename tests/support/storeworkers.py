@@ -42,10 +42,10 @@ def write(location: str, prefix: str, number: str) -> None:
 
 
 def rewrite(location: str, value: str, number: str) -> None:
-    """One record again and again, in many rows that must agree."""
+    """One record again and again."""
     store = Store(location)
     for _ in range(int(number)):
-        store.put("trials", "t1-a", [trial("t1-a", float(value))] * 50)
+        store.put("trials", "t1-a", [trial("t1-a", float(value))])
 
 
 def compact(location: str, settle: str) -> None:

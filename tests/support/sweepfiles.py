@@ -128,6 +128,7 @@ def run_of(file: Path, *overrides: str) -> None:
     for id_, work in plan.trials.items():
         names = {"trial_id": id_, "model": work.model.name, "task": work.task.name}
         found = {"seed": work.trial.seed, "kept_layers": work.trial.kept_layers, "last": 0.9}
+        store.put("predictions", id_, [])
         store.put("trials", id_, [names | found | {"spec": canonical_json(work.trial)}])
     Recorder(store, part=is_part(overrides), command="").cells(plan)
 

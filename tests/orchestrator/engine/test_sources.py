@@ -13,6 +13,7 @@ from lp_sweep.storage.networks import CONFIG, KEPT_BY, WEIGHTS, has_network, kep
 from lp_sweep.storage.store import Store
 from tests.support.courses import presence_of
 from tests.support.stagedplans import STAGED, cell_trial, plan_of, the_full
+from tests.support.storeworkers import trial
 from tests.support.sweepfiles import CPU
 
 
@@ -24,7 +25,7 @@ def plan(tmp_path: Path) -> Plan:
 def keep(store: Store, plan: Plan, by: str) -> str:
     """The full network, recorded and there."""
     full = the_full(plan)
-    store.put("trials", full, [{"trial_id": full}])
+    store.put("trials", full, [trial(full)])
     store.put_text(f"{WEIGHTS}/{full}", KEPT_BY, f"{by}\n")
     store.put_text(f"{WEIGHTS}/{full}", CONFIG, "{}")
     plan.known = plan.known._replace(trials=frozenset({full}), networks=frozenset({full}))

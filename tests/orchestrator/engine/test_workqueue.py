@@ -18,6 +18,7 @@ from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.runs import Observer, Presence, Progress
 from lp_sweep.storage.store import Store
 from tests.support.courses import course_of, presence_of, put_failure, queue_of, taken
+from tests.support.storeworkers import trial
 from tests.support.sweepfiles import make_inputs, planned
 
 
@@ -64,7 +65,7 @@ def test_a_full_model_that_learns_with_a_later_seed_ends_the_note(
         queue.plan = planned(inputs, "task=rte", f"seed={seeds}")  # as a search asks for more
         for id_, work in queue.plan.trials.items():
             if id_ not in queue.done and len(work.spec.kept_layers) == work.model.depth:
-                row = {"trial_id": id_, "last": share, "majority": 0.5}
+                row = trial(id_, share) | {"majority": 0.5}
                 store.put("trials", id_, [row | {"steps": 10, "learning_rate": 1e-5}])
                 queue.done.add(id_)
                 told.append(models.note(work))
@@ -183,8 +184,8 @@ def test_retry_says_what_can_be_tried_again(plan: Plan) -> None:
 
 def set_aside(nodes: Nodes, error_type: str = "bug") -> set[str]:
     """The nodes set aside after three different trials failed on the bad one."""
-    for trial in ("t1", "t2", "t3"):
-        nodes.failed("bad", trial, error_type)
+    for name in ("t1", "t2", "t3"):
+        nodes.failed("bad", name, error_type)
     return nodes.set_aside
 
 
@@ -252,7 +253,7 @@ def test_two_runs_share_the_work(make: Make, store: Store, plan: Plan) -> None:
         assert first.open
         # the second run records one, fails at another, and drops the third
         done, failed, *dropped = list(second.live)
-        store.put("trials", done, [{"trial_id": done}])
+        store.put("trials", done, [trial(done)])
         second.ended(done, None)
         put_failure(store, failed)
         second.ended(failed, "bug")

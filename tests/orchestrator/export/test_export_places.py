@@ -11,9 +11,11 @@ import pytest
 from lp_sweep.orchestrator.export.options import ExportOptions
 from lp_sweep.orchestrator.export.places import Where, job_of, model_place, spec_of, task_source
 from lp_sweep.orchestrator.inputs.resolve import resolve
+from lp_sweep.orchestrator.service.export import _sweep
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import PreflightError, StoreError
 from lp_sweep.storage.identity import canonical_json, trial_id
+from lp_sweep.storage.places import run_with
 from lp_sweep.storage.shipped import ship
 from lp_sweep.storage.specs import Distillation, TrialSpec, trial_spec_from_plain
 from lp_sweep.storage.store import Store
@@ -66,6 +68,27 @@ def test_a_sweep_file_names_the_places(file: Path, where: Where) -> None:
     (file.parent / "dev.csv").write_text("text,label\na,pos\nb,neg\n")
     with pytest.raises(PreflightError, match=r"the data of task 'mood' of t1-.* by its content"):
         job_of(spec, record_of(spec), with_sweep(where, file))
+
+
+def test_without_a_file_it_is_the_one_that_the_trials_run_used(
+    file: Path, where: Where, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Overrides included, and whatever sweep.yaml lies in the working directory."""
+    spec = trial_spec_from_plain(jobs(file, "k=2", "seed=9")[0]["spec"])
+    record = record_of(spec, data_fingerprint=spec.data_fingerprint)
+    cell = {"sweep": "demo", "cell": 0, "trial_id": record["trial_id"], "overrides": "k=2 seed=9"}
+    where.store.put("sweeps", "demo", [cell])
+    where.store.put_text("sweeps", "demo.yaml", run_with(str(file), None))
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(elsewhere)
+    for text in (None, "name: [", "tasks: [sst2]"):
+        if text:
+            Path("sweep.yaml").write_text(text)
+        told: list[str] = []
+        sweep = _sweep(where.options, where.store, record, told.append)
+        assert sweep
+        assert spec.data_fingerprint in {task.fingerprint for task in sweep.tasks.values()}
+        assert all("sweep.yaml" in line for line in told)
 
 
 def test_a_student_needs_its_texts_without_labels(file: Path, where: Where) -> None:

@@ -26,6 +26,7 @@ from lp_sweep.storage.store import Store
 from lp_sweep.trials.model.feedforward_rules import NONE
 from tests.support.courses import presence_of, put_failure, taken
 from tests.support.program import sweep
+from tests.support.storeworkers import trial
 from tests.support.sweepfiles import (
     CPU,
     PLAIN,
@@ -170,7 +171,8 @@ def test_states_from_a_store(tmp_path: Path) -> None:
     store = Store(tmp_path / "store", create=True)
     done, failed, both, damaged = blank.trials
     for id_ in (done, both):
-        store.put("trials", id_, [{"trial_id": id_}])
+        store.put("predictions", id_, [])
+        store.put("trials", id_, [trial(id_)])
     for id_ in (failed, both):
         put_failure(store, id_)
     profile, torn = blank.profiles  # of rte and mrpc
@@ -361,8 +363,8 @@ def plan(tmp_path: Path) -> Plan:
 
 
 def keep(store: Store, *trials: str) -> None:
-    for trial in trials:
-        store.put_text(f"{WEIGHTS}/{trial}", CONFIG, "{}")
+    for name in trials:
+        store.put_text(f"{WEIGHTS}/{name}", CONFIG, "{}")
 
 
 def test_only_those_that_lack_their_network_are_counted(plan: Plan, store: Store) -> None:
@@ -400,7 +402,7 @@ def test_a_resumed_sweep_that_mixes_numbers_of_threads(
     store = Store(tmp_path / "store", create=True)
     rows = [(id_, "cpu", number) for id_, number in zip(ids, threads, strict=True)]
     for id_, device, number in [*rows, (on_gpu, "cuda", 8), ("t1-of-another-sweep", "cpu", 4)]:
-        row = {"trial_id": id_, "device_type": device, "threads": number}
+        row = trial(id_) | {"device_type": device, "threads": number}
         store.put("trials", id_, [row])
     told = sweep("plan", file.name, "--store", "store", cwd=tmp_path).stdout
     assert ("CPU threads" in told) == bool(said)
@@ -412,8 +414,9 @@ def test_a_run_says_it_before_it_begins(tmp_path: Path) -> None:
     file = save_world(tmp_path, seeds=[1, 2], strategies=[{"name": "top", "k": [0]}], keep="all")
     store = Store(tmp_path / "store", create=True)
     first, second = make_plan(resolve(load_sweep(file)), Known.nothing()).trials
-    for trial in (first, second):
-        store.put("trials", trial, [{"trial_id": trial}])
+    for name in (first, second):
+        store.put("predictions", name, [])
+        store.put("trials", name, [trial(name)])
     keep(store, first)
     killed = presence_of(store)
     killed._me = killed._me._replace(pid=2**22 + 1)  # no such process

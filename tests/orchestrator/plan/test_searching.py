@@ -22,6 +22,7 @@ from lp_sweep.orchestrator.plan.selection import retry_selection
 from lp_sweep.orchestrator.service.store import sweep_states
 from lp_sweep.storage.store import Store
 from tests.support.courses import presence_of, put_failure, taken
+from tests.support.storeworkers import trial
 from tests.support.sweepfiles import CPU, PLAIN, answer_of, find, make_inputs, make_model
 
 LOSSES = [0, 0.1, 0.2, 0.3, 0.5, 0.8, 1.6, 2.4, 4, 15, 20, 25]
@@ -86,7 +87,7 @@ class World:
 
     def record(self, work: Work, points: float) -> None:
         self.trained.append(place(work))
-        row = {"trial_id": work.id, "last": points / 100, "metric": "accuracy"}
+        row = trial(work.id, points / 100) | {"metric": "accuracy"}
         self.store.put("trials", work.id, [row])
 
     def answers(self) -> dict[float, int | None]:
@@ -297,12 +298,6 @@ def test_a_failure_that_is_retried_goes_into_the_answer(world: World) -> None:
     assert (6, 1) in world.trained
     world.run()
     assert world.answers() == ANSWERS
-
-
-def test_a_score_that_is_no_number_is_not_waited_for(world: World) -> None:
-    queue = world.run(lambda k, seed: float("nan") if (k, seed) == (6, 1) else true_score(k, seed))
-    assert not queue.open
-    assert (6, 2) in world.trained
 
 
 def test_two_runs_share_a_search(world: World) -> None:

@@ -31,6 +31,7 @@ from tests.support.stagedplans import (
     plan_of,
     the_full,
 )
+from tests.support.storeworkers import trial
 from tests.support.sweepfiles import CPU, PLAIN, make_inputs, planned
 
 Told = list[tuple[str, str]]
@@ -49,7 +50,7 @@ def queue_of(
 
 
 def record(store: Store, id_: str, *, network: bool = False) -> None:
-    store.put("trials", id_, [{"trial_id": id_}])
+    store.put("trials", id_, [trial(id_)])
     if network:
         store.put_text(f"weights/{id_}", CONFIG, "{}")
 

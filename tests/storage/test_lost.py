@@ -1,0 +1,324 @@
+"""What a store has lost, what is in the place of its folders, and records that can't be true: each
+is named by what reads the store, and done again by the next run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lp_sweep.storage import parquet
+from lp_sweep.storage.doctor import examine, fix, set_aside
+from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.identity import canonical_json, trial_id
+from lp_sweep.storage.lost import lost
+from lp_sweep.storage.packs import compact
+from lp_sweep.storage.runs import Presence, Progress
+from lp_sweep.storage.schema import TABLES
+from lp_sweep.storage.specs import TaskDefinition, TrialSpec
+from lp_sweep.storage.store import Store
+from tests.support.fake_records import FakeSweep, command_line_world
+from tests.support.program import sweep
+
+READING = (
+    ("doctor",),
+    ("status",),
+    ("status", "--json"),
+    ("table", "min-layers"),
+    ("table", "tasks", "--json"),
+    ("query", "FROM cells"),
+    ("report", "--out", "page.html"),
+    ("export", "--best", "--task", "SST-2", "--out", "network"),
+    ("plan", "sweep.yaml", "--data-dir", "glue"),
+)
+
+
+def told_by(verb: tuple[str, ...], folder: Path) -> tuple[int, str]:
+    done = sweep(*verb, "--store", "store", cwd=folder)
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return command_line_world(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture
+def folder(world: Path, tmp_path: Path) -> Path:
+    """A sweep file and a store that nothing is wrong with."""
+    return Path(shutil.copytree(world, tmp_path / "world"))
+
+
+# -- lost
+
+
+@pytest.mark.parametrize("table", ["trials", "predictions", "sweeps"])
+@pytest.mark.parametrize("way", ["deleted", "emptied", "renamed"])
+def test_every_reader_names_what_is_gone(folder: Path, table: str, way: str) -> None:
+    place = folder / "store" / table
+    assert told_by(("doctor",), folder)[0] == 0
+    if way == "renamed":
+        place.rename(place.with_name("away"))
+    else:
+        shutil.rmtree(place)
+    if way == "emptied":
+        place.mkdir()
+    verbs = READING if way == "deleted" else READING[:3]
+    for verb in verbs:
+        code, text = told_by(verb, folder)
+        assert f"{place}: " in text, verb
+        assert "backup" in text
+        if verb[0] != "export":
+            assert code == (verb[0] == "doctor"), verb
+    assert "no sweep in this store" not in text
+
+
+def test_what_is_lost(location: str) -> None:
+    fake = FakeSweep(location)
+    fake.curve({0: 90.0, 6: 88.0})
+    profile = fake.profile([0.5] * 12)
+    fake.cell(strategy="contribution", threshold=0.9, dropped=[1], score=80.0)
+    store = fake.publish()
+    store.put_text("sweeps", "demo.yaml", "name: demo\n")
+    first, second, _ = (cell["trial_id"] for cell in fake.cells)
+    assert lost(store) == []
+    store.delete("profiles", f"{profile}.parquet")
+    store.delete("predictions", f"{second}.parquet")
+    store.delete("trials", f"{first}.parquet")
+    told = {item.location: item.reason for item in lost(store)}
+    for table, name in (("trials", first), ("predictions", second), ("profiles", profile)):
+        assert name in told.pop(store.files.where(table))
+    assert not told
+    store.delete("sweeps", "demo.parquet")
+    named = [item.location for item in lost(store)]
+    assert store.files.where("sweeps") in named
+    assert store.files.where("sweeps/demo.parquet") in named
+
+
+def test_a_trial_that_is_being_recorded_is_not_lost(store: Store) -> None:
+    fake = FakeSweep(store.location)
+    trial = fake.cell(k=6)["trial_id"]
+    fake.publish()
+    store.put("predictions", trial, [])
+    assert len(lost(store)) == 1
+    presence = Presence(store, "demo", lambda: Progress(0, 0, 1))
+    with presence.announced():
+        presence.claim(trial)
+        presence._write()
+        assert lost(store) == []
+
+
+def test_a_copy_without_empty_folders_is_whole(folder: Path) -> None:
+    for table in ("earlier", "teacher_logits"):
+        (folder / "store" / table).rmdir()
+    assert told_by(("doctor",), folder)[0] == 0
+
+
+# -- in the place of a folder
+
+IN_PLACE: dict[str, Callable[[Path], object]] = {
+    "file": lambda place: place.write_text(""),
+    "link to nothing": lambda place: place.symlink_to("/nowhere/at/all"),
+    "link in a circle": lambda place: place.symlink_to(place.name),
+    "pipe": os.mkfifo,
+}
+
+
+@pytest.mark.parametrize("table", ["trials", "predictions", "sweeps", "profiles", "attempts"])
+@pytest.mark.parametrize("kind", IN_PLACE)
+def test_what_is_no_folder_is_named_at_once(folder: Path, table: str, kind: str) -> None:
+    place = folder / "store" / table
+    shutil.rmtree(place)
+    IN_PLACE[kind](place)
+    begun = time.monotonic()
+    verbs = [*READING, ("run", "sweep.yaml", "--data-dir", "glue", "--inline")]
+    for verb in verbs if (table, kind) == ("predictions", "link to nothing") else verbs[:3]:
+        code, text = told_by(verb, folder)
+        assert code == 4, verb
+        assert str(place) in text
+        assert "not a folder" in text
+    assert time.monotonic() - begun < 60, "it is not waited for"
+    with pytest.raises(StoreError, match=f"{table}.*not a folder"):
+        Store(folder / "store", create=True, patience=600)
+
+
+@pytest.mark.parametrize("kind", ["link to nothing", "link in a circle", "pipe"])
+def test_a_store_that_is_no_folder_is_named(folder: Path, kind: str) -> None:
+    place = folder / "store"
+    shutil.rmtree(place)
+    IN_PLACE[kind](place)
+    for create in (False, True):
+        with pytest.raises(StoreError, match=r"store is a .*, not a folder"):
+            Store(place, create=create, patience=600)
+
+
+def test_a_folder_that_was_there_may_come_back(tmp_path: Path) -> None:
+    store = Store(tmp_path, create=True, patience=0.3)
+    store.names("trials")
+    (tmp_path / "trials").rename(tmp_path / "away")
+    (tmp_path / "trials").symlink_to("/nowhere/at/all")
+    with pytest.raises(StoreError, match="was there and is gone"):
+        store.names("trials")
+
+
+# -- what can't be true
+
+
+def spec_of(seed: int, kept: tuple[int, ...] = (1, 2)) -> TrialSpec:
+    return TrialSpec(
+        model_fingerprint="sha256:m",
+        kept_layers=kept,
+        task=TaskDefinition(text_columns=("sentence",)),
+        data_fingerprint="sha256:d",
+        seed=seed,
+    )
+
+
+def row_of(seed: int, **changes: Any) -> dict[str, Any]:
+    spec = spec_of(seed)
+    return {
+        "trial_id": trial_id(spec),
+        "identity_version": 1,
+        "spec": canonical_json(spec),
+        "model": "bert",
+        "model_fingerprint": spec.model_fingerprint,
+        "data_fingerprint": spec.data_fingerprint,
+        "kept_layers": spec.kept_layers,
+        "depth": 4,
+        "seed": seed,
+        "task": "any",
+        "metric": "accuracy",
+        "last": 0.5,
+        **changes,
+    }
+
+
+def put(store: Store, *rows: dict[str, Any]) -> str:
+    name = str(rows[0]["trial_id"])
+    store.put("predictions", name, [])
+    store.put("trials", name, rows)
+    return name
+
+
+def pack_of(store: Store, *rows: dict[str, Any]) -> str:
+    path = f"trials/packs/{len(store.contents('trials').packs):032}.parquet"
+    for row in rows:
+        store.put("predictions", str(row["trial_id"]), [])
+    table = pa.Table.from_pylist(list(rows), TABLES["trials"])
+    store.write(path, parquet.encode_pack("trials", table))
+    return path
+
+
+SENSELESS: dict[str, dict[str, Any]] = {
+    "kept_layers": {"kept_layers": None},
+    "no kept_layers": {"kept_layers": []},
+    "kept_layers is not": {"kept_layers": [1, 3]},
+    "no last": {"last": None},
+    "its score": {"last": float("nan")},
+    "score": {"last": 50.0},
+    "its score is none": {"last": -0.25},
+    "score is none that": {"last": float("inf"), "metric": "mcc"},
+    "seed": {"seed": 2},
+    "data_fingerprint": {"data_fingerprint": "sha256:other"},
+    "identifier is not that of its spec": {"spec": canonical_json(spec_of(3))},
+}
+
+
+@pytest.fixture
+def sound(store: Store) -> Store:
+    store.put("sweeps", "demo", [{"sweep": "demo", "cell": 0}])
+    for seed in (7, 8, 9):
+        put(store, row_of(seed))
+    return store
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["single", "packed"])
+@pytest.mark.parametrize("reason", SENSELESS)
+def test_a_record_that_can_not_be_true(sound: Store, reason: str, packed: bool) -> None:
+    """Each reader leaves it out, whatever columns it reads; doctor moves it, and the rest stays."""
+    bad = row_of(1) | SENSELESS[reason]
+    path = pack_of(sound, bad, row_of(4)) if packed else f"trials/{put(sound, bad)}.parquet"
+    ids = {row_of(seed)["trial_id"] for seed in ((4, 7, 8, 9) if packed else (7, 8, 9))}
+    for columns in (None, ["trial_id"], ["last"]):
+        listing = sound.read_all("trials", columns=columns)
+        assert {*listing.rows["trial_id"].to_pylist()} == ids
+        if columns:
+            assert {*listing.rows.column_names} == {"trial_id", *columns}
+        (named,) = listing.unreadable
+        assert named.location == sound.files.where(path)
+        assert reason in named.reason
+    assert sound.find("trials", bad["trial_id"]) is None
+    compact(sound, settle=0)
+    (finding,) = examine(sound)
+    assert finding.path == path
+    assert reason in finding.reason
+    fix(sound, [finding])
+    assert examine(Store(sound.location)) == []
+    assert {*Store(sound.location).read_all("trials").rows["trial_id"].to_pylist()} == ids
+    put(sound, row_of(1))  # trained again
+    assert sound.find("trials", bad["trial_id"])
+
+
+def test_scores_that_a_metric_can_have(sound: Store) -> None:
+    put(sound, row_of(1, metric="mcc", last=-1.0))
+    put(sound, row_of(2, metric="accuracy", last=1.0))
+    put(sound, row_of(3, spec=None, identity_version=None))  # from before there were specs
+    assert len(sound.read_all("trials").rows) == 6
+    assert examine(sound) == []
+
+
+def test_two_rows_of_one_trial(sound: Store) -> None:
+    name = put(sound, row_of(1), row_of(1, last=0.75))
+    (named,) = sound.read_all("trials").unreadable
+    assert name in named.location
+    assert "2 rows" in named.reason
+    assert sound.find("trials", name) is None
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["beside-a-file", "in-two-packs"])
+def test_files_with_different_scores_of_a_trial(sound: Store, packed: bool) -> None:
+    """Nobody knows which is right: both are set aside, and it is trained again."""
+    name = row_of(1)["trial_id"]
+    paths = {pack_of(sound, row_of(1, last=0.75), row_of(2))}
+    paths |= {pack_of(sound, row_of(1)) if packed else f"trials/{put(sound, row_of(1))}.parquet"}
+    for columns in (None, ["trial_id"]):
+        listing = sound.read_all("trials", columns=columns)
+        assert name not in listing.rows["trial_id"].to_pylist()
+        assert {item.location for item in listing.unreadable} == {*map(sound.files.where, paths)}
+    compact(sound, settle=0)
+    assert {item.record for item in sound.read_all("trials").unreadable} == {name}, "is kept"
+    assert {item.path for item in examine(sound)} == paths
+    set_aside(sound, sound.read_all("trials").unreadable)
+    again = Store(sound.location)
+    assert name not in again.names("trials")
+    assert row_of(2)["trial_id"] in again.names("trials")
+    put(again, row_of(1))
+    assert examine(again) == []
+    assert again.read("trials", name)[0]["last"] == 0.5
+
+
+def test_files_that_agree_count_once(sound: Store) -> None:
+    pack_of(sound, row_of(7), row_of(8))
+    listing = sound.read_all("trials")
+    assert (len(listing.rows), listing.unreadable) == (3, [])
+    compact(sound, settle=0)
+    assert len(sound.read_all("trials").rows) == 3
+
+
+def test_readers_name_it_and_a_run_does_it_again(folder: Path) -> None:
+    store = Store(folder / "store")
+    (first, *_) = sorted(store.names("trials"))
+    row = store.read("trials", first)[0]
+    store.put("trials", first, [row | {"kept_layers": None}])
+    for verb in READING:
+        code, text = told_by(verb, folder)
+        assert f"{first}.parquet" in text, verb
+        assert "kept_layers" in text
+        assert code == (verb[0] == "doctor") or verb[0] == "export"
