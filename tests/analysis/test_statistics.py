@@ -117,7 +117,6 @@ NOT_TESTED: dict[str, Callable[[FakeSweep, str], Any]] = {
     "different labels": lambda fake, task: network(
         fake, 1 - right(0), np.r_[0.0, np.ones(99)], k=6, task=task
     ),
-    "a score is not a number": lambda fake, task: fake.cell(k=6, score=float("nan"), task=task),
     "the stored predictions give a different score": lambda fake, task: fake.predictions(
         fake.cell(k=6, score=80.0, task=task)["trial_id"], [True] * 100
     ),

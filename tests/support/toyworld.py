@@ -15,8 +15,10 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.plan import Work
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
+from lp_sweep.storage.specs import SpeedSpec, TrialSpec
 from tests.support.tiny import tiny_tokenizer
 
 GOOD, BAD, PLAIN = ["good", "fine"], ["bad", "poor"], [f"w{i}" for i in range(20)]
@@ -94,8 +96,17 @@ def save_world(folder: Path, **changes: Any) -> Path:
     return path
 
 
+def _is_full(work: Work) -> bool:
+    spec, depth = work.spec, work.model.depth
+    kept = isinstance(spec, TrialSpec | SpeedSpec) and len(spec.kept_layers) == depth
+    return kept and not spec.removed_feed_forwards
+
+
 def jobs(sweep_file: Path, *overrides: str, cache: Path | None = None) -> list[dict[str, Any]]:
     plan = make_plan(resolve(load_sweep(sweep_file, overrides)), Known.nothing())
     place = {"cache_dir": str(cache or sweep_file.parent / "cache"), "device": "cpu", "threads": 1}
     works = (*plan.trials.values(), *plan.profiles.values(), *plan.speeds.values())
+    if any("(K=0) is added" in note for note in plan.sweep.notes):  # only what the file lists
+        needed = plan.needed_networks()
+        works = tuple(work for work in works if work.id in needed or not _is_full(work))
     return [{**work.job().to_plain(), **place} for work in works]

@@ -10,6 +10,7 @@ import pytest
 from lp_sweep.orchestrator.plan.cells import Asked, asked_cells
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
+from lp_sweep.trials.model.feedforward_rules import NONE
 from tests.support.sweepfiles import DEMO, PLAIN, find, make_inputs, make_model, planned
 
 TASKS = "tasks: [rte, mrpc]"
@@ -17,7 +18,13 @@ TOP = "{name: top, k: [0, 2]}"
 
 
 def cells(file: Path, *overrides: str) -> list[Asked]:
-    return asked_cells(find(file, overrides))
+    """Without the full model, where it is added to what the file lists."""
+    sweep = find(file, overrides)
+    found = asked_cells(sweep)
+    if any("(K=0) is added" in note for note in sweep.notes):
+        while (found[-1].k, found[-1].feed_forward) == (0, NONE):
+            found.pop()
+    return found
 
 
 def spec_of(folder: Path, lines: str) -> SweepSpec:
@@ -27,10 +34,10 @@ def spec_of(folder: Path, lines: str) -> SweepSpec:
 def test_the_demo_works_as_it_is(tmp_path: Path) -> None:
     plan = planned(make_inputs(tmp_path, DEMO))
     asked = [cell.asked for cell in plan.cells]
-    assert len(asked) == (7 + 6 + 7) * 2 * 2
+    assert len(asked) == (7 + 6 + 1 + 7) * 2 * 2
     for model in ("bert-base-cased", "distilbert-base-cased", "./folder/of/a/model"):
         own = [cell for cell in asked if cell.model == model]
-        k = [1, 2, 3] if model == "distilbert-base-cased" else [0, 2, 4, 6]
+        k = [1, 2, 3, 0] if model == "distilbert-base-cased" else [0, 2, 4, 6]
         one = [cell for cell in own if (cell.task, cell.seed) == ("rte", 42)]
         assert [cell.k for cell in one if cell.strategy == "top"] == k
         assert [c.threshold for c in one if c.strategy == "contribution"] == [0.95, 0.925, 0.9]
@@ -190,8 +197,11 @@ def test_include_and_exclude(tmp_path: Path) -> None:
         ("top", 5, "rte", 1),
         ("random 4", 2, "rte", 1),
         ("drop 3+5", 2, "rte", 1),
+        ("bottom", 0, "rte", 1),
     ]
-    assert plan.sweep.notes == [f"{tmp_path / 'sweep.yaml'}:16: this exclude matches no cell"]
+    excluded, added = plan.sweep.notes
+    assert excluded == f"{tmp_path / 'sweep.yaml'}:16: this exclude matches no cell"
+    assert "(K=0) is added" in added
 
 
 def test_a_task_of_ones_own(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_the_record_has_every_column(world: Path, outcome: dict[str, Any]) -> No
     assert set(record) | bridged == set(TRIALS.names)
     may_be_null = {"model_revision", "limit_train", "limit_dev", "command", "started_from"}
     may_be_null |= {"positive", "positive_label", "distill", "teacher", "seconds_teacher"}
-    may_be_null |= {*bridged, "vector_width"}
+    may_be_null |= {*bridged, "vector_width", "dev_blind"}
     assert {name for name, value in record.items() if value is None} <= may_be_null
     assert record["kept_layers"] == [1, 2, 3, 4]
     texts = (world.parent / "train.csv").read_text(encoding="utf-8").splitlines()[1:]
