@@ -46,7 +46,7 @@ def test_the_demo_works_as_it_is(tmp_path: Path) -> None:
         }
     assert plan.totals()["cells_deferred"] == 3 * 3 * 4
     assert plan.totals()["profiles"] == 3 * 2
-    assert len(plan.trials) == (4 + 3 + 4) * 4
+    assert len(plan.trials) == (4 + 4 + 4) * 4
     assert plan.sweep.recipe.learning_rate == 2e-5
     assert {model.depth for model in plan.sweep.models} == {12, 6}
 
