@@ -162,9 +162,12 @@ def _split_files(
     """A train and a dev file: their contents by path, and their sizes."""
     in_dev = split(rows.strata, rows.groups)
     if not 0 < in_dev.sum() < rows.n:
+        groups = len(set(rows.groups))
+        of = f" of {groups} group{'s' * (groups > 1)}" if options.group else ""
         raise SpecError(
-            f"{data}: its rows can't be split: too few, or all of one group. Give the dev set "
-            "with --dev FILE."
+            f"{data}: {rows.n:,} rows{of}, {rows.n - rows.repeated:,} different texts: no dev set "
+            "can be split off, since equal texts and rows of a group stay on one side. Check "
+            "--text, or give the dev set with --dev FILE."
         )
     train, dev = np.flatnonzero(~in_dev), np.flatnonzero(in_dev)
     paths = [

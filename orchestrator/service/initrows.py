@@ -387,8 +387,12 @@ def split(strata: Sequence[object], groups: Sequence[int]) -> np.ndarray[Any, np
     share = min(DEV_SHARE, MOST_DEV / n)
     sizes = Counter(strata)
     left = {stratum: round(share * count) for stratum, count in sizes.items()}
-    if not any(left.values()):  # each class has a few rows; train needs a single one
-        left = {stratum: min(1, count - 1) for stratum, count in sizes.items()}
+    # some of the classes of a few rows; train needs a single one
+    more = round(share * n) - sum(left.values())
+    more = more if any(left.values()) else max(more, MOST_CLASSES)
+    small = [name for name, count in sizes.items() if count > 1 and not left[name]]
+    np.random.default_rng(1).shuffle(small)
+    left |= dict.fromkeys(small[: max(0, more)], 1)
     members: dict[int, list[int]] = {}
     for row, group in enumerate(groups):
         members.setdefault(group, []).append(row)

@@ -440,6 +440,22 @@ def test_a_long_text_and_a_file_without_rows(tmp_path: Path) -> None:
     assert "no rows" in told
 
 
+@pytest.mark.parametrize("large", [0, 200])
+def test_many_classes_of_two_rows_leave_most_rows_to_train(large: int) -> None:
+    strata = [f"class {i // 2}" for i in range(20_000)] + ["large"] * large
+    in_dev = split(strata, range(len(strata)))
+    assert in_dev.sum() == pytest.approx(DEV_SHARE * len(strata), abs=1)
+    assert len({name for name, dev in zip(strata, in_dev, strict=True) if not dev}) == len(
+        {*strata}
+    )
+
+
+def test_rows_that_are_alike_are_counted(tmp_path: Path) -> None:
+    alike = [{"text": "abc"[i % 3], "verdict": "no" if i % 2 else "yes"} for i in range(120)]
+    write(tmp_path / "data.csv", alike)
+    assert "120 rows, 3 different texts" in init(tmp_path, *DATA, *COLUMNS, code=2)
+
+
 def test_a_class_of_one_row_is_trained_on() -> None:
     in_dev = split(["rare", "a", "a", "b", "b"], range(5))
     assert in_dev.sum() > 0
