@@ -21,7 +21,7 @@ from lp_sweep.storage.errors import TrialError
 from lp_sweep.storage.printable import guess_name, listed, metric_name, shown
 from lp_sweep.storage.specs import Recipe
 from lp_sweep.trials.data.datasource import LoadedTask, Split
-from lp_sweep.trials.kinds import kind_of
+from lp_sweep.trials.kinds import Kind, kind_of
 from lp_sweep.trials.train.metrics import majority_score, positive_label
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def looked_at(
     scored = _rows_scored(definition.metric, dev_rows, counts, names, positive)
     each = kind.rows_each
     rows, looked_at = len(train) * each, loaded.looked_at and loaded.looked_at * each
-    found = [_cut(model, loaded.taught, recipe.max_length, words=kind.words) for model in models]
+    found = [_cut(model, loaded.taught, recipe.max_length, kind) for model in models]
     cuts = [cut for cut in found if cut is not None]
     return TaskData(
         name,
@@ -284,10 +284,12 @@ def open_tokenizer(folder: Path) -> Tokenizer | None:
     return tokenizer
 
 
-def sample(rows: Split) -> list[tuple[Any, ...]]:
-    """The texts of at most SAMPLE rows, drawn at random."""
+def sample(rows: Split, kind: Kind) -> list[tuple[Any, ...]]:
+    """What a model reads of at most SAMPLE rows, drawn at random: a text, a pair, or for
+    embeddings each text alone."""
     chosen = np.random.default_rng(0).permutation(len(rows))[:SAMPLE]
-    return [tuple(column[row] for column in rows.texts) for row in chosen]
+    drawn = [tuple(column[row] for column in rows.texts) for row in chosen]
+    return [(text,) for row in drawn for text in row] if kind.embeds else drawn
 
 
 def encoded(
@@ -298,15 +300,15 @@ def encoded(
     return encode([each if len(each) > 1 else each[0] for each in texts], is_pretokenized=words)
 
 
-def _cut(model: ModelInput, rows: Split, max_length: int, *, words: bool) -> _Cut | None:
+def _cut(model: ModelInput, rows: Split, max_length: int, kind: Kind) -> _Cut | None:
     tokenizer = open_tokenizer(_folder(model))
     if tokenizer is None:
         return None
-    texts = sample(rows)
-    found = encoded(tokenizer, texts, words=words)
+    texts = sample(rows, kind)
+    found = encoded(tokenizer, texts, words=kind.words)
     lengths = np.array([len(row.ids) for row in found])
     cut = _Cut(float(lengths.clip(max=max_length).mean()), float((lengths > max_length).mean()))
-    if not words:
+    if not kind.words:
         return cut
     room = max_length - tokenizer.num_special_tokens_to_add(False)
     there = [{*[word for word in row.word_ids if word is not None][:room]} for row in found]

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import parquet as pq
 
 from lp_sweep.orchestrator.inputs import hub
@@ -164,9 +165,7 @@ def fitting_length(
     folder = Path(model).expanduser()
     if not folder.is_dir() and (commit := hub.cached_commit("model", model, "main")):
         folder = hub.snapshot("model", model, commit)
-    texts = sample(rows)
-    if kind.embeds:
-        texts = [(text,) for row in texts for text in row]
+    texts = sample(rows, kind)
     sizes: list[float]
     if tokenizer := open_tokenizer(folder):
         sizes = [len(row.ids) for row in encoded(tokenizer, texts, words=kind.words)]
@@ -214,7 +213,9 @@ def _which_columns(options: InitOptions, data: Path, names: Sequence[str]) -> st
         names = [name for name in names if pa.types.is_list(table.schema.field(name).type)] or names
     texts, distinct = {}, {}
     for name in names:
-        values = [str(value) for value in table.column(name).to_pylist()]
+        column = table.column(name)  # of lists, the items: all sentences may have the same tags
+        items = pc.list_flatten(column) if pa.types.is_list(column.type) else column
+        values = [str(value) for value in items.to_pylist()]
         texts[name] = sum(character.isalpha() for value in values for character in value)
         distinct[name] = len(set(values))
     labels = list(options.label) or [

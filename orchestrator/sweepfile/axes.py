@@ -139,7 +139,11 @@ class StrategyEntry(Entry):
     def _either(self) -> StrategyEntry:
         wanted, other = ("threshold", "k") if self.takes == "threshold" else ("k", "threshold")
         if getattr(self, wanted) is None:
-            raise ValueError(f"strategy {self.name!r} needs `{wanted}:`, a list of numbers")
+            example = "threshold: [0.9]" if wanted == "threshold" else "k: all"
+            raise ValueError(
+                f"strategy {self.name!r} needs `{wanted}:`, a list of numbers. For example: "
+                f"{{name: {self.name}, {example}}}"
+            )
         if getattr(self, other) is not None:
             raise ValueError(f"strategy {self.name!r} takes `{wanted}:`, not `{other}:`")
         if self.measured_on is not None and not self._found.measure:

@@ -25,6 +25,12 @@ from lp_sweep.storage.specs import TaskDefinition
 _WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)  # longer ones are names
 
 _NOTHING = ("nan", "<na>", "", "-100")
+# as pandas and numpy write them into a CSV; not `[MASK]` or `(other)`
+_WRITTEN_LIST = re.compile(
+    r"\s*(array\()?([\[({]\s*['\"].*[\])}]|\[\s*((-?[\d.]|True|False|None|nan).*)?\])"
+    r"(, dtype=\w+)?\)?\s*",
+    re.DOTALL,
+)
 
 SPANS = (
     "Spans of characters are not read: for kind tokens, write a list of words and a list of as "
@@ -217,6 +223,9 @@ def refuse_lookalikes(
             found, why = quoted(value), "a missing value written as text"
         elif (other := seen.setdefault(look(value), value)) != value:
             found, why = f"{quoted(other)} and {quoted(value)}", "one name in two spellings"
+        elif _WRITTEN_LIST.fullmatch(value):
+            found, why = quoted(value), "a list written as text. JSONL and Parquet have lists, for "
+            why += "kind: multi_label or tokens"
         else:
             continue
         raise MissingInputError(
@@ -332,9 +341,10 @@ def list_items(rows: Rows, name: str, instead: str, each: str) -> Items:
     null in a list."""
     column = plain_column(rows, name)
     if not _is_list(column):
-        raise MissingInputError(
-            f"{rows.where}: column {name!r} holds {short(str(column.type), 80)}, not lists{instead}"
-        )
+        value = column[0].as_py() if len(column) else None
+        written = isinstance(value, str) and _WRITTEN_LIST.fullmatch(value)
+        holds = "text that only reads like a list" if written else short(str(column.type), 80)
+        raise MissingInputError(f"{rows.where}: column {name!r} holds {holds}, not lists{instead}")
     lists = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
     lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False).astype(np.int64)
     items = pc.list_flatten(lists)

@@ -290,10 +290,20 @@ def json_rows(path: str) -> Iterator[JsonRow]:
             except _RepeatedKeyError as error:
                 raise ValueError(f"line {number}: {error}") from None
             except (ValueError, RecursionError) as error:  # too many brackets
-                raise ValueError(f"line {number} is not JSON: {error}") from error
+                raise ValueError(
+                    f"line {number} is not JSON{_why(line) or f': {error}'}"
+                ) from error
             if not isinstance(row, dict):
                 raise ValueError(f"line {number} is no JSON object. Write one object per line")
             yield JsonRow(f"line {number}", row)
+
+
+def _why(line: str) -> str:
+    if line.rstrip().endswith(","):
+        return ": it ends in a comma. Write one object per line, and no comma between them"
+    if re.match(r"\s*\{\s*'", line):
+        return ": it has single quotes, as Python prints. Write each row with json.dumps"
+    return ""
 
 
 def json_lines(path: str) -> Iterator[bytes]:

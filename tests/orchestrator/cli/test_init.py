@@ -227,6 +227,7 @@ def test_without_data_it_is_for_glue(tmp_path: Path) -> None:
             {"id": "{i}", "words": ["some", "word{i}"], "tags": ["O", "B-{n}"]},
             "words tags",
         ),
+        ("tokens", {"words": ["some", "word{i}"], "tags": ["O", "B-X"]}, "words tags"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

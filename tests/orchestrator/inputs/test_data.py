@@ -75,6 +75,20 @@ def test_texts_that_are_cut_as_the_models_own_tokenizer_counts(tmp_path: Path) -
     assert look(tmp_path, train, train[:2], models=[torn]).cut is None
 
 
+def test_an_embedding_task_reads_each_text_of_a_pair_alone(tmp_path: Path) -> None:
+    short = "the food was good"  # four tokens and two special ones; two texts joined are eleven
+    rows = [json.dumps({"text": short, "other": short, "score": score}) for score in (0.2, 0.8)]
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    files = {name: str(tmp_path / f"{name}.jsonl") for name in ("train", "dev")}
+    for kind, cut in (("embedding", 0.0), ("regression", 1.0)):
+        definition = TaskDefinition(
+            text_columns=("text", "other"), label_column="score", kind=kind, metric="spearman"
+        )
+        loaded = load_task(definition, TaskSource(files=files))
+        assert looked_at("own", loaded, RECIPE, [MODEL]).cut == cut
+
+
 @pytest.mark.parametrize(
     ("metric", "rows"), [("accuracy", 100), ("f1", 10), ("macro_f1", 36), ("mcc", 9)]
 )

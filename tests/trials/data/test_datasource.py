@@ -106,6 +106,43 @@ def test_names_that_only_look_alike(tmp_path: Path, name: str, other: str, shape
     assert task.label_names == listed
 
 
+# simpletransformers#51: pandas writes a list into a CSV as text
+WRITTEN = {
+    "pandas": ["['spam', 'ham']", "['spam']", "[]"],
+    "marks": ["[0, 1, 0]", "[1, 1, 0]"],
+    "numpy": ["['spam' 'ham']", "['ham']"],
+    "array": ["array(['spam'], dtype=object)", "array([1., 0.])"],
+    "json": ['["spam", "ham"]', '["ham"]'],
+    "set": ["{'spam', 'ham'}", "{'ham'}"],
+    "object": ['{"spam": 1}', '{"ham": 1}'],
+    "tuple": ["('spam', 'ham')", "('ham',)"],
+    "booleans": ["[True, False]", "[False, True]"],
+    "lines": ["['spam'\n 'ham']", "[0 1\n 0]"],
+}
+
+
+@pytest.mark.parametrize("values", WRITTEN.values(), ids=WRITTEN)
+def test_lists_written_as_text(tmp_path: Path, values: list[str]) -> None:
+    rows = [*values, "good"] * 2
+    source = parquet(tmp_path, None, text=["t"] * len(rows), label=rows)
+    with pytest.raises(MissingInputError, match=r"\(row \d\): a list written as text.*JSONL"):
+        load_task(ONE, source)
+    meant = replace(ONE, labels=(*values, "good"))
+    assert load_task(meant, source).label_names == meant.labels
+    for kind, metric in (("multi_label", "micro_f1"), ("tokens", "entity_f1")):
+        with pytest.raises(MissingInputError, match=r"only reads like a list.*JSONL"):
+            load_task(
+                replace(ONE, kind=kind, metric=metric, text_columns=("label",)),
+                parquet(tmp_path, None, label=values * 2),
+            )
+
+
+def test_names_in_brackets_are_no_lists(tmp_path: Path) -> None:
+    names = ("(other)", "[CLS]", "[1] apple", "{a}", "[0", "0]", "(1)", "a [1]", "(a, b)")
+    source = parquet(tmp_path, None, text=["t"] * 2 * len(names), label=[*names, *names])
+    assert set(load_task(ONE, source).label_names) == set(names)
+
+
 @pytest.mark.parametrize("shape", ["class", "labels", "tags"])
 def test_names_that_differ_in_case_are_noted(tmp_path: Path, shape: str) -> None:
     definition, source = in_one_file(tmp_path, shape, ["Stra\xdfe", "STRASSE", "C", "C++", "\xb5g"])

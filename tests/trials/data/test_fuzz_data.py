@@ -271,6 +271,8 @@ TOLD: dict[str, tuple[str, str | bytes, TaskDefinition, str]] = {
     "first-lacks": ("jsonl", '{"text":"b"}\n' + JSON, ONE, "'label' is empty in 1 of 2.*row 1"),
     "mixed": ("jsonl", JSON + '{"text":"b","label":"x"}', ONE, "line 2: 'label' is 'x', a value"),
     "wide": ("jsonl", '{"text":"a","label":' + "9" * 30 + "}", ONE, "line 1: 'label' .*64 bits"),
+    "comma": ("jsonl", '{"text": "a"},\n{"text": "b"},\n', ONE, "line 1 .* ends in a comma"),
+    "python": ("jsonl", "{'text': 'a'}\n{'text': 'b'}\n", ONE, "single quotes.*json.dumps"),
     "deep": ("jsonl", '{"text":' + "[" * 100_000, ONE, "line 1 is not JSON"),
     "half": ("jsonl", '{"text":"\\ud800","label":1}', ONE, "line 1: 'text' .*half a character"),
 }  # fmt: skip
