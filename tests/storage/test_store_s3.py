@@ -17,6 +17,7 @@ from lp_sweep.storage.files import is_bucket
 from lp_sweep.storage.folder import open_files
 from lp_sweep.storage.packs import compact
 from lp_sweep.storage.store import Store, is_store
+from tests.support.program import sweep
 from tests.support.s3proxy import answering, breaking_proxy, failing_proxy, say
 from tests.support.s3server import BUCKET, OWN_SERVER, UNUSED, client, free_port
 from tests.support.storeworkers import trial
@@ -263,3 +264,19 @@ def test_nothing_is_lost_on_a_server_that_breaks_every_fifth_request(
     direct = Store(s3_location).read_all("trials")
     assert direct.unreadable == []
     assert direct.rows.equals(listing.rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["status", "doctor", "query FROM trials", "table tasks"])
+def test_commands_that_read_wait_for_a_server_that_is_away(
+    s3_location: str, s3_endpoint: str, tmp_path: Path, verb: str
+) -> None:
+    Store(s3_location, create=True).put("trials", "t1-a", [trial("t1-a")])
+    arguments = verb.split(" ", 1)
+    back = time.monotonic() + 10  # an S3 client gives up after about 4 s
+    with failing_proxy(s3_endpoint, lambda *_: time.monotonic() < back) as host:
+        location = f"{s3_location.partition('?')[0]}?endpoint_override={host}&scheme=http"
+        done = sweep(*arguments, "--store", location, cwd=tmp_path)
+    assert time.monotonic() > back
+    assert "does not answer yet" in done.stderr
+    assert done.returncode == (1 if verb == "doctor" else 0)  # of no sweep
