@@ -16,6 +16,7 @@ import datetime as dt
 import json
 import os
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -45,6 +46,7 @@ from lp_sweep.storage.store import Store
 MODELS, TASKS, DEPTH = 5, ("sentiment", "topic"), 12
 _FEW_SEEDS = 4
 _STORE = "store"
+_TOY = Path(__file__).parents[1] / "quickstart" / "model"
 _PACK = 20_000  # records that `lp-sweep compact` puts into one file
 _START = dt.datetime(2026, 1, 5, tzinfo=dt.UTC)
 
@@ -58,6 +60,7 @@ def write_sweep(folder: Path, first_seed: int, seeds: int) -> Path:
         config |= {"intermediate_size": 256, "num_attention_heads": 1}
         (model / "config.json").write_text(json.dumps(config), encoding="utf-8")
         save_file({"w": np.zeros(1, np.float32)}, model / "model.safetensors")
+        shutil.copy(_TOY / "tokenizer.json", model)
     for task in TASKS:
         for split, rows in (("train", 3000), ("dev", 300)):
             lines = [f"a sentence of {task} with number {n},{n % 2}\n" for n in range(rows)]
