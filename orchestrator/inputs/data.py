@@ -46,6 +46,7 @@ class TaskData(NamedTuple):
     unlabelled: texts for students that were read.
     words: of the train rows, where each has a tag. lost: the share of words without a token.
     learns_from, scored_by: what a row of train and of dev is.
+    unknown: the share of tokens that stand for what a tokenizer does not know, such as a script.
     """
 
     task: str
@@ -71,6 +72,7 @@ class TaskData(NamedTuple):
     learns_from: str = "rows"
     scored_by: str = "rows"
     tokens: float | None = None
+    unknown: float | None = None
 
     def plain(self) -> dict[str, Any]:
         return self._asdict()
@@ -98,6 +100,8 @@ class TaskData(NamedTuple):
         if self.cut:
             share = f"{self.cut:.0%}" if self.cut >= 0.01 else "under 1%"
             yield f"{share} of the texts are cut at max_length {self.max_length}"
+        if self.unknown and self.unknown >= 0.01:
+            yield f"{self.unknown:.0%} of the tokens are unknown to a model's tokenizer ([UNK])"
         if self.lost:
             share = f"{self.lost:.2%}" if self.lost >= 1e-4 else "under 0.01%"
             yield f"{share} of the words have no token left: not learned, and counted as wrong"
@@ -178,6 +182,7 @@ def looked_at(
         kind.learns_from,
         kind.scored_by,
         max((cut.tokens for cut in cuts), default=None),
+        max((cut.unknown for cut in cuts), default=None),
     )
 
 
@@ -213,10 +218,11 @@ def _rows_scored(
 
 class _Cut(NamedTuple):
     """From a sample: the mean tokens of a row after truncation, the share of rows longer than
-    `max_length`, and the share of words whose tokens are all cut."""
+    `max_length`, the share of tokens that are unknown, and of words whose tokens are all cut."""
 
     tokens: float
     rows: float
+    unknown: float
     words: float = 0.0
 
 
@@ -307,7 +313,15 @@ def _cut(model: ModelInput, rows: Split, max_length: int, kind: Kind) -> _Cut | 
     texts = sample(rows, kind)
     found = encoded(tokenizer, texts, words=kind.words)
     lengths = np.array([len(row.ids) for row in found])
-    cut = _Cut(float(lengths.clip(max=max_length).mean()), float((lengths > max_length).mean()))
+    known = tokenizer.get_vocab()
+    unknown = {known[name] for name in ("[UNK]", "<unk>") if name in known}
+    pairs = ((row.ids, row.special_tokens_mask) for row in found)
+    own = [id_ for ids, masks in pairs for id_, mask in zip(ids, masks, strict=True) if not mask]
+    cut = _Cut(
+        float(lengths.clip(max=max_length).mean()),
+        float((lengths > max_length).mean()),
+        sum(id_ in unknown for id_ in own) / max(1, len(own)),
+    )
     if not kind.words:
         return cut
     room = max_length - tokenizer.num_special_tokens_to_add(False)

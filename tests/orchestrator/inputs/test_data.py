@@ -60,6 +60,11 @@ def test_rows_classes_and_steps(tmp_path: Path) -> None:
     assert "9 optimiser steps" in text
     assert "34 epochs give 102" in text
     assert "cut" not in text
+    assert "unknown" not in text
+
+    foreign = look(tmp_path, [("食物好", "yes"), ("good", "no"), ("bad", "no")], train[:2])
+    assert foreign.unknown == 1 / 3  # special tokens don't count
+    assert "33% of the tokens are unknown" in "\n".join(foreign.lines())
 
 
 def test_texts_that_are_cut_as_the_models_own_tokenizer_counts(tmp_path: Path) -> None:
