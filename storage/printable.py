@@ -137,14 +137,16 @@ _UNSEEN = re.compile("[\\u034f\\u115f\\u1160\\u180b-\\u180d\\ufe00-\\ufe0f]")
 
 def look(name: str) -> str:
     """A name as a reader sees it: equal for names that differ only in blanks, in characters that
-    are not drawn or are drawn alike, in how accents or wide letters are coded, or as 1 and 1.0."""
+    are not drawn or are drawn alike, in how accents or wide letters are coded, or as 1, +1, 1.0."""
     if not name.isascii():
         name = _UNSEEN.sub("", unicodedata.normalize("NFKC", name).translate(_TWINS))
     if not name.isprintable():
         name = "".join(
             c for c in name if c.isspace() or unicodedata.category(c)[0] != "C" or c > "\U000e0000"
         )
-    return re.sub(r"^([-+]?\d+)\.0+$", r"\1", " ".join(name.split()))
+    name = " ".join(name.split())
+    number = re.fullmatch(r"[-+]?(0|[1-9]\d{0,14})(\.\d{1,15})?([eE][-+]?\d{1,2})?", name)
+    return f"{float(name):.17g}" if number else name
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str | None:

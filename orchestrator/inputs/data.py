@@ -247,7 +247,8 @@ def beyond_tables(model: ModelInput, task: LoadedTask, max_length: int) -> str |
 def _may_be_beyond(folder: Path, words: int, types: int, *, pairs: bool) -> bool:
     from tokenizers import Tokenizer
 
-    told = read_config(folder / "tokenizer_config.json") or {}
+    told = read_config(folder / "special_tokens_map.json") or {}
+    told |= read_config(folder / "tokenizer_config.json") or {}
     if (folder / "tokenizer.json").is_file():
         try:
             tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -283,7 +284,8 @@ def open_tokenizer(folder: Path) -> Tokenizer | None:
 
     try:
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    except Exception:  # the library raises no other; a trial says what is wrong with the file
+        tokenizer.encode("\u0f00 \ue000")  # words that none knows
+    except Exception:  # the library raises no other; other checks say what is wrong with the file
         return None
     tokenizer.no_truncation()
     tokenizer.no_padding()

@@ -47,6 +47,13 @@ _WRAPPED = {
     "module.": "DataParallel or DDP: save its `module`",
     "base_model.model.": "an adapter around the network: save what peft's merge_and_unload gives",
 }
+# model type -> how the names of its tensors begin in a checkpoint of a head
+_PREFIXES = {
+    **{name: name for name in ("bert", "distilbert", "electra", "mpnet", "albert", "deberta")},
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), "roberta"),
+    "deberta-v2": "deberta",
+}
+_IN_OTHER_CODE = re.compile(r"(model|auto_model|\d+\.auto_model|encoder_model|bert_model)\.")
 # heads that a sequence classifier does not load
 _OTHER_HEADS = re.compile(
     r"^(cls|lm_head|lm_loss|head|decoder|classifier|predictions|pred_layer|qa_outputs"
@@ -66,6 +73,7 @@ _STATED = (
     (("type_vocab_size",), re.compile(r"\btoken_type_embeddings\.weight$"), 0),
 )
 HIDDEN = ("hidden_size", "dim", "d_model", "emb_dim")
+HEADS = ("num_attention_heads", "n_heads", "n_head", "num_heads")
 INNER = ("intermediate_size", "hidden_dim", "d_inner")
 _NORM = re.compile(r"norm|\bln", re.IGNORECASE)
 
@@ -210,8 +218,32 @@ def _config_problems(path: Path, depth: int) -> list[str]:
     found = next((config[name] for name in DEPTH_FIELDS if isinstance(config.get(name), int)), None)
     if found != depth:
         return [f"config.json states {found} layers, the plan expects {depth}"]
-    problem = type_problem(config)
+    problem = type_problem(config) or _value_problem(config)
     return [problem] if problem else []
+
+
+def _value_problem(config: Mapping[str, Any]) -> str | None:
+    """A value of a config with which transformers builds no network, or none that can learn."""
+    for name, value in config.items():
+        if name.endswith(("dropout", "dropout_prob")) and value is not None:
+            if not _is_number(value) or not 0 <= value < 1:
+                return f"config.json has {name} {shown(value)}. Give a number from 0 to below 1"
+        elif name.endswith(("_eps", "_epsilon", "initializer_range")) and not _is_number(value):
+            return f"config.json has {name} {shown(value)}. Give a number"
+    heads = next((config[name] for name in HEADS if config.get(name) is not None), None)
+    hidden = next((config[name] for name in HIDDEN if config.get(name) is not None), None)
+    if type(heads) is not int or type(hidden) is not int or {"head_dim", "d_head"} & {*config}:
+        return None
+    if heads < 1 or hidden % heads:
+        return (
+            f"config.json has a width of {shown(hidden)} for {shown(heads)} attention heads. Each "
+            "head has an equal share of the width: correct one of the two"
+        )
+    return None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _weight_problems(folder: Path, depth: int) -> list[str]:
@@ -228,7 +260,36 @@ def _weight_problems(folder: Path, depth: int) -> list[str]:
         for start, what in _WRAPPED.items()
         if all(name.startswith(start) for name in tensors)
     ]
-    return (wrapped or _layer_problems(tensors, depth))[:1]
+    return (wrapped or _layer_problems(tensors, depth) or _name_problems(tensors, folder))[:1]
+
+
+def _name_problems(tensors: Tensors, folder: Path) -> list[str]:
+    """Names that a family known by its prefix does not have, so transformers would leave the
+    weights out and keep random ones."""
+    try:
+        model_type = read_object(folder / "config.json").get("model_type")
+    except (Torn, OSError):  # another check says why
+        return []
+    prefix = _PREFIXES.get(str(model_type))
+    own = [name for name in tensors if not _OTHER_HEADS.match(name)]
+    if prefix is None or not any(map(_LAYER.match, own)):
+        return []
+    first = own[0]
+    starts = {name.partition(".")[0] for name in own}
+    if all(map(_IN_OTHER_CODE.match, own)) and prefix not in starts:
+        return [
+            f"the names of the weights begin as in {first}, where transformers has no such prefix: "
+            "save the network inside (`save_pretrained`) in place of what is around it"
+        ]
+    if prefix not in starts and (other := starts & {*_PREFIXES.values()}):
+        return [
+            f"config.json is one of {model_type}, and the names of the weights begin with "
+            f"'{min(other)}.'. Copy the config.json that belongs to these weights"
+        ]
+    positions = any(_POSITIONS[1].search(name) for name in own)
+    if positions and not any(_STATED[0][1].search(name) for name in own):
+        return ["the weights have no table of word embeddings"]
+    return []
 
 
 def _layer_problems(tensors: Tensors, depth: int) -> list[str]:
@@ -373,11 +434,14 @@ def _tokenizer_problems(folder: Path) -> list[str]:
     if not has_vocabulary([path.name for path in folder.glob("*") if path.is_file()]):
         return [f"no tokenizer vocabulary: none of {', '.join(_VOCABULARIES)}"]
     problems = []
+    if not (folder / "tokenizer.json").is_file():
+        problems += _word_list_problems(folder / "vocab.txt")
     for name in ("tokenizer.json", *_SETTINGS):
         try:
-            read_object(folder / name)
+            content = read_object(folder / name)
             if name == "tokenizer.json":
                 Tokenizer.from_file(str(folder / name))
+                _require_unknown(content["model"])
         except FileNotFoundError:
             continue
         except (Torn, OSError) as error:
@@ -385,6 +449,24 @@ def _tokenizer_problems(folder: Path) -> list[str]:
         except Exception as error:  # the library raises no other
             problems.append(f"{name} can't be read by the library tokenizers: {short(str(error))}")
     return problems
+
+
+def _word_list_problems(path: Path) -> list[str]:
+    if not path.is_file():
+        return []
+    known = {line.split()[0] for line in path.read_bytes().splitlines() if line.strip()}
+    lacks = not known & {b"[UNK]", b"<unk>"}
+    return [f"{path.name} has no [UNK], the token for unknown words"] * lacks
+
+
+def _require_unknown(model: Mapping[str, Any]) -> None:
+    """Raises Torn for a tokenizer that could not read a word that it does not know."""
+    unknown = model.get("unk_token")
+    if unknown and unknown not in model["vocab"]:
+        raise Torn(
+            f"tokenizer.json has no {unknown} in its vocabulary, the token for unknown words. Copy "
+            "the tokenizer again from the model's source"
+        )
 
 
 def _infinity(name: str) -> float:

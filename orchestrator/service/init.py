@@ -132,13 +132,20 @@ def _of_folder(options: InitOptions) -> InitOptions:
         held = listed(str(place) for place in splits.values())
         raise SpecError(f"{options.data}: has no set of train rows. Name one with --data: {held}")
     test = splits.get("test")
-    if test and not {*options.label} <= {*column_names(str(test))}:
+    if test and not _has_labels(str(test), options.label):
         test = None
     return replace(
         options,
         data=splits["train"],
         dev=options.dev or splits.get("validation") or test,
     )
+
+
+def _has_labels(path: str, label: Sequence[str]) -> bool:
+    """Whether a set has these columns, and not one value, such as -1, in place of hidden labels."""
+    if not {*label} <= {*column_names(path)}:
+        return False
+    return not label or len({*map(str, read_file(path, label[:1]).column(0).to_pylist())}) > 1
 
 
 def _with_rows(options: InitOptions, data: Path) -> Written:

@@ -80,7 +80,7 @@ def look_at(options: InitOptions, data: Path) -> RowFile:
     """Reads the rows as a run would. Raises SpecError, MissingInputError."""
     present = column_names(str(data))
     names = [name for name in present if name and present.count(name) == 1]
-    _check_columns(options, data, names)
+    _check_columns(options, data, names, present)
     labels = read_file(str(data), options.label)
     kind = seen = options.kind or _kind(labels, read_file(str(data), options.text[:1], 1))
     if not options.kind and _scores_vectors(options, kind, labels):
@@ -112,13 +112,16 @@ def look_at(options: InitOptions, data: Path) -> RowFile:
     )
 
 
-def _check_columns(options: InitOptions, data: Path, names: Sequence[str]) -> None:
+def _check_columns(
+    options: InitOptions, data: Path, names: Sequence[str], present: Sequence[str]
+) -> None:
+    """`names`: those of `present` that can be chosen."""
     if not options.text or not options.label:
         if problem := headerless(str(data), names):
             raise SpecError(f"{data}: which column holds the texts, and which the labels?{problem}")
         raise SpecError(_which_columns(options, data, names))
     chosen = [*options.text, *options.label]
-    require_columns(str(data), names, [*chosen, *filter(None, [options.group])])
+    require_columns(str(data), present, [*chosen, *filter(None, [options.group])])
     if len(set(chosen)) <= len(options.text):
         raise SpecError(
             f"{data}: --text and --label must name different columns, got "
@@ -218,15 +221,18 @@ def _which_columns(options: InitOptions, data: Path, names: Sequence[str]) -> st
         values = [str(value) for value in items.to_pylist()]
         texts[name] = sum(character.isalpha() for value in values for character in value)
         distinct[name] = len(set(values))
+    last = file_format(data) in CONLL  # where the tags are
     labels = list(options.label) or [
-        min(
+        names[-1]
+        if last
+        else min(
             (name for name in names if name not in options.text and distinct[name] > 1),
             key=lambda name: (distinct[name], texts[name]),
             default=names[-1],
         )
     ]
     others = [name for name in names if name not in labels]
-    if {*labels} & {*options.text}:
+    if {*labels} & {*options.text} or len(names) < 2:
         return (
             f"{data}: which column holds the labels? Its columns are {listed(map(shown, names))}, "
             "and none is left for them. Add a column of labels."
@@ -345,8 +351,10 @@ def _load(
 
 def _entities(file: str, options: InitOptions) -> bool:
     """Whether some tag is an entity's in BIO or BIOES. Loading then refuses any other tag."""
-    rows = read_file(file, options.label[:1]).column(0).to_pylist()
-    tags = {str(tag) for row in rows if isinstance(row, list) for tag in row}
+    table = read_file(file, options.label[:1])
+    tags = {*feature_names(Rows(where=file, table=table), options.label[0])}
+    for row in () if tags else table.column(0).to_pylist():
+        tags |= {str(tag) for tag in row} if isinstance(row, list) else set()
     return any(map(is_tag, tags - {OUTSIDE}))
 
 

@@ -24,7 +24,7 @@ from lp_sweep.storage.specs import TaskDefinition
 
 _WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)  # longer ones are names
 
-_NOTHING = ("nan", "<na>", "", "-100")
+_NOTHING = ("nan", "<na>", "", "-100", "\\n", "#n/a", "null", "nat")
 # as pandas and numpy write them into a CSV; not `[MASK]` or `(other)`
 _WRITTEN_LIST = re.compile(
     r"\s*(array\()?([\[({]\s*['\"].*[\])}]|\[\s*((-?[\d.]|True|False|None|nan).*)?\])"
@@ -70,6 +70,11 @@ def numbers(rows: Rows, definition: TaskDefinition) -> npt.NDArray[np.float32]:
     name = definition.label_column
     found = finite_numbers(rows, name, f"must hold numbers for {definition.kind}", fix)
     if len(found) > 1 and np.ptp(found) == 0:
+        if len(plain_column(rows, name).unique()) > 1:
+            raise MissingInputError(
+                f"{rows.where}: column {name!r} holds numbers too close to each other, or to 0, "
+                f"for 32 bits: all become {found[0]:g}. Subtract their mean, or rescale them."
+            )
         raise MissingInputError(
             f"{rows.where}: column {name!r} holds {found[0]:g} in every row, and no score can be "
             "correlated with that. Check the column and the file."

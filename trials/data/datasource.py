@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.printable import listed
 from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.data.columns import Labels, Rows, text_column
+from lp_sweep.trials.data.delimited import quoting_of
 from lp_sweep.trials.data.formats import file_format, parts_of
 from lp_sweep.trials.data.hub import read_hub
 from lp_sweep.trials.data.readers import column_names, read_file, reading, require_columns
@@ -345,6 +347,7 @@ def doubtful_rows(task: LoadedTask, source: TaskSource) -> Iterator[str]:
         for name, texts in zip(task.definition.text_columns, rows.texts, strict=False):
             if empty := sum(not _bare(text).strip("\0 ") for text in texts):
                 yield f"{where}: column {name!r} is empty in {empty} of {len(texts)} rows"
+    yield from _odd_quotes(filter(None, files.values()))
     if not (task.definition.labels or task.definition.label_columns):
         first: dict[str, str] = {}
         pairs = [(first.setdefault(name.casefold(), name), name) for name in task.label_names]
@@ -355,6 +358,16 @@ def doubtful_rows(task: LoadedTask, source: TaskSource) -> Iterator[str]:
             )
     if kind_of(task.definition).scored_by == "queries":
         yield from _doubtful_queries(task, source.files)
+
+
+def _odd_quotes(paths: Iterable[str]) -> Iterator[str]:
+    for path in paths:
+        whole = Path(path).is_file() and file_format(path) == "csv"
+        if whole and (line := quoting_of(path, "csv").odd_line):
+            yield (
+                f"{path}: line {line} has a quotation mark within a field, so its text may have "
+                'marks too many or too few. Write "..." around a field, and "" for a mark in it'
+            )
 
 
 def _doubtful_queries(task: LoadedTask, files: Mapping[str, str]) -> Iterator[str]:

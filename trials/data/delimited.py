@@ -19,8 +19,9 @@ from lp_sweep.trials.data.formats import open_text
 
 LONGEST_FIELD = 1 << 24
 _LONGEST_NAME = 1 << 17  # of a column: beyond it a quotation mark was not closed
-_QUOTED = re.compile(r'"(?:[^"]|"")*"')
-_DOUBLED = re.compile(r'"(?:[^"]|"")*""(?:[^"]|"")*"')
+_QUOTED = re.compile(r'"(?:[^"]|"")*+"')
+_SPACED = re.compile(r'\s+"[^"]*"\s*')  # a mark after a blank is a part of the text
+_FEW = 3  # rows that may all have a quotation by chance
 _SHORT = 100  # characters of a field that may be a label
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
 
@@ -32,8 +33,8 @@ class Row(NamedTuple):
 
 
 class Quoting(NamedTuple):
-    """How a file writes quotation marks. `odd_line`: the first line with text after a closing mark;
-    0 if there is none."""
+    """How a file writes quotation marks. `odd_line`: the first line with text before an opening or
+    after a closing mark; 0 if there is none."""
 
     quoted: bool = True
     backslash: bool = False
@@ -118,7 +119,7 @@ def _odd_line(path: str, kind: str, quoting: Quoting) -> int:
     try:
         for row in _rows(path, kind, quoting, strict=True):
             width = width or len(row.cells)
-            if len(row.cells) != width:
+            if len(row.cells) != width or any(map(_SPACED.fullmatch, row.cells)):
                 return row.line
             line = row.last_line
     except csv.Error:
@@ -128,18 +129,24 @@ def _odd_line(path: str, kind: str, quoting: Quoting) -> int:
 
 def _is_quoted_tsv(path: str) -> bool:
     """Whether a name in the header has marks around it, a field has doubled marks inside its own,
-    or a field holds a tab or a line break."""
-    width = 0
+    a field holds a tab or a line break, or all fields of a column have marks around them."""
+    marked: list[bool] = []
+    count = 0
     with open_text(path) as lines:
-        for line in lines:
+        for line in filter(str.strip, lines):
             fields = line.rstrip("\r\n").split("\t")
-            if line.strip() and not width:
-                width = len(fields)
-                if any(map(_QUOTED.fullmatch, fields)):
-                    return True
-            if (line.strip() and len(fields) != width) or any(map(_DOUBLED.fullmatch, fields)):
+            quoted = [field for field in fields if _QUOTED.fullmatch(field)]
+            if not count and quoted:
                 return True
-    return False
+            marked = marked or [True] * len(fields)
+            if len(fields) != len(marked) or any('"' in field[1:-1] for field in quoted):
+                return True
+            if count:
+                marked = [
+                    had and field in quoted for had, field in zip(marked, fields, strict=True)
+                ]
+            count += 1
+    return count > _FEW and any(marked)
 
 
 def _refuse_swallowed(path: str, kind: str, quoting: Quoting) -> None:

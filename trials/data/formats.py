@@ -106,9 +106,10 @@ def _parts_of_folder(folder: Path) -> list[Path]:
             state = json.loads((folder / _STATE).read_bytes())
             if any(state.get(name) for name in _SELECTED):
                 _refuse(folder, "holds a selection of its rows: save it again, which applies it")
-            return [folder / str(part["filename"]) for part in state["_data_files"]]
+            parts = [folder / str(part["filename"]) for part in state["_data_files"]]
         except (ValueError, TypeError, KeyError, OSError):
             _refuse(folder, f"{_STATE} can't be read: write the folder again with `save_to_disk`")
+        return parts or _refuse(folder, "has no rows: save it again with rows, or remove it")
     splits = splits_of(folder)
     found = [path for path in _files(folder) if path.suffix[1:] in TABLES]
     if len(splits) > 1 or (splits and not found):

@@ -45,6 +45,9 @@ _MAGIC = {
     b"ARROW1": "is an Arrow file: give it the suffix .arrow",
     b"\xff\xff\xff\xff": "is an Arrow file: give it the suffix .arrow",
     b"PAR1": "is a Parquet file: give it the suffix .parquet",
+    b"version https://git-lfs": "is a pointer of Git LFS, not the file itself: run `git lfs pull`",
+    b"<!doctype html": "is a web page: fetch the file itself, by its link for raw content",
+    b"<html": "is a web page: fetch the file itself, by its link for raw content",
 }
 _WIDE = {
     b"\xff\xfe\x00\x00": "UTF-32",
@@ -61,7 +64,7 @@ def _other_format(path: Path, kind: str) -> str | None:
         first = stream.read(64)
     own = {"parquet": (b"PAR1",), "arrow": (b"ARROW1", b"\xff\xff\xff\xff")}.get(kind, ())
     for magic, what in _MAGIC.items():
-        if first.startswith(magic) and magic not in own:
+        if magic not in own and (first.startswith(magic) or first.lower().startswith(magic)):
             return what
     if own:
         return None
@@ -93,7 +96,8 @@ def require_columns(where: str, present: Sequence[str], wanted: Sequence[str]) -
         count = present.count(column)
         if count == 1:
             continue
-        hint = field_hint(present) or ("" if count else did_you_mean(column, present[:1000]))
+        hint = "" if count or len(present) < 2 else did_you_mean(column, present[:1000])
+        hint = hint or field_hint(where, present)
         raise MissingInputError(
             f"{where}: {'two columns' if count else 'no column'} {shown(column)}. Columns: "
             f"{listed(present)}. Name the task's columns as the file does, or rename them "
@@ -101,14 +105,18 @@ def require_columns(where: str, present: Sequence[str], wanted: Sequence[str]) -
         )
 
 
-def field_hint(present: Sequence[str]) -> str:
-    """A hint for a file whose only column looks like several, or whose columns are named like a row
-    of a file without a header; empty for others."""
+def field_hint(where: str, present: Sequence[str]) -> str:
+    """A hint for a CSV or TSV file whose only column looks like several, or whose columns are named
+    like a row of a file without a header; empty for others."""
+    if not re.search(r"\.[ct]sv\b", where, re.IGNORECASE):
+        return ""
     if len(present) == 1 and set(present[0]) & {",", ";", "\t"}:
         return " Fields are separated by commas in a .csv file, by tabs in a .tsv file."
-    if present and (present[0].startswith("#") or is_tag(present[-1])):
+    if present and (_COMMENT.match(present[0]) or is_tag(present[-1])):
         return f" {_OF_WORDS}"
-    if any(_NO_NAME.fullmatch(name) or name.count(" ") > _NAME_BLANKS for name in present):
+    # a question of a form is a name
+    texts = [name.count(" ") > _NAME_BLANKS and not name.endswith("?") for name in present]
+    if any(map(_NO_NAME.fullmatch, present)) or 2 * sum(texts) >= len(texts) > 0:
         return (
             " The first line is read as names of columns, and it looks like a row: put a line with "
             "names above it."
@@ -120,11 +128,11 @@ def headerless(path: str, present: Sequence[str]) -> str:
     """As `field_hint`, also for words without entities: no blanks within fields, but empty lines
     between rows."""
     if file_format(path) not in ("csv", "tsv") or any(" " in name for name in present):
-        return field_hint(present)
+        return field_hint(path, present)
     with open_text(path) as lines:
         first = [line.strip() for line in islice(lines, 200)]
     between = "" in first[: len(first) - 1] and len(present) > 1
-    return f" {_OF_WORDS}" if between and " " not in "".join(first) else field_hint(present)
+    return f" {_OF_WORDS}" if between and " " not in "".join(first) else field_hint(path, present)
 
 
 def column_names(path: str) -> list[str]:
@@ -193,11 +201,22 @@ def _tables(path: str, kind: str, columns: Sequence[str] | None, most: int | Non
     whole = pa.concat_tables(found, promote_options="permissive") if found[1:] else found[0]
     whole = whole.replace_schema_metadata(found[0].schema.metadata)
     for index, field in enumerate(whole.schema):
-        if pa.types.is_fixed_size_list(field.type) or pa.types.is_large_list(field.type):
-            plain = field.with_type(pa.list_(field.type.value_type))
-            whole = whole.set_column(index, plain, whole.column(index).cast(plain.type))
+        if (plain := _plain(field.type)) != field.type:
+            column = whole.column(index).cast(plain)
+            whole = whole.set_column(index, field.with_type(plain), column)
     whole.validate(full=True)  # reading does not check that texts are UTF-8
     return whole
+
+
+def _plain(type_: pa.DataType) -> pa.DataType:
+    """The type without views, for which pyarrow lacks functions, and with one kind of list."""
+    types = pa.types
+    if types.is_string_view(type_):
+        return pa.string()
+    if types.is_binary_view(type_):
+        return pa.binary()
+    lists = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+    return pa.list_(_plain(type_.value_type)) if any(is_(type_) for is_ in lists) else type_
 
 
 def _parquet(path: Path, columns: Sequence[str] | None, most: int | None) -> pa.Table:
@@ -225,11 +244,16 @@ def _readable(path: str) -> Iterator[str]:
     """Yields the file's format. Turns errors of its reader into MissingInputError."""
     kind = file_format(path)
     try:
-        for part in _found(path):
+        for part in _found(path, kind):
             _require_file(part, kind)
         if kind in ("csv", "tsv"):
             with open_text(path) as lines:
                 kind = "trec" if _JUDGEMENT.fullmatch(lines.readline()) else kind
+        elif kind == "trec":
+            with open_text(path) as lines:
+                fields = lines.readline().split()
+            if fields:
+                _require_judgement(1, fields)
         yield kind
     except (*UNPACKING, pa.ArrowException, OSError, ValueError, plain_csv.Error) as error:
         reason = short(str(error))
@@ -246,8 +270,14 @@ def _readable(path: str) -> Iterator[str]:
         ) from error
 
 
-def _found(path: str) -> list[Path]:
-    if parts := parts_of(path):
+def _found(path: str, kind: str) -> list[Path]:
+    parts = parts_of(path)
+    if parts and kind not in TABLES and [Path(path)] != parts:
+        raise MissingInputError(
+            f"{path}: a pattern is for Parquet and Arrow files. Join its {len(parts)} files into "
+            "one, with one header."
+        )
+    if parts:
         return parts
     raise MissingInputError(f"{path}: no file has such a name. Check the pattern.")
 
@@ -372,9 +402,10 @@ def _unwrapped(document: Any) -> list[Any]:
     if not isinstance(document, dict):
         return document if isinstance(document, list) else [document]
     values = list(document.values())
-    tables = [value for value in values if isinstance(value, list) and len(value) > 1]
-    if len(tables) == 1 and all(isinstance(item, dict) for item in tables[0]):
-        return tables[0]
+    if (table := _only_table(document)) is not None:
+        return table
+    if _are_columns(values):
+        return [dict(zip(document, row, strict=True)) for row in zip(*values, strict=True)]
     columns, cells = document.get("columns"), document.get("data")
     if isinstance(columns, list) and isinstance(cells, list):
         return [dict(zip(columns, row, strict=True)) for row in cells]
@@ -384,6 +415,29 @@ def _unwrapped(document: Any) -> list[Any]:
         if all(str(row).isdigit() for row in document):
             return values
     return [document]
+
+
+def _only_table(document: dict[str, Any]) -> list[Any] | None:
+    """The only array of objects. Raises ValueError for a set of train rows and another one."""
+    tables = {
+        name: value
+        for name, value in document.items()
+        if isinstance(value, list) and value and all(isinstance(item, dict) for item in value)
+    }
+    if len(tables) > 1 and {*tables} & {"train", "test", "dev", "validation"}:
+        names = listed(map(shown, tables))
+        raise ValueError(f"it has several sets of rows ({names}). Write each into a file")
+    only = next(iter(tables.values()), [])
+    return only if len(tables) == 1 and len(only) > 1 else None
+
+
+def _are_columns(values: Sequence[Any]) -> bool:
+    """Whether these are columns of equal length, as `to_dict("list")` writes, and not the words and
+    the tags of one sentence: some text has a blank."""
+    lists = all(isinstance(value, list) for value in values)
+    if not lists or len(values) < 2 or len({len(value) for value in values}) > 1:
+        return False
+    return any(isinstance(item, str) and " " in item for value in values for item in value)
 
 
 @lru_cache(maxsize=64)
@@ -421,8 +475,10 @@ def _json_column(rows: Sequence[JsonRow], name: str) -> pa.Array:
             why = "which ends in half a character. Write the whole one"
         elif isinstance(error, OverflowError):
             why = "a number of more than 64 bits. Write it as a text"
-        elif common == "list":
-            why = f"a list of values of several kinds. {SPANS}"
+        elif kinds[bad] == common == "list":
+            inner = {_kind_of(item) for item in values[bad] or ()}
+            fix = SPANS if inner & {"object", "list"} else "Write all of them as texts"
+            why = f"a list of values of several kinds. {fix}"
         raise ValueError(
             f"{rows[bad].place}: {shown(name)} is {shown(values[bad])}, {why}"
         ) from None
@@ -566,14 +622,17 @@ def _trec_rows(path: str) -> Generator[list[str]]:
     yield [*TREC]
     with open_text(path) as lines:
         for number, line in enumerate(lines, start=1):
-            fields = line.split()
-            if fields and len(fields) != len(TREC):
-                raise ValueError(
-                    f"line {number} has {len(fields)} fields, not query, 0, document and relevance."
-                    " A file of words is named .conll, one of texts .csv"
-                )
-            if fields:
+            if fields := line.split():
+                _require_judgement(number, fields)
                 yield fields
+
+
+def _require_judgement(line: int, fields: Sequence[str]) -> None:
+    if len(fields) != len(TREC) or not re.fullmatch(r"-?\d+(\.\d+)?", fields[-1]):
+        raise ValueError(
+            f"line {line} is {shown(' '.join(fields))}, not query, 0, document and relevance. "
+            "A file of words is named .conll, one of texts .csv"
+        )
 
 
 def reading(path: str) -> str:

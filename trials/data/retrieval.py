@@ -66,7 +66,7 @@ def columns_of(part: str, path: str) -> dict[str, str]:
     for what, names in _COLUMNS[part].items():
         name = next((name for name in names if name in present), None)
         if name is None:
-            hint = field_hint(present) or " Rename them as BEIR has them."
+            hint = field_hint(path, present) or " Rename them as BEIR has them."
             raise MissingInputError(
                 f"{path}: {part} needs a column {' or '.join(map(shown, names))}. Columns: "
                 f"{listed(present)}.{hint}"
@@ -134,6 +134,11 @@ def _documents(part: _Part) -> list[str]:
     if _TITLE not in part.columns:
         return texts
     titles = part.rows.table.column(_TITLE).to_pylist()
+    if odd := next((title for title in titles if title and not isinstance(title, str)), None):
+        raise MissingInputError(
+            f"{part.rows.where}: column {_TITLE!r} holds {shown(odd)}, not text. Write each "
+            "title as one text, or remove the column."
+        )
     return [f"{title or ''} {text}".strip() for title, text in zip(titles, texts, strict=True)]
 
 

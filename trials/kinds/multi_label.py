@@ -221,7 +221,14 @@ def _marks(rows: Rows, found: Items, labels: int) -> npt.NDArray[np.int8] | None
     """(n, labels) if the lists hold 0 or 1 for each label; None if they name labels, which no list
     does twice. Raises MissingInputError for lists that do neither. `labels`: 0 if unknown."""
     sizes = found.lengths
-    if not {*found.items.unique().to_pylist()} <= {*_MARKS} or max(sizes, default=0) < 2:
+    marks_only = {*found.items.unique().to_pylist()} <= {*_MARKS}
+    if not marks_only and (twice := _named_twice(found)) is not None:
+        row, label = twice
+        raise MissingInputError(
+            f"{rows.where}: row {row + 1} has the label {shown(label)} twice. A list names each of "
+            "a text's labels once; or it has a mark for each of `labels:`, 0 or 1 only."
+        )
+    if not marks_only or max(sizes, default=0) < 2:
         return None
     if len({*sizes.tolist()}) == 1 and labels == sizes[0]:
         marks = [_MARKS[mark] for mark in found.items.to_pylist()]
@@ -235,6 +242,22 @@ def _marks(rows: Rows, found: Items, labels: int) -> npt.NDArray[np.int8] | None
         f"{rows.where}: row {row + 1} has {sizes[row]} marks of 0 and 1, {said}. Give each row a "
         "mark for each label, and name the labels in that order: `labels: [first, second]`."
     )
+
+
+def _named_twice(found: Items) -> tuple[int, str] | None:
+    """The first row whose list has a label twice, and the label, if all lists have equal length, as
+    marks have."""
+    if len({*found.lengths.tolist()}) > 1:
+        return None
+    codes = found.items.dictionary_encode()
+    rows = np.repeat(np.arange(len(found.lengths)), found.lengths)
+    pairs = rows * (len(codes.dictionary) + 1) + codes.indices.to_numpy()
+    order = np.argsort(pairs, kind="stable")
+    same = np.flatnonzero(np.diff(pairs[order]) == 0)
+    if not len(same):
+        return None
+    at = int(order[same[0]])
+    return int(rows[at]), str(found.items[at])
 
 
 def _marked(rows: Rows, name: str) -> npt.NDArray[np.int8]:

@@ -342,6 +342,70 @@ def test_a_file_without_a_header(tmp_path: Path, content: str, named: str) -> No
     assert "For example" not in told
 
 
+@pytest.mark.parametrize("header", ["#,text,label", "Time,What did you like about it?,Recommend?"])
+def test_odd_names_of_columns_are_names(tmp_path: Path, header: str) -> None:
+    rows = "".join(f"{i},good film {i},{'ab'[i % 2]}\n" for i in range(40))
+    (tmp_path / "data.csv").write_text(f"{header}\n{rows}")
+    _, text, label = header.split(",")
+    assert shlex.join(["--text", text, "--label", label]) in init(tmp_path, *DATA[:2], code=2)
+
+
+def test_a_column_that_is_there_twice_and_a_pattern_of_text_files(tmp_path: Path) -> None:
+    for part in (1, 2):
+        (tmp_path / f"p-{part}.csv").write_text("text,text,label\na,b,c\n")
+    asked = ("--text", "text", "--label", "label")
+    assert "two columns 'text'" in init(tmp_path, "--data", "p-1.csv", *asked, code=4)
+    assert "Join its 2 files" in init(tmp_path, "--data", "p-*.csv", *asked, code=4)
+
+
+def test_quotation_marks_within_fields_are_named(tmp_path: Path) -> None:
+    lines = "".join(f'{"ab"[i % 2]},"Great" they said {i}\n' for i in range(40))
+    (tmp_path / "data.csv").write_text(f"label,text\n{lines}")
+    asked = ("--text", "text", "--label", "label", "--model", MODEL)
+    assert "line 2 has a quotation mark within" in init(tmp_path, *DATA[:2], *asked)
+    spaced = "".join(f'{"ab"[i % 2]}, "Great {i}"\n' for i in range(40))
+    (tmp_path / "data.csv").write_text(f"label,text\n{spaced}")
+    assert "line 2 has a quotation mark" in init(tmp_path, *DATA[:2], *asked, "--force")
+
+
+def test_a_tsv_whose_texts_all_have_marks_was_quoted(tmp_path: Path) -> None:
+    lines = "".join(f'{"ab"[i % 2]}\t"good {i}"\n' for i in range(40))
+    (tmp_path / "data.tsv").write_text(f"label\ttext\n{lines}")
+    asked = ("--data", "data.tsv", "--text", "text", "--label", "label", "--model", MODEL)
+    init(tmp_path, *asked)
+    assert '"' not in (tmp_path / "data-train.csv").read_text()
+
+
+def test_columns_as_lists_are_rows(tmp_path: Path) -> None:
+    columns = {"text": [f"good {i}" for i in range(40)], "label": ["a", "b"] * 20}
+    (tmp_path / "data.json").write_text(json.dumps(columns))
+    asked = ("--text", "text", "--label", "label", "--model", MODEL)
+    assert "40 rows, 2 classes" in init(tmp_path, "--data", "data.json", *asked)
+
+
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.list_(pa.string_view())], ids=str)
+def test_views_of_arrow_are_texts(tmp_path: Path, kind: pa.DataType) -> None:
+    lists = pa.types.is_list(kind)
+    values = [["good", f"film {i}"] if lists else f"good {i}" for i in range(40)]
+    labels: list[object] = [["A", "B"] if lists else "ab"[i % 2] for i in range(40)]
+    table = pa.table({"text": pa.array(values, kind), "label": labels})
+    pq.write_table(table, tmp_path / "data.parquet")
+    asked = ("--text", "text", "--label", "label", "--model", MODEL)
+    assert "40 rows, 2 " in init(tmp_path, "--data", "data.parquet", *asked)
+
+
+def test_entities_that_are_numbers_of_a_class_label(tmp_path: Path) -> None:
+    tags = datasets.Sequence(datasets.ClassLabel(names=["O", "B-X", "I-X"]))
+    features = datasets.Features(
+        {"tokens": datasets.Sequence(datasets.Value("string")), "tags": tags}
+    )
+    rows = {"tokens": [["Ann", f"Lee{i}", "left"] for i in range(40)], "tags": [[1, 2, 0]] * 40}
+    datasets.Dataset.from_dict(rows, features=features).to_parquet(tmp_path / "data.parquet")
+    asked = ("--text", "tokens", "--label", "tags", "--model", MODEL)
+    init(tmp_path, "--data", "data.parquet", *asked)
+    assert of_task(tmp_path)["metric"] == "entity_f1"
+
+
 def refused(folder: Path, content: Rows, suffix: str = "jsonl", **options: Any) -> str:
     """The message about a file of rows with the columns text and label."""
     data = folder / f"rows.{suffix}"

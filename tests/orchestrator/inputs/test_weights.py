@@ -155,6 +155,12 @@ def indexed(**changes: Any) -> Callable[[Path], None]:
     return harm
 
 
+def without_unknown(folder: Path) -> None:
+    told = json.loads((folder / "tokenizer.json").read_text())
+    del told["model"]["vocab"]["[UNK]"]
+    (folder / "tokenizer.json").write_text(json.dumps(told))
+
+
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
@@ -190,6 +196,12 @@ def indexed(**changes: Any) -> Callable[[Path], None]:
         ),
         (changed(prefixed("_orig_mod.")), "'_orig_mod.'.*compiled"),
         (changed(prefixed("module.")), "'module.'.*DDP"),
+        (changed(prefixed("0.auto_model.")), "begin as in 0.auto_model"),
+        (changed(prefixed("roberta.")), "one of bert, .* begin with 'roberta.'"),
+        (edited(num_attention_heads=5), "width of 32 for 5 attention heads"),
+        (edited(hidden_dropout_prob=1.5), "hidden_dropout_prob 1.5.*from 0 to below 1"),
+        (edited(initializer_range="0.02"), "initializer_range '0.02'. Give a number"),
+        (without_unknown, r"tokenizer.json has no \[UNK\] in its vocabulary"),
         (indexed(metadata=None), 'index.json has no "metadata"'),
         (indexed(weight_map={"x": 3}), "index.json: 3 is no name"),
         (indexed(weight_map={"x": "../a.safetensors"}), "'../a.safetensors' is no name"),

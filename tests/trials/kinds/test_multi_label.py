@@ -100,6 +100,8 @@ def test_a_file_of_marks_has_another_fingerprint(tmp_path: Path) -> None:
 WRONG_LISTS = {
     "marks": ([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]], "row 1 has 3 marks.*no name.*`labels:"),
     "marks of two lengths": ([[0, 1], [1, 0, 0]], "row 2 has 3 marks"),
+    "grades": ([[0, 2, 1], [0, 0, 3]], "row 2 has the label '0' twice"),
+    "words for marks": ([["yes", "no", "no"], ["no", "yes", "no"]], "row 1 has the label 'no'"),
     "empty": ([["a"], [], ["b"]], "empty list in 1 of 3 rows, first in row 2.*`labels:"),
     "one label": ([["a"], ["a"]], "one label.*'a'.*kind: classification"),
     "texts": (["a", "b"], r"holds string, not lists.*`label: \[first, second\]`"),
