@@ -26,11 +26,12 @@ _BACKUP = "Copy it back from a backup, or run the sweep file again: `lp-sweep ru
 def lost(store: Store) -> list[Unreadable]:
     """What is missing, and what to do. Raises StoreError."""
     with ThreadPoolExecutor(len(_TABLES)) as pool:
-        names = dict(zip(_TABLES, pool.map(store.names, _TABLES), strict=True))
+        found = pool.map(lambda table: store.names(table, finished=table != "trials"), _TABLES)
+        names = dict(zip(_TABLES, found, strict=True))
     for table in _TABLES[1:]:  # a copy under another name is no record
         names[table] = {*filter(_ID.fullmatch, names[table])}
-    found = [*_sweeps(store, names), *_records(store, names)]
-    return [Unreadable(store.files.where(path), reason, lost=True) for path, reason in found]
+    lost = [*_sweeps(store, names), *_records(store, names)]
+    return [Unreadable(store.files.where(path), reason, lost=True) for path, reason in lost]
 
 
 def _sweeps(store: Store, names: dict[str, set[str]]) -> Iterator[tuple[str, str]]:
@@ -71,9 +72,9 @@ def _records(store: Store, names: dict[str, set[str]]) -> Iterator[tuple[str, st
     if bare:
         yield (
             "predictions",
-            f"{_some(bare, 'finished trials')}: their predictions are gone. Scores count without "
-            "them, but no comparison of examples does. Copy them back from a backup; or move these "
-            "records out of trials/ and run the sweep file again",
+            f"{_some(bare, 'finished trials')}: predictions are gone or cut off. Scores count "
+            "without them, but no comparison of examples does. Copy them back from a backup; or "
+            "move these records out of trials/ and run the sweep file again",
         )
     for table, ids in (("trials", gone), ("profiles", unmeasured), ("predictions", bare)):
         if table not in folders and not ids:

@@ -99,7 +99,9 @@ SELECT
         < max(listed.setup) FILTER (trials.trial_id IS NOT NULL) OVER way, false)
     OR coalesce(min(trials.precision_used) OVER way < max(trials.precision_used) OVER way, false) AS mixed
 FROM listed
-LEFT JOIN trials ON trials.trial_id = listed.trial_id
+LEFT JOIN trials
+    ON trials.trial_id = listed.trial_id
+    AND trials.kept_layers = listed.kept_layers
 LEFT JOIN failures ON failures.trial_id = coalesce(listed.trial_id, listed.profile_id)
 LEFT JOIN full_depth AS own
     ON own.sweep = listed.sweep

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.inputs import hub, weights
 from lp_sweep.orchestrator.inputs.pins import Pins
-from lp_sweep.orchestrator.sweepfile.entries import DEEPEST, is_folder
+from lp_sweep.orchestrator.sweepfile.entries import is_folder
 from lp_sweep.storage.errors import PreflightError, SpecError
 from lp_sweep.storage.printable import did_you_mean, listed, short, shown
+from lp_sweep.storage.sense import DEEPEST
 from lp_sweep.trials.data.tasks import is_commit
 from lp_sweep.trials.model.feedforward_rules import REMOVED
 from lp_sweep.trials.model.modelfiles import (

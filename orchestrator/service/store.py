@@ -175,7 +175,7 @@ def history(store: Store, name: str) -> History:
     """Finds a trial or profile by its identifier or the beginning of one. Raises StoreError."""
     id_ = _find(store, name)
     table = "profiles" if id_.startswith("p") else "trials"
-    rows = store.find(table, id_)
+    rows = store.read(table, id_) if id_ in store.names(table) else None
     names = [item for item in store.names("attempts") if attempted_work(item) == id_]
     attempts = store.read_all("attempts", names).rows.to_pylist()
     attempts.sort(key=lambda attempt: str(attempt["ended_at"]))
@@ -196,6 +196,11 @@ def _find(store: Store, name: str) -> str:
         raise StoreError(
             f"{printable(name)} is the beginning of {len(matches)} identifiers, such as "
             f"{printable(matches[0])}. Give more characters."
+        )
+    if any(id_.startswith(name) for id_ in store.names("predictions")):
+        raise StoreError(
+            f"{printable(name)} had a record, and it is gone: {store.location} has its predictions "
+            "only. Copy the record back from a backup, or run the sweep file again."
         )
     raise StoreError(
         f"{store.location} has nothing on {printable(name)}: no record and no failed attempt. "

@@ -24,13 +24,13 @@ from pydantic import (
 )
 
 from lp_sweep.storage.printable import choose, shown
+from lp_sweep.storage.sense import DEEPEST
 from lp_sweep.storage.specs import Compute, Precision, Recipe, Schedule, TaskKind
 from lp_sweep.trials.data.tasks import CORPUS, QRELS, QUERIES, TASKS, canonical_name
 from lp_sweep.trials.kinds import KINDS
 
 _OF_VECTORS = ("pooling", "similarity", "prompts", "loss")
 SEARCHED = (CORPUS, QUERIES, QRELS)
-DEEPEST = 1000  # layers; with a larger number, which must be a mistake, planning would never end
 _RANGE = re.compile(r"^\s*(\d{1,18})\s*(?:-|\.\.)\s*(\d{1,18})\s*$")
 _MOST_NUMBERS = 10_000
 _DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*$")

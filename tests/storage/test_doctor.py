@@ -17,7 +17,7 @@ from lp_sweep.storage.runs import Presence, Progress
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.store import Store
 from tests.support.stores import newer
-from tests.support.storeworkers import predictions, trial
+from tests.support.storeworkers import cell, predictions, trial
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def store(location: str) -> Store:
         store.put("predictions", name, [])
     store.put("profiles", "p1-a", [{"profile_id": "p1-a"}])
     store.put("attempts", "t1-c.0af", [{"attempt_id": "t1-c.0af", "trial_id": "t1-c"}])
-    store.put("sweeps", "demo", [{"sweep": "demo", "cell": 0}])
+    store.put("sweeps", "demo", [cell()])
     store.put("sweeps", "empty", [])
     store.put_text("sweeps", "demo.yaml", "name: demo\n")
     store.put_text("runs", "r1.json", "{}")
@@ -136,7 +136,8 @@ def test_a_copy_is_moved_and_what_only_it_has_gets_its_name(store: Store) -> Non
 
 
 def test_status_counts_what_can_be_read_and_names_the_rest(store: Store) -> None:
-    cells = [{"sweep": "demo", "cell": i, "trial_id": f"t1-{name}"} for i, name in enumerate("abd")]
+    ids = [f"t1-{name}" for name in "abd"]
+    cells = [cell(number=i, trial_id=id_, kept_layers=[1]) for i, id_ in enumerate(ids)]
     store.put("predictions", "t1-d", [])
     store.put("sweeps", "demo", cells)
     content = bytearray(store.content("trials/t1-b.parquet"))

@@ -241,7 +241,9 @@ ASKED = [
 @pytest.mark.parametrize("arguments", ASKED, ids=" ".join)
 def test_json_is_json_whatever_the_records_say(world: Path, arguments: list[str]) -> None:
     answers: list[Any] = []
-    ids = Store(world / "store").names("trials") if arguments[0] == "show" else [""]
+    ids: list[str] = [""]
+    if arguments[0] == "show":
+        ids = Store(world / "store").read_all("trials").rows["trial_id"].to_pylist()
     for id_ in ids:
         given = [part.replace(NAME, id_) for part in arguments]
         done = sweep(*given, "--store", "store", cwd=world)

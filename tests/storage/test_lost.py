@@ -3,8 +3,10 @@ is named by what reads the store, and done again by the next run."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from lp_sweep.storage import parquet
 from lp_sweep.storage.doctor import examine, fix, set_aside
@@ -25,6 +29,7 @@ from lp_sweep.storage.specs import TaskDefinition, TrialSpec
 from lp_sweep.storage.store import Store
 from tests.support.fake_records import FakeSweep, command_line_world
 from tests.support.program import sweep
+from tests.support.storeworkers import cell
 
 READING = (
     ("doctor",),
@@ -227,13 +232,20 @@ SENSELESS: dict[str, dict[str, Any]] = {
     "score is none that": {"last": float("inf"), "metric": "mcc"},
     "seed": {"seed": 2},
     "data_fingerprint": {"data_fingerprint": "sha256:other"},
+    "last epoch": {
+        "epoch_metrics": [
+            {"epoch": epoch, "split": "validation", "metric": "accuracy", "value": value}
+            for epoch, value in ((1, 0.5), (2, 0.75))
+        ]
+    },
+    "its majority": {"majority": 1e300},
     "identifier is not that of its spec": {"spec": canonical_json(spec_of(3))},
 }
 
 
 @pytest.fixture
 def sound(store: Store) -> Store:
-    store.put("sweeps", "demo", [{"sweep": "demo", "cell": 0}])
+    store.put("sweeps", "demo", [cell()])
     for seed in (7, 8, 9):
         put(store, row_of(seed))
     return store
@@ -322,3 +334,83 @@ def test_readers_name_it_and_a_run_does_it_again(folder: Path) -> None:
         assert f"{first}.parquet" in text, verb
         assert "kept_layers" in text
         assert code == (verb[0] == "doctor") or verb[0] == "export"
+
+
+SENSELESS_CELLS: dict[str, dict[str, Any]] = {
+    "no depth": {"depth": None},
+    "its depth is no": {"depth": 2**31 - 1},
+    "no strategy": {"strategy": None},
+    "no kept_layers": {"trial_id": "t1-a"},
+    "not those of its depth": {"kept_layers": [1, 2], "dropped_layers": [3]},
+    "not K": {"kept_layers": [1, 2], "dropped_layers": [3, 4], "k": 3},
+    "its K": {"k": -5},
+}
+SPEED = {"profile_id": "p1-a", "measure": "speed", "depth": 4}
+SENSELESS_MEASUREMENTS: dict[str, dict[str, Any]] = {
+    "speed-up": {"timings": [{"quantity": "inference", "speedup": -5.0}]},
+    "values": {"measure": "contribution", "layers": [{"layer": 1, "value": float("nan")}]},
+    "of its layers": {"measure": "contribution", "layers": [{"layer": 9, "value": 0.5}]},
+}
+
+
+@pytest.mark.parametrize("reason", [*SENSELESS_CELLS, *SENSELESS_MEASUREMENTS])
+def test_a_cell_or_a_measurement_that_can_not_be_true(sound: Store, reason: str) -> None:
+    if reason in SENSELESS_CELLS:
+        table, row = "sweeps", cell("other", **SENSELESS_CELLS[reason])
+    else:
+        table, row = "profiles", SPEED | SENSELESS_MEASUREMENTS[reason]
+    name = str(row[TABLES[table].names[0]])
+    sound.put(table, name, [row])
+    (finding,) = examine(sound)
+    assert reason in finding.reason
+    assert name not in sound.read_all(table).rows.column(0).to_pylist()
+
+
+def test_a_trial_of_other_layers_is_no_cells_result(folder: Path) -> None:
+    """A cell that names the trial of another network shows no score."""
+    store = Store(folder / "store")
+    (name,) = store.names("sweeps")
+    cells = store.read("sweeps", name)
+    full = {row["seed"]: row["trial_id"] for row in cells if row["k"] == 0}
+    last = max(row["k"] or 0 for row in cells)
+    changed = [row | {"trial_id": full[row["seed"]]} if row["k"] == last else row for row in cells]
+    store.put("sweeps", name, changed)
+    _, text = told_by(("query", f"SELECT DISTINCT score FROM cells WHERE k = {last}"), folder)
+    assert text.split()[-1] == "NULL"
+
+
+ODD = [None, "", "other", "t1-0", -1, 0, 2**31 - 1, 1e300, float("nan"), float("inf"), [], [99], {}]
+READ = [("table", name) for name in ("min-layers", "tasks", "speed", "intervals", "significance")]
+
+
+@pytest.mark.parametrize("table", ["sweeps", "trials", "profiles", "predictions", "attempts"])
+@given(data=st.data())
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_one_field_of_a_signed_record(world: Path, table: str, data: st.DataObject) -> None:
+    """Whatever it says, no reading verb fails."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(shutil.copytree(world, Path(place) / "world"))
+        store = Store(folder / "store")
+        chosen = {"layers": [{"layer": 1, "value": 0.5}], "timings": [{"speedup": 1.5}]}
+        store.put("profiles", SPEED["profile_id"], [SPEED | chosen])
+        trial = min(store.names("trials"))
+        answers = {"trial_id": trial, "split": "validation", "label": 1.0, "prediction": 0.0}
+        store.put("predictions", trial, [answers | {"example": i} for i in range(9)])
+        read = {name: store.find(table, name) for name in sorted(store.names(table))}
+        name = data.draw(st.sampled_from([name for name, rows in read.items() if rows]))
+        rows = store.read(table, name)
+        schema = TABLES[table]
+        fits = {}
+        for field in schema:
+            for value in ODD:
+                with contextlib.suppress(pa.ArrowException, OverflowError, TypeError, ValueError):
+                    pa.array([value], field.type)
+                    fits[field.name, repr(value)] = value
+        column, shown = data.draw(st.sampled_from(sorted(fits)))
+        rows[0] |= {column: fits[column, shown]}
+        store.put(table, name, rows)
+        verb = data.draw(st.sampled_from([*READING, *READ]))
+        code, _ = told_by(verb, folder)
+        assert code in (0, 1, 2, 4)

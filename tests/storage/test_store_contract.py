@@ -17,6 +17,7 @@ from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.store import Store, is_store
 from tests.support.stores import newer, place_of
+from tests.support.storeworkers import cell
 
 ROW: dict[str, Any] = {"trial_id": "t1-a", "model": "bert", "kept_layers": [1, 2], "last": 0.5}
 HOSTILE = ["a'; echo foo", "ünï 🙂", "a%20b", "s3:", "k=v", "a?b#c"]
@@ -71,7 +72,7 @@ def test_a_store_goes_to_another_process(store: Store) -> None:
 def test_every_table_comes_back(store: Store) -> None:
     for table, schema in TABLES.items():
         key = schema.names[0]
-        needed = {"kept_layers": [1], "last": 0.5, "split": "dev", "example": 0, "cell": 0}
+        needed = cell() | {"kept_layers": [1], "last": 0.5, "split": "dev", "example": 0, "cell": 0}
         row = needed | {"trial_id": "t1-a", key: "one"}
         store.put(table, "one", [{name: row.get(name) for name in schema.names}])
         assert store.names(table) == store.names(table, finished=True) == {"one"}
@@ -146,7 +147,7 @@ def test_a_copy_of_a_record_under_another_name_is_named(store: Store) -> None:
 
 def test_hostile_names_of_records(store: Store) -> None:
     for name in HOSTILE:
-        store.put("sweeps", name, [{"sweep": name, "cell": 1}])
+        store.put("sweeps", name, [cell(name)])
         store.put_text("sweeps", f"{name}.yaml", "x: 1\n")
         assert store.names("sweeps") == {name}
         assert store.find("sweeps", name) == store.read("sweeps", name)

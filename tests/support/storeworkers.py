@@ -27,6 +27,12 @@ def trial(name: str, value: float = 0.5) -> dict[str, Any]:
     return {"trial_id": name, "model": "bert", "kept_layers": [1, 2], "last": value}
 
 
+def cell(sweep: str = "demo", number: int = 0, **columns: Any) -> dict[str, Any]:
+    """A cell that waits for a measurement."""
+    told = {"model": "bert", "task": "rte", "strategy": "top", "procedure": "direct"}
+    return {"sweep": sweep, "cell": number, "depth": 4, "seed": 1, **told, **columns}
+
+
 def predictions(name: str) -> list[dict[str, Any]]:
     return [{"trial_id": name, "split": "validation", "example": i} for i in range(20)]
 

@@ -338,10 +338,18 @@ def test_a_folder_that_can_not_be_loaded_is_not_published(made: World, tmp_path:
         mine.export(mine.kept, tmp_path / "out")
 
 
+def scoring(record: dict[str, Any], score: float) -> dict[str, Any]:
+    epochs = [
+        item | ({"value": score} if item["metric"] == record["metric"] else {})
+        for item in record["epoch_metrics"]
+    ]
+    return record | {"last": score, "epoch_metrics": epochs}
+
+
 def test_records_that_do_not_agree_are_not_published(world: World, tmp_path: Path) -> None:
     mine = world.copy(tmp_path)
     (record,) = mine.store.read("trials", mine.kept)
-    mine.store.put("trials", mine.kept, [record | {"last": record["last"] - 1 / 60}])
+    mine.store.put("trials", mine.kept, [scoring(record, record["last"] - 1 / 60)])
     with pytest.raises(ExportError, match="the stored logits give"):
         mine.export(mine.kept, tmp_path / "out")
     rows = mine.store.read("predictions", mine.kept)
@@ -416,7 +424,7 @@ def test_another_score_is_published_only_where_that_is_accepted(
 ) -> None:
     mine = world.copy(tmp_path)
     (record,) = mine.store.read("trials", mine.unkept)
-    mine.store.put("trials", mine.unkept, [record | {"last": record["last"] + 1 / 60}])
+    mine.store.put("trials", mine.unkept, [scoring(record, record["last"] + 1 / 60)])
     with pytest.raises(ExportError, match=r"it is another network.*--accept-retrained"):
         mine.export(mine.unkept, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -22,6 +22,7 @@ from lp_sweep.storage.store import Store
 from lp_sweep.trials.data.datasource import data_fingerprint
 from lp_sweep.trials.data.tasks import TASKS, glue_source
 from lp_sweep.trials.worker.job import data_files, model_files
+from tests.support.storeworkers import cell
 from tests.support.sweepfiles import make_data
 from tests.support.toyworld import jobs, save_world
 
@@ -76,8 +77,8 @@ def test_without_a_file_it_is_the_one_that_the_trials_run_used(
     """Overrides included, and whatever sweep.yaml lies in the working directory."""
     spec = trial_spec_from_plain(jobs(file, "k=2", "seed=9")[0]["spec"])
     record = record_of(spec, data_fingerprint=spec.data_fingerprint)
-    cell = {"sweep": "demo", "cell": 0, "trial_id": record["trial_id"], "overrides": "k=2 seed=9"}
-    where.store.put("sweeps", "demo", [cell])
+    asked = {"trial_id": record["trial_id"], "overrides": "k=2 seed=9"}
+    where.store.put("sweeps", "demo", [cell(kept_layers=[1, 2], **asked)])
     where.store.put_text("sweeps", "demo.yaml", run_with(str(file), None))
     (elsewhere := tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(elsewhere)
