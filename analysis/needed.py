@@ -101,11 +101,11 @@ def needs(row: Row, among: Sequence[Row]) -> str:
     way = ", ".join(filter(None, (network(row), change, count)))
     only = _only(row, among)
     way = f" ({'; '.join(filter(None, (way, doubt(row, among), barely(row), only)))})"
-    if keep_all:
-        way = f" ({only})" if only else ""
     beside = f"; with distillation {distilled}" if distilled else ""
     if distilled and is_distilled(row):
         return said + beside + way
+    if keep_all:
+        way = f" ({only})" if only else ""
     return said + way + beside
 
 

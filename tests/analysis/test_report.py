@@ -260,27 +260,27 @@ DISTILLED: dict[str, tuple[dict[int, float], dict[int, float | None], str, tuple
     "it helps": (
         {2: 89.5, 3: 85.0, 4: 84.0},
         {2: 89.9, 3: 89.4, 4: 85.0},
-        f"{TEN}; with distillation 9 (top K=3, {TAUGHT}, −0.60, one seed)",
+        f"{TEN}; with distillation 9 (top K=3, {TAUGHT}, −0.60, one seed; only top was tried)",
         ("10", "9", f"top K=3, {TAUGHT}"),
     ),
     "it harms": (
         {2: 89.9, 3: 89.4, 4: 85.0},
         {2: 89.5, 3: 85.0, 4: 84.0},
-        f"{NINE} (top K=3, −0.60, one seed); with distillation 10",
+        f"{NINE} (top K=3, −0.60, one seed; only top was tried); with distillation 10",
         ("9", "10", "top K=3"),
     ),
     "nothing else helps": (
         {1: 85.0, 2: 84.0},
         {1: 89.5, 2: 84.0},
         "keep all 12 layers: nothing smaller that was tried loses at most 1 point; with "
-        f"distillation 11 (top K=1, {TAUGHT}, −0.50, one seed)",
+        f"distillation 11 (top K=1, {TAUGHT}, −0.50, one seed; only top was tried)",
         ("12", "11", f"top K=1, {TAUGHT}"),
     ),
     "not known yet": (
         {2: 89.5, 3: 85.0},
         {2: 89.4, 3: None},
-        f"{TEN} (top K=2, −0.50, one seed; missing trials may bring a smaller one); with "
-        "distillation 9–10",
+        f"{TEN} (top K=2, −0.50, one seed; missing trials may bring a smaller one; only top was "
+        "tried); with distillation 9–10",
         ("10", "9–10", "top K=2"),
     ),
 }

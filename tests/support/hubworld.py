@@ -58,7 +58,7 @@ cache = Path("tokens")
 checks.check(made.sweep, made.plan.inputs_needed(), made.location, cache, offline=True)
 heavy = [name for name in ("torch", "ray", "transformers") if name in sys.modules]
 Store("store", create=True)
-(work,) = made.plan.trials.values()
+(work,) = (work for work in made.plan.trials.values() if len(work.spec.kept_layers) == 2)
 place = {"store": "store", "cache_dir": str(cache), "device": "cpu", "threads": 1, "offline": True}
 job = {**work.job().to_plain(), **place}
 print(json.dumps({"job": job, "heavy": heavy}))

@@ -70,7 +70,7 @@ def test_the_quickstart_needs_no_ray(tmp_path: Path) -> None:
     small = ("task=toy-sentiment", "seed=1", "strategy=top", "k=4")
     small += ("recipe.epochs=1", "recipe.limit_train=32")
     done = python(_WITHOUT_RAY + _MAIN, "quickstart", *small, "--json", cwd=tmp_path)
-    assert json.loads(done.stdout)["totals"]["trials_done"] == 1
+    assert json.loads(done.stdout)["totals"]["trials_done"] == 2  # and K=0
     folder = tmp_path / "lp-sweep-quickstart"
     held = {"README.md", "data", "lp-sweep-store", "model", "sweep.yaml"}
     assert {path.name for path in folder.iterdir()} == held
@@ -90,7 +90,7 @@ def test_students_learn_from_an_exported_network(tmp_path: Path) -> None:
     done = run("run", "sweep.yaml", cwd=tmp_path)
     assert "complete" in done.stderr
     records = Store(tmp_path / "lp-sweep-store").read_all("trials", None).rows.to_pylist()
-    assert sorted('"distill"' in record["spec"] for record in records) == [False, True]
+    assert sorted('"distill"' in record["spec"] for record in records) == [False, True, True]  # K=0
 
 
 @pytest.mark.parametrize("inline", ["1", pytest.param("", marks=[pytest.mark.ray])])
@@ -203,9 +203,11 @@ def test_a_network_is_measured_once_after_the_trials(tmp_path: Path) -> None:
     done = run("run", "sweep.yaml", cwd=tmp_path)
     ended = re.findall(r"done +\./model, layer 1 of 4, (\w+)", done.stderr)
     assert ended == ["mood", "mood", "speed"]
-    (name,) = Store(tmp_path / "lp-sweep-store").names("profiles")
-    (row,) = json.loads(run("table", "speed", "--json", cwd=tmp_path).stdout)
-    assert (row["profile_id"], row["kept_layers"], row["batch"]) == (name, [1], 32)
+    rows = json.loads(run("table", "speed", "--json", cwd=tmp_path).stdout)
+    (row,) = (row for row in rows if row["kept_layers"] == [1])
+    name = row["profile_id"]
+    assert name in Store(tmp_path / "lp-sweep-store").names("profiles")
+    assert row["batch"] == 32
     assert row["finetune_speedup"] > 0 < row["inference_speedup"]
     shown = run("show", name, cwd=tmp_path).stdout
     assert re.search("speed of ./model, layers 1, beside all 4.*finetune", shown, re.DOTALL)

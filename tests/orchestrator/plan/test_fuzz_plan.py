@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
-from lp_sweep.orchestrator.plan.plan import Known, Plan
+from lp_sweep.orchestrator.plan.plan import Cell, Known, Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.storage.errors import LpSweepError, SpecError
 from lp_sweep.storage.identity import profile_id, trial_id
@@ -78,6 +78,11 @@ def measured(plan: Plan, value: float) -> Known:
     return Known(frozenset(), {}, found)
 
 
+def unnamed(cell: Cell) -> str:
+    """A full model that a plan adds is listed under the first strategy."""
+    return repr(cell if cell.dropped else cell._replace(asked=cell.asked._replace(strategy="")))
+
+
 def plan_laws(folder: Path, content: dict[str, Any], order: Any, value: float) -> None:
     blank = plan_of(content)
     if blank is None:
@@ -104,7 +109,7 @@ def plan_laws(folder: Path, content: dict[str, Any], order: Any, value: float) -
     assert len({cell.asked for cell in plan.cells}) == len(plan.cells)
     turned = plan_of({**content, **{axis: order.permute(content[axis]) for axis in AXES}}, known)
     assert turned is not None
-    assert sorted(map(repr, turned.cells)) == sorted(map(repr, plan.cells))
+    assert sorted(map(unnamed, turned.cells)) == sorted(map(unnamed, plan.cells))
     assert (set(turned.trials), set(turned.profiles)) == (set(plan.trials), set(plan.profiles))
 
 
