@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def measured(plan: Plan, value: float) -> Known:
 
 def unnamed(cell: Cell) -> str:
     """A full model that a plan adds is listed under the first strategy."""
-    return repr(cell if cell.dropped else cell._replace(asked=cell.asked._replace(strategy="")))
+    return repr(cell if cell.dropped else replace(cell, asked=cell.asked._replace(strategy="")))
 
 
 def plan_laws(folder: Path, content: dict[str, Any], order: Any, value: float) -> None:
