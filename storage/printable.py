@@ -145,8 +145,7 @@ def look(name: str) -> str:
             c for c in name if c.isspace() or unicodedata.category(c)[0] != "C" or c > "\U000e0000"
         )
     name = " ".join(name.split())
-    number = re.fullmatch(r"[-+]?(0|[1-9]\d{0,14})(\.\d{1,15})?([eE][-+]?\d{1,2})?", name)
-    return f"{float(name):.17g}" if number else name
+    return re.sub(r"^\+?(-?(0|[1-9]\d*))(\.0+)?$", r"\1", name)
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str | None:

@@ -53,7 +53,9 @@ full_depth AS (
         any_value(trials.trial_id) AS trial_id,
         any_value(trials.score) AS score
     FROM listed
-    LEFT JOIN trials ON trials.trial_id = listed.trial_id
+    LEFT JOIN trials
+        ON trials.trial_id = listed.trial_id
+        AND trials.kept_layers = listed.kept_layers
     WHERE len(listed.kept_layers) = listed.depth AND listed.feed_forward = 'none'
     GROUP BY ALL
 ),

@@ -74,6 +74,7 @@ _STATED = (
 )
 HIDDEN = ("hidden_size", "dim", "d_model", "emb_dim")
 HEADS = ("num_attention_heads", "n_heads", "n_head", "num_heads")
+_HEAD = {"head_dim", "d_head", "attention_head_size"}  # the width of a head, of its own
 INNER = ("intermediate_size", "hidden_dim", "d_inner")
 _NORM = re.compile(r"norm|\bln", re.IGNORECASE)
 
@@ -225,6 +226,8 @@ def _config_problems(path: Path, depth: int) -> list[str]:
 def _value_problem(config: Mapping[str, Any]) -> str | None:
     """A value of a config with which transformers builds no network, or none that can learn."""
     for name, value in config.items():
+        if isinstance(value, bool):
+            continue  # such as token_dropout
         if name.endswith(("dropout", "dropout_prob")) and value is not None:
             if not _is_number(value) or not 0 <= value < 1:
                 return f"config.json has {name} {shown(value)}. Give a number from 0 to below 1"
@@ -232,7 +235,7 @@ def _value_problem(config: Mapping[str, Any]) -> str | None:
             return f"config.json has {name} {shown(value)}. Give a number"
     heads = next((config[name] for name in HEADS if config.get(name) is not None), None)
     hidden = next((config[name] for name in HIDDEN if config.get(name) is not None), None)
-    if type(heads) is not int or type(hidden) is not int or {"head_dim", "d_head"} & {*config}:
+    if type(heads) is not int or type(hidden) is not int or _HEAD & {*config}:
         return None
     if heads < 1 or hidden % heads:
         return (
@@ -288,7 +291,7 @@ def _name_problems(tensors: Tensors, folder: Path) -> list[str]:
         ]
     positions = any(_POSITIONS[1].search(name) for name in own)
     if positions and not any(_STATED[0][1].search(name) for name in own):
-        return ["the weights have no table of word embeddings"]
+        return ["the weights have no table of word embeddings. Copy them again from their source"]
     return []
 
 
@@ -438,10 +441,9 @@ def _tokenizer_problems(folder: Path) -> list[str]:
         problems += _word_list_problems(folder / "vocab.txt")
     for name in ("tokenizer.json", *_SETTINGS):
         try:
-            content = read_object(folder / name)
+            read_object(folder / name)
             if name == "tokenizer.json":
-                Tokenizer.from_file(str(folder / name))
-                _require_unknown(content["model"])
+                _require_unknown(Tokenizer.from_file(str(folder / name)))
         except FileNotFoundError:
             continue
         except (Torn, OSError) as error:
@@ -454,19 +456,31 @@ def _tokenizer_problems(folder: Path) -> list[str]:
 def _word_list_problems(path: Path) -> list[str]:
     if not path.is_file():
         return []
+    if (path.parent / "bpe.codes").is_file():  # its tokenizer adds the token
+        return []
     known = {line.split()[0] for line in path.read_bytes().splitlines() if line.strip()}
-    lacks = not known & {b"[UNK]", b"<unk>"}
-    return [f"{path.name} has no [UNK], the token for unknown words"] * lacks
+    if known & {b"[UNK]", b"<unk>"} or b'"unk_token"' in _settings(path.parent):
+        return []
+    return [
+        f"{path.name} has no [UNK], the token for unknown words. Copy the tokenizer again from the "
+        "model's source"
+    ]
 
 
-def _require_unknown(model: Mapping[str, Any]) -> None:
-    """Raises Torn for a tokenizer that could not read a word that it does not know."""
-    unknown = model.get("unk_token")
-    if unknown and unknown not in model["vocab"]:
+def _settings(folder: Path) -> bytes:
+    files = (folder / name for name in ("tokenizer_config.json", "special_tokens_map.json"))
+    return b"".join(file.read_bytes() for file in files if file.is_file())
+
+
+def _require_unknown(tokenizer: Any) -> None:
+    """Raises Torn for a tokenizer that can't read a word that it does not know."""
+    try:
+        tokenizer.encode("\u0f00 \ue000")
+    except Exception as error:  # the library raises no other
         raise Torn(
-            f"tokenizer.json has no {unknown} in its vocabulary, the token for unknown words. Copy "
-            "the tokenizer again from the model's source"
-        )
+            f"tokenizer.json can't read a word that it does not know: {short(str(error))}. Copy it "
+            "again from the model's source"
+        ) from None
 
 
 def _infinity(name: str) -> float:

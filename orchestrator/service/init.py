@@ -131,21 +131,18 @@ def _of_folder(options: InitOptions) -> InitOptions:
     if "train" not in splits:
         held = listed(str(place) for place in splits.values())
         raise SpecError(f"{options.data}: has no set of train rows. Name one with --data: {held}")
-    test = splits.get("test")
-    if test and not _has_labels(str(test), options.label):
-        test = None
-    return replace(
-        options,
-        data=splits["train"],
-        dev=options.dev or splits.get("validation") or test,
-    )
+    dev, test = options.dev or splits.get("validation"), splits.get("test")
+    if dev is None and test and _has_labels(str(test), options.label):
+        dev = test
+    return replace(options, data=splits["train"], dev=dev)
 
 
 def _has_labels(path: str, label: Sequence[str]) -> bool:
     """Whether a set has these columns, and not one value, such as -1, in place of hidden labels."""
     if not {*label} <= {*column_names(path)}:
         return False
-    return not label or len({*map(str, read_file(path, label[:1]).column(0).to_pylist())}) > 1
+    columns = read_file(path, label).columns if label else []
+    return not label or any(len({*map(str, column.to_pylist())}) > 1 for column in columns)
 
 
 def _with_rows(options: InitOptions, data: Path) -> Written:

@@ -24,10 +24,12 @@ from lp_sweep.storage.specs import TaskDefinition
 
 _WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)  # longer ones are names
 
-_NOTHING = ("nan", "<na>", "", "-100", "\\n", "#n/a", "null", "nat")
+_NOTHING = ("nan", "<na>", "", "-100", "\\n", "#n/a")
 # as pandas and numpy write them into a CSV; not `[MASK]` or `(other)`
-_WRITTEN_LIST = re.compile(
-    r"\s*(array\()?([\[({]\s*['\"].*[\])}]|\[\s*((-?[\d.]|True|False|None|nan).*)?\])"
+_ITEM, _BIT = r"(-?[\d.]+|True|False|None|nan)", r"([01](\.0*)?|True|False)"
+_WRITTEN_LIST = re.compile(  # not `[0, 10]`, an interval
+    r"\s*(array\()?(\[\s*['\"].*\]|\(\s*['\"].*\)|\{\s*['\"].*\}"
+    rf"|\[\s*({_ITEM}([,\s]+{_ITEM}){{2,}}|{_ITEM}|{_BIT}[,\s]+{_BIT})?\s*\])"
     r"(, dtype=\w+)?\)?\s*",
     re.DOTALL,
 )
@@ -70,7 +72,7 @@ def numbers(rows: Rows, definition: TaskDefinition) -> npt.NDArray[np.float32]:
     name = definition.label_column
     found = finite_numbers(rows, name, f"must hold numbers for {definition.kind}", fix)
     if len(found) > 1 and np.ptp(found) == 0:
-        if len(plain_column(rows, name).unique()) > 1:
+        if len(plain_column(rows, name).cast(pa.float64()).unique()) > 1:
             raise MissingInputError(
                 f"{rows.where}: column {name!r} holds numbers too close to each other, or to 0, "
                 f"for 32 bits: all become {found[0]:g}. Subtract their mean, or rescale them."

@@ -20,7 +20,7 @@ from lp_sweep.trials.data.formats import open_text
 LONGEST_FIELD = 1 << 24
 _LONGEST_NAME = 1 << 17  # of a column: beyond it a quotation mark was not closed
 _QUOTED = re.compile(r'"(?:[^"]|"")*+"')
-_SPACED = re.compile(r'\s+"[^"]*"\s*')  # a mark after a blank is a part of the text
+_SPACED = re.compile(r'(^|,)[ \t]+"')  # a mark after a blank is a part of the text
 _FEW = 3  # rows that may all have a quotation by chance
 _SHORT = 100  # characters of a field that may be a label
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
@@ -109,7 +109,19 @@ def _quoting(path: str, kind: str, _size: int, _changed: int) -> Quoting:
     if odd and _odd_line(path, kind, Quoting(backslash=True)) == 0:
         return Quoting(backslash=True)
     _refuse_swallowed(path, kind, usual)
-    return usual._replace(odd_line=odd)
+    return usual._replace(odd_line=odd or _spaced_line(path))
+
+
+def _spaced_line(path: str) -> int:
+    """The first line of a file with a single line for each row that has a blank before a mark; 0 if
+    there is none."""
+    with open_text(path) as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.count('"') % 2:
+                return 0  # a field of several lines
+            if _SPACED.search(line) and '""' not in line:
+                return number
+    return 0
 
 
 def _odd_line(path: str, kind: str, quoting: Quoting) -> int:
@@ -119,7 +131,7 @@ def _odd_line(path: str, kind: str, quoting: Quoting) -> int:
     try:
         for row in _rows(path, kind, quoting, strict=True):
             width = width or len(row.cells)
-            if len(row.cells) != width or any(map(_SPACED.fullmatch, row.cells)):
+            if len(row.cells) != width:
                 return row.line
             line = row.last_line
     except csv.Error:

@@ -273,10 +273,9 @@ def _readable(path: str) -> Iterator[str]:
 def _found(path: str, kind: str) -> list[Path]:
     parts = parts_of(path)
     if parts and kind not in TABLES and [Path(path)] != parts:
-        raise MissingInputError(
-            f"{path}: a pattern is for Parquet and Arrow files. Join its {len(parts)} files into "
-            "one, with one header."
-        )
+        join = f"Join its {len(parts)} files into one"
+        fix = join if len(parts) > 1 else f"Name the file: {parts[0]}"
+        raise MissingInputError(f"{path}: a pattern is for Parquet and Arrow files. {fix}.")
     if parts:
         return parts
     raise MissingInputError(f"{path}: no file has such a name. Check the pattern.")
@@ -402,10 +401,10 @@ def _unwrapped(document: Any) -> list[Any]:
     if not isinstance(document, dict):
         return document if isinstance(document, list) else [document]
     values = list(document.values())
-    if (table := _only_table(document)) is not None:
-        return table
-    if _are_columns(values):
-        return [dict(zip(document, row, strict=True)) for row in zip(*values, strict=True)]
+    _refuse_several_sets(document)
+    tables = [value for value in values if isinstance(value, list) and len(value) > 1]
+    if len(tables) == 1 and all(isinstance(item, dict) for item in tables[0]):
+        return tables[0]
     columns, cells = document.get("columns"), document.get("data")
     if isinstance(columns, list) and isinstance(cells, list):
         return [dict(zip(columns, row, strict=True)) for row in cells]
@@ -414,30 +413,28 @@ def _unwrapped(document: Any) -> list[Any]:
             return [{name: of[row] for name, of in document.items()} for row in values[0]]
         if all(str(row).isdigit() for row in document):
             return values
+    if _are_columns(values):
+        return [dict(zip(document, row, strict=True)) for row in zip(*values, strict=True)]
     return [document]
 
 
-def _only_table(document: dict[str, Any]) -> list[Any] | None:
-    """The only array of objects. Raises ValueError for a set of train rows and another one."""
-    tables = {
-        name: value
-        for name, value in document.items()
-        if isinstance(value, list) and value and all(isinstance(item, dict) for item in value)
-    }
-    if len(tables) > 1 and {*tables} & {"train", "test", "dev", "validation"}:
-        names = listed(map(shown, tables))
+def _refuse_several_sets(document: dict[str, Any]) -> None:
+    """Raises ValueError for an object with a set of train rows and another set."""
+    named = {"train", "test", "dev", "validation"} & {*document}
+    if len(named) > 1 and all(isinstance(document[name], list) for name in named):
+        names = listed(map(shown, sorted(named)))
         raise ValueError(f"it has several sets of rows ({names}). Write each into a file")
-    only = next(iter(tables.values()), [])
-    return only if len(tables) == 1 and len(only) > 1 else None
 
 
 def _are_columns(values: Sequence[Any]) -> bool:
     """Whether these are columns of equal length, as `to_dict("list")` writes, and not the words and
-    the tags of one sentence: some text has a blank."""
+    the tags of one sentence: most texts of some column have a blank."""
     lists = all(isinstance(value, list) for value in values)
     if not lists or len(values) < 2 or len({len(value) for value in values}) > 1:
         return False
-    return any(isinstance(item, str) and " " in item for value in values for item in value)
+    blanks = [sum(isinstance(item, str) and " " in item for item in value) for value in values]
+    nested = any(isinstance(item, list | dict) for value in values for item in value)
+    return not nested and 2 * max(blanks) > len(values[0]) > 1
 
 
 @lru_cache(maxsize=64)
@@ -613,6 +610,7 @@ def comment_lines(path: str) -> set[int]:
 
 
 TREC = ("query-id", "iteration", "corpus-id", "score")
+_RELEVANCE = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 _JUDGEMENT = re.compile(r"\S+\s+(0|Q0)\s+\S+\s+-?\d+\s*")  # a header never looks like that
 
 
@@ -628,7 +626,7 @@ def _trec_rows(path: str) -> Generator[list[str]]:
 
 
 def _require_judgement(line: int, fields: Sequence[str]) -> None:
-    if len(fields) != len(TREC) or not re.fullmatch(r"-?\d+(\.\d+)?", fields[-1]):
+    if len(fields) != len(TREC) or not _RELEVANCE.fullmatch(fields[-1]):
         raise ValueError(
             f"line {line} is {shown(' '.join(fields))}, not query, 0, document and relevance. "
             "A file of words is named .conll, one of texts .csv"

@@ -134,7 +134,7 @@ def _documents(part: _Part) -> list[str]:
     if _TITLE not in part.columns:
         return texts
     titles = part.rows.table.column(_TITLE).to_pylist()
-    if odd := next((title for title in titles if title and not isinstance(title, str)), None):
+    if odd := next((title for title in titles if isinstance(title, list | dict)), None):
         raise MissingInputError(
             f"{part.rows.where}: column {_TITLE!r} holds {shown(odd)}, not text. Write each "
             "title as one text, or remove the column."

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import torch
 
 _NO_LABEL = -1
+_LIKE_MARKS = {"yes", "no", "y", "n", "t", "f", "true", "false", "pos", "neg"}
 _MARKS = {"0": 0, "1": 1, "false": 0, "true": 1, "0.0": 0, "1.0": 1}
 
 
@@ -222,7 +223,9 @@ def _marks(rows: Rows, found: Items, labels: int) -> npt.NDArray[np.int8] | None
     does twice. Raises MissingInputError for lists that do neither. `labels`: 0 if unknown."""
     sizes = found.lengths
     marks_only = {*found.items.unique().to_pylist()} <= {*_MARKS}
-    if not marks_only and (twice := _named_twice(found)) is not None:
+    names = found.items.unique().to_pylist()
+    like_marks = all_whole(names) or {name.lower() for name in names} <= _LIKE_MARKS
+    if not marks_only and like_marks and (twice := _named_twice(found)) is not None:
         row, label = twice
         raise MissingInputError(
             f"{rows.where}: row {row + 1} has the label {shown(label)} twice. A list names each of "
@@ -245,8 +248,8 @@ def _marks(rows: Rows, found: Items, labels: int) -> npt.NDArray[np.int8] | None
 
 
 def _named_twice(found: Items) -> tuple[int, str] | None:
-    """The first row whose list has a label twice, and the label, if all lists have equal length, as
-    marks have."""
+    """The first row whose list has a number twice, and the number, if all lists have equal length,
+    as marks have."""
     if len({*found.lengths.tolist()}) > 1:
         return None
     codes = found.items.dictionary_encode()

@@ -204,6 +204,11 @@ WORKS: dict[str, tuple[str | bytes, str | bytes, TaskDefinition]] = {
     "blank-lines": ("\n" + GOOD.replace("\n", "\n\n"), GOOD, ONE),
     "one-class-dev": (GOOD, HEADER + "a,pos\n", ONE),
     "one-row-dev": (GOOD, HEADER + "a,neg", ONE),
+    "versions": (HEADER + "a,1.1\nb,1.10\n", HEADER + "a,1.1\n", ONE),
+    "codes": (HEADER + "a,01\nb,1\n", HEADER + "a,1\n", ONE),
+    "intervals": (HEADER + 'a,"[0, 10]"\nb,"[10, 20]"\n', HEADER + 'a,"[0, 10]"\n', ONE),
+    "ages": (HEADER + "a,[18-25]\nb,[26-35]\n", HEADER + "a,[18-25]\n", ONE),
+    "null-as-name": (HEADER + "a,NULL\nb,pos\n", HEADER + "a,pos\n", ONE),
     "nan-that-is-a-class": (HEADER + "a,nan\nb,pos\n", HEADER + "a,pos\n", NAN_IS_MEANT),
 }  # fmt: skip
 
@@ -280,7 +285,6 @@ TOLD: dict[str, tuple[str, str | bytes, TaskDefinition, str]] = {
     "pointer": ("jsonl", "version https://git-lfs.github.com/spec/v1\n", ONE, "git lfs pull"),
     "page": ("csv", "<!DOCTYPE HTML>\n<html>", ONE, "is a web page"),
     "signs": ("csv", HEADER + "a,1\nb,+1\n", ONE, r"'1' \(row 1\) and '\+1' \(row 2\)"),
-    "powers": ("csv", HEADER + "a,1000\nb,1e3\n", ONE, "one name in two spellings"),
     "hive-null": ("csv", HEADER + "a,\\N\nb,pos\n", ONE, "a missing value"),
     "excel-null": ("csv", HEADER + "a,#N/A\nb,pos\n", ONE, "a missing value"),
     "close": ("csv", HEADER + "a,1700000001\nb,1700000002\n", NUMBERS, "32 bits.*Subtract"),
