@@ -66,7 +66,7 @@ def gather(
             name_sweep=bool(sweep) or len(sweeps) > 1,
             places=_places(store, [item.sweep for item in sweeps]),
         ),
-        banner=_banner(made),
+        banner=" ".join([*mixed_notes(catalog, sweep=sweep), _banner(made)]).strip(),
         figures=_figures(catalog, tell),
         tables=list(_sheets(made, options, within)),
         paper=paper,
@@ -141,15 +141,17 @@ def _answered(catalog: Catalog, store: Store, sweep: str) -> tuple[dict[str, Tab
 
 
 def answer_lines(store: Store, sweep: str, loss: float) -> list[str]:
-    """The report's answer for one allowed loss in points, two lines per task; then the commands for
-    the report and for the first smaller network. Raises what `open_views` raises."""
+    """The report's answer for one allowed loss in points: a note where scores are not comparable,
+    two lines per task, and the commands for the report and for the first smaller network. Raises
+    what `open_views` raises."""
     place = redact_text(store.location)
     with open_views(store, sweep=sweep, deltas=[loss], only=_ANSWER_VIEWS) as catalog:
         _, found = _answered(catalog, store, sweep)
+        mixed = [*mixed_notes(catalog, sweep=sweep)]
     several = len({answer.model for answer in found}) > 1
     lines = [line for answer in found for line in in_short(answer, name_model=several)]
     last = _last_commands(found, place, sweep)
-    return [*lines, *(f"{name}: {command}" for name, command in last.items())]
+    return [*mixed, *lines, *(f"{name}: {command}" for name, command in last.items())]
 
 
 def _places(store: Store, sweeps: Sequence[str]) -> dict[str, list[str]]:

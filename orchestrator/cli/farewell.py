@@ -59,8 +59,8 @@ def _lines(result: RunResult, options: RunOptions) -> Iterator[str]:
     else:
         yield from _answer(outcome, store)
         yield f"complete: {_done(outcome)}. Records: {store.location}"
-        if outcome.plan.totals()["cells_not_needed"]:
-            yield f"{ASSUMED}."
+        if spared := outcome.plan.totals()["cells_not_needed"]:
+            yield f"{spared} cells were not needed for the answer: {ASSUMED}."
         yield f"next: {answer_command(outcome.plan.sweep.spec.strategies, where)}"
 
 

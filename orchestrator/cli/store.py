@@ -75,7 +75,11 @@ def states_text(states: States) -> str:
         f"{s['cells_deferred']:>14}"
         for s in states.sweeps
     ]
-    lines += [f"{s['sweep']}: {ASSUMED}." for s in states.sweeps if s["cells_not_needed"]]
+    lines += [
+        f"{s['sweep']}: {s['cells_not_needed']} cells were not needed for the answer: {ASSUMED}."
+        for s in states.sweeps
+        if s["cells_not_needed"]
+    ]
     now = dt.datetime.now(dt.UTC)
     for run in states.runs:
         lines.append(f"running: {run.sentence()}{_ending(run, now)}")

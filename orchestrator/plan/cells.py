@@ -146,9 +146,15 @@ def _points(
 
 
 def _impossible(sweep: Sweep, location: Location, strategy: str, k: int, model: ModelInput) -> str:
-    possible = ", ".join(map(str, possible_k(strategy, model.depth))) or "none"
+    possible = ", ".join(map(str, possible_k(strategy, model.depth)))
+    where = sweep.document.where(location)
+    if not possible:
+        return (
+            f"{where}: {strategy} is not possible for the {model.depth} layers of {model.name} "
+            f"({rule_text(strategy)}). Choose layers of 1 to {model.depth}, or leave it out."
+        )
     return (
-        f"{sweep.document.where(location)}: {strategy} can't drop K={k} of the {model.depth} "
+        f"{where}: {strategy} can't drop K={k} of the {model.depth} "
         f"layers of {model.name} ({rule_text(strategy)}). Possible K: {possible}. "
         f"To give this model its own: {{id: {model.name}, k: [...]}}."
     )

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 MOST_RANGES = 4  # in a line
 ASSUMED = (
-    "a search never trained some K; its answers assume that the loss does not dip there: "
-    "`lp-sweep table min-layers` names them after 'unless'"
+    "the search never trained them; where an answer depends on one of them, `lp-sweep table "
+    "min-layers` names it after 'unless'"
 )
 
 

@@ -28,6 +28,7 @@ from lp_sweep.orchestrator.service.initrows import (
     split,
     suffix_of_parts,
 )
+from lp_sweep.orchestrator.sweepfile.entries import is_folder
 from lp_sweep.orchestrator.sweepfile.load import check
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from lp_sweep.orchestrator.sweepfile.yamlfile import parse_yaml, yaml_text
@@ -65,6 +66,11 @@ class Written(NamedTuple):
     notes: list[str]
 
 
+def _require_folder(model: str | None) -> None:
+    if model and is_folder(model) and not Path(model).expanduser().is_dir():
+        raise SpecError(f"--model {model}: no such folder. Check the path.")
+
+
 def write_sweep(options: InitOptions) -> Written:
     """Writes the sweep file, its schema and, with `data`, its train and dev files.
 
@@ -76,6 +82,7 @@ def write_sweep(options: InitOptions) -> Written:
         if (path := getattr(options, name)) is not None
     }
     options = replace(options, **paths)
+    _require_folder(options.model)
     search = {CORPUS: options.corpus, QUERIES: options.queries, QRELS: options.qrels}
     if options.data is None and not any(search.values()):
         _refuse_without_data(options)

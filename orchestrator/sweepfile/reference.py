@@ -35,7 +35,8 @@ your own rows. `lp-sweep schema` prints a JSON Schema, with which editors comple
   it gets a new classification head.
 - `key=value` on the command line replaces a key (`seed=42,43`, `recipe.learning_rate=3e-5`).
   `task=`, `model=`, `strategy=` and `seed=` replace a list and keep each entry's settings from the
-  file. A name that is not in the file is added, with a note.
+  file. A name that is not in the file is planned in their place, with a note; a strategy that is
+  not in the file also needs `k=all` or other numbers.
 - The full model (K=0) of each model, procedure, task and seed is part of every plan, since losses
   are counted from it: also where the list of K, `exclude:` or a `key=value` leaves it out.
 - Unknown keys are errors; the message suggests the nearest key."""

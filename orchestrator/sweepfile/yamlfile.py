@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.storage.printable import short, shown
+from lp_sweep.storage.printable import did_you_mean, short, shown
 
 Location = tuple[str | int, ...]
 
@@ -82,7 +82,9 @@ def read_yaml(path: Path) -> Document:
                 f"{shown(str(path))} looks like an override. Name the sweep file before it: "
                 f"sweep.yaml {shlex.quote(str(path))}"
             ) from None
-        raise SpecError(f"no sweep file at {path}. `lp-sweep init {path}` writes one.") from None
+        hint = did_you_mean(str(path), ["quickstart"])
+        hint = hint or f" `lp-sweep init {path}` writes one."
+        raise SpecError(f"no sweep file at {path}.{hint}") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         raise SpecError(f"can't read {path}: {error}. Name a sweep file.") from error
     if len(content) > _LARGEST:

@@ -88,6 +88,7 @@ class World:
     def record(self, work: Work, points: float) -> None:
         self.trained.append(place(work))
         row = trial(work.id, points / 100) | {"metric": "accuracy"}
+        row["kept_layers"] = list(work.spec.kept_layers)  # type: ignore[union-attr]
         self.store.put("trials", work.id, [row])
 
     def answers(self) -> dict[float, int | None]:
