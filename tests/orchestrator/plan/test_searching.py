@@ -345,7 +345,7 @@ def test_tables_show_the_answer_with_its_set_and_what_was_not_needed(finished: W
     assert "unless 1 or 2 dip" in "".join(finished.shown(TABLES["min-layers-interval"]))
     plan = finished.plan()
     pages = (answer_of(plan).text(), states_text(sweep_states(finished.store)))
-    assert all("does not dip" in page and "table min-layers" in page for page in pages)
+    assert all("never trained" in page and "table min-layers" in page for page in pages)
     with open_views(finished.store, deltas=(1,), only=VIEWS) as catalog:
         caution = best(catalog, Asked("rte", 1)).caution
     assert "1 or 2 layers, which the search never trained" in caution
