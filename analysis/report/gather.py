@@ -5,21 +5,17 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import pyarrow.compute as pc
 
-from lp_sweep.analysis.figures.drawings import FIGURES, Drawing, why_absent
+from lp_sweep.analysis.figures.drawings import FIGURES, why_absent
 from lp_sweep.analysis.notes import did_not_learn, mixed_notes
 from lp_sweep.analysis.paper.compare import PAPER_TABLES, paper_table
 from lp_sweep.analysis.paper.ours import models, stands
 from lp_sweep.analysis.report.about import (
     asked,
-    failures,
     gaps,
-    next_commands,
     origin,
-    unreadable_notes,
 )
 from lp_sweep.analysis.report.answer import answers, in_short
 from lp_sweep.analysis.report.page import Answer, Page, Sheet, Shown
@@ -32,7 +28,6 @@ from lp_sweep.storage.redact import redact_text
 from lp_sweep.storage.store import Store
 
 _MOST_OPENED = 60  # rows: a longer table is folded
-_LIVE_VIEWS = {"task_table", "strategy_table", "cells", "attempts", "trials"}  # read by gather_live
 FIRST = ("score", "heat-map", "pareto")  # figures shown first; the others are folded
 _MOST_NAMED = 3  # sweeps in a title
 
@@ -76,44 +71,11 @@ def gather(
     )
 
 
-class Live(NamedTuple):
-    """The part of a report that the dashboard shows: the answer, and the scores behind it."""
-
-    answers: Sequence[Answer]
-    banner: str
-    notes: Sequence[str]  # why the answer may mislead
-    drawings: Sequence[Drawing]
-    scores: Sheet
-    failures: Sequence[Sheet]
-    complete: bool
-    commands: Sequence[str]  # what to do next
-
-
 _SURE = "min-layers-interval"
 _ANSWER = ("min-layers", _SURE, "speed", "tasks")  # tables that an answer reads
 _DONE = "SELECT count(DISTINCT trial_id) FROM cells WHERE state = 'done'"
 _MOST_READ = 2_000  # trials: reading their predictions takes about ten seconds
 _ANSWER_VIEWS = frozenset[str]().union(*(TABLES[name].views for name in _ANSWER))
-
-
-def gather_live(store: Store, sweep: str) -> Live:
-    """The same answer as in the sweep's report. Raises what `open_views` raises."""
-    place = redact_text(store.location)
-    with open_views(store, sweep=sweep, only=_ANSWER_VIEWS | _LIVE_VIEWS) as catalog:
-        made, found = _answered(catalog, store, sweep)
-        drawing = FIGURES["score"](catalog)
-        command = f"lp-sweep table tasks {_asked_for(place, sweep, None)}"
-        missing = next_commands(catalog, place)
-        return Live(
-            found,
-            _banner(made),
-            [*mixed_notes(catalog, sweep=sweep), *unreadable_notes(catalog)],
-            [drawing] if drawing else [],
-            Sheet("tasks", made["tasks"], command, False),
-            failures(catalog),
-            not missing,
-            missing or [*_last_commands(found, place, sweep).values()],
-        )
 
 
 def _last_commands(found: Sequence[Answer], place: str, sweep: str) -> dict[str, str]:

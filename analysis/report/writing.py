@@ -28,7 +28,7 @@ from lp_sweep.analysis.figures import theme
 from lp_sweep.analysis.figures.drawings import Drawing
 from lp_sweep.analysis.notes import GLOSSARY, LEARNED_NOTHING
 from lp_sweep.analysis.raw import to_csv
-from lp_sweep.analysis.report.gather import FIRST, Live, gather
+from lp_sweep.analysis.report.gather import FIRST, gather
 from lp_sweep.analysis.report.page import Page
 from lp_sweep.analysis.sqlfiles import VIEWS
 from lp_sweep.analysis.views import open_views
@@ -131,18 +131,6 @@ def render_page(page: Page) -> str:
         first=FIRST,
         policy=_policy(style, script),
     )
-
-
-class LivePart(NamedTuple):
-    """HTML to be put into a page that has `report.css`, and the classes of its figures."""
-
-    html: str
-    style: str
-
-
-def render_live(part: Live) -> LivePart:
-    drawn, style = _inlined(part.drawings)
-    return LivePart(_rendered("live.html.j2", part=part, drawn=drawn), style)
 
 
 def _inlined(drawings: Sequence[Drawing]) -> tuple[dict[str, Markup], str]:

@@ -24,7 +24,7 @@ ELSEWHERE = {
 }
 SECTIONS = {
     "Train": ("quickstart", "init", "plan", "prefetch", "run", "retry"),
-    "Read results": ("status", "dashboard", "table", "query", "report", "logs"),
+    "Read results": ("status", "table", "query", "report", "logs"),
     "Export": ("export", "publish"),
     "Maintain a store": ("compact", "doctor", "mirror"),
     "A cluster": ("cluster", "attach", "stop"),
@@ -58,7 +58,6 @@ SYNONYMS = {
     "show": ("describe", "trial"),
     "export": ("save", "best"),
     "doctor": ("fix", "repair"),
-    "dashboard": ("watch", "top", "live", "ui"),
     "prefetch": ("download", "fetch", "pull"),
     "resume": ("continue",),
     "quickstart": ("demo", "example", "tutorial"),

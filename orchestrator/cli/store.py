@@ -102,23 +102,6 @@ def _ending(run: Announcement, now: dt.datetime) -> str:
 
 
 @app.command()
-def dashboard(
-    store: StoreOption = None,
-    sweep: SweepOption = None,
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Port of 127.0.0.1; 0: any free one.")
-    ] = 8080,
-) -> None:
-    """Serve a live page with the sweeps of a store, on this machine. Only reads.
-
-    Example: lp-sweep dashboard --store lp-sweep-store --port 8080
-    """
-    from lp_sweep.orchestrator.cli import watching
-
-    watching.serve(store, sweep, port)
-
-
-@app.command()
 def show(trial: TrialArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """Print a trial's whole record: scores, recipe, data, model, versions, machine, command.
 

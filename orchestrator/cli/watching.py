@@ -1,16 +1,13 @@
-"""The live view of a store: on the terminal (`status --watch`) and as a local page (`dashboard`).
+"""The live view of a store: `status --watch`.
 
-Both run until Ctrl-C, and then exit with code 0. `status --watch` is a screen on a terminal, and
-elsewhere a line (with --json an object) for each change. An unreachable store is reported and
-retried.
+It runs until Ctrl-C, and then exits with code 0: a screen on a terminal, elsewhere a line (with
+--json an object) for each change. An unreachable store is reported and retried.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import select
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -27,7 +24,7 @@ from lp_sweep.orchestrator.watch.follower import Follower
 from lp_sweep.orchestrator.watch.painter import Painter, has_screen
 from lp_sweep.orchestrator.watch.picture import Picture, picture_json
 from lp_sweep.orchestrator.watch.screen import Screen
-from lp_sweep.storage.errors import PreflightError, SpecError, StoreError
+from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.places import DEFAULT_STORE
 from lp_sweep.storage.printable import printable
 from lp_sweep.storage.redact import redact_text
@@ -196,67 +193,3 @@ def _text_line(picture: Picture | None) -> str:
     parts.append(f"{picture.slot_hours:.2f} slot-hours used")
     parts += [f"{slot.work} at {slot.underway.text}" for slot in picture.running if slot.underway]
     return printable(f"{picture.at:%Y-%m-%d %H:%M:%S} UTC  {picture.sweep}: {', '.join(parts)}")
-
-
-_HOST = "127.0.0.1"  # other machines connect through ssh: docs/watching.md
-
-
-def serve(location: str | None, sweep: str | None, port: int) -> None:
-    """Raises PreflightError if the server's library or the port is not available, StoreError if
-    there is no store, SpecError for an unknown sweep."""
-    uvicorn = _library()
-    from lp_sweep.orchestrator.watch.web import Looks, page_app
-
-    store = stored(location)
-    looks = Looks(store, sweep)
-    looks.first()
-    app = page_app(looks)
-    with _listening(port) as listening:
-        emit(f"http://{_HOST}:{listening.getsockname()[1]}/")
-        say(
-            f"This page shows {store.location} to this machine only, and is read-only. "
-            "Ctrl-C ends it."
-        )
-        config = uvicorn.Config(
-            app,
-            access_log=False,
-            lifespan="off",
-            log_level="warning",
-            proxy_headers=False,
-            server_header=False,
-            timeout_graceful_shutdown=1,
-            ws="none",
-        )
-        with suppress(KeyboardInterrupt):  # uvicorn raises it again after it has ended
-            uvicorn.Server(config).run(sockets=[listening])
-
-
-def _library() -> Any:
-    try:
-        import starlette
-        import uvicorn
-    except ImportError as error:
-        raise PreflightError(
-            f"`lp-sweep dashboard` needs {error.name}: pip install 'lp-sweep[dashboard]'. Without "
-            "it `lp-sweep status --watch` shows the same in a terminal."
-        ) from None
-    del starlette
-    return uvicorn
-
-
-def _listening(port: int) -> socket.socket:
-    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    made.setsockopt(
-        socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-    )  # reuse the port of a page that has just ended
-    try:
-        made.bind((_HOST, port))
-        made.listen()
-    except OSError as error:
-        made.close()
-        taken = "it is taken" if error.errno == errno.EADDRINUSE else str(error.strerror)
-        raise PreflightError(
-            f"can't listen at port {port} of {_HOST}: {taken}. Name another, such as --port "
-            f"{port + 1 if port < 65535 else 8080}, or --port 0 for any that is free."
-        ) from None
-    return made

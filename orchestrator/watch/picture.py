@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lp_sweep.orchestrator.estimate.pace import Eta
-from lp_sweep.storage.printable import clock
 from lp_sweep.storage.underway import Underway
 from lp_sweep.trials.model.feedforward_rules import NONE
 from lp_sweep.trials.train.procedures import DIRECT
@@ -97,23 +96,12 @@ class Picture:
 
 
 def picture_json(picture: Picture) -> dict[str, Any]:
-    """The JSON of `status --watch --json` and of the dashboard."""
+    """The JSON of `status --watch --json`."""
     plain = dataclasses.asdict(picture)
     for slot in plain["slots"]:
         slot["underway"] = slot["underway"] and slot["underway"]._asdict()
-    words = {
-        "elapsed": clock(picture.elapsed),
-        "left": picture.eta.text(),
-        "slots": [_since(slot) for slot in picture.slots],
-    }
     at = picture.at.isoformat(timespec="seconds")
-    return {"schema": SCHEMA, **plain, "at": at, "eta": picture.eta._asdict(), "words": words}
-
-
-def _since(slot: Slot) -> str:
-    """`0:36, step 35 of 1,200, loss 0.689, 0:25 left`; "" if it is idle."""
-    how_far = f", {slot.underway.text}" if slot.underway else ""
-    return f"{clock(slot.seconds)}{how_far}" if slot.work else ""
+    return {"schema": SCHEMA, **plain, "at": at, "eta": picture.eta._asdict()}
 
 
 STATE_COLUMNS = ("trial_id", "kept_layers", "search")  # of the cells

@@ -154,7 +154,7 @@ def scores(folder: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(3600)
 def test_scores_of_the_quickstart(tmp_path: Path) -> None:
     """Scores and the losses of training, to the last bit on the processor that wrote them."""
     shutil.copytree(HERE / "quickstart", tmp_path / "quickstart")

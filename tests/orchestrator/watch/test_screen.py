@@ -159,7 +159,6 @@ def test_the_picture_as_json() -> None:
     assert told["schema"] == 1
     assert told["at"] == "2026-01-05T12:00:00+00:00"
     assert told["eta"] == {"seconds": 3903.0, "low": 3012.0, "high": 5060.0}
-    assert told["words"]["left"] == "1:05:03 (50:12 to 1:24:20)"
     assert told["curves"][0]["points"][1] == {"k": 2, "n": 2, "asked": 2, "mean": 88.0, "sd": 0.4}
     assert told["slots"][8] == {"place": "slot 8", "work": "", "seconds": None, "underway": None}
     page = (ROOT / "docs" / "watching.md").read_text(encoding="utf-8")
@@ -185,7 +184,6 @@ def test_how_far_a_long_trial_is() -> None:
     assert slot.underway
     told = picture_json(picture)
     assert told["slots"][0]["underway"] == slot.underway._asdict()
-    assert told["words"]["slots"] == ["0:36, step 35 of 1,200, loss 0.689, 0:25 left"]
 
 
 def test_the_end_of_a_search_is_the_latest_one() -> None:
