@@ -155,16 +155,6 @@ class Results:
         )
         return Path(export_trial(asked).folder)
 
-    def publish(
-        self, to: str | os.PathLike[str], *, private: bool = False, force: bool = False
-    ) -> str:
-        """Publishes the results as a data set: `hf://datasets/USER/NAME`, a folder, or
-        `delta:FOLDER`. Returns its place. Raises SpecError, PreflightError if the hub refuses."""
-        from lp_sweep.orchestrator.export.publish import publish
-
-        done = publish(self._store, os.fspath(to), sweep=self._sweep, private=private, force=force)
-        return done.to
-
     def status(self) -> list[dict[str, Any]]:
         """The current progress of each sweep, and its active runs."""
         return sweep_states(self._store, self._sweep).plain()

@@ -1,4 +1,4 @@
-"""`lp-sweep export`, `lp-sweep prune` and `lp-sweep publish`."""
+"""`lp-sweep export` and `lp-sweep prune`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from lp_sweep.orchestrator import flags
 from lp_sweep.orchestrator.cli.options import Commands, JsonOption, strategy_option
-from lp_sweep.orchestrator.cli.output import emit, end_in_order, say, stored
+from lp_sweep.orchestrator.cli.output import emit, end_in_order, say
 from lp_sweep.orchestrator.export.options import Asked, ExportOptions
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.select import by_position
@@ -108,34 +108,6 @@ def prune(
         force=force,
     )
     _finish(done._asdict(), push_to_hub, private, as_json)
-
-
-@app.command()
-def publish(
-    to: Annotated[
-        str,
-        typer.Option("--to", help="hf://datasets/USER/NAME, a folder to create, or delta:FOLDER."),
-    ],
-    store: flags.StoreOption = None,
-    sweep: flags.SweepOption = None,
-    private: Annotated[
-        bool, typer.Option("--private", help="Create the data set of the hub as private.")
-    ] = False,
-    force: flags.ForceOption = False,
-    offline: flags.OfflineOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Publish a store's scores and recipes as a data set, without paths or hosts.
-
-    Example: lp-sweep publish --to results --store lp-sweep-store
-    """
-    from lp_sweep.orchestrator.export import publish as publishing
-
-    done = publishing.publish(
-        stored(store), to, sweep=sweep, private=private, force=force, offline=offline
-    )
-    say(f"{done.cells} cells, {done.trials} trials")
-    emit(json.dumps(done._asdict()) if as_json else done.to)
 
 
 def _check_push(repo_id: str | None, offline: bool, private: bool) -> None:

@@ -34,6 +34,17 @@ class Format(StrEnum):
     latex = "latex"
 
 
+class QueryFormat(StrEnum):
+    """How the rows of a query are written."""
+
+    table = "table"
+    csv = "csv"
+    json = "json"
+    markdown = "markdown"
+    latex = "latex"
+    parquet = "parquet"
+
+
 def _not_empty(value: str | None) -> str | None:
     """Rejects "": an unset variable of a script must not mean the current folder."""
     if value is not None and not value.strip():
@@ -50,6 +61,7 @@ Overrides = Annotated[
 ]
 JsonOption = Annotated[bool, Flag("Print JSON.", name="--json")]
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help="Output format.")]
+QueryFormatOption = Annotated[QueryFormat, typer.Option("--format", "-f", help="Output format.")]
 TrialArgument = Annotated[
     str,
     typer.Argument(

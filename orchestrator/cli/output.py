@@ -34,6 +34,8 @@ _QUIET = {
 }
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from lp_sweep.storage.store import Store, Unreadable
 
 _STYLES = re.compile(r"(\x1b\[[0-9;]*m)")  # bold, colours, and their end
@@ -65,6 +67,22 @@ def emit(text: str, end: str = "\n", form: str = "", to: TextIO | None = None) -
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
         raise LpSweepError(f"can't write the answer: {error.strerror}") from None
+
+
+def emit_parquet(rows: pa.Table) -> None:
+    """Writes a Parquet file to stdout."""
+    import pyarrow as pa
+    from pyarrow import parquet as pq
+
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink)
+    try:
+        sys.stdout.buffer.write(sink.getvalue())
+        sys.stdout.buffer.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise LpSweepError(f"can't write the answer: {error.strerror}") from None
 
 
 def _harmless(text: str, form: str) -> str:

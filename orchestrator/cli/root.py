@@ -25,7 +25,7 @@ ELSEWHERE = {
 SECTIONS = {
     "Train": ("quickstart", "init", "plan", "prefetch", "run", "retry"),
     "Read results": ("status", "table", "query", "report", "logs"),
-    "Export": ("export", "publish"),
+    "Export": ("export",),
     "Maintain a store": ("compact", "doctor", "mirror"),
     "A cluster": ("cluster", "attach", "stop"),
     "Help": ("help",),
@@ -197,7 +197,7 @@ WITHOUT = {
     *("--audit", "plan --format"),  # make another command of `plan`
     "--watch",  # a script that asks for the status would never end
     "--out",  # two commands would write to one place
-    *("--push-to-hub", "publish --to"),  # publish
+    "--push-to-hub",  # publishes
     "--accept-retrained",  # accepts a network that somebody has looked at
     # choose the network of one `export`
     *("--best", "--task", "export --within", "export --model", "export --strategy"),

@@ -20,10 +20,12 @@ from lp_sweep.orchestrator.cli.options import (
     Format,
     FormatOption,
     JsonOption,
+    QueryFormat,
+    QueryFormatOption,
     losses,
     strategy_option,
 )
-from lp_sweep.orchestrator.cli.output import doing, emit, say, stored, warn_unreadable
+from lp_sweep.orchestrator.cli.output import doing, emit, emit_parquet, say, stored, warn_unreadable
 from lp_sweep.orchestrator.flags import CacheDirOption, SetupOption, StoreOption, SweepOption
 from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.storage.errors import SpecError
@@ -41,7 +43,7 @@ def query(
     store: StoreOption = None,
     sweep: SweepOption = None,
     setup: SetupOption = None,
-    form: FormatOption = Format.table,
+    form: QueryFormatOption = QueryFormat.table,
     as_json: JsonOption = False,
 ) -> None:
     from lp_sweep.analysis.render import render_rows
@@ -51,7 +53,9 @@ def query(
         text = sys.stdin.read() if sql == "-" else sql
     except UnicodeDecodeError as error:
         raise SpecError(f"can't read the SQL on stdin: {error}. Send UTF-8.") from None
-    form = Format.json if as_json else form
+    form = QueryFormat.json if as_json else form
+    if form is QueryFormat.parquet and sys.stdout.isatty():
+        raise SpecError("Parquet is no text: write it to a file, such as `... > cells.parquet`.")
     with ends_promptly():
         catalog = open_views(stored(store), sweep=sweep, setup=setup, once=True)
         with catalog.bounded_memory():
@@ -59,7 +63,10 @@ def query(
             warn_unreadable(
                 catalog.unreadable
             )  # after the query: it reads predictions only if it names them
-            emit(render_rows(rows, form), end="", form=form)
+            if form is QueryFormat.parquet:
+                emit_parquet(rows)
+            else:
+                emit(render_rows(rows, form), end="", form=form)
 
 
 def _known_table(name: str) -> str:

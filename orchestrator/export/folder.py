@@ -20,26 +20,22 @@ _LOCK = ".lock"  # next to a folder that is being made: a killed process holds n
 _DIGITS = 8  # in the names of such folders
 
 
-def check_free(out: Path, *, force: bool, option: str = "--out") -> None:
+def check_free(out: Path, *, force: bool) -> None:
     """Raises SpecError if something is in the way, or if no folder can be made there. `force`
     overwrites an earlier export."""
     try:
         is_folder = out.is_dir() and not out.is_symlink()
         taken = out.is_symlink() or (out.exists() and not (is_folder and not any(out.iterdir())))
         if taken and not (is_folder and (out / ABOUT).is_file()):
-            raise SpecError(
-                f"{out} exists and is not an export. Name another folder with {option}."
-            )
+            raise SpecError(f"{out} exists and is not an export. Name another folder with --out.")
         if taken and not force:
-            raise SpecError(
-                f"{out} exists. Name another with {option}, or overwrite it with --force."
-            )
+            raise SpecError(f"{out} exists. Name another with --out, or overwrite it with --force.")
         above = next(folder for folder in out.absolute().parents if folder.exists())
         probe = above / f".{uuid.uuid4().hex}"
         probe.mkdir()
         probe.rmdir()
     except (OSError, ValueError) as error:  # such as a name that no file can have
-        raise SpecError(f"can't write {out}: {error}. Name another folder with {option}.") from None
+        raise SpecError(f"can't write {out}: {error}. Name another folder with --out.") from None
 
 
 @contextlib.contextmanager
@@ -115,7 +111,7 @@ def _settle(before: Path, out: Path) -> None:
             before.rename(out)
 
 
-def check_may_push(repo_id: str, *, offline: bool, option: str = "--push-to-hub") -> None:
+def check_may_push(repo_id: str, *, offline: bool) -> None:
     """Checks before hours of work. Raises SpecError for a bad name or in offline mode,
     PreflightError if the hub can't be reached or the token may not write."""
     from huggingface_hub import constants
@@ -124,56 +120,54 @@ def check_may_push(repo_id: str, *, offline: bool, option: str = "--push-to-hub"
 
     if offline or constants.HF_HUB_OFFLINE:
         which = "--offline" if offline else "HF_HUB_OFFLINE"
-        raise SpecError(f"{option} {repo_id}: {which} is set, so nothing goes to the hub.")
+        raise SpecError(f"--push-to-hub {repo_id}: {which} is set, so nothing goes to the hub.")
     try:
         validate_repo_id(repo_id)
     except HFValidationError as error:
-        raise SpecError(f"{option}: {error}") from None
-    _check_token(repo_id, option)
+        raise SpecError(f"--push-to-hub: {error}") from None
+    _check_token(repo_id)
 
 
 _LOG_IN = "Set HF_TOKEN to a token that may write there, or log in with `hf auth login`"
 
 
-def _check_token(repo_id: str, option: str) -> None:
+def _check_token(repo_id: str) -> None:
     from huggingface_hub import HfApi, get_token
     from huggingface_hub.errors import HfHubHTTPError
 
     if get_token() is None:
-        raise PreflightError(f"{option} {repo_id}: there is no token. {_LOG_IN}.")
+        raise PreflightError(f"--push-to-hub {repo_id}: there is no token. {_LOG_IN}.")
     try:
         who = HfApi().whoami()
     except HfHubHTTPError as error:
         raise PreflightError(
-            f"{option} {repo_id}: the hub refused the token: {error.response.status_code}. "
+            f"--push-to-hub {repo_id}: the hub refused the token: {error.response.status_code}. "
             f"{_LOG_IN}."
         ) from None
     except Exception as error:  # no network: types of three libraries
         said = short(redact_text(str(error))).rstrip(".") or type(error).__name__
         raise PreflightError(
-            f"{option} {repo_id}: the hub can't be reached: {said}. Write a folder alone, and send "
-            "it later with `hf upload`."
+            f"--push-to-hub {repo_id}: the hub can't be reached: {said}. Write a folder alone, and "
+            "send it later with `hf upload`."
         ) from None
     if who.get("auth", {}).get("accessToken", {}).get("role") == "read":
-        raise PreflightError(f"{option} {repo_id}: the token may only read. {_LOG_IN}.")
+        raise PreflightError(f"--push-to-hub {repo_id}: the token may only read. {_LOG_IN}.")
 
 
-def push(
-    folder: Path, repo_id: str, *, private: bool, kind: str = "model", again: str | None = None
-) -> str:
+def push(folder: Path, repo_id: str, *, private: bool) -> str:
     """Sends the folder in one commit, to a new repository if there is none. Returns its address.
-    `again`: how to repeat it; by default from the folder. Raises PreflightError."""
+    Raises PreflightError."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
 
     api = HfApi()
-    again = again or f"The folder is whole; send it with `hf upload {repo_id} {folder}`"
+    again = f"The folder is whole; send it with `hf upload {repo_id} {folder}`"
     try:
-        made = api.create_repo(repo_id, private=private or None, exist_ok=True, repo_type=kind)
+        made = api.create_repo(repo_id, private=private or None, exist_ok=True, repo_type="model")
         api.upload_folder(
             repo_id=made.repo_id,
             folder_path=folder,
-            repo_type=kind,
+            repo_type="model",
             commit_message="Exported by lp-sweep",
         )
     except HfHubHTTPError as error:

@@ -140,12 +140,10 @@ def test_one_sweep_of_a_store(fake: FakeSweep) -> None:
         assert [state["sweep"] for state in results.status()] == ["other"]
 
 
-def test_records_publishing_and_upkeep(fake: FakeSweep, results: Results, tmp_path: Path) -> None:
+def test_records_and_upkeep(fake: FakeSweep, results: Results) -> None:
     trial = fake.cells[0]["trial_id"]
     assert results.show(trial)["record"]["trial_id"] == trial
     assert results.logs(trial)
-    assert results.publish(tmp_path / "published") == str(tmp_path / "published")
-    assert (tmp_path / "published" / "data" / "cells.parquet").is_file()
     assert results.compact()["records"] > 0
     assert results.doctor() == []
 

@@ -102,10 +102,6 @@ paper --store store --model bert=bort
 mirror --to tensorbord --store store
 mirror --to tensorboard --store store --sweep dmo
 report --store x
-publish --store store --to s3://bucket/prefix
-publish --store store --to hf://datasets/me
-publish --store store --to hf://datasets/me/x --offline
-publish --store store --to here --private
 quickstart --out glue
 help tabel
 init sweep.yaml

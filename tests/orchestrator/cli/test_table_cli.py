@@ -5,10 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet as pq
 
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
@@ -17,7 +20,7 @@ from lp_sweep.storage.store import Store
 from tests.support.answered import network, right
 from tests.support.everyday import few
 from tests.support.fake_records import FakeSweep
-from tests.support.program import Done, sweep
+from tests.support.program import Done, command, sweep
 
 BRACKETS = "./a[b]"  # this name is also a pattern
 
@@ -153,3 +156,18 @@ def test_json_and_csv_are_one_piece(tmp_path: Path, asked: tuple[str, ...]) -> N
     header, *lines = csv.reader(io.StringIO(paper(tmp_path, *asked, "--format", "csv").stdout))
     assert header == list(rows[0])
     assert len(lines) == len(rows)
+
+
+def test_a_query_as_parquet_is_a_file_for_others(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path / "store")
+    fake.curve({0: 90.0, 2: 89.5})
+    fake.publish()
+    words = command("query", "SELECT k, score FROM cells", "--store", "store", "-f", "parquet")
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, check=True)
+    rows = pq.read_table(pa.BufferReader(done.stdout))
+    assert rows.column_names == ["k", "score"]
+    assert sorted(rows["k"].to_pylist()) == [0, 2]
+    told = sweep(
+        "query", "FROM cells", "--store", "store", "-f", "parquet", cwd=tmp_path, screen=True
+    )
+    assert (told.returncode, "> cells.parquet" in told.stderr) == (2, True)
