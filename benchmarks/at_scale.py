@@ -194,7 +194,6 @@ COMMANDS = (
     ("--version",),
     ("plan", "sweep.yaml"),
     ("plan", "sweep.yaml", "--json"),
-    ("plan", "--audit", "scale"),
     ("status",),
     *(("table", name) for name in TABLES if name not in RESAMPLING),
 )

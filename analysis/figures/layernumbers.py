@@ -130,7 +130,7 @@ points AS (
         other, value, profile_id, task, coalesce(whole, false) AS whole,
         bool_or(coalesce(whole, false)) OVER () AS any_whole
     FROM layers LEFT JOIN networks USING (trial_id)
-    WHERE measure = 'cka' AND whole IS NOT NULL  -- `lp-sweep cka` compares any two
+    WHERE measure = 'cka' AND whole IS NOT NULL
         AND (against IS NULL OR against IN (SELECT trial_id FROM networks WHERE networks.whole))
 )
 FROM (

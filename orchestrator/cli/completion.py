@@ -26,10 +26,6 @@ def records(ctx: typer.Context) -> list[str]:
     return _names(ctx, lambda store: store.names("trials") | store.names("profiles"))
 
 
-def trials(ctx: typer.Context) -> list[str]:
-    return _names(ctx, lambda store: store.names("trials"))
-
-
 def failures(ctx: typer.Context, incomplete: str) -> list[str]:
     """Failed work, once its first letter is typed; before that the shell offers sweep files."""
     from lp_sweep.orchestrator.plan.known import attempted_work

@@ -31,7 +31,7 @@ SECTIONS = {
     "Help": ("help",),
 }
 # rarely needed: `help more` lists the names, `help COMMAND` describes them
-RARE = ("resume", "schema", "paper", "show", "cka", "prune", "cluster watch-spot")
+RARE = ("resume", "schema", "paper", "show", "prune", "cluster watch-spot")
 EXIT_CODES = {
     "0": "complete",
     "1": "some trials failed",
@@ -194,7 +194,6 @@ WITHOUT = {
     "--dry-run",  # every run would do nothing
     "--detach",  # the run in the job would submit a job again
     *("--failed", "--type"),  # choose what one `retry` retries
-    *("--audit", "plan --format"),  # make another command of `plan`
     "--watch",  # a script that asks for the status would never end
     "--out",  # two commands would write to one place
     "--push-to-hub",  # publishes

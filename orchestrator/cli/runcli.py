@@ -19,13 +19,11 @@ from lp_sweep.orchestrator.cli.interrupt import told_if_interrupted
 from lp_sweep.orchestrator.cli.options import (
     Commands,
     FileArgument,
-    Format,
-    FormatOption,
     JsonOption,
     Overrides,
     Printing,
 )
-from lp_sweep.orchestrator.cli.output import emit, say, stored, warn_unreadable
+from lp_sweep.orchestrator.cli.output import emit, say, warn_unreadable
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.storage.errors import SpecError
@@ -152,25 +150,11 @@ def plan(
     inputs: Request,
     cluster: flags.ClusterFileOption = None,
     as_json: JsonOption = False,
-    audit: Annotated[
-        str | None,
-        typer.Option(
-            "--audit",
-            autocompletion=completion.sweeps,
-            help="Compare estimated and actual hours of this sweep of the store.",
-        ),
-    ] = None,
-    form: FormatOption = Format.table,
 ) -> None:
     """Show a sweep's cells and trials, what the store has, and an estimate of hours and price.
 
     Example: lp-sweep plan sweep.yaml --json | jq .totals
     """
-    if audit is not None:
-        _audit(inputs.store, audit, Format.json if as_json else form)
-        return
-    if form != Format.table:
-        raise SpecError("--format is for --audit; a plan is text, or JSON with --json.")
     _plan(replace(inputs, file=file, overrides=overrides or ()), cluster, as_json)
 
 
@@ -180,15 +164,6 @@ def _plan(request: Request, cluster: Path | None, as_json: bool) -> None:
     made = service.plan(request, cluster)
     warn_unreadable(made.made.ledger.unreadable)
     emit(json.dumps(made.plain()) if as_json else on_terminal(made.text(), sys.stdout))
-
-
-def _audit(location: str | None, sweep: str, form: Format) -> None:
-    from lp_sweep.analysis.render import render
-    from lp_sweep.orchestrator.estimate.audit import audit
-
-    found = audit(stored(location), sweep)
-    warn_unreadable(found.unreadable)
-    emit(render(found.table, form), end="", form=form)
 
 
 @app.command()

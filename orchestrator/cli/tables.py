@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +11,6 @@ import typer
 from lp_sweep.analysis.sqlfiles import VIEWS
 from lp_sweep.analysis.tabledef import Unit
 from lp_sweep.analysis.tables import TABLES
-from lp_sweep.orchestrator.cli import completion
 from lp_sweep.orchestrator.cli.interrupt import ends_promptly
 from lp_sweep.orchestrator.cli.options import (
     Commands,
@@ -26,10 +23,8 @@ from lp_sweep.orchestrator.cli.options import (
     strategy_option,
 )
 from lp_sweep.orchestrator.cli.output import doing, emit, emit_parquet, say, stored, warn_unreadable
-from lp_sweep.orchestrator.flags import CacheDirOption, SetupOption, StoreOption, SweepOption
-from lp_sweep.orchestrator.inputs.request import Request
+from lp_sweep.orchestrator.flags import SetupOption, StoreOption, SweepOption
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.storage.places import node_folder
 
 app = Commands()
 
@@ -204,38 +199,3 @@ def report(
     for path in written.figures:
         say(f"wrote {path}")
     say(f"wrote {written.page} ({written.size / 1e3:,.0f} kB)")
-
-
-@app.command()
-def cka(
-    first: Annotated[
-        str,
-        typer.Argument(autocompletion=completion.trials, help="A trial whose network was kept."),
-    ],
-    second: Annotated[
-        str,
-        typer.Argument(
-            autocompletion=lambda ctx: [*completion.trials(ctx), "pretrained"],
-            help="Another, or `pretrained`.",
-        ),
-    ],
-    file: Annotated[str, typer.Option("--file", help="The trials' sweep file.")] = "sweep.yaml",
-    *,
-    inputs: Request,
-    cache_dir: CacheDirOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Compare two kept networks of one task, layer by layer: linear CKA on the dev set.
-
-    Example: lp-sweep cka t1-0c1f t1-77ab --file sweep.yaml
-    """
-    from lp_sweep.orchestrator.cli.showing import layers_text
-    from lp_sweep.orchestrator.service.cka import compare
-
-    row = compare(replace(inputs, file=file), (first, second), node_folder(cache_dir))
-    if as_json:
-        names = ("profile_id", "trial_id", "against", "model", "task", "dev_examples", "values")
-        emit(json.dumps({name: row[name] for name in names}))
-        return
-    note = "Of the sentence token. 0 is the embedding output; – where all examples are one point."
-    emit("\n".join([*layers_text(row), "", note]))

@@ -120,14 +120,14 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         store.names("profiles"), key=lambda name: store.read("profiles", name)[0]["layers"] is None
     )
     names = {"TRIAL": min(store.names("trials")), "FAILED": failed}
-    names |= {"SPEED": speed, "PROFILE": profile, "SWEEP": min(store.names("sweeps"))}
+    names |= {"SPEED": speed, "PROFILE": profile}
     return World(folder, names)
 
 
 EVERY_DAY = [
     *("status", "status --json", "query FROM+trials", "query FROM+trials --format latex"),
     *("table min-layers", "table tasks", "table speed", "paper --check", "show TRIAL"),
-    *("show FAILED", "show PROFILE", "logs FAILED", "plan sweep.yaml --audit SWEEP", "doctor"),
+    *("show FAILED", "show PROFILE", "logs FAILED", "doctor"),
 ]
 OTHERS = [
     *(f"query FROM+{view}" for view in ("cells", "attempts", "layers", "epochs")),
@@ -226,7 +226,7 @@ thread.join()
 def test_completion_offers_no_such_name(tmp_path: Path) -> None:
     hostile_store(tmp_path, frozenset())
     context = mock.Mock(params={"store": str(tmp_path / "store")})
-    assert completion.sweeps(context) == completion.trials(context) == []
+    assert completion.sweeps(context) == []
 
 
 def test_prose_is_broken_between_words_on_a_terminal_alone(tmp_path: Path) -> None:

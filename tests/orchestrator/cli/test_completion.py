@@ -62,7 +62,6 @@ def ids(world: Path, table: str) -> list[str]:
         ("lp-sweep export --best --store store --task ", ["SST-2"]),
         ("lp-sweep table tasks --store store --sweep ", ["demo"]),
         ("lp-sweep table tasks --sweep ", ["nightly"]),
-        ("lp-sweep plan --store store --audit d", ["demo"]),
         ("lp-sweep mirror --to t", ["tensorboard", "trackio"]),
         ("lp-sweep table tasks --store s3://none/at-all --sweep ", []),
         ("lp-sweep table tasks --store no-such-store --sweep ", []),
@@ -79,8 +78,6 @@ def test_identifiers_of_a_store(world: Path) -> None:
     first = recorded[0][:8]
     assert completed(f"lp-sweep show --store store {first}", world) == [recorded[0]]
     assert completed("lp-sweep logs t", world, LP_SWEEP_STORE="store") == recorded
-    assert completed("lp-sweep cka --store store p", world) == []
-    assert completed(f"lp-sweep cka --store store {recorded[0]} p", world) == ["pretrained"]
     assert completed("lp-sweep retry --store store t", world) == ids(world, "attempts")
     assert completed("lp-sweep retry --store store ", world) == []  # files: the shell's own
 

@@ -49,7 +49,7 @@ def test_a_variable_is_as_good_as_its_option(store: Path) -> None:
 def test_what_would_be_a_trap_has_no_variable(tmp_path: Path) -> None:
     make_inputs(tmp_path)
     assert sweep("init", "sweep.yaml", cwd=tmp_path, env={"LP_SWEEP_FORCE": "1"}).returncode == 2
-    env = {"LP_SWEEP_FORMAT": "markdown", "LP_SWEEP_AUDIT": "demo", "LP_SWEEP_STORE": ""}
+    env = {"LP_SWEEP_FORMAT": "markdown", "LP_SWEEP_STORE": ""}
     assert sweep("plan", "--data-dir", "glue", cwd=tmp_path, env=env).returncode == 0
 
 

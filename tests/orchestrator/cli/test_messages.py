@@ -46,7 +46,6 @@ plann
 train
 sql 'SELECT 1'
 run --data-dir nowhere
-plan --audit nightly --store store
 run bad.yaml
 LP_SWEEP_MAX_FAILURES=0 lp-sweep run
 LP_SWEEP_MIRROR=mlflo lp-sweep run
