@@ -4,18 +4,14 @@ store the sweep's own files for nodes that lack them; each node fetches the hub'
 
 from __future__ import annotations
 
-import shutil
 import socket
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lp_sweep.orchestrator.engine.capacity import Slots, crowded_note, mixed_note
 from lp_sweep.orchestrator.engine.course import Course
-from lp_sweep.orchestrator.inputs.gpumemory import check_gpus, local_gpus, unhidden
+from lp_sweep.orchestrator.inputs.gpumemory import check_gpus, local_gpus
 from lp_sweep.orchestrator.inputs.room import has_probe, probe
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.storage.errors import PreflightError, StoreError
@@ -65,7 +61,7 @@ def _notes_on_gpus(
         gpus = [gpu for found in everywhere(local_gpus).values() for gpu in found]
         yield from check_gpus(plan.sweep.spec, plan.inputs_needed().trials, gpus)
     if 0 < slots.gpus < 1:
-        yield shared_note(everywhere(share_gpus).values())
+        yield "several trials share a GPU: they take turns unless NVIDIA's MPS runs on each node"
 
 
 def look_at_store(
@@ -117,74 +113,3 @@ def ship_inputs(plan: Plan, store: Store) -> int:
     sent = [ship(store, key, model_files(folder)) for key, folder in models.items()]
     sent += [ship(store, key, data_files(files)) for key, files in data.items()]
     return sum(sent)
-
-
-# -- NVIDIA's MPS: with it several processes use a GPU at the same time, without it they take turns
-
-_CONTROL = "nvidia-cuda-mps-control"
-_SECONDS = 120  # the first process on a GPU imports torch
-FOUND, STARTED = "found", "started"
-_TRY = "import torch; torch.zeros(1, device='cuda').item()"
-
-
-def share_gpus() -> tuple[str, str]:
-    """Starts MPS on this node. Returns its name, and FOUND, STARTED, or why trials take turns."""
-    return socket.gethostname(), _share()
-
-
-def _share() -> str:
-    if shutil.which(_CONTROL) is None:
-        return f"{_CONTROL} is not installed"
-    try:
-        done = _run([_CONTROL, "-d"])
-        said = done.stdout.strip()
-        if "already running" in said:
-            return FOUND
-        if done.returncode:
-            return said.splitlines()[-1] if said else f"{_CONTROL} ended with {done.returncode}"
-        if _run([sys.executable, "-c", _TRY]).returncode == 0:
-            return STARTED
-        _run([_CONTROL], "quit\n")  # no process can use it
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    return "no process could use the GPU with MPS, so it was stopped again"
-
-
-def _run(command: list[str], text: str | None = None) -> subprocess.CompletedProcess[str]:
-    with tempfile.TemporaryFile("w+") as said:  # a daemon would hold a pipe open, and `run` wait
-        done = subprocess.run(
-            command,
-            input=text,
-            env=unhidden(),
-            stdout=said,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            timeout=_SECONDS,
-            start_new_session=True,  # the daemon outlives this process
-        )
-        said.seek(0)
-        return subprocess.CompletedProcess(command, done.returncode, said.read())
-
-
-def shared_note(told: Iterable[tuple[str, str]]) -> str:
-    """Sums up the answers of all nodes in one sentence."""
-    of: dict[str, list[str]] = {FOUND: [], STARTED: []}
-    for node, said in sorted(told):
-        of.setdefault(said, []).append(node)
-    parts = []
-    if of[FOUND]:
-        parts.append(f"was running on {_nodes(of[FOUND])}")
-    if of[STARTED]:
-        stop = f"`echo quit | {_CONTROL}` stops it there"
-        parts.append(f"was started on {_nodes(of[STARTED])} ({stop})")
-    parts += [
-        f"is not used on {_nodes(nodes)}: {why}, so trials there take turns"
-        for why, nodes in of.items()
-        if why not in (FOUND, STARTED)
-    ]
-    return f"several trials share a GPU: NVIDIA's MPS {'; '.join(parts)}"
-
-
-def _nodes(names: list[str]) -> str:
-    return f"{len(names)} nodes" if len(names) > 1 else names[0]
