@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from lp_sweep.analysis.figures import curves, layernumbers, layers, numbers, panels, text, theme
+from lp_sweep.analysis.figures import curves, layernumbers, layers, numbers, panels, theme
 from lp_sweep.analysis.figures.panels import groups
 from lp_sweep.analysis.rows import Row
 from lp_sweep.storage.catalog import Catalog
@@ -91,7 +91,7 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureDef:
-    """The definition of a figure: its numbers, painter and caption, and why it may be absent."""
+    """The definition of a figure: its numbers, painter, description, and why it may be absent."""
 
     name: str
     title: str
@@ -99,7 +99,7 @@ class FigureDef:
     needs: Callable[[Row], bool]  # drawn if this holds for one row of its numbers
     paint: Callable[[Figure, Sequence[Row], Sequence[Row]], None]  # its rows, those of all panels
     by: tuple[str, ...]  # columns that decide the panel of a row
-    say: Callable[[Sequence[Row]], str]
+    alt: str  # what it shows, also for people who can't see it
     height: Callable[[Sequence[Row]], float]  # inches
     asked: str  # SQL: rows that asked for it; if there are none, `not_asked` is the reason
     not_asked: str
@@ -113,7 +113,7 @@ class FigureDef:
         return Drawing(
             name=self.name,
             title=self.title,
-            alt=self.say(rows),
+            alt=self.alt,
             numbers=found,
             height=self.height(rows),
             paint=lambda figure: self.paint(figure, rows, rows),
@@ -147,7 +147,7 @@ def _by_strategy(name: str, depths: str, models: str, *, six: bool) -> FigureDef
         needs=lambda row: row["role"] == "pruned" and row["mean"] is not None,
         paint=panels.bars,
         by=("sweep", "model"),
-        say=text.strategies,
+        alt=f"Each bar is the mean over tasks of one strategy.{_DIRECT}",
         height=lambda rows: (
             0.7 + 2.5 * len(groups(rows, "sweep", "model")) + 0.05 * len({r["k"] for r in rows})
         ),
@@ -164,6 +164,7 @@ def _setting(measure: str) -> str:
     return f"add `measure: {{{measure}: full}}` to {where}, and run it again"
 
 
+_DIRECT = " The networks are pruned first, then fine-tuned (procedure direct)."
 _OTHERS = "(layers dropped by another procedure than direct, or without some feed-forwards)"
 
 _ALL = (
@@ -176,7 +177,7 @@ _ALL = (
         needs=_has("mean"),
         paint=layers.probes,
         by=(),
-        say=text.probes,
+        alt="A linear classifier reads each layer; its score is averaged over tasks.",
         height=lambda rows: (
             3.2 + 0.2 * math.ceil(len({(r["model"], r["network"]) for r in rows}) / 2)
         ),
@@ -192,7 +193,7 @@ _ALL = (
         needs=_has("mean"),
         paint=layers.similarity,
         by=(),
-        say=text.similarity,
+        alt="The cosine shows how much fine-tuning has changed each layer, as a mean over tasks.",
         height=lambda rows: 3.4,
         asked="FROM layers WHERE measure = 'similarity'",
         not_asked=f"no similarity in this store: {_setting('similarity')}",
@@ -206,7 +207,7 @@ _ALL = (
         needs=lambda row: row["strategy"] != numbers.FULL,
         paint=curves.score,
         by=curves.TASK,
-        say=text.score,
+        alt=f"A line for each strategy; a band is one standard deviation.{_DIRECT}",
         height=lambda rows: 1.0 + 2.2 * curves.lines(rows, curves.TASK, curves.SCORE_COLUMNS),
         asked=f"FROM cells WHERE {_FEWER}",
         not_asked=_NOT_DROPPED,
@@ -219,7 +220,8 @@ _ALL = (
         needs=lambda row: row["k"] != 0,
         paint=curves.pareto,
         by=numbers.PANEL,
-        say=text.pareto,
+        alt="A network is on the front (filled) if no other is at least as good in both the score "
+        f"and the speed or size.{_DIRECT}",
         height=lambda rows: 0.8 + 2.8 * curves.lines(rows, numbers.PANEL, curves.PARETO_COLUMNS),
         asked=f"FROM cells WHERE {_FEWER}",
         not_asked=_NOT_DROPPED,
@@ -234,7 +236,7 @@ _ALL = (
         needs=lambda row: row["k"] != 0,
         paint=curves.embeddings,
         by=numbers.PANEL,
-        say=text.embeddings,
+        alt="Score by texts a second; of each number of layers the best network is named.",
         height=lambda rows: 0.8 + 2.8 * curves.lines(rows, numbers.PANEL, curves.PARETO_COLUMNS),
         asked="FROM trials WHERE vector_width IS NOT NULL",
         not_asked="no embeddings in this store (`kind: embedding`)",
@@ -248,7 +250,8 @@ _ALL = (
         needs=lambda row: row["strategy"] != numbers.FULL,
         paint=curves.heat_map,
         by=curves.TASK,
-        say=text.heat_map,
+        alt="Each square is a strategy's mean score. Darker is better, and bold is the best of its "
+        f"column.{_DIRECT}",
         height=curves.heat_height,
         asked=f"FROM cells WHERE {_FEWER}",
         not_asked=_NOT_DROPPED,
@@ -261,7 +264,8 @@ _ALL = (
         needs=lambda row: True,
         paint=layers.contribution,
         by=("profile_id",),
-        say=text.contribution,
+        alt="Each bar compares the sentence token before and after a layer; a high bar is a layer "
+        "that does little, and a threshold drops those above it.",
         height=lambda rows: (
             0.5 + 2.2 * math.ceil(len(groups(rows, "profile_id")) / layers.CONTRIBUTION_COLUMNS)
         ),
@@ -277,7 +281,8 @@ _ALL = (
         needs=_has("value"),
         paint=layers.cka,
         by=layers.NETWORK,
-        say=text.cka,
+        alt="Each square compares a layer of one network with a layer of another; 1 is the same up "
+        "to rotation and scale.",
         height=lambda rows: 0.3 + 3.1 * len(groups(rows, *layers.NETWORK)),
         asked="FROM layers WHERE measure = 'cka'",
         not_asked=f"no cka in this store: {_setting('cka')}",
@@ -291,7 +296,7 @@ _ALL = (
         needs=_has("mean"),
         paint=panels.feed_forward,
         by=("sweep", "model"),
-        say=text.feed_forward,
+        alt=f"Mean score over tasks without some feed-forwards.{_DIRECT}",
         height=lambda rows: 0.5 + 0.8 * len(groups(rows, "sweep", "model")) + 0.28 * len(rows),
         asked="FROM cells WHERE feed_forward <> 'none' AND procedure = 'direct'",
         not_asked="no network without some feed-forwards in this store, with the procedure direct: "
@@ -306,7 +311,8 @@ _ALL = (
         needs=_has("mean"),
         paint=layers.feed_forward_layers,
         by=("model", "kept_layers"),
-        say=text.feed_forward_layers,
+        alt="A classifier on each layer, in points, and the CKA of attention outputs with the full "
+        f"model's.{_DIRECT}",
         height=lambda rows: 0.7 + 2.4 * len(layers.networks(rows)),
         asked="FROM layers JOIN cells USING (trial_id) "
         "WHERE feed_forward <> 'none' AND measure IN ('probes', 'cka')",

@@ -262,20 +262,9 @@ def test_cka_of_two_networks_by_hand_is_not_of_the_full_one(fake: FakeSweep) -> 
     assert [row["value"] for row in rows_of(fake, layernumbers.cka)] == [pytest.approx(0.9)]
 
 
-def test_every_figure_is_there_and_says_its_numbers(drawings: dict[str, Drawing]) -> None:
+def test_every_figure_is_there_and_is_described(drawings: dict[str, Drawing]) -> None:
     assert list(drawings) == [name for name in FIGURES if name != "embeddings"]
     said = {name: drawing.alt for name, drawing in drawings.items()}
-    assert "averages 86.50 with all layers" in said["2"]
-    assert "模型/$small$_6, a smaller whole model, averages 66.50" in said["2"]
-    assert "1 of 3 bars" in said["2"]
-    assert "lowest at layer 8 (0.535), and below 0.7 at 5, 6, 7, 8" in said["5"]
-    assert "t=0.9 keeps 7 of 8" in said["contribution"]
-    assert "41.5 at 10 million parameters with top 3 removed" in said["feed-forward"]
-    assert "top 3 removed CKA is 0.63 at layer 6" in said["feed-forward-layers"]
-    assert re.search(r"On SST-2 .* 91.50.* top with 2 dropped \(73.00\)", said["score"])
-    assert re.search(r"On SST-2 .*best is top with 2 dropped \(73.00\)", said["heat-map"])
-    assert re.search(r"On SST-2 .*\(×1.00, 91.50\), top K=2 \(×1.30, 73.00\)", said["pareto"])
-    assert "speed not measured" in said["pareto"], "of the other model"
     assert "procedure direct" in said["2"] + said["3"]
     assert all(text.endswith(".") and "\n" not in text for text in said.values())
 
@@ -309,7 +298,6 @@ def test_embeddings_by_texts_a_second(tmp_path: Path) -> None:
     ]
     assert rows[1]["texts_per_second"] == rows[2]["texts_per_second"] > rows[0]["texts_per_second"]
     assert drawn is not None
-    assert "layers 1-6 36.50 at" in drawn.alt
     text = drawn.save(tmp_path, ["svg"])[0].read_text(encoding="utf-8")
     assert all(f">{name}" in text for name in ("all layers", "untrained", "direct", "layers 1-6"))
     assert "&lt;search>" in text or "&lt;search&gt;" in text
