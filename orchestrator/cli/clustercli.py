@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -165,49 +164,3 @@ def _plain(look: Any) -> dict[str, Any]:
     for name in ("gpus", "inputs"):
         told[name] = [item._asdict() for item in told[name]]
     return told
-
-
-class CloudName(StrEnum):
-    """The clouds whose preemption notices are read."""
-
-    aws = "aws"
-    gcp = "gcp"
-
-
-@app.command("watch-spot")
-def watch_spot(
-    cloud: Annotated[CloudName, typer.Argument(help="The cloud of this machine.")],
-    address: AddressOption = None,
-    cache_dir: CacheDirOption = None,
-    node_ip: Annotated[
-        str | None, typer.Option("--node-ip", help="This machine's IP in Ray.")
-    ] = None,
-    metadata_url: Annotated[
-        str | None, typer.Option("--metadata-url", help="The metadata service.")
-    ] = None,
-    every: Annotated[
-        float, typer.Option("--every", min=0.01, help="Seconds between two checks.")
-    ] = 5.0,
-) -> None:
-    """Wait for the cloud's preemption notice; then trials write checkpoints, and Ray drains the
-    node. Runs next to Ray on each spot machine.
-
-    Example: lp-sweep cluster watch-spot aws --address $RAY_HEAD_IP:6379
-    """
-    if address is None:
-        raise SpecError(
-            "which cluster? Name it with --address: $RAY_HEAD_IP:6379 in the "
-            "worker_start_ray_commands of a cluster file."
-        )
-    from lp_sweep.orchestrator.service.spot import watch
-
-    drains = watch(
-        cloud.value,
-        say,
-        address=address,
-        node_folder=node_folder(cache_dir),
-        node_ip=node_ip,
-        metadata_url=metadata_url,
-        every=every,
-    )
-    raise typer.Exit(0 if drains else 4)

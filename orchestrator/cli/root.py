@@ -31,7 +31,7 @@ SECTIONS = {
     "Help": ("help",),
 }
 # rarely needed: `help more` lists the names, `help COMMAND` describes them
-RARE = ("resume", "schema", "paper", "show", "cka", "prune", "cluster watch-spot")
+RARE = ("resume", "schema", "paper", "show", "cka", "prune")
 EXIT_CODES = {
     "0": "complete",
     "1": "some trials failed",

@@ -146,7 +146,6 @@ cluster init aws --price cpu=0.6
 cluster init aws --name Lab_2
 cluster init onprem
 cluster init onprem --head-ip '$(id)' --worker-ips a
-cluster watch-spot aws
 """
 
 SEARCH = PLAIN.replace("[0, 2]", "all, until: min_layers")
