@@ -27,7 +27,7 @@ SECTIONS = {
     "Read results": ("status", "dashboard", "table", "query", "report", "logs"),
     "Export": ("export", "publish"),
     "Maintain a store": ("compact", "doctor", "mirror"),
-    "A cluster": ("cluster", "attach", "stop"),
+    "A cluster": ("cluster",),
     "Help": ("help",),
 }
 # rarely needed: `help more` lists the names, `help COMMAND` describes them
@@ -193,7 +193,6 @@ WITHOUT = {
     "--force",  # overwrites a file
     "--fix",  # moves files of a store
     "--dry-run",  # every run would do nothing
-    "--detach",  # the run in the job would submit a job again
     *("--failed", "--type"),  # choose what one `retry` retries
     *("--audit", "plan --format"),  # make another command of `plan`
     "--watch",  # a script that asks for the status would never end

@@ -106,7 +106,7 @@ def retry(
 
 def _start(options: RunOptions, printing: Printing) -> NoReturn:
     """Runs the sweep, prints how it ended, and exits."""
-    if printing.as_json and printing.events and not printing.detach:  # else --events is the job's
+    if printing.as_json and printing.events:
         raise SpecError(
             "--events is JSON already, and its last line has what --json prints. Keep one of them."
         )
@@ -114,9 +114,6 @@ def _start(options: RunOptions, printing: Printing) -> NoReturn:
         say(f"reading {options.file}, the store, models and data ...")
     with told_if_interrupted():
         options = replace(options, command=("lp-sweep", *sys.argv[1:]))
-        if printing.detach:
-            _detach(options, printing)
-            raise typer.Exit
         from lp_sweep.orchestrator.cli.farewell import farewell
         from lp_sweep.orchestrator.service.run import prepare
 
@@ -130,18 +127,6 @@ def _start(options: RunOptions, printing: Printing) -> NoReturn:
 
     prepared.run(partial(emit, to=sys.stdout) if printing.events else None, told)
     raise AssertionError("unreachable")
-
-
-def _detach(options: RunOptions, printing: Printing) -> None:
-    """Submits the typed command as a job, and prints how to follow it."""
-    from lp_sweep.orchestrator.cli.jobcli import again
-    from lp_sweep.orchestrator.service.detach import submit
-
-    sent = submit(options, sys.argv[1:])
-    emit(json.dumps(sent._asdict()) if printing.as_json else sent.run)
-    say("the run is a job of the cluster, and needs this terminal no longer. Next:")
-    say(f"  {again('attach', sent.run, sent.address)}   # what it prints")
-    say(f"  {again('stop', sent.run, sent.address)}   # ends it as Ctrl-C would")
 
 
 @app.command()

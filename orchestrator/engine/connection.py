@@ -127,20 +127,15 @@ class OnRay:
             fit(course, capacity)
 
 
-def is_job_server(address: str | None) -> bool:
-    """Whether an address is that of a cluster's job server, and not of Ray itself."""
-    return address is not None and address.startswith(("http://", "https://"))
-
-
 @contextmanager
 def connection(address: str | None) -> Iterator[OwnRay | None]:
     """Connects this process to the cluster at `address`, or to a local Ray of our own, which it
     gives. Raises PreflightError."""
-    if is_job_server(address):
+    if address and address.startswith(("http://", "https://")):
         raise PreflightError(
             f"{address} is a cluster's job server, and no driver can join there. Submit the run as "
-            "a job of the cluster (`lp-sweep run ... --detach`), or start it on the head: ray exec "
-            "cluster.yaml 'lp-sweep ... --address auto'."
+            f"a job (`ray job submit --address {address} -- lp-sweep run ...`), or start it on the "
+            "head: ray exec cluster.yaml 'lp-sweep run ... --address auto'."
         )
     check_ray()
     if (ray := sys.modules.get("ray")) and ray.is_initialized():

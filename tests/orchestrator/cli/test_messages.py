@@ -57,7 +57,6 @@ run --max-cost 20 --data-dir glue
 run --max-cost 20 --data-dir glue --cluster prices.yaml
 run --inline --address auto
 run --inline --cluster cluster.yaml
-run --inline --detach
 run --inline --max-cost 3
 resume bad.yaml
 retry sweep.yaml --events --json

@@ -105,7 +105,7 @@ def test_whatever_is_asked_for_is_a_right_file(at_home: Path, asked: dict[str, A
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
     if asked["provider"] == "kuberay":
         assert content["metadata"]["name"] == asked.get("name", "lp-sweep")
-        store = content["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]["env"][1]
+        store = content["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]["env"][-1]
         assert store["value"] == asked.get("store", "s3://CHANGE-bucket/lp-sweep")
         return
     assert content["cluster_name"] == asked.get("name", "lp-sweep")

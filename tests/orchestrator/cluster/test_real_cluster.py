@@ -54,7 +54,7 @@ def cluster_file(python: str, folder: Path) -> dict[str, Any]:
     shell = [line for line in written if ".lp-sweep.sh" in line]
     installs = [line for line in written if "lp-sweep-uv" in line]
     assert len(shell) + len(installs) == len(written)
-    content["setup_commands"] = [*(exported(line) for line in shell), *installed(python)]
+    content["setup_commands"] = [*shell, *installed(python)]
     for role, size in (
         ("head", "--num-cpus=0 --num-gpus=0"),
         ("worker", "--num-cpus=1 --num-gpus=1"),
@@ -64,13 +64,6 @@ def cluster_file(python: str, folder: Path) -> dict[str, Any]:
         small = f"ray start {size} --object-store-memory=200000000 "
         content[f"{role}_start_ray_commands"] = [start.replace("ray start ", small)]
     return content
-
-
-def exported(line: str) -> str:
-    """With the S3 server on the laptop."""
-    more = "export AWS_ENDPOINT_URL=http://10.77.0.254:5000 AWS_REGION=us-east-1"
-    more += " AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test"
-    return line.replace("export RAY_AUTH_MODE", f"{more}\nexport RAY_AUTH_MODE")
 
 
 def installed(python: str) -> list[str]:
@@ -141,20 +134,10 @@ def test_ctrl_c_ends_a_run(saw: dict[str, Any]) -> None:
     assert "complete" not in saw["first"]
 
 
-def test_a_detached_run_outlives_ssh_and_is_stopped_and_goes_on(saw: dict[str, Any]) -> None:
-    """It had records after the ssh of who looked at it was killed: the scene waits for that."""
-    assert "stopped by SIGTERM: " in saw["stop"]
+def test_a_second_run_goes_on(saw: dict[str, Any]) -> None:
     left = TRIALS - saw["records_when_stopped"]
     assert f"complete: {left} done in this run" in saw["second"]
     assert "nothing was missing" in saw["third"]
-
-
-def test_a_run_is_sent_from_the_laptop(saw: dict[str, Any]) -> None:
-    """By the tunnel of `ray dashboard`, with a model and data that are on the laptop alone; its
-    store is a bucket."""
-    assert "needs this terminal no longer" in saw["afar"]
-    assert "2 models and data sets went to the store" in saw["s3"]
-    assert "complete: 2 done in this run" in saw["s3"]
 
 
 def test_each_machine_is_checked(saw: dict[str, Any]) -> None:
