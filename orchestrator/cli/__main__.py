@@ -15,7 +15,6 @@ from typing import Annotated, Any
 import typer
 
 from lp_sweep.orchestrator.cli import (
-    clustercli,
     exporting,
     runcli,
     store,
@@ -85,7 +84,6 @@ app.add_typer(runcli.app)
 app.add_typer(store.app)
 app.add_typer(tables.app)
 app.add_typer(exporting.app)
-app.add_typer(clustercli.app, name="cluster")
 
 
 @app.command("help")

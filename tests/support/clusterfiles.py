@@ -1,11 +1,10 @@
-"""A cluster file of four kinds of machine, with prices, and where it is used. Not a test."""
+"""A cluster file of four kinds of machine, with prices. Not a test."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 KINDS: dict[str, Any] = {
@@ -35,13 +34,3 @@ def cluster_file(folder: Path, prices: dict[str, float] | None = None, **more: A
     path = folder / "cluster.yaml"
     path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
     return path
-
-
-def go_home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To where `ray up` is started, with all that a cluster file sends from there."""
-    for name in ("dist", ".ssh", ".ray"):
-        (folder / name).mkdir()
-    for file in (".ssh/id_ed25519", ".ssh/lab key #1.pem", ".ray/auth_token"):
-        (folder / file).touch()
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("HOME", str(folder))

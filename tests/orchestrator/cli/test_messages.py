@@ -130,21 +130,6 @@ prune ./folder/of/a/model --offline --out out --layers 0,13
 prune ./folder/of/a/model --offline --out out --strategy top
 prune ./folder/of/a/model --offline --out out --strategy top --k 12
 prune ./folder/of/a/model --offline --out out --strategy contribution --k 2
-cluster int
-cluster init
-cluster init amazon
-cluster init aws --gpu-type a10
-cluster init aws --gpu-type v100
-cluster init aws --gpus 0
-cluster init aws --gpus 12 --gpu-type a100
-cluster init gcp --max-price 0.6
-cluster init aws --max-price 0.6 --on-demand
-cluster init aws --max-price nan
-cluster init aws --price gpu:0.6
-cluster init aws --price cpu=0.6
-cluster init aws --name Lab_2
-cluster init onprem
-cluster init onprem --head-ip '$(id)' --worker-ips a
 """
 
 SEARCH = PLAIN.replace("[0, 2]", "all, until: min_layers")
