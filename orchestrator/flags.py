@@ -116,10 +116,6 @@ AddressOption = Annotated[str | None, Flag("Ray cluster to join.", others=("RAY_
 CacheDirOption = Annotated[
     Path | None, Flag("Folder on each node for cached tokens and unsent records.", advanced=True)
 ]
-ClusterFileOption = Annotated[
-    Path | None,
-    Flag("Cluster file for `ray up`, with sizes and prices.", name="--cluster", advanced=True),
-]
 InlineOption = Annotated[bool, Flag("Train one trial after another in this process, without Ray.")]
 SweepOption = Annotated[
     str | None, Flag("Only this sweep of the store (its `name`).", completes="sweeps")

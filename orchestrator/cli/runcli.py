@@ -57,7 +57,7 @@ def run(
     if dry_run:
         if printing.events:
             raise SpecError("--events is for a run. For a plan use --json.")
-        _plan(options, options.cluster, printing.as_json)
+        _plan(options, printing.as_json)
         return
     _start(options, printing)
 
@@ -135,7 +135,6 @@ def plan(
     overrides: Overrides = None,
     *,
     inputs: Request,
-    cluster: flags.ClusterFileOption = None,
     as_json: JsonOption = False,
     audit: Annotated[
         str | None,
@@ -147,7 +146,7 @@ def plan(
     ] = None,
     form: FormatOption = Format.table,
 ) -> None:
-    """Show a sweep's cells and trials, what the store has, and an estimate of hours and price.
+    """Show a sweep's cells and trials, what the store has, and an estimate of hours.
 
     Example: lp-sweep plan sweep.yaml --json | jq .totals
     """
@@ -156,13 +155,13 @@ def plan(
         return
     if form != Format.table:
         raise SpecError("--format is for --audit; a plan is text, or JSON with --json.")
-    _plan(replace(inputs, file=file, overrides=overrides or ()), cluster, as_json)
+    _plan(replace(inputs, file=file, overrides=overrides or ()), as_json)
 
 
-def _plan(request: Request, cluster: Path | None, as_json: bool) -> None:
+def _plan(request: Request, as_json: bool) -> None:
     from lp_sweep.orchestrator.service import plan as service
 
-    made = service.plan(request, cluster)
+    made = service.plan(request)
     warn_unreadable(made.made.ledger.unreadable)
     emit(json.dumps(made.plain()) if as_json else on_terminal(made.text(), sys.stdout))
 

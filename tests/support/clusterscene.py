@@ -71,7 +71,7 @@ def answers(call: Callable[[], object]) -> bool:
 def scene(laptop: Laptop, s3: Any, saw: dict[str, Any]) -> None:
     def records() -> int:
         found = s3.list_objects_v2(Bucket="sweeps", Prefix="records/trials/")
-        return len(found.get("Contents", []))
+        return sum(item["Key"].endswith(".parquet") for item in found.get("Contents", []))
 
     laptop.ray("up", "-y", "--no-config-cache")
     laptop.ray("rsync-up", "/mnt/sweep/", "~/sweep/")

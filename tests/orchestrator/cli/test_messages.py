@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.clusterfiles import cluster_file
 from tests.support.fake_records import command_line_world
 from tests.support.program import sweep
 from tests.support.sweepfiles import PLAIN
@@ -31,14 +30,6 @@ plan --data-dir glue --store bad.yaml
 plan --stoer s
 plan --seed 3
 plan task=rte
-plan --data-dir glue --cluster absent.yaml
-plan --data-dir glue --cluster sweep.yaml
-plan --data-dir glue --cluster broken.yaml
-plan --data-dir glue --cluster words.yaml
-plan --data-dir glue --cluster nothing.yaml
-plan --data-dir glue --cluster none.yaml
-plan --data-dir glue --cluster sizes.yaml
-plan sweep.yaml resources_per_trial.accelerator_type=L4 --data-dir glue --cluster prices.yaml
 plan few.yaml --data-dir glue
 plan others.yaml --data-dir glue
 plan huge.yaml --data-dir glue
@@ -53,11 +44,7 @@ LP_SWEEP_MIRROR=mlflo lp-sweep run
 LP_SWEEP_OFFLINE=maybe lp-sweep plan
 run --store ''
 run --events --dry-run
-run --max-cost 20 --data-dir glue
-run --max-cost 20 --data-dir glue --cluster prices.yaml
 run --inline --address auto
-run --inline --cluster cluster.yaml
-run --inline --max-cost 3
 resume bad.yaml
 retry sweep.yaml --events --json
 status
@@ -133,7 +120,6 @@ prune ./folder/of/a/model --offline --out out --strategy contribution --k 2
 """
 
 SEARCH = PLAIN.replace("[0, 2]", "all, until: min_layers")
-AWS = "cluster_name: c, provider: {type: aws}"
 FILES = {  # each is wrong in its way
     "bad.yaml": PLAIN.replace("seeds", "sedes"),
     "two.yaml": PLAIN.replace("rte", "rtee").replace("top", "botom"),
@@ -142,13 +128,6 @@ FILES = {  # each is wrong in its way
     "huge.yaml": PLAIN.replace("42, 43", "0-9999").replace(
         "top, k: [0, 2]", "random, k: all, draws: 0-2"
     ),
-    "broken.yaml": "a: [",
-    "words.yaml": f"{{{AWS}, metadata: {{price_per_hour: {{gpu: cheap}}}}}}",
-    "nothing.yaml": f"{{{AWS}, metadata: {{price_per_hour: {{gpu: 1}}}}, head_node_type: h, "
-    "available_node_types: {h: {}}}",
-    "none.yaml": f"{{{AWS}, available_node_types: {{}}}}",
-    "sizes.yaml": f"{{{AWS}, head_node_type: head, available_node_types: "
-    "{head: {resources: {CPU: 4}}, gpu: {max_workers: 4}}}",
 }
 
 
@@ -171,7 +150,6 @@ def said(world: Path, line: str) -> str:
 
 def test_messages(tmp_path: Path) -> None:
     world = command_line_world(tmp_path)
-    cluster_file(world, {"big": 4.0}).rename(world / "prices.yaml")
     for name, text in FILES.items():
         (world / name).write_text(text)
     for name, alike in (("data", {}), ("one", {"verdict": "good"}), ("same", {"user": "u"})):
