@@ -72,7 +72,7 @@ test-all: test test-cluster
 	$(BIN)/python -m pytest -m "(slow or gpu) and ray" -n 3 --dist loadfile
 	$(BIN)/python -m pytest -m "hypothesis and not slow" --hypothesis-profile=long -n auto
 
-# the environment of a cluster node: Ray with its job server, in addition to the packages here
+# the environment of a cluster node: Ray with its launcher, in addition to the packages here
 CLUSTER := build/cluster-env
 $(CLUSTER)/.ready: $(VENV)/.ready
 	$(PYTHON) -m venv $(CLUSTER)
@@ -82,10 +82,10 @@ $(CLUSTER)/.ready: $(VENV)/.ready
 	$(CLUSTER)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt 'ray[default]'
 	touch $@
 
-# tests with a job server, and with three machines made of namespaces that run sshd: needs root and Debian packages
+# three machines made of namespaces that run sshd: needs root and Debian packages
 test-cluster: setup $(CLUSTER)/.ready
 	command -v sshd rsync ip > /dev/null || { test "$$(id -u)" = 0 && apt-get install -y -q openssh-server rsync iproute2; } || true
-	LP_SWEEP_CLUSTER_PYTHON=$(abspath $(CLUSTER))/bin/python $(BIN)/python -m pytest tests/orchestrator/cli/test_jobs.py tests/orchestrator/cluster/test_real_cluster.py -q
+	LP_SWEEP_CLUSTER_PYTHON=$(abspath $(CLUSTER))/bin/python $(BIN)/python -m pytest tests/orchestrator/cluster/test_real_cluster.py -q
 
 # MODEL: a folder with a BERT, such as all-MiniLM-L6-v2. GLUE: a folder with sst2/train.parquet, ...
 bench: setup

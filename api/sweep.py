@@ -23,7 +23,7 @@ Place = str | os.PathLike[str]
 
 class Run(NamedTuple):
     """How a run ended. `failed`: identifier -> error type. `stopped_by`: a signal, `failures`,
-    `store`, `ray`, `device`, `max-hours`, `max-cost`, or None if nothing was left to do.
+    `store`, `ray`, `device`, `max-hours`, or None if nothing was left to do.
     `exit_code`: as of `lp-sweep run`, 0 if the sweep is complete."""
 
     done: int
@@ -99,8 +99,6 @@ class Sweep:
         fail_fast: bool | None = None,
         max_failures: int | None = None,
         max_hours: float | None = None,
-        max_cost: float | None = None,
-        cluster: Place | None = None,
     ) -> Run:
         """Runs the missing work on the Ray at `address`, or on a local one; with `inline` one trial
         after another in this process, without Ray. Progress goes to stderr, or to one line of a
@@ -115,8 +113,6 @@ class Sweep:
             fail_fast=fail_fast,
             max_failures=max_failures,
             max_hours=max_hours,
-            max_cost=max_cost,
-            cluster=_path(cluster),
         )
 
     def retry(

@@ -301,25 +301,6 @@ def slots(found: Found) -> str:
     return f"{markdown(head, rows)}\n\n{what} {first['preempted']:,} starts were preempted."
 
 
-def plans(found: Found) -> str:
-    rows = [
-        [f"{one['trials']:,}", f"{one['memory_mb']:.0f} MB", f"{one['cpu_seconds']:.1f} s"]
-        for one in found["plans"]
-    ]
-    return markdown(["trials", "memory of plan and queue", "CPU time to make them"], rows)
-
-
-def listing(found: Found) -> str:
-    rows = [
-        [
-            *(name, f"{one['records']:,}", f"{one['files']:,}"),
-            *(f"{one['megabytes']:.0f} MB", f"{one['cpu_seconds']:.2f} s"),
-        ]
-        for name, one in found["store"].items()
-    ]
-    return markdown(["store", "records", "files", "size", "CPU time to list them"], rows)
-
-
 # name of a table in the pages -> the files of figures that it needs, and a function that prints it
 TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "trial-cpu": (("trial-cpu",), trial_cpu),
@@ -336,8 +317,6 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "coverage": (("coverage",), coverage),
     "widths": (("coverage",), widths),
     "slots": (("scale",), slots),
-    "plans": (("scale",), plans),
-    "listing": (("scale",), listing),
 }
 
 

@@ -112,14 +112,9 @@ ManifestOption = Annotated[
     Path | None,
     Flag("File of pinned revisions. [sweep.manifest.json next to sweep.yaml]", advanced=True),
 ]
-JOB_SERVER = "RAY_API_SERVER_ADDRESS"  # Ray's own variable, which overrules its arguments
 AddressOption = Annotated[str | None, Flag("Ray cluster to join.", others=("RAY_ADDRESS",))]
 CacheDirOption = Annotated[
     Path | None, Flag("Folder on each node for cached tokens and unsent records.", advanced=True)
-]
-ClusterFileOption = Annotated[
-    Path | None,
-    Flag("Cluster file for `ray up`, with sizes and prices.", name="--cluster", advanced=True),
 ]
 InlineOption = Annotated[bool, Flag("Train one trial after another in this process, without Ray.")]
 SweepOption = Annotated[

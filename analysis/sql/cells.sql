@@ -7,7 +7,7 @@
 -- dropped_layers  its profile.
 -- state         done      its trial has a record
 --               failed    no record, and an attempt at the trial, or at the profile it waits for,
---                         failed for good (after a lost worker or a preemption it is tried again)
+--                         failed for good (after a lost worker or node it is tried again)
 --               deferred  it waits for a profile, or a search may still ask for it
 --               not_needed  a search (`until: min_layers`) ended without it
 --               impossible  its profile and threshold keep no layer, or fewer layers than the

@@ -15,9 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from lp_sweep.orchestrator.cli import (
-    clustercli,
     exporting,
-    jobcli,
     runcli,
     store,
     tables,
@@ -86,8 +84,6 @@ app.add_typer(runcli.app)
 app.add_typer(store.app)
 app.add_typer(tables.app)
 app.add_typer(exporting.app)
-app.add_typer(jobcli.app)
-app.add_typer(clustercli.app, name="cluster")
 
 
 @app.command("help")

@@ -34,13 +34,13 @@ def farewell(result: RunResult, options: RunOptions, *, as_json: bool) -> int:
 
 
 def _lines(result: RunResult, options: RunOptions) -> Iterator[str]:
-    outcome, store, used = result.outcome, result.store, result.used
+    outcome, store = result.outcome, result.store
     options = replace(options, store=store.location)
     again = options.again("run")
     retry = options.again("retry", trials=(), error_type=None)
     where = shlex.quote(store.location)
-    if outcome.stopped_by in ("max-hours", "max-cost"):
-        yield f"this run has used {used.sentence()}; the next one starts counting at 0."
+    if outcome.stopped_by == "max-hours":
+        yield f"this run has used {result.hours:.2f} hours; the next one starts counting at 0."
         yield "Interrupted trials continue from their last checkpoints."
     yield from _failures(outcome.failed, where)
     if outcome.unkept:

@@ -85,9 +85,6 @@ def losses(within: str) -> tuple[float, ...]:
 class Printing:
     """The options of a command that trains, for its terminal only."""
 
-    detach: Annotated[
-        bool, Flag("Run as a job of the cluster, independent of this terminal.", advanced=True)
-    ] = False
     as_json: JsonOption = False
     events: Annotated[
         bool, Flag("Print events as they happen, one JSON object per line.", advanced=True)

@@ -27,11 +27,10 @@ SECTIONS = {
     "Read results": ("status", "table", "query", "report", "logs"),
     "Export": ("export",),
     "Maintain a store": ("compact", "doctor", "mirror"),
-    "A cluster": ("cluster", "attach", "stop"),
     "Help": ("help",),
 }
 # rarely needed: `help more` lists the names, `help COMMAND` describes them
-RARE = ("resume", "schema", "paper", "show", "prune", "cluster watch-spot")
+RARE = ("resume", "schema", "paper", "show", "prune")
 EXIT_CODES = {
     "0": "complete",
     "1": "some trials failed",
@@ -88,11 +87,11 @@ class Root(TyperGroup):
         for option in options_of(self):  # errors then name the variable
             if option.parameter.envvar is None and option.wanted:
                 option.parameter.envvar = variable_of(option.flag)
-        for command in _all_commands(self):
+        commands: Iterable[Any] = self.commands.values()
+        for command in commands:
             # \b keeps the example on one line, so it can be copied
             command.help = _EXAMPLE.sub("\b\nExample:\n  ", command.help or "")
-            if not hasattr(command, "commands"):
-                command.format_options = partial(_format_options, command)
+            command.format_options = partial(_format_options, command)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         rows = [row for name in FIRST for row in _rows(name, self.commands.get(name))]
@@ -162,19 +161,11 @@ def _write(formatter: Any, lists: Mapping[str, Iterable[tuple[str, str]]]) -> No
                 formatter.write_dl([*rows])
 
 
-def _all_commands(command: Any) -> Iterator[Any]:
-    yield command
-    for below in getattr(command, "commands", {}).values():
-        yield from _all_commands(below)
-
-
 def _rows(name: str, command: Any) -> list[tuple[str, str]]:
-    """A line for a command, or one for each command of a group."""
+    """A line for a command that is not rare."""
     if command is None or command.hidden or name in RARE:
         return []
-    below = getattr(command, "commands", {})
-    rows = [row for part, sub in below.items() for row in _rows(f"{name} {part}", sub)]
-    return rows or [(name, command.get_short_help_str(_ALL))]
+    return [(name, command.get_short_help_str(_ALL))]
 
 
 def _meant(message: str) -> str:
@@ -192,7 +183,6 @@ WITHOUT = {
     "--force",  # overwrites a file
     "--fix",  # moves files of a store
     "--dry-run",  # every run would do nothing
-    "--detach",  # the run in the job would submit a job again
     *("--failed", "--type"),  # choose what one `retry` retries
     "--watch",  # a script that asks for the status would never end
     "--out",  # two commands would write to one place
@@ -210,7 +200,7 @@ WITHOUT = {
 
 
 class Option(NamedTuple):
-    """An option of a command; `command` is as typed, such as `cluster init`."""
+    """An option of a command; `command` is its name."""
 
     command: str
     flag: str  # the long one

@@ -55,7 +55,7 @@ def run(
     if dry_run:
         if printing.events:
             raise SpecError("--events is for a run. For a plan use --json.")
-        _plan(options, options.cluster, printing.as_json)
+        _plan(options, printing.as_json)
         return
     _start(options, printing)
 
@@ -104,7 +104,7 @@ def retry(
 
 def _start(options: RunOptions, printing: Printing) -> NoReturn:
     """Runs the sweep, prints how it ended, and exits."""
-    if printing.as_json and printing.events and not printing.detach:  # else --events is the job's
+    if printing.as_json and printing.events:
         raise SpecError(
             "--events is JSON already, and its last line has what --json prints. Keep one of them."
         )
@@ -112,9 +112,6 @@ def _start(options: RunOptions, printing: Printing) -> NoReturn:
         say(f"reading {options.file}, the store, models and data ...")
     with told_if_interrupted():
         options = replace(options, command=("lp-sweep", *sys.argv[1:]))
-        if printing.detach:
-            _detach(options, printing)
-            raise typer.Exit
         from lp_sweep.orchestrator.cli.farewell import farewell
         from lp_sweep.orchestrator.service.run import prepare
 
@@ -130,38 +127,25 @@ def _start(options: RunOptions, printing: Printing) -> NoReturn:
     raise AssertionError("unreachable")
 
 
-def _detach(options: RunOptions, printing: Printing) -> None:
-    """Submits the typed command as a job, and prints how to follow it."""
-    from lp_sweep.orchestrator.cli.jobcli import again
-    from lp_sweep.orchestrator.service.detach import submit
-
-    sent = submit(options, sys.argv[1:])
-    emit(json.dumps(sent._asdict()) if printing.as_json else sent.run)
-    say("the run is a job of the cluster, and needs this terminal no longer. Next:")
-    say(f"  {again('attach', sent.run, sent.address)}   # what it prints")
-    say(f"  {again('stop', sent.run, sent.address)}   # ends it as Ctrl-C would")
-
-
 @app.command()
 def plan(
     file: FileArgument = "sweep.yaml",
     overrides: Overrides = None,
     *,
     inputs: Request,
-    cluster: flags.ClusterFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a sweep's cells and trials, what the store has, and an estimate of hours and price.
+    """Show a sweep's cells and trials, what the store has, and an estimate of hours.
 
     Example: lp-sweep plan sweep.yaml --json | jq .totals
     """
-    _plan(replace(inputs, file=file, overrides=overrides or ()), cluster, as_json)
+    _plan(replace(inputs, file=file, overrides=overrides or ()), as_json)
 
 
-def _plan(request: Request, cluster: Path | None, as_json: bool) -> None:
+def _plan(request: Request, as_json: bool) -> None:
     from lp_sweep.orchestrator.service import plan as service
 
-    made = service.plan(request, cluster)
+    made = service.plan(request)
     warn_unreadable(made.made.ledger.unreadable)
     emit(json.dumps(made.plain()) if as_json else on_terminal(made.text(), sys.stdout))
 

@@ -13,17 +13,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lp_sweep.orchestrator.cluster.clusterfile import (
+from lp_sweep.orchestrator.engine.clusterfile import (
     ACCELERATOR,
-    HEAD,
-    ON_HEAD,
     ClusterFile,
-    Kind,
     accelerator_of,
-    read_cluster_file,
     workers,
 )
-from lp_sweep.storage.errors import PreflightError, SpecError
+from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.printable import did_you_mean
 from lp_sweep.storage.runs import Announcement
 
@@ -75,9 +71,14 @@ class Capacity:
         file: ClusterFile | None = None,
     ) -> None:
         self._nodes, self._kind = nodes, per_trial.accelerator_type
-        self._coming = file.coming(self._kind) if file else []
+        machines = file.coming if file else ()
+        self._coming = [
+            (machine.cpus, machine.gpus)
+            for machine in machines
+            if self._kind in (None, machine.accelerator)
+        ]
         there = {accelerator_of(node["Resources"]) for node in nodes() if node["Alive"]}
-        may_come = {kind.accelerator for kind in file.largest()} if file else set()
+        may_come = {machine.accelerator for machine in machines}
         self.accelerators = sorted(kind for kind in there | may_come if kind)
         _check_kind(self._kind, self.accelerators, file)
         self.slots = cut(self._sizes(), per_trial)
@@ -111,12 +112,12 @@ def _check_kind(asked: str | None, kinds: Sequence[str], file: ClusterFile | Non
     if asked is None or asked in kinds:
         return
     name = f'"{ACCELERATOR}{asked}": 1'
-    hint = f" In {file.path}, a machine declares its kind in its resources: {name}." if file else ""
+    hint = f" In the cluster file a machine declares its kind in its resources: {name}."
     raise PreflightError(
         f"no GPU of kind {asked!r}, which resources_per_trial.accelerator_type names: the nodes "
         f"have {', '.join(kinds) or 'no GPU that Ray can name'}."
         f"{did_you_mean(asked, kinds)} Name one of them, leave the key out, or wait for the "
-        f"cluster's nodes.{hint}"
+        f"cluster's nodes.{hint if file else ''}"
     )
 
 
@@ -141,44 +142,6 @@ def crowded_note(slots: Slots, other: Announcement) -> str:
         f"another run on this machine (pid {other.pid}) has {theirs}, this one {slots.number}"
         f"{together} on the same {device}, so both are slower: {fix} one. Nothing is lost"
     )
-
-
-def file_on_head() -> ClusterFile | None:
-    """The cluster file that `ray up` left on this machine, if it is the head of a cluster."""
-    if not ON_HEAD.expanduser().exists():
-        return None
-    try:
-        return read_cluster_file(ON_HEAD)
-    except SpecError:  # not ours to judge: the cluster runs
-        return None
-
-
-class Largest(NamedTuple):
-    """A cluster at its full size: its slots, including the head's, and the kinds of the workers
-    that take trials, one for each worker."""
-
-    file: ClusterFile
-    slots: Slots
-    workers: list[Kind]
-
-
-def at_its_largest(file: ClusterFile, per_trial: PerTrial) -> Largest:
-    """Raises PreflightError if no trial fits, SpecError if the file declares no resources."""
-    if not file.largest():
-        raise SpecError(
-            f"{file.path} declares no worker resources, so its slots are unknown. Give a worker in "
-            "available_node_types `resources: {CPU: 8, GPU: 1}` and `max_workers: 4`."
-        )
-    heads = [kind for kind in file.kinds if kind.head]
-    resources = [{HEAD: 1.0, "CPU": head.cpus or 0.0, "GPU": head.gpus or 0.0} for head in heads]
-    nodes = [{"Alive": True, "Resources": found} for found in resources]
-    slots = Capacity(per_trial, lambda: nodes, file).slots
-    workers = [
-        kind
-        for kind in file.largest(per_trial.accelerator_type)
-        if fitting([(kind.cpus or 0.0, kind.gpus or 0.0)], slots.cpus, slots.gpus)
-    ]
-    return Largest(file, slots, workers)
 
 
 def fitting(nodes: Sequence[Size], cpus: float, gpus: float) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -11,9 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from lp_sweep.orchestrator.cluster.clusterfile import await_workers, knock
-from lp_sweep.orchestrator.engine.budget import Budget
-from lp_sweep.orchestrator.engine.capacity import Capacity, PerTrial, file_on_head
+from lp_sweep.orchestrator.engine.capacity import Capacity, PerTrial
+from lp_sweep.orchestrator.engine.clusterfile import await_workers, file_on_head
 from lp_sweep.orchestrator.engine.course import Course, StopSignals
 from lp_sweep.orchestrator.engine.everynode import on_each_node
 from lp_sweep.orchestrator.engine.lifeline import Lifeline, OwnRay, RayLost, connected, leave_ray
@@ -65,8 +65,8 @@ class OnRay:
     """Runs work on the cluster at `address`; None: on a local Ray, which is replaced when it is
     lost, as long as there is progress. `at_the_end` leaves the last one."""
 
-    def __init__(self, address: str | None, budget: Budget, at_the_end: ExitStack) -> None:
-        self._address, self._budget, self._at_the_end = address, budget, at_the_end
+    def __init__(self, address: str | None, at_the_end: ExitStack) -> None:
+        self._address, self._at_the_end = address, at_the_end
 
     def everywhere(self, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
         return on_each_node(function, *arguments)
@@ -113,7 +113,6 @@ class OnRay:
             nodes = NodeTable()
             if address:
                 tell(joined(address))
-            self._budget.watch(nodes)
             file = file_on_head() if address else None
             if file:
                 await_workers(file, nodes, tell)
@@ -127,20 +126,15 @@ class OnRay:
             fit(course, capacity)
 
 
-def is_job_server(address: str | None) -> bool:
-    """Whether an address is that of a cluster's job server, and not of Ray itself."""
-    return address is not None and address.startswith(("http://", "https://"))
-
-
 @contextmanager
 def connection(address: str | None) -> Iterator[OwnRay | None]:
     """Connects this process to the cluster at `address`, or to a local Ray of our own, which it
     gives. Raises PreflightError."""
-    if is_job_server(address):
+    if address and address.startswith(("http://", "https://")):
         raise PreflightError(
             f"{address} is a cluster's job server, and no driver can join there. Submit the run as "
-            "a job of the cluster (`lp-sweep run ... --detach`), or start it on the head: ray exec "
-            "cluster.yaml 'lp-sweep ... --address auto'."
+            f"a job (`ray job submit --address {address} -- lp-sweep run ...`), or start it on the "
+            "head: ray exec cluster.yaml 'lp-sweep run ... --address auto'."
         )
     check_ray()
     if (ray := sys.modules.get("ray")) and ray.is_initialized():
@@ -192,13 +186,20 @@ def _join(address: str) -> None:
     import ray
 
     try:
-        knock(address)
+        _knock(address)
         ray.init(address=address, **_QUIET)
     except BaseException as error:  # of many types
         leave_ray(None)
         if not isinstance(error, Exception):
             raise
         raise _no_ray(f"at {address}", error, _JOIN_ANOTHER) from error
+
+
+def _knock(address: str) -> None:
+    """Raises OSError at once if nothing listens; Ray itself would try for minutes."""
+    host, _, port = address.rpartition("://")[2].partition(":")
+    if port.isdigit():
+        socket.create_connection((host, int(port)), timeout=10).close()
 
 
 def _start() -> OwnRay:

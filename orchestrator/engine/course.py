@@ -222,8 +222,7 @@ class Course:
             self._failed(work.id, loss.error_type, loss.message, loss.node)
             return
         self._blame(loss.node, work.id, loss.error_type)
-        follows = "continues elsewhere" if loss.error_type == "preempted" else "is tried again"
-        told = f"{loss.error_type}; it {follows}"
+        told = f"{loss.error_type}; it is tried again"
         self.reporter.ended(work.id, "lost", told, Facts(error_type=loss.error_type))
 
     def lost_all(self, loss: Loss) -> None:

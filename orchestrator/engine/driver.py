@@ -40,14 +40,14 @@ class Engine(Protocol):
         """Run a plain function on each node. Returns node -> its result."""
 
 
-def engine_for(options: RunOptions, budget: Budget, at_the_end: ExitStack) -> Engine:
+def engine_for(options: RunOptions, at_the_end: ExitStack) -> Engine:
     if options.inline:
         from lp_sweep.orchestrator.engine.inline import Inline
 
         return Inline()
     from lp_sweep.orchestrator.engine.connection import OnRay
 
-    return OnRay(options.address or os.environ.get("RAY_ADDRESS"), budget, at_the_end)
+    return OnRay(options.address or os.environ.get("RAY_ADDRESS"), at_the_end)
 
 
 def _run(course: Course, engine: Engine, budget: Budget) -> None:
@@ -78,7 +78,7 @@ class Outcome(NamedTuple):
     done_elsewhere: int  # by other runs in the meantime
     failed: dict[str, str]
     spooled: dict[str, str]
-    # SIGINT, SIGTERM, SIGHUP, failures, nothing-learned, store, ray, device, max-hours, max-cost
+    # SIGINT, SIGTERM, SIGHUP, failures, nothing-learned, store, ray, device, max-hours
     stopped_by: str | None
     store_error: str | None = None  # the store's last answer
     ray_error: str | None = None  # how Ray was lost
@@ -142,7 +142,7 @@ def run_sweep(
         )
     sources.hold(plan)
     course = Course(queue, recorder, reporter, options, presence)
-    _run(course, engine_for(options, budget, at_the_end), budget)
+    _run(course, engine_for(options, at_the_end), budget)
     after = make_plan(queue.plan.sweep, queue.known())
     if queue.stopped != "store":
         try:

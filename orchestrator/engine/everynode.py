@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import Any
 
 from lp_sweep.orchestrator.engine.raycompat import NodeTable
-from lp_sweep.storage.errors import lines_of
 
 _SECONDS = 120  # for a process to start and the function to end
 _SECONDS_TO_ANSWER = 10
@@ -17,20 +17,8 @@ _nodes = NodeTable()
 _silent: dict[str, float] = {}  # node -> when it last did not answer
 
 
-class Answer(NamedTuple):
-    """The value of a function on a node, or why there is none."""
-
-    value: Any = None
-    error: str | None = None
-
-
 def on_each_node(function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
     """Returns node id -> the function's value there, without nodes that do not answer."""
-    return _values(ask_each_node(function, *arguments))
-
-
-def ask_each_node(function: Callable[..., Any], *arguments: Any) -> dict[str, Answer]:
-    """Returns node id -> its answer, for every node that is alive."""
     nodes = [node["NodeID"] for node in _nodes() if node["Alive"]]
     return _ask(nodes, function, arguments, _SECONDS)
 
@@ -40,19 +28,15 @@ def answers(node: str | None) -> bool:
     asked again for that minute, since each of its trials is lost in turn."""
     if not node or time.monotonic() - _silent.get(node, -_SECONDS_SILENT) < _SECONDS_SILENT:
         return False
-    answered = bool(_values(_ask([node], os.getpid, (), _SECONDS_TO_ANSWER)))
+    answered = bool(_ask([node], os.getpid, (), _SECONDS_TO_ANSWER))
     if not answered:
         _silent[node] = time.monotonic()
     return answered
 
 
-def _values(told: dict[str, Answer]) -> dict[str, Any]:
-    return {node: answer.value for node, answer in told.items() if answer.error is None}
-
-
 def _ask(
     nodes: list[str], function: Callable[..., Any], arguments: tuple[Any, ...], seconds: float
-) -> dict[str, Answer]:
+) -> dict[str, Any]:
     import ray
     from ray.exceptions import RayError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -69,12 +53,10 @@ def _ask(
     ready, late = ray.wait(list(tasks), num_returns=len(tasks), timeout=seconds)
     for task in late:
         ray.cancel(task, force=True)
-    found = {tasks[task]: Answer(error=f"no answer in {seconds:.0f} s") for task in late}
+    found = {}
     for task in ready:
-        try:
-            found[tasks[task]] = Answer(ray.get(task))
-        except RayError as error:  # the last line of its text; the others are a traceback
-            found[tasks[task]] = Answer(error=lines_of(error)[-1])
+        with suppress(RayError):
+            found[tasks[task]] = ray.get(task)
     return found
 
 

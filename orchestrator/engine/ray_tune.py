@@ -35,7 +35,6 @@ _LOOK_SECONDS = 5.0  # between two looks at the nodes
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _ACTOR = re.compile(r"actor_id[=:]\s*([0-9a-f]{32})")
 _SUMMARIES = {
-    "preempted": "the node was preempted, as announced",
     "node_lost": "the node was lost",
     "worker_lost": "the worker process died: it was killed, or crashed",
     "out_of_memory": "the node ran out of memory, and Ray ended the worker",
@@ -275,15 +274,12 @@ def _actor_id(error: Any, text: str) -> str | None:
 
 
 def _type(error: Any, text: str, fate: Fate) -> str:
-    if getattr(error, "preempted", False) or "preempt" in fate.cause.lower():
-        return "preempted"
     if GraphRecordingError.__name__ in text:
         return GraphRecordingError.kind
     if "OutOfMemoryError" in text or "low on memory" in text:
         return "out_of_memory"
-    if fate.announced and not _is_task_error(error):
-        return "preempted"  # a machine that is cut off says nothing; the announcement counts
-    if "NODE_DIED" in fate.cause or "node has died" in text or "NodeDiedError" in text:
+    preempted = getattr(error, "preempted", False) or "preempt" in fate.cause.lower()
+    if preempted or "NODE_DIED" in fate.cause or "node has died" in text or "NodeDied" in text:
         return "node_lost"
     if "AcceleratorError" in text or "CUDA error" in text:
         return "device_error"

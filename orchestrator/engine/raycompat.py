@@ -8,13 +8,11 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-_RPC_SECONDS = 10.0
 _TABLE_SECONDS = 5.0
 _TUNE_SECONDS = 45.0  # longer than until a silent head counts as lost: it may come back
 _AUTH_MODE, _AUTH_TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
@@ -207,17 +205,14 @@ class NodeTable:
 
 
 class Fate(NamedTuple):
-    """How an actor ended: its node, Ray's word for the cause, and whether the node's preemption was
-    announced. What Ray does not know is None, empty or False."""
+    """How an actor ended: its node, and Ray's word for the cause. What Ray does not know is None or
+    empty."""
 
     node: str | None = None
     cause: str = ""
-    announced: bool = False
 
 
 def fate_of(actor_id: str | None) -> Fate:
-    """`announced` comes from Ray's internal table: the public one has it only once a node is known
-    to be dead, and not for every way of dying."""
     import ray
     from ray._private import state
     from ray.core.generated import gcs_pb2
@@ -228,25 +223,4 @@ def fate_of(actor_id: str | None) -> Fate:
         actor = gcs_pb2.ActorTableData.FromString(found)
     except Exception:  # a private interface; without it we only know less
         return Fate()
-    return Fate(actor.address.node_id.hex() or None, str(actor.death_cause), actor.preempted)
-
-
-def drain_nodes(address: str, ip: str, message: str, seconds: float) -> None:
-    """Announces that the nodes at this IP will be gone in so many seconds, like `ray drain-node`;
-    Ray has no public call for it. Raises ConnectionError if Ray has no such node, or refuses."""
-    from ray._raylet import GcsClient  # type: ignore[attr-defined]
-    from ray.core.generated import autoscaler_pb2, gcs_pb2
-
-    gcs = GcsClient(address=address)
-    nodes = gcs.get_all_node_info(
-        timeout=_RPC_SECONDS, state_filter=gcs_pb2.GcsNodeInfo.GcsNodeState.ALIVE
-    )
-    here = [id_.hex() for id_, node in nodes.items() if node.node_manager_address == ip]
-    if not here:
-        raise ConnectionError(f"it has no node at {ip}")
-    reason = autoscaler_pb2.DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION
-    deadline_ms = int(1000 * (time.time() + seconds))
-    for id_ in here:
-        accepted, refusal = gcs.drain_node(id_, reason, message, deadline_ms)
-        if not accepted:
-            raise ConnectionError(f"node {id_[:8]}: {refusal}")
+    return Fate(actor.address.node_id.hex() or None, str(actor.death_cause))

@@ -14,13 +14,6 @@ from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.mirrors.kinds import MirrorKind
 from lp_sweep.storage.places import node_folder
 
-# the options that --inline excludes, and why
-NOT_INLINE = {
-    "address": "is about a cluster. Keep one of them.",
-    "cluster": "is about a cluster. Keep one of them.",
-    "max_cost": "counts a cluster's machines. Use --max-hours.",
-}
-
 # set before torch is loaded: threads that wait for each other sleep. Else they spin, and beside
 # other work a trial takes many times as long. It changes no value; a number of threads does
 PATIENT_THREADS = {"OMP_WAIT_POLICY": "PASSIVE"}
@@ -42,15 +35,6 @@ class RunOptions(Request):
         bool, Flag("Stop if a full model scores no better than guessing.", advanced=True)
     ] = False
     max_hours: Annotated[float | None, Flag("Stop after this many hours.", min=0.0)] = None
-    max_cost: Annotated[
-        float | None,
-        Flag(
-            "Stop at this cost of the machines, at the cluster file's prices.",
-            advanced=True,
-            min=0.0,
-        ),
-    ] = None
-    cluster: flags.ClusterFileOption = None
     mirrors: Annotated[
         Sequence[MirrorKind],
         Flag(
@@ -80,8 +64,8 @@ class RunOptions(Request):
     def again(self, verb: str, **changed: Any) -> str:
         """The command that runs or retries with these options, the limits of this run included;
         `changed` are other values of fields."""
-        if self.inline:  # it overrules variables about a cluster
-            changed = dict.fromkeys(NOT_INLINE) | changed
+        if self.inline:  # it overrules the variables that name a cluster
+            changed = {"address": None} | changed
         same = replace(self, **changed)
         words = ["lp-sweep", verb, same.file, *same.overrides]
         if verb == "retry":

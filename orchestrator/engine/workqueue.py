@@ -276,6 +276,8 @@ class WorkQueue:
 
     def _succeeded(self, id_: str) -> None:
         self.done.add(id_)
+        lasting = ((key, n) for key, n in self._tries.items() if not policy(key[1]).forgiven)
+        self._tries = Counter(dict(lasting))
         self._measured |= {item.id for item in self.plan.missing_measures(id_)}
         self._measured |= {id_} & self.plan.speeds.keys()
         self._backlog.succeeded(id_)

@@ -1,4 +1,4 @@
-"""How long the missing work takes, and its price on a cluster.
+"""How long the missing work takes.
 
 A trial's seconds are its workload at stated rates (`workload`) times the median ratio of the
 store's own timings (`timings`). They also order the work: the longest trial starts first, so that
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -17,8 +17,6 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from lp_sweep.orchestrator.cluster.clusterfile import ClusterFile
-from lp_sweep.orchestrator.cluster.clusterfile import Kind as Machine
 from lp_sweep.orchestrator.estimate.timings import Pair, Span, added, evidence
 from lp_sweep.orchestrator.estimate.workload import CPU, GPU, MeanLengths, missing
 from lp_sweep.orchestrator.inputs.models import ModelInput
@@ -94,7 +92,8 @@ class Rates:
 
 def _has_gpu() -> bool:
     """Whether trials are likely to run on a GPU: this machine has one, or a cluster is named."""
-    return Path("/proc/driver/nvidia").exists() or bool(os.environ.get("RAY_ADDRESS"))
+    named = os.environ.get("LP_SWEEP_ADDRESS") or os.environ.get("RAY_ADDRESS")
+    return Path("/proc/driver/nvidia").exists() or bool(named)
 
 
 class Estimate(NamedTuple):
@@ -198,40 +197,3 @@ def _measurements(plan: Plan, to_do: Iterable[Work]) -> Iterator[tuple[Work, int
             if kind not in works:
                 works[kind] = replace(work, spec=item.spec)
     return ((works[kind], count) for kind, count in counts.items())
-
-
-class Cost(NamedTuple):
-    """The missing work on a cluster at its largest. `machines`: kind -> number, with the head;
-    `hours`: wall time; `per_hour`: price of all machines, in the file's currency. It and `price`
-    are None if the file lacks the prices of the kinds in `unpriced`."""
-
-    file: ClusterFile
-    slots: int
-    machines: dict[str, int]
-    same_device: bool  # the estimate and the cluster are both on GPUs, or both on CPUs
-    hours: Span
-    per_hour: float | None
-    unpriced: tuple[str, ...]
-
-    @property
-    def price(self) -> Span | None:
-        return None if self.per_hour is None else self.hours.times(self.per_hour)
-
-
-def cost(
-    estimate: Estimate, file: ClusterFile, workers: Sequence[Machine], *, slots: int, on_gpu: bool
-) -> Cost:
-    """Every machine counts from start to end of the run, without booting and idle time. `workers`:
-    the kind of each machine; `slots`: the number of trials that they and the head run at a time."""
-    machines = [*(kind for kind in file.kinds if kind.head), *workers]
-    prices = [kind.price for kind in machines if kind.price is not None]
-    unpriced = tuple(dict.fromkeys(kind.name for kind in machines if kind.price is None))
-    return Cost(
-        file,
-        slots,
-        dict(Counter(kind.name for kind in machines)),
-        on_gpu == estimate.on_gpu,
-        estimate.wall(slots),
-        None if unpriced else sum(prices),
-        unpriced,
-    )

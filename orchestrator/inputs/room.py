@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 from lp_sweep.orchestrator.inputs.resolve import Needed, Sweep
 from lp_sweep.storage.errors import StoreError
-from lp_sweep.storage.folder import open_files
 from lp_sweep.storage.runs import FOLDER
 from lp_sweep.storage.store import Store
 
@@ -125,17 +124,10 @@ def _mib(count: int) -> str:
 # -- writing
 
 
-class Probe(NamedTuple):
-    """A file that only this store has, for other machines to find. Its content is its name."""
-
-    location: str
-    name: str
-
-
 @contextlib.contextmanager
 def probe(store: Store) -> Iterator[str]:
-    """Keeps a file with a new name in the store while inside, and yields the name. Raises
-    StoreError."""
+    """Keeps a file in the store while inside, for other machines to find. Yields its name, which is
+    also its content. Raises StoreError."""
     name = f"probe-{uuid.uuid4().hex}.txt"
     store.put_text(FOLDER, name, name)
     try:
@@ -149,41 +141,16 @@ def has_probe(store: Store, name: str) -> bool:
     return store.read_text(FOLDER, name) == name
 
 
-@contextlib.contextmanager
-def probed(location: str) -> Iterator[Probe]:
-    """Keeps a probe in the store while inside; a store that was created for it is removed. Raises
-    StoreError."""
-    made = [] if "://" in location else _absent_folders(Path(location).expanduser().absolute())
-    try:
-        store = Store(location, create=True, patience=_PATIENCE)
-        with probe(store) as name:
-            yield Probe(store.location, name)
-    finally:
-        _remove_empty(made)
-
-
-def unseen(found: Probe) -> str | None:
-    """Why this machine can't use the store of the probe; None if it can."""
-    try:
-        if not open_files(found.location).exists():
-            return f"there is no store at {found.location}"
-        store = Store(found.location, patience=_PATIENCE)
-        if not has_probe(store, found.name):
-            return f"{store.location} is another store than the driver's"
-        with probe(store) as name:
-            given_back = has_probe(store, name)
-    except (OSError, StoreError) as error:
-        return str(error)
-    return None if given_back else f"{store.location} does not give back what was written to it"
-
-
 def write_problems(location: str, cache_dir: Path) -> Iterator[str]:
     """Why the store, or the folder for tokens, can't be written."""
+    made = [] if "://" in location else _absent_folders(Path(location).expanduser().absolute())
     try:
-        with probed(location):
+        with probe(Store(location, create=True, patience=_PATIENCE)):
             pass
     except StoreError as error:
         yield str(error)
+    finally:
+        _remove_empty(made)
     made = _absent_folders(cache_dir.absolute())
     file = cache_dir / f".probe-{uuid.uuid4().hex}"
     try:

@@ -143,7 +143,7 @@ def attempted_work(attempt_id: str) -> str:
 
 def failures(attempts: pa.Table, done: Set[str]) -> dict[str, str]:
     """Work -> error type of its last failed attempt. An attempt that was retried by the rules, as
-    after a preemption, is not a failure; nor is one at work that is done by now."""
+    after a lost node, is not a failure; nor is one at work that is done by now."""
     columns = ["trial_id", "error_type", "final", "ended_at"]
     rows = sorted(attempts.select(columns).to_pylist(), key=lambda row: str(row["ended_at"]))
     return {

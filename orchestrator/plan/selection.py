@@ -118,11 +118,13 @@ def _failed_id(name: str, failed: Mapping[str, str], plan: Plan) -> str:
 
 class Policy(NamedTuple):
     """`retries`: within one run. `of_the_node`: the machine may be to blame. `by_itself`: a later
-    `run` tries again, without `lp-sweep retry`."""
+    `run` tries again, without `lp-sweep retry`. `forgiven`: once other work ends, the tries count
+    from zero."""
 
     retries: int
     of_the_node: bool
     by_itself: bool
+    forgiven: bool = False
 
 
 POLICIES: dict[str, Policy] = {
@@ -141,8 +143,7 @@ POLICIES: dict[str, Policy] = {
     # other trials of the model began with graphs at the same time: each fails once
     "graph_not_recorded": Policy(1, False, True),
     # nobody's fault
-    "node_lost": Policy(20, False, True),
-    "preempted": Policy(20, False, True),
+    "node_lost": Policy(20, False, True, forgiven=True),
 }
 
 

@@ -7,13 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lp_sweep.orchestrator.estimate.estimate import (
-    Cost,
-    Estimate,
-    Rates,
-    cost,
-    estimate,
-)
+from lp_sweep.orchestrator.estimate.estimate import Estimate, Rates, estimate
 from lp_sweep.orchestrator.inputs.data import TaskData
 from lp_sweep.orchestrator.inputs.gpumemory import gpu_notes
 from lp_sweep.orchestrator.inputs.request import Request
@@ -87,7 +81,6 @@ class PlanAnswer(NamedTuple):
     made: Planned
     estimate: Estimate
     slots: int  # of the active runs of the sweep
-    cost: Cost | None  # on the cluster of the cluster file
     data: Sequence[TaskData]  # for tasks whose rows were read
 
     def plain(self) -> dict[str, Any]:
@@ -110,7 +103,6 @@ class PlanAnswer(NamedTuple):
                 "slots": self.slots or None,
                 "wall_hours": estimate.wall(self.slots).expected if self.slots else None,
             },
-            "cluster": _cost_json(self.cost) if self.cost else None,
             "profiles": [
                 {
                     "profile_id": id_,
@@ -125,36 +117,21 @@ class PlanAnswer(NamedTuple):
         }
 
     def text(self) -> str:
-        return plan_text(self.made.plan, self.estimate, self.slots, self.cost, self.data)
+        return plan_text(self.made.plan, self.estimate, self.slots, self.data)
 
 
-def plan(request: Request, cluster_file: Path | None = None) -> PlanAnswer:
-    """`cluster_file`: the cluster for which wall time and price are estimated. Writes nothing.
-    Raises LpSweepError."""
-    from lp_sweep.orchestrator.cluster.clusterfile import read_cluster_file
-    from lp_sweep.orchestrator.engine.capacity import PerTrial, at_its_largest
+def plan(request: Request) -> PlanAnswer:
+    """Writes nothing. Raises LpSweepError."""
     from lp_sweep.orchestrator.inputs.checks import check_small_files
 
-    file = read_cluster_file(cluster_file) if cluster_file else None
     with collector_paused():  # planning allocates only long-lived objects
         made = planned(request)
         notes, data = check_small_files(made.sweep, made.plan.inputs_needed())
-        made.sweep.notes.extend([*notes, *([] if file else gpu_notes(made.sweep.spec))])
-        largest = at_its_largest(file, PerTrial.of(made.sweep.spec)) if file else None
-        gpu = bool(largest.slots.gpus) if largest else None  # the device of the rule of thumb
+        made.sweep.notes.extend([*notes, *gpu_notes(made.sweep.spec)])
         tokens = {task.task: task.tokens for task in data if task.tokens}
-        rates = Rates(made.ledger.timings, made.sweep.recipe, gpu=gpu, tokens=tokens)
+        rates = Rates(made.ledger.timings, made.sweep.recipe, tokens=tokens)
         hours = estimate(made.plan, rates)
-    price = None
-    if largest:
-        price = cost(
-            hours,
-            largest.file,
-            largest.workers,
-            slots=largest.slots.number,
-            on_gpu=bool(largest.slots.gpus),
-        )
-    return PlanAnswer(made, hours, _slots_at_work(made), price, data)
+    return PlanAnswer(made, hours, _slots_at_work(made), data)
 
 
 def _slots_at_work(made: Planned) -> int:
@@ -177,21 +154,6 @@ def prefetch(request: Request) -> Prefetched:
         manifest=request.manifest,
         part=is_part(request.overrides),
     )
-
-
-def _cost_json(cost: Cost) -> dict[str, Any]:
-    """`price` and `price_per_hour` are null if the file lacks a price."""
-    return {
-        "file": str(cost.file.path),
-        "slots": cost.slots,
-        "machines": cost.machines,
-        "same_device": cost.same_device,
-        "wall_hours": cost.hours._asdict(),
-        "price_per_hour": cost.per_hour,
-        "price": cost.price._asdict() if cost.price else None,
-        "unpriced": list(cost.unpriced),
-        "idle_timeout_minutes": cost.file.idle_minutes,
-    }
 
 
 def _speed_row(plan: Plan, id_: str, work: Work) -> dict[str, Any]:

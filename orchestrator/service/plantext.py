@@ -6,9 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from lp_sweep.analysis.phrases import heading
-from lp_sweep.orchestrator.cluster.clusterfile import PRICES
-from lp_sweep.orchestrator.estimate.estimate import Cost, Estimate
-from lp_sweep.orchestrator.estimate.pace import duration, two_digits
+from lp_sweep.orchestrator.estimate.estimate import Estimate
+from lp_sweep.orchestrator.estimate.pace import duration
 from lp_sweep.orchestrator.estimate.timings import Span
 from lp_sweep.orchestrator.inputs.data import TaskData
 from lp_sweep.orchestrator.inputs.resolve import TaskInput
@@ -23,12 +22,9 @@ from lp_sweep.trials.train.procedures import DIRECT, UNTAUGHT, bridge_of
 _SHARED_SHOWN = 8
 
 
-def plan_text(
-    plan: Plan, estimate: Estimate, slots: int, cost: Cost | None, data: Sequence[TaskData]
-) -> str:
+def plan_text(plan: Plan, estimate: Estimate, slots: int, data: Sequence[TaskData]) -> str:
     """Arguments as in `PlanAnswer`."""
     lines = [f"sweep {plan.sweep.name}", *_counts(plan), *_hours(estimate, slots)]
-    lines += _cost_lines(cost) if cost else []
     for task in data:
         lines += ["", f"data of {task.task}", *(f"  {line}" for line in task.lines())]
     lines += ["", *_matrix(plan), *_shared(plan), *_longest(estimate)]
@@ -91,35 +87,6 @@ def _hours(estimate: Estimate, slots: int) -> list[str]:
 def _about(hours: Span) -> str:
     """`about 3 min (1 to 13)`, or `at most 3 min` without a band."""
     return f"{'at most' if hours.low is None else 'about'} {duration(hours)}"
-
-
-def _cost_lines(cost: Cost) -> list[str]:
-    """The wall time, and the price or how to state it."""
-    machines = ", ".join(f"{count} {kind}" for kind, count in cost.machines.items())
-    wall = f"{_about(cost.hours)} with all of them at work"
-    lines = [f"  cluster    {cost.slots:>9,}   slots on {machines}: {wall}", _price(cost)]
-    if not cost.same_device:
-        lines.append(
-            "  note       the estimate and the cluster differ: one is on CPUs, one on GPUs"
-        )
-    return lines
-
-
-def _price(cost: Cost) -> str:
-    if cost.price is None:
-        example = ", ".join(f"{kind}: 0.35" for kind in cost.unpriced)
-        return (
-            f"  price        unknown   {cost.file.path} lacks the price of an hour of "
-            f"{', '.join(cost.unpriced)}: metadata: {{{PRICES}: {{{example}}}}}"
-        )
-    band = "(at most)"
-    if cost.price.low is not None and cost.price.high is not None:
-        band = f"({two_digits(cost.price.low)} to {two_digits(cost.price.high)})"
-    return (
-        f"  price      {two_digits(cost.price.expected):>9}   {band} at {cost.per_hour:,.2f} an "
-        f"hour for all machines from start to end; booting, and {cost.file.idle_minutes:g} idle "
-        "minutes before machines stop, are extra"
-    )
 
 
 def _impossible(plan: Plan) -> str:

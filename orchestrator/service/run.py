@@ -6,13 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
-from lp_sweep.orchestrator.cluster.clusterfile import read_cluster_file
-from lp_sweep.orchestrator.engine.budget import Budget, Used
-from lp_sweep.orchestrator.engine.capacity import file_on_head
+from lp_sweep.orchestrator.engine.budget import Budget
 from lp_sweep.orchestrator.engine.driver import Outcome, run_sweep
-from lp_sweep.orchestrator.engine.runoptions import NOT_INLINE, RunOptions
+from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.estimate.estimate import Rates
-from lp_sweep.orchestrator.flags import flags_of, from_environment
+from lp_sweep.orchestrator.flags import from_environment
 from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.mirrors.kinds import check_installed
 from lp_sweep.orchestrator.plan.listing import unkept_note
@@ -37,7 +35,7 @@ class RunResult(NamedTuple):
 
     outcome: Outcome
     store: Store
-    used: Used
+    hours: float  # by the clock
 
     @property
     def exit_code(self) -> int:
@@ -66,7 +64,7 @@ class RunResult(NamedTuple):
             "done": outcome.done,
             "failed": outcome.failed,
             "stopped_by": outcome.stopped_by,
-            "used": self.used._asdict(),
+            "used": {"hours": self.hours},
         }
 
 
@@ -117,7 +115,7 @@ class Prepared(NamedTuple):
                     at_the_end=at_the_end,
                     selection=self.selection,
                 )
-            result = RunResult(outcome, store, self.budget.used())
+            result = RunResult(outcome, store, self.budget.hours)
             if stream:
                 stream.event("ended", exit_code=result.exit_code, **result.summary())
             told(result)
@@ -129,7 +127,7 @@ def prepare(options: RunOptions, tell: Callable[[str], None] = say) -> Prepared:
     from lp_sweep.orchestrator.inputs import checks
 
     _check(options)
-    budget = _budget(options)  # its clock starts here
+    budget = Budget(options.max_hours)  # its clock starts here
     patience = store_patience(_STORE_PATIENCE)
     if options.retry:
         _check_failures(options, patience)
@@ -162,22 +160,13 @@ def prepare(options: RunOptions, tell: Callable[[str], None] = say) -> Prepared:
 
 
 def _check(options: RunOptions) -> None:
-    """Raises SpecError for options that exclude --inline, which overrules their environment
-    variables."""
-    if not options.inline:
-        return
-    by_variable = from_environment(RunOptions)
-    for name, why in NOT_INLINE.items():
-        if getattr(options, name) not in (None, by_variable.get(name)):
-            option = flags_of(RunOptions)[name].name
-            raise SpecError(f"--inline runs the trials in this process, and {option} {why}")
-
-
-def _budget(options: RunOptions) -> Budget:
-    if options.inline:  # uses no paid machine of a cluster
-        return Budget(options.max_hours)
-    file = read_cluster_file(options.cluster) if options.cluster else file_on_head()
-    return Budget(options.max_hours, options.max_cost, file)
+    """Raises SpecError for --inline with --address; it overrules the variables of --address."""
+    by_variable = from_environment(RunOptions).get("address")
+    if options.inline and options.address not in (None, by_variable):
+        raise SpecError(
+            "--inline runs the trials in this process, and --address is about a cluster. Keep one "
+            "of them."
+        )
 
 
 def _check_failures(request: Request, patience: float) -> None:

@@ -27,7 +27,7 @@ def test_every_trial_is_done_and_every_preemption_is_an_attempt(plan: Plan, tmp_
     assert store.names("trials") == set(plan.trials)
     attempts = store.read_all("attempts").rows.to_pylist()
     assert len(attempts) == found["preempted"] > 0
-    assert {(row["error_type"], row["final"]) for row in attempts} == {("preempted", False)}
+    assert {(row["error_type"], row["final"]) for row in attempts} == {("node_lost", False)}
     assert 0.8 < found["utilisation"] < 1
     assert found["driver_busy"] < 0.01
 

@@ -37,8 +37,8 @@ def test_a_cell_is_done_failed_deferred_or_pending(fake: FakeSweep) -> None:
     fake.cell(k=2, state="failed")
     fake.cell(k=4)
     fake.cell(strategy="contribution", threshold=0.9, state="deferred")
-    preempted = fake.cell(k=6)
-    fake.failure(preempted["trial_id"], preempted, error_type="preempted", final=False)
+    lost = fake.cell(k=6)
+    fake.failure(lost["trial_id"], lost, error_type="node_lost", final=False)
     recovered = fake.cell(k=8, score=80.0)
     fake.failure(recovered["trial_id"], recovered)
     fake.cell(strategy="contribution", threshold=0.9, state="failed", task="RTE")  # its profile

@@ -41,7 +41,7 @@ class Autoscaled:
 
 def cluster_file(gcs: str, workers: int) -> dict[str, Any]:
     """A cluster file: a head without slots, and up to so many machines with a (fake) GPU each. As
-    in one of `lp-sweep cluster init`, all may start at once."""
+    in cluster.yaml, all may start at once."""
     from ray.autoscaler._private.fake_multi_node.node_provider import FAKE_HEAD_NODE_ID
 
     gpu = {"CPU": 1, "GPU": 1, "object_store_memory": _MEMORY}

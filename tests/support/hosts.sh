@@ -1,12 +1,12 @@
 #!/bin/bash
 # Machines that share nothing but a network, on one machine: each in namespaces of its own (PID,
 # network, mount, IPC, UTS), with its own home, /tmp, /run and /dev/shm, its own sshd, and an
-# address on one bridge. What they see of the rest of the disk is what was installed there.
+# address on one bridge. They share no disk; what they see of it is what was installed there.
 #
 #   hosts.sh FOLDER NAME=ADDRESS ... -- COMMAND ...
 #
-# COMMAND runs on one more such machine, `laptop`, whose key opens the others. FOLDER/shared is
-# mounted on all of them. When COMMAND ends, or this is killed, all is gone. Needs root, sshd, ip.
+# COMMAND runs on one more such machine, `laptop`, whose key opens the others. It alone has
+# FOLDER/mnt, at /mnt. When COMMAND ends, or this is killed, all is gone. Needs root, sshd, ip.
 set -eu
 
 if [ "${1:-}" = --host ]; then  # inside the namespaces of a machine
@@ -17,7 +17,7 @@ if [ "${1:-}" = --host ]; then  # inside the namespaces of a machine
     mount -t tmpfs tmpfs /run
     mkdir -p "$folder/$name/tmp" /run/sshd /run/home /run/work
     cp -r "$folder/ssh" /run/ssh
-    mount --bind "$folder/shared" /mnt
+    [ "$name" != laptop ] || mount --bind "$folder/mnt" /mnt
     # over the real one, which may hold the Python that all of them run
     mount -t overlay overlay "$HOME" -o "lowerdir=$HOME,upperdir=/run/home,workdir=/run/work"
     for hidden in .ssh .ray; do
@@ -50,7 +50,7 @@ if [ -z "${LP_SWEEP_HOSTS:-}" ]; then  # a network and processes that nobody els
 fi
 
 mount -t tmpfs tmpfs /run
-mkdir -p "$folder/ssh" "$folder/shared" /run/netns
+mkdir -p "$folder/ssh" "$folder/mnt" /run/netns
 ssh-keygen -q -t ed25519 -N '' -f "$folder/ssh/key"
 ssh-keygen -q -t ed25519 -N '' -f "$folder/ssh/host"
 cat > "$folder/ssh/sshd_config" <<'EOF'

@@ -139,4 +139,4 @@ CPU = Rates([], gpu=False)
 def answer_of(plan: Plan, rates: Rates = CPU, *, slots: int = 0) -> PlanAnswer:
     """The answer of `lp-sweep plan`. `slots`: of runs at work."""
     made = Planned(None, plan.sweep, "", None, plan)  # type: ignore[arg-type]
-    return PlanAnswer(made, estimate(plan, rates), slots, None, ())
+    return PlanAnswer(made, estimate(plan, rates), slots, ())

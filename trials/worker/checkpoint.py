@@ -32,7 +32,7 @@ from lp_sweep.trials.worker.job import announced
 
 FOLDER = "checkpoints"
 _ABANDONED_SECONDS = 86_400.0  # no try needs its local copy for that long
-_LEAVING_SECONDS = 20.0  # between two checkpoints on a machine that will soon be taken away
+_LEAVING_SECONDS = 20.0  # between two checkpoints when the run ends soon
 FORMAT = 1  # increase it when the saved state or the arithmetic of training changes
 
 
@@ -161,7 +161,7 @@ class Checkpoints(Saver):
         )
 
     def due(self) -> bool:
-        """Whether `every` seconds have passed, or less if this machine will soon be taken away."""
+        """Whether `every` seconds have passed, or less if the run ends soon."""
         waited = time.monotonic() - self._last
         return waited >= self.every or (waited >= _LEAVING_SECONDS and announced(self._cache_dir))
 

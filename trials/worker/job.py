@@ -3,7 +3,7 @@
 A job and its answer travel as plain data that JSON can hold, and are parsed once where they arrive
 (`from_plain`). `placed` brings its files to this node. `attempt_row` makes the row of a failed
 try, for a worker or for the driver of a lost worker. `announce` warns the trainings on a machine
-that it will soon be taken away.
+that they will soon be ended.
 """
 
 from __future__ import annotations
@@ -312,7 +312,7 @@ def _elsewhere(job: Job) -> tuple[str | None, Mapping[str, str]]:
 
 
 def announce(cache_dir: Path, seconds: float) -> None:
-    """The notice expires after `seconds`: the machine may come back. Raises OSError."""
+    """The notice expires after `seconds`: another run may follow. Raises OSError."""
     cache_dir.mkdir(parents=True, exist_ok=True)
     file, until = _file(cache_dir), time.time() + seconds
     file.touch()

@@ -23,7 +23,7 @@ CELL_KEYS = {
     "kept_layers", "dropped_layers", "trial_id", "state",
 }  # fmt: skip
 PLAN_KEYS = {
-    "sweep", "cells", "totals", "data", "estimate", "cluster", "profiles", "speeds", "notes",
+    "sweep", "cells", "totals", "data", "estimate", "profiles", "speeds", "notes",
 }  # fmt: skip
 
 

@@ -53,7 +53,6 @@ def ids(world: Path, table: str) -> list[str]:
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("lp-sweep cluster va", ["validate"]),
         ("lp-sweep table --sto", ["--store"]),
         ("lp-sweep table ", TABLES),
         ("lp-sweep table tasks --format ", Format),

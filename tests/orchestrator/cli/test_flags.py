@@ -11,7 +11,7 @@ import pytest
 
 from lp_sweep.orchestrator.cli import runcli
 from lp_sweep.orchestrator.cli.__main__ import app
-from lp_sweep.orchestrator.engine.runoptions import NOT_INLINE, RunOptions
+from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.flags import flags_of
 from lp_sweep.orchestrator.mirrors.kinds import MirrorKind
 
@@ -27,8 +27,6 @@ GIVEN = RunOptions(
     max_failures=2,
     stop_if_nothing_learned=True,
     max_hours=2.5,
-    max_cost=9.0,
-    cluster=Path("cluster.yaml"),
     mirrors=(MirrorKind.mlflow, MirrorKind.wandb),
 )
 RETRY: dict[str, Any] = {"retry": True, "trials": ["t1-0c", "p1-77"], "error_type": None}
@@ -62,4 +60,4 @@ def test_without_ray_nothing_about_a_cluster_is_named(monkeypatch: pytest.Monkey
     """Variables of the shell gave these, and --inline overrules them."""
     asked = replace(GIVEN, inline=True)
     found = parsed(asked.again("run"), monkeypatch)
-    assert found == replace(asked, **dict.fromkeys(NOT_INLINE))
+    assert found == replace(asked, address=None)

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.clusterfiles import cluster_file
 from tests.support.fake_records import command_line_world
 from tests.support.program import sweep
 from tests.support.sweepfiles import PLAIN
@@ -31,14 +30,6 @@ plan --data-dir glue --store bad.yaml
 plan --stoer s
 plan --seed 3
 plan task=rte
-plan --data-dir glue --cluster absent.yaml
-plan --data-dir glue --cluster sweep.yaml
-plan --data-dir glue --cluster broken.yaml
-plan --data-dir glue --cluster words.yaml
-plan --data-dir glue --cluster nothing.yaml
-plan --data-dir glue --cluster none.yaml
-plan --data-dir glue --cluster sizes.yaml
-plan sweep.yaml resources_per_trial.accelerator_type=L4 --data-dir glue --cluster prices.yaml
 plan few.yaml --data-dir glue
 plan others.yaml --data-dir glue
 plan huge.yaml --data-dir glue
@@ -52,12 +43,7 @@ LP_SWEEP_MIRROR=mlflo lp-sweep run
 LP_SWEEP_OFFLINE=maybe lp-sweep plan
 run --store ''
 run --events --dry-run
-run --max-cost 20 --data-dir glue
-run --max-cost 20 --data-dir glue --cluster prices.yaml
 run --inline --address auto
-run --inline --cluster cluster.yaml
-run --inline --detach
-run --inline --max-cost 3
 resume bad.yaml
 retry sweep.yaml --events --json
 status
@@ -126,26 +112,9 @@ prune ./folder/of/a/model --offline --out out --layers 0,13
 prune ./folder/of/a/model --offline --out out --strategy top
 prune ./folder/of/a/model --offline --out out --strategy top --k 12
 prune ./folder/of/a/model --offline --out out --strategy contribution --k 2
-cluster int
-cluster init
-cluster init amazon
-cluster init aws --gpu-type a10
-cluster init aws --gpu-type v100
-cluster init aws --gpus 0
-cluster init aws --gpus 12 --gpu-type a100
-cluster init gcp --max-price 0.6
-cluster init aws --max-price 0.6 --on-demand
-cluster init aws --max-price nan
-cluster init aws --price gpu:0.6
-cluster init aws --price cpu=0.6
-cluster init aws --name Lab_2
-cluster init onprem
-cluster init onprem --head-ip '$(id)' --worker-ips a
-cluster watch-spot aws
 """
 
 SEARCH = PLAIN.replace("[0, 2]", "all, until: min_layers")
-AWS = "cluster_name: c, provider: {type: aws}"
 FILES = {  # each is wrong in its way
     "bad.yaml": PLAIN.replace("seeds", "sedes"),
     "two.yaml": PLAIN.replace("rte", "rtee").replace("top", "botom"),
@@ -154,13 +123,6 @@ FILES = {  # each is wrong in its way
     "huge.yaml": PLAIN.replace("42, 43", "0-9999").replace(
         "top, k: [0, 2]", "random, k: all, draws: 0-2"
     ),
-    "broken.yaml": "a: [",
-    "words.yaml": f"{{{AWS}, metadata: {{price_per_hour: {{gpu: cheap}}}}}}",
-    "nothing.yaml": f"{{{AWS}, metadata: {{price_per_hour: {{gpu: 1}}}}, head_node_type: h, "
-    "available_node_types: {h: {}}}",
-    "none.yaml": f"{{{AWS}, available_node_types: {{}}}}",
-    "sizes.yaml": f"{{{AWS}, head_node_type: head, available_node_types: "
-    "{head: {resources: {CPU: 4}}, gpu: {max_workers: 4}}}",
 }
 
 
@@ -183,7 +145,6 @@ def said(world: Path, line: str) -> str:
 
 def test_messages(tmp_path: Path) -> None:
     world = command_line_world(tmp_path)
-    cluster_file(world, {"big": 4.0}).rename(world / "prices.yaml")
     for name, text in FILES.items():
         (world / name).write_text(text)
     for name, alike in (("data", {}), ("one", {"verdict": "good"}), ("same", {"user": "u"})):

@@ -1,10 +1,11 @@
 """`ray up` of a cluster of your own machines, and what a user does with it, for real: sshd, rsync,
-token authentication, three machines that share a network and one folder (see hosts.sh)."""
+token authentication, and three machines that share a network and no disk (see hosts.sh)."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,17 @@ ROOT = Path(__file__).parents[3]
 HOSTS = {"head": "10.77.0.10", "one": "10.77.0.11", "two": "10.77.0.12"}
 TRIALS = 15
 PROGRAMS = ("sshd", "rsync", "ip", "unshare")
+KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+S3 = KEYS | {"AWS_ENDPOINT_URL": "http://10.77.0.254:5000", "AWS_REGION": "us-east-1"}
+EDITED = {  # lines of the example with CHANGE, as for these machines
+    "10.0.0.": "10.77.0.",
+    "CHANGE-user": "root",
+    "~/.ssh/id_ed25519": "~/.ssh/lp-sweep.pem",
+    "./dist": "/mnt/dist",
+    "LP_SWEEP_STORE=/mnt/lp-sweep": " ".join(
+        ["LP_SWEEP_STORE=s3://sweeps/records", *(f"{name}={value}" for name, value in S3.items())]
+    ),
+}
 pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(1500)]
 
 
@@ -36,25 +48,19 @@ def absent() -> str | None:
     return None
 
 
-def cluster_file(python: str, folder: Path) -> dict[str, Any]:
-    """The file of `cluster init onprem`, with machines of this size, and with nothing downloaded:
-    each has an environment of its own with the wheel, on top of what is installed here."""
-    workers = ",".join(address for name, address in HOSTS.items() if name != "head")
-    key, path = "~/.ssh/lp-sweep.pem", folder / "written.yaml"
-    words = ["--head-ip", HOSTS["head"], "--worker-ips", workers, "--ssh-user", "root"]
-    words += ["--ssh-key", key, "--store", "/mnt/records", "--out", str(path)]
-    subprocess.run(
-        [sys.executable, "-m", "lp_sweep.orchestrator.cli", "cluster", "init", "onprem", *words],
-        check=True,
-        capture_output=True,
-    )
-    content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    content["file_mounts"]["~/lp-sweep-dist"] = "/mnt/dist"
+def cluster_file(python: str) -> dict[str, Any]:
+    """The example, with machines of this size, and with nothing downloaded: each has an environment
+    of its own with the wheel, on top of what is installed here."""
+    text = (ROOT / "examples" / "cluster-onprem.yaml").read_text(encoding="utf-8")
+    for old, new in EDITED.items():
+        assert old in text
+        text = text.replace(old, new)
+    content: dict[str, Any] = yaml.safe_load(text)
     written = content["setup_commands"]
     shell = [line for line in written if ".lp-sweep.sh" in line]
     installs = [line for line in written if "lp-sweep-uv" in line]
     assert len(shell) + len(installs) == len(written)
-    content["setup_commands"] = [*(exported(line) for line in shell), *installed(python)]
+    content["setup_commands"] = [*shell, *installed(python)]
     for role, size in (
         ("head", "--num-cpus=0 --num-gpus=0"),
         ("worker", "--num-cpus=1 --num-gpus=1"),
@@ -64,13 +70,6 @@ def cluster_file(python: str, folder: Path) -> dict[str, Any]:
         small = f"ray start {size} --object-store-memory=200000000 "
         content[f"{role}_start_ray_commands"] = [start.replace("ray start ", small)]
     return content
-
-
-def exported(line: str) -> str:
-    """With the S3 server on the laptop."""
-    more = "export AWS_ENDPOINT_URL=http://10.77.0.254:5000 AWS_REGION=us-east-1"
-    more += " AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test"
-    return line.replace("export RAY_AUTH_MODE", f"{more}\nexport RAY_AUTH_MODE")
 
 
 def installed(python: str) -> list[str]:
@@ -92,81 +91,45 @@ def saw(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         pytest.skip(why)
     python = os.environ["LP_SWEEP_CLUSTER_PYTHON"]
     folder = tmp_path_factory.mktemp("machines")
-    shared = folder / "shared"
+    laptop = folder / "mnt"
+    (laptop / "sweep").mkdir(parents=True)
     long = RECIPE | {"epochs": 60}  # long enough to be killed
     strategies = [{"name": "top", "k": [0, 1, 2]}]
-    save_world(shared_sweep(shared), seeds=[1, 2, 3, 4, 5], strategies=strategies, recipe=long)
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", shared / "dist"]
+    save_world(laptop / "sweep", seeds=[1, 2, 3, 4, 5], strategies=strategies, recipe=long)
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", laptop / "dist"]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    content = yaml.safe_dump(cluster_file(python, folder), sort_keys=False, width=1000)
-    (shared / "cluster.yaml").write_text(content, encoding="utf-8")
-    shutil.copy(ROOT / "tests" / "support" / "clusterscene.py", shared)
+    content = yaml.safe_dump(cluster_file(python), sort_keys=False, width=1000)
+    (laptop / "cluster.yaml").write_text(content, encoding="utf-8")
+    shutil.copy(ROOT / "tests" / "support" / "clusterscene.py", laptop)
     machines = [f"{name}={address}" for name, address in HOSTS.items()]
     scene = [python, "/mnt/clusterscene.py", "/mnt/cluster.yaml", "/mnt/out.json"]
+    path = f"{Path(python).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         [ROOT / "tests" / "support" / "hosts.sh", folder, *machines, "--", *scene],
-        env={
-            **os.environ,
-            "PATH": f"{Path(python).parent}:{os.environ['PATH']}",
-            "RAY_AUTH_MODE": "token",
-        },
+        env={**os.environ, **KEYS, "PATH": path, "RAY_AUTH_MODE": "token"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
     )
-    out = shared / "out.json"
+    out = laptop / "out.json"
     told: dict[str, Any] = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
-    assert done.returncode == 0, f"{done.stdout[-4000:]}\n{told.get('log', '')[-4000:]}"
+    assert done.returncode == 0, f"{done.stdout[-4000:]}\n{told.get('first', '')[-4000:]}"
     return told
 
 
-def shared_sweep(shared: Path) -> Path:
-    folder = shared / "sweep"
-    folder.mkdir(parents=True)
-    return folder
-
-
 def test_a_sweep_on_machines_that_share_no_disk(saw: dict[str, Any]) -> None:
-    """The model and the data were on the head alone; the records are of both workers."""
+    """The model and the data were on the head alone; the records are of both workers, of which one
+    was killed amid its trial: none is lost, and none is there twice."""
     printed = saw["hosts"]
     hosts = json.loads(printed[printed.index("[\n") : printed.rindex("]") + 1])
     assert {row["host"] for row in hosts} == {"one", "two"}
     assert sum(row["n"] for row in hosts) == TRIALS
 
 
-def test_ctrl_c_ends_a_run(saw: dict[str, Any]) -> None:
-    """By the end of ssh on the laptop, and with the terminal of the run on the head."""
+def test_a_run_that_ctrl_c_has_ended_goes_on(saw: dict[str, Any]) -> None:
     assert saw["stopped"] != 0
     assert "complete" not in saw["first"]
-
-
-def test_a_detached_run_outlives_ssh_and_is_stopped_and_goes_on(saw: dict[str, Any]) -> None:
-    """It had records after the ssh of who looked at it was killed: the scene waits for that."""
-    assert "stopped by SIGTERM: " in saw["stop"]
-    left = TRIALS - saw["records_when_stopped"]
-    assert f"complete: {left} done in this run" in saw["second"]
+    [done] = re.findall(r"complete: (\d+) done in this run", saw["second"])
+    assert 0 < int(done) <= TRIALS - saw["records"]
     assert "nothing was missing" in saw["third"]
-
-
-def test_a_run_is_sent_from_the_laptop(saw: dict[str, Any]) -> None:
-    """By the tunnel of `ray dashboard`, with a model and data that are on the laptop alone; its
-    store is a bucket."""
-    assert "needs this terminal no longer" in saw["afar"]
-    assert "2 models and data sets went to the store" in saw["s3"]
-    assert "complete: 2 done in this run" in saw["s3"]
-
-
-def test_each_machine_is_checked(saw: dict[str, Any]) -> None:
-    """Their GPUs are made up, and torch says so; nothing else is wrong."""
-    lines = [line for line in saw["check"].splitlines() if line.startswith("problem: ")]
-    assert [line.split()[1] for line in lines] == ["one", "two"]
-    assert all("GPUs: torch " in line for line in lines), lines
-    assert "exit code 4" in saw["check"]
-    blind = [line for line in saw["check_blind"].splitlines() if ": store: " in line]
-    assert [line.split()[1] for line in blind] == ["one", "two"]
-    assert all("there is no store at /tmp/records" in line for line in blind), blind
-
-
-def test_a_store_that_not_all_machines_share_is_refused(saw: dict[str, Any]) -> None:
-    assert "nodes don't see the store /tmp/records" in saw["blind"]

@@ -21,7 +21,6 @@ from lp_sweep.storage.store import Store
 from tests.support.courses import ON_CPU, course_of, queue_of
 from tests.support.sweepfiles import make_inputs, planned
 
-ANNOUNCED = Fate("node", "", True)
 CUT_OFF = ActorUnavailableError("connection refused", None)
 GRAPH = GraphRecordingError("compute: graphs: a CUDA graph could not be recorded")
 RECORDING = RayTaskError("step", f"torch.AcceleratorError: CUDA error\n{GRAPH!r}", GRAPH)
@@ -31,15 +30,14 @@ OUT_OF_MEMORY = RayActorError(error_msg="OutOfMemoryError: the node was low on m
 @pytest.mark.parametrize(
     ("error", "fate", "error_type"),
     [
-        pytest.param(RayActorError(preempted=True), Fate(), "preempted", id="Ray says so"),
-        pytest.param(RayActorError(), Fate("n", "reason: AUTOSCALER_DRAIN_PREEMPTED"), "preempted"),
-        pytest.param(CUT_OFF, ANNOUNCED, "preempted", id="cut off, as announced"),
+        pytest.param(RayActorError(preempted=True), Fate(), "node_lost", id="Ray says so"),
+        pytest.param(RayActorError(), Fate("n", "reason: AUTOSCALER_DRAIN_PREEMPTED"), "node_lost"),
         pytest.param(CUT_OFF, Fate("node"), "node_lost", id="cut off"),
         pytest.param(RayActorError(), Fate("node", "NODE_DIED"), "node_lost", id="the node died"),
         pytest.param(RayActorError(), Fate("node", ""), "worker_lost", id="the worker died"),
-        pytest.param(OUT_OF_MEMORY, ANNOUNCED, "out_of_memory", id="its own memory"),
+        pytest.param(OUT_OF_MEMORY, Fate("node"), "out_of_memory", id="its own memory"),
         pytest.param(
-            RayTaskError("step", "Traceback", ValueError("no")), ANNOUNCED, "bug", id="its own bug"
+            RayTaskError("step", "Traceback", ValueError("no")), Fate(), "bug", id="its own bug"
         ),
         pytest.param(RECORDING, Fate(), "graph_not_recorded", id="no CUDA graph"),
     ],
@@ -84,12 +82,12 @@ def queue(tmp_path: Path) -> WorkQueue:
     return queue_of(plan, store)
 
 
-def test_what_was_preempted_is_handed_out_again(queue: WorkQueue) -> None:
+def test_what_was_lost_is_handed_out_again(queue: WorkQueue) -> None:
     """At once, whatever Tune's trial was called."""
     made = PlanSearcher(course_of(queue), ON_CPU, lambda: 1)
     first = made.suggest("1")
     assert made.suggest("2") is None  # no room
-    assert queue.lost(made.works["1"].id, "preempted")
+    assert queue.lost(made.works["1"].id, "node_lost")
     assert made.suggest("2") == first
     assert queue.failed == {}
 

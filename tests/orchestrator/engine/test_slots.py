@@ -10,19 +10,18 @@ from typing import Any
 import pytest
 import yaml
 
-from lp_sweep.orchestrator.cluster import clusterfile as arrival
-from lp_sweep.orchestrator.cluster.clusterfile import ClusterFile, read_cluster_file
 from lp_sweep.orchestrator.engine import capacity as cutting
+from lp_sweep.orchestrator.engine import clusterfile as arrival
 from lp_sweep.orchestrator.engine.capacity import (
     Capacity,
     PerTrial,
     Slots,
-    at_its_largest,
     crowded_note,
     cut,
     mixed_note,
     sizes,
 )
+from lp_sweep.orchestrator.engine.clusterfile import ClusterFile, file_on_head
 from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.runs import Announcement
 
@@ -57,19 +56,34 @@ def kind(cpu: int, gpu: int, most: int = 0, **more: int) -> dict[str, Any]:
     return {"resources": {"CPU": cpu, "GPU": gpu} | more, "max_workers": most}
 
 
+@pytest.fixture(autouse=True)
+def _at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
 def a_cluster(tmp_path: Path, **more: Any) -> ClusterFile:
-    """A cluster file: a head without GPUs, up to 3 machines with 4 GPUs and up to 9 with one."""
+    """On the head, which has no GPUs: up to 3 machines have 4, and up to 9 have one."""
     kinds = {"head": kind(4, 0), "four": kind(32, 4, 3), "one": kind(8, 1, 9)}
     content = {"cluster_name": "c", "provider": {"type": "aws"}, "max_workers": 10}
     content |= {"head_node_type": "head", "available_node_types": kinds} | more
-    path = tmp_path / "cluster.yaml"
+    path = tmp_path / "ray_bootstrap_config.yaml"
     path.write_text(yaml.safe_dump(content), encoding="utf-8")
-    return read_cluster_file(path)
+    found = file_on_head()
+    assert found
+    return found
+
+
+def test_a_machine_without_a_cluster_file_is_no_head(tmp_path: Path) -> None:
+    assert file_on_head() is None
+    for text in ("", "a: [", "cluster_name: c", "cluster_name: c\nprovider: 3"):
+        (tmp_path / "ray_bootstrap_config.yaml").write_text(text, encoding="utf-8")
+        assert file_on_head() is None
 
 
 def test_what_an_autoscaler_may_start_counts(tmp_path: Path) -> None:
     file = a_cluster(tmp_path)
-    assert file.coming() == [(32.0, 4.0)] * 3 + [(8.0, 1.0)] * 7  # ten machines at most
+    four, one = (32.0, 4.0, None), (8.0, 1.0, None)
+    assert file.coming == [four] * 3 + [one] * 7  # ten machines at most
     there = [node(4)]
     capacity = Capacity(PerTrial(), lambda: there, file)
     assert capacity.slots == Slots(3 * 4 + 7, 1.0, 1.0)
@@ -83,7 +97,6 @@ def test_what_an_autoscaler_may_start_counts(tmp_path: Path) -> None:
     for joined in (0, 10):
         there = [head, *[node(8, 1)] * joined]
         assert Capacity(PerTrial(), lambda there=there: there, file).slots.number == 11
-    assert at_its_largest(file, PerTrial()).slots.number == 11
 
 
 def of_kind(name: str, cpu: float, gpu: float) -> dict[str, Any]:

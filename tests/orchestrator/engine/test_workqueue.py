@@ -108,13 +108,27 @@ def test_a_lost_piece_is_retried_as_often_as_its_type_allows(make: Make) -> None
         assert queue.failed == {work.id: error_type}
         assert work.id not in queue.live
 
-    # a preemption takes no try from another type
+    # a lost node takes no try from another type
     queue = make()
     work = taken(queue)
-    for _ in range(POLICIES["preempted"].retries):
-        assert queue.lost(work.id, "preempted")
+    for _ in range(POLICIES["node_lost"].retries):
+        assert queue.lost(work.id, "node_lost")
         queue.take()
     assert queue.lost(work.id, "worker_lost")
+
+
+@pytest.mark.parametrize(("error_type", "again"), [("node_lost", True), ("worker_lost", False)])
+def test_lost_nodes_have_no_limit_while_other_trials_end(
+    make: Make, error_type: str, again: bool
+) -> None:
+    queue = make()
+    work = taken(queue)
+    for _ in range(POLICIES[error_type].retries):
+        queue.lost(work.id, error_type)
+        queue.take()
+    other = taken(queue)
+    queue.ended(other.id, None)
+    assert queue.lost(work.id, error_type) == again
 
 
 def test_a_model_without_a_recording_goes_on_without_graphs(make: Make) -> None:
@@ -202,7 +216,7 @@ def test_a_node_is_set_aside_after_three_different_trials_in_a_row() -> None:
 
 def test_what_sets_no_node_aside_or_takes_it_again() -> None:
     assert set_aside(Nodes(lambda: {"bad"})) == set(), "the last node"
-    for error_type in ("diverged", "preempted"):  # the fault of the trial, or of nobody
+    for error_type in ("diverged", "node_lost"):  # the fault of the trial, or of nobody
         assert set_aside(Nodes(lambda: {"good", "bad"}), error_type) == set()
     nodes = Nodes(lambda: {"good", "bad"})
     nodes.failed("bad", "t1", "bug")
@@ -258,7 +272,7 @@ def test_two_runs_share_the_work(make: Make, store: Store, plan: Plan) -> None:
         put_failure(store, failed)
         second.ended(failed, "bug")
         for id_ in dropped:
-            second.lost(id_, "preempted")
+            second.lost(id_, "node_lost")
         two._write()
         first.look_elsewhere()
         assert first.done == {done}

@@ -57,7 +57,7 @@ def test_each_trial_is_a_run_with_its_curves_or_its_failure(
     mirror: TensorBoard, store: Store
 ) -> None:
     pending = next(row for row in store.read("sweeps", "demo") if row["k"] == 10)
-    FakeSweep(store.location).failure(pending["trial_id"], pending, "preempted", final=False)
+    FakeSweep(store.location).failure(pending["trial_id"], pending, "node_lost", final=False)
     assert mirror.copy(store) == (3, 1, 0)  # a try that another will follow is no run
     found = mirror.runs()
     assert len(found) == 3

@@ -160,7 +160,7 @@ def test_off_is_off(world: Path, store: Store, monkeypatch: pytest.MonkeyPatch) 
     ("every", "leaving", "expected"),
     [
         pytest.param(30.0, False, [30], id="the interval, from the start on"),
-        pytest.param(3600.0, True, [20, 40], id="on a machine that will soon be taken"),
+        pytest.param(3600.0, True, [20, 40], id="in a run that ends soon"),
     ],
 )
 def test_the_steps_after_which_it_is_written(
@@ -191,7 +191,7 @@ def test_the_steps_after_which_it_is_written(
 
 
 def test_a_notice_is_of_its_time(tmp_path: Path) -> None:
-    """The machine may come back."""
+    """Another run may follow."""
     cache = tmp_path / "cache"
     assert not announced(cache)
     for seconds in (600.0, -1.0, 600.0):
