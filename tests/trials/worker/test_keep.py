@@ -111,7 +111,7 @@ def scored(world: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> Scored
 
         def run_trial(job: Any, attempt: Any) -> Any:
             def afterwards(inputs: Any, record: Any, device: Any) -> None:
-                record["last"] = score
+                record["last"], record["epoch_metrics"] = score, []  # which would give the true one
                 attempt.afterwards(inputs, record, device)
 
             return real(job, running.Try(afterwards=cast(Any, afterwards)))
