@@ -156,7 +156,8 @@ def scores(folder: Path) -> str:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_scores_of_the_quickstart(tmp_path: Path) -> None:
-    """Scores and the losses of training, to the last bit on the processor that wrote them."""
+    """Scores and the losses of training, to the last bit on the processor that wrote them, with one
+    thread (conftest.py)."""
     shutil.copytree(HERE / "quickstart", tmp_path / "quickstart")
     words = ("run", "quickstart/sweep.yaml", "--inline", "--store", "store")
     run = process(*words, cwd=tmp_path)
