@@ -26,12 +26,12 @@ _BACKUP = "Copy it back from a backup, or run the sweep file again: `lp-sweep ru
 def lost(store: Store) -> list[Unreadable]:
     """What is missing, and what to do. Raises StoreError."""
     with ThreadPoolExecutor(len(_TABLES)) as pool:
-        found = pool.map(lambda table: store.names(table, finished=table != "trials"), _TABLES)
-        names = dict(zip(_TABLES, found, strict=True))
+        listed = pool.map(lambda table: store.names(table, finished=table != "trials"), _TABLES)
+        names = dict(zip(_TABLES, listed, strict=True))
     for table in _TABLES[1:]:  # a copy under another name is no record
         names[table] = {*filter(_ID.fullmatch, names[table])}
-    lost = [*_sweeps(store, names), *_records(store, names)]
-    return [Unreadable(store.files.where(path), reason, lost=True) for path, reason in lost]
+    found = [*_sweeps(store, names), *_records(store, names)]
+    return [Unreadable(store.files.where(path), reason, lost=True) for path, reason in found]
 
 
 def _sweeps(store: Store, names: dict[str, set[str]]) -> Iterator[tuple[str, str]]:

@@ -94,12 +94,12 @@ def _of_trials(rows: pa.Table) -> Iterator[tuple[Any, str]]:
 def _of_predictions(rows: pa.Table) -> Iterator[tuple[Any, str]]:
     for name in {"label", "prediction"} & {*rows.column_names}:
         yield pc.invert(pc.is_finite(rows[name])), f"its {name} is no number"
-    for name in {"tally"} & {*rows.column_names}:
-        lengths = pc.fill_null(pc.list_value_length(rows[name]), -1)
+    if "tally" in rows.column_names:
+        lengths = pc.fill_null(pc.list_value_length(rows["tally"]), -1)
         sizes = pa.table({"id": rows.column(0), "n": lengths}).group_by("id")
         ends = sizes.aggregate([("n", "min"), ("n", "max")])
         uneven = ends.filter(pc.not_equal(ends["n_min"], ends["n_max"]))["id"].combine_chunks()
-        yield pc.is_in(rows.column(0), uneven), f"its rows have {name} of several lengths"
+        yield pc.is_in(rows.column(0), uneven), "its rows have tally of several lengths"
 
 
 def _of_cells(rows: pa.Table) -> Iterator[tuple[Any, str]]:

@@ -61,11 +61,15 @@ def emit(text: str, end: str = "\n", form: str = "", to: TextIO | None = None) -
     try:
         print(_encodable(_harmless(text, form)), end=end, file=out, flush=True)
         return True
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
-        return False
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+        _reader_gone(out, error)
+        return False
+
+
+def _reader_gone(out: TextIO, error: OSError) -> None:
+    """Sends what is still to come nowhere. Raises LpSweepError for any other error of writing."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+    if not isinstance(error, BrokenPipeError):
         raise LpSweepError(f"can't write the answer: {error.strerror}") from None
 
 
@@ -80,9 +84,7 @@ def emit_parquet(rows: pa.Table) -> None:
         sys.stdout.buffer.write(sink.getvalue())
         sys.stdout.buffer.flush()
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):
-            raise LpSweepError(f"can't write the answer: {error.strerror}") from None
+        _reader_gone(sys.stdout, error)
 
 
 def _harmless(text: str, form: str) -> str:

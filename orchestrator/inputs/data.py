@@ -284,7 +284,7 @@ def open_tokenizer(folder: Path) -> Tokenizer | None:
 
     try:
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        tokenizer.encode("\u0f00 \ue000")  # words that none knows
+        weights.require_unknown(tokenizer)
     except Exception:  # the library raises no other; other checks say what is wrong with the file
         return None
     tokenizer.no_truncation()
@@ -293,7 +293,7 @@ def open_tokenizer(folder: Path) -> Tokenizer | None:
 
 
 def sample(rows: Split, kind: Kind) -> list[tuple[Any, ...]]:
-    """What a model reads of at most SAMPLE rows, drawn at random: a text, a pair, or for
+    """The inputs of a model for at most SAMPLE rows, drawn at random: a text, a pair, or for
     embeddings each text alone."""
     chosen = np.random.default_rng(0).permutation(len(rows))[:SAMPLE]
     drawn = [tuple(column[row] for column in rows.texts) for row in chosen]

@@ -443,7 +443,7 @@ def _tokenizer_problems(folder: Path) -> list[str]:
         try:
             read_object(folder / name)
             if name == "tokenizer.json":
-                _require_unknown(Tokenizer.from_file(str(folder / name)))
+                require_unknown(Tokenizer.from_file(str(folder / name)))
         except FileNotFoundError:
             continue
         except (Torn, OSError) as error:
@@ -472,7 +472,7 @@ def _settings(folder: Path) -> bytes:
     return b"".join(file.read_bytes() for file in files if file.is_file())
 
 
-def _require_unknown(tokenizer: Any) -> None:
+def require_unknown(tokenizer: Any) -> None:
     """Raises Torn for a tokenizer that can't read a word that it does not know."""
     try:
         tokenizer.encode("\u0f00 \ue000")

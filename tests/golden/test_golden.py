@@ -1,4 +1,4 @@
-"""What must stay as it is while the code changes: identifiers, plans, tables, the report, help.
+"""Identifiers, plans, tables, the report and help must stay as they are while the code changes.
 
 `answers/` has what the commands print about the sweeps and records next to it. All of it is a copy,
 so nothing that changes the quickstart or docs/results changes it. To accept a change that is meant:
