@@ -89,7 +89,7 @@ test-cluster: setup $(CLUSTER)/.ready
 
 # MODEL: a folder with a BERT, such as all-MiniLM-L6-v2. GLUE: a folder with sst2/train.parquet, ...
 bench: setup
-	@test -d "$(MODEL)" && test -d "$(GLUE)" || { echo "make bench MODEL=folder GLUE=folder: see docs/performance.md"; exit 2; }
+	@test -d "$(MODEL)" && test -d "$(GLUE)" || { echo "make bench MODEL=folder GLUE=folder: see benchmarks/README.md"; exit 2; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check accelerate
 	mkdir -p $(FIGURES)
 	$(BIN)/python -m benchmarks.trial_cpu --model $(MODEL) --data-dir $(GLUE) --out $(FIGURES)/trial-cpu.json
@@ -109,7 +109,7 @@ bench: setup
 
 # the folder that benchmarks/gpu_day.py needs on a GPU machine without a network: tokens, shapes, wheels
 gpu-bundle: setup
-	@test -d "$(MODEL)" && test -d "$(GLUE)" || { echo "make gpu-bundle MODEL=folder GLUE=folder: see docs/performance.md"; exit 2; }
+	@test -d "$(MODEL)" && test -d "$(GLUE)" || { echo "make gpu-bundle MODEL=folder GLUE=folder: see benchmarks/README.md"; exit 2; }
 	$(BIN)/python -m benchmarks.gpu_bundle --model $(MODEL) --data-dir $(GLUE) --out .gpu
 
 clean:

@@ -1,4 +1,4 @@
-"""Writes what gpu_day.py measured into docs/performance.md: tables and a roofline figure.
+"""Writes what gpu_day.py measured into benchmarks/README.md: tables and a roofline figure.
 
     python -m benchmarks.gpu_report DIR/results.jsonl
 
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-DOC = ROOT / "docs" / "performance.md"
-FIGURE = ROOT / "docs" / "gpu-roofline.svg"
+DOC = ROOT / "benchmarks" / "README.md"
+FIGURE = ROOT / "benchmarks" / "results" / "gpu-roofline.svg"
 BEGIN, END = "<!-- measured on a GPU -->\n", "<!-- end of what was measured on a GPU -->\n"
 NAMES = {"sst2": "SST-2", "rte": "RTE", "mrpc": "MRPC", "qnli": "QNLI", "mnli": "MNLI"}
 NAMES |= {"qqp": "QQP", "stsb": "STS-B"}
@@ -282,7 +282,7 @@ def main() -> None:
     if not found:
         raise SystemExit(f"{DOC}: the line {BEGIN.strip()!r} is missing.")
     roofline(lines, FIGURE)
-    figure = f"![steps against the machine's limits]({FIGURE.name})\n"
+    figure = f"![steps against the machine's limits](results/{FIGURE.name})\n"
     DOC.write_text(head + BEGIN + text + figure + END + rest.partition(END)[2], encoding="utf-8")
     print(f"{DOC}\n{FIGURE}")
 

@@ -19,7 +19,8 @@ from benchmarks.parity import TASKS
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
-DOCS = [HERE.parent / "docs" / f"{name}.md" for name in ("performance", "cluster", "statistics")]
+DOCS = [HERE / "README.md"]
+DOCS += [HERE.parent / "docs" / f"{name}.md" for name in ("performance", "cluster", "statistics")]
 Found = dict[str, Any]
 
 

@@ -46,7 +46,7 @@ COSTLY = (
     "scatter_add",
     "masked_select",
 )
-# what is left, by family and compute: docs/performance.md has the same table
+# what is left, by family and compute: benchmarks/README.md has the same table
 SLOW = {
     ("xlnet", "reference"): {"index_add"},
     ("xlnet", "fast"): {"scatter_add"},
@@ -211,7 +211,7 @@ def test_an_amd_gpu_takes_the_plain_path(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_the_docs_name_the_slow_families() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "performance.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "benchmarks" / "README.md").read_text(encoding="utf-8")
     table = text.partition("| family | `compute` | operation |")[2].partition("\n\n")[0]
     named = re.findall(r"^\| ([\w-]+) \| `(\w+)` \| `(\w+)`", table, re.MULTILINE)
     assert {(family, compute): {what} for family, compute, what in named} == SLOW
