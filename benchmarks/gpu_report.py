@@ -1,4 +1,4 @@
-"""Writes what gpu_day.py measured into benchmarks/README.md: tables and a roofline figure.
+"""Writes what gpu_day.py measured into benchmarks/gpu.md: tables and a roofline figure.
 
     python -m benchmarks.gpu_report DIR/results.jsonl
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-DOC = ROOT / "benchmarks" / "README.md"
+DOC = ROOT / "benchmarks" / "gpu.md"
 FIGURE = ROOT / "benchmarks" / "results" / "gpu-roofline.svg"
 BEGIN, END = "<!-- measured on a GPU -->\n", "<!-- end of what was measured on a GPU -->\n"
 NAMES = {"sst2": "SST-2", "rte": "RTE", "mrpc": "MRPC", "qnli": "QNLI", "mnli": "MNLI"}

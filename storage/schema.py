@@ -1,4 +1,4 @@
-"""The Arrow schemas of everything a store holds. `docs/store.md` says what each column means.
+"""The Arrow schemas of everything a store holds. `docs/columns.md` says what each column means.
 
 Every file carries `lp_sweep.table` and `lp_sweep.schema_version` in its metadata. A column that a
 later version adds reads as null in an older file.
@@ -156,7 +156,7 @@ PROFILES = pa.schema(
         ("max_length", pa.int32()),
         ("limit_dev", _int),
         ("layers", pa.list_(_layer_value)),  # what a strategy selects by: 1-based layer, value
-        ("values", pa.list_(_named_value)),  # all else: see docs/store.md
+        ("values", pa.list_(_named_value)),  # all else: see docs/columns.md
         ("dev_examples", _int),
         ("removed_feed_forwards", _layers),  # from here on, of a speed alone
         ("second_norm", _text),

@@ -16,6 +16,7 @@ from tests.support.fake_records import FakeSweep
 DOCS = Path(__file__).parents[2] / "docs"
 SQL_PAGE = (DOCS / "sql.md").read_text(encoding="utf-8")
 STORE_PAGE = (DOCS / "store.md").read_text(encoding="utf-8")
+COLUMNS_PAGE = (DOCS / "columns.md").read_text(encoding="utf-8")
 QUERIES = re.findall(r"^```sql\n(.*?)^```", SQL_PAGE, re.DOTALL | re.MULTILINE)
 
 
@@ -51,7 +52,7 @@ def test_every_view_and_ten_queries_are_on_the_page() -> None:
 def test_every_column_of_the_tables_is_described() -> None:
     assert f"This is version {SCHEMA_VERSION}." in STORE_PAGE
     for table in TABLES.keys() - {"earlier"}:  # it has the columns of `sweeps`
-        section = STORE_PAGE.split(f"\n### {table}\n")[1].split("\n### ")[0]
+        section = COLUMNS_PAGE.split(f"\n## {table}\n")[1].split("\n## ")[0]
         first_cells = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
         described = [name for cell in first_cells for name in re.findall(r"`(\w+)`", cell)]
         assert sorted(described) == sorted(TABLES[table].names), table
