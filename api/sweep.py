@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from lp_sweep.orchestrator.estimate.estimate import Estimate
+from lp_sweep.orchestrator.estimate.estimate import TimeEstimate
 from lp_sweep.orchestrator.flags import from_environment
 from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.service.plan import PlanAnswer, plan, prefetch
@@ -177,7 +177,7 @@ class SweepPlan:
     def __init__(self, answer: PlanAnswer) -> None:
         self._answer = answer
         self._plan = answer.made.plan
-        self.estimate: Estimate = answer.estimate
+        self.estimate: TimeEstimate = answer.estimate
         self.notes: list[str] = list(answer.made.sweep.notes)
 
     @property

@@ -6,7 +6,11 @@ later version adds reads as null in an older file.
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pyarrow as pa
+
+from lp_sweep.storage.specs import Recipe
 
 SCHEMA_VERSION = 1
 
@@ -53,6 +57,15 @@ _WHERE = [
     ("versions", pa.map_(_text, _text)),  # lp_sweep, git, python, torch, transformers, ...
 ]
 
+# the type of a recipe's key -> of its column; any other is a text
+_OF_RECIPE = {
+    "float": _float,
+    "int": pa.int32(),
+    "int | None": _int,
+    "bool": pa.bool_(),
+    "tuple[int, ...]": _layers,
+}
+
 TRIALS = pa.schema(
     [
         ("trial_id", _text),
@@ -69,24 +82,7 @@ TRIALS = pa.schema(
         ("task", _text),
         ("data_fingerprint", _text),
         ("seed", _int),
-        ("learning_rate", _float),
-        ("batch_size", pa.int32()),
-        ("epochs", pa.int32()),
-        ("max_length", pa.int32()),
-        ("weight_decay", _float),
-        ("adam_beta1", _float),
-        ("adam_beta2", _float),
-        ("adam_epsilon", _float),
-        ("max_grad_norm", _float),
-        ("warmup_ratio", _float),
-        ("schedule", _text),
-        ("precision", _text),  # as asked for
-        ("compute", _text),  # as asked for: reference, fast
-        ("group_by_length", pa.bool_()),
-        ("limit_train", _int),
-        ("limit_dev", _int),
-        ("freeze_embeddings", pa.bool_()),
-        ("freeze_layers", _layers),
+        *((key.name, _OF_RECIPE.get(str(key.type), _text)) for key in fields(Recipe)),
         ("freeze_dropped", pa.bool_()),  # in the first stage of finetune_then_drop
         ("epochs_per_layer", pa.int32()),  # of iterative
         ("removed_feed_forwards", _layers),

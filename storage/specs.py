@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 Precision = Literal["fp32", "bf16", "auto"]
@@ -26,28 +26,47 @@ TEACHER = "teacher"  # the measurement with the logits that students learn from
 MAX_HALVINGS = 3  # of a micro-batch, after running out of memory
 
 
+def _key(default: Any, description: str, **bounds: float) -> Any:
+    """A key of `recipe:`. The sweep file, its page and the columns of a record follow from it."""
+    return field(default=default, metadata={"description": description, **bounds})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """How a network is fine-tuned. The defaults are the paper's "GLUE recipe": AdamW at 2e-5,
     batch 32, 3 epochs, no weight decay, clipping at 1.0, linear decay without warm-up."""
 
-    learning_rate: float = 2e-5
-    batch_size: int = 32
-    epochs: int = 3
-    max_length: int = 128  # tokens, special ones included; longer texts are truncated
-    weight_decay: float = 0.0  # not on biases and LayerNorms
-    adam_beta1: float = 0.9
-    adam_beta2: float = 0.999
-    adam_epsilon: float = 1e-8
-    max_grad_norm: float = 1.0
-    warmup_ratio: float = 0.0  # share of all steps
-    schedule: Schedule = "linear"
-    precision: Precision = "fp32"
-    compute: Compute = "reference"  # others skip padding and draw other dropout masks
-    group_by_length: bool = False  # rows of similar length share a batch
-    limit_train: int | None = None  # a random subset of the rows, the same for every seed
-    limit_dev: int | None = None
-    freeze_embeddings: bool = False
+    learning_rate: float = _key(2e-5, "the highest learning rate; `lr` is the same key", gt=0)
+    batch_size: int = _key(32, "rows per optimiser step", gt=0, lt=2**31)
+    epochs: int = _key(3, "passes over the train set", gt=0, lt=2**31)
+    max_length: int = _key(128, "tokens per row; longer rows are cut", ge=4, le=8192)
+    weight_decay: float = _key(0.0, "for AdamW; not used for biases and norms", ge=0)
+    adam_beta1: float = _key(0.9, "for AdamW", ge=0, lt=1)
+    adam_beta2: float = _key(0.999, "for AdamW", ge=0, lt=1)
+    adam_epsilon: float = _key(1e-8, "for AdamW", gt=0)
+    max_grad_norm: float = _key(1.0, "gradients are clipped to this norm", gt=0)
+    warmup_ratio: float = _key(
+        0.0, "share of the steps in which the learning rate rises from 0", ge=0, le=1
+    )
+    schedule: Schedule = _key(  # noqa: RUF009
+        "linear", "the learning rate after the warm-up: falls to 0, or stays"
+    )
+    precision: Precision = _key(  # noqa: RUF009
+        "fp32", "number format of training; auto: bf16 if the GPU supports it"
+    )
+    compute: Compute = _key(  # noqa: RUF009
+        "reference",  # others draw other dropout masks
+        "fast: skips padding; graphs: CUDA graphs on a GPU (not yet tested on one); "
+        "or reference: the library's own forward pass, padded",
+    )
+    group_by_length: bool = _key(False, "batches of rows of similar length; changes the results")
+    limit_train: int | None = _key(
+        None, "the most train rows to use; the same random ones for each network", gt=0
+    )
+    limit_dev: int | None = _key(
+        None, "the most dev rows to use; the same random ones for each network", gt=0
+    )
+    freeze_embeddings: bool = False  # in the file: keys of `freeze:`
     freeze_layers: tuple[int, ...] = ()  # 1-based original indices; dropped layers are ignored
 
     def __post_init__(self) -> None:
@@ -139,8 +158,7 @@ class TrialSpec:
     def __post_init__(self) -> None:
         kept = _ascending(self.kept_layers)
         removed = tuple(i for i in _ascending(self.removed_feed_forwards) if i in kept)
-        if kept != self.kept_layers:  # else the object is shared, and so is its text
-            object.__setattr__(self, "kept_layers", kept)
+        object.__setattr__(self, "kept_layers", kept)
         object.__setattr__(self, "removed_feed_forwards", removed)
         object.__setattr__(self, "corrections", tuple(sorted(set(self.corrections))))
         if not removed:
@@ -169,17 +187,6 @@ class TrialSpec:
     def unlabelled(self) -> str:
         """The fingerprint of the unlabelled rows; empty: none."""
         return self.distill.unlabelled if self.distill else ""
-
-    def with_seed(self, seed: int) -> TrialSpec:
-        """The same as `replace` in a fifth of the time, since nothing else depends on the seed."""
-        other = object.__new__(TrialSpec)
-        for name in _TRIAL_FIELDS:
-            object.__setattr__(other, name, getattr(self, name))
-        object.__setattr__(other, "seed", seed)
-        return other
-
-
-_TRIAL_FIELDS = tuple(field.name for field in fields(TrialSpec))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

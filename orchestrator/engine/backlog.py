@@ -13,7 +13,7 @@ from collections.abc import Iterable, KeysView, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
-from lp_sweep.orchestrator.estimate.estimate import Kind, Rates, deferred
+from lp_sweep.orchestrator.estimate.estimate import Rates, deferred
 from lp_sweep.orchestrator.estimate.pace import Pending
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.selection import Selection, selected
@@ -32,14 +32,6 @@ class Ready(NamedTuple):
     rank: Rank
     minus_seconds: float
     id: str
-
-
-class Sort(NamedTuple):
-    """Work that takes equally long."""
-
-    model: str
-    task: str
-    kind: Kind
 
 
 class Blocked:
@@ -93,7 +85,7 @@ class Backlog:
     def __init__(self, plan: Plan, rates: Rates) -> None:
         self._plan, self._rates = plan, rates
         self._ready: list[Ready] = []  # a heap
-        self._sorts: Counter[Sort] = Counter()  # of these
+        self._tasks: Counter[tuple[str, str]] = Counter()  # models and tasks of these
         self._ready_seconds = self._deferred_seconds = 0.0
         self._alone = 0.0  # seconds of ready work that must run alone
         self.taken_in: set[str] = set()  # all work that was ever added
@@ -142,7 +134,7 @@ class Backlog:
         """Adds work that can be handed out now."""
         seconds, rank = self._seconds(id_), self._rank(id_)
         heapq.heappush(self._ready, Ready(rank, -seconds, id_))
-        self._sorts[self._sort(id_)] += 1
+        self._tasks[self._task(id_)] += 1
         self._ready_seconds += seconds
         self._alone += seconds if rank == Rank.SPEED else 0.0
 
@@ -152,7 +144,7 @@ class Backlog:
     def pop(self) -> None:
         """Removes the first ready work."""
         piece = heapq.heappop(self._ready)
-        self._sorts[self._sort(piece.id)] -= 1
+        self._tasks[self._task(piece.id)] -= 1
         self._ready_seconds += piece.minus_seconds
         self._alone += piece.minus_seconds if piece.rank == Rank.SPEED else 0.0
 
@@ -211,19 +203,9 @@ class Backlog:
 
     # -- how much is left; other threads call these as well
 
-    def kinds(self) -> Mapping[Kind, int]:
-        """How much ready work there is of each kind."""
-        counts: Counter[Kind] = Counter()
-        for sort, count in dict(self._sorts).items():
-            counts[sort.kind] += count
-        return +counts
-
     def tasks(self) -> Mapping[tuple[str, str], int]:
         """How much ready work there is of each model and task."""
-        counts: Counter[tuple[str, str]] = Counter()
-        for sort, count in dict(self._sorts).items():
-            counts[sort.model, sort.task] += count
-        return +counts
+        return +Counter(dict(self._tasks))
 
     def __len__(self) -> int:
         return len(self._ready) + len(self._blocked)
@@ -243,9 +225,9 @@ class Backlog:
         work = self._plan.trials.get(id_)
         return {work.start or "", work.lesson.source if work.lesson else ""} if work else set()
 
-    def _sort(self, id_: str) -> Sort:
+    def _task(self, id_: str) -> tuple[str, str]:
         work = self._plan.work(id_)
-        return Sort(work.model.name, work.task.name, self._rates.kind(work))
+        return work.model.name, work.task.name
 
     def _seconds(self, id_: str) -> float:
         return self._rates.seconds(self._plan.work(id_))

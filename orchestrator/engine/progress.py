@@ -100,8 +100,8 @@ class Run:
             if work is not None and work.id == id_:
                 self.slots[index] = None
                 if self.queue:
-                    kind = self.queue.rates.kind(work) if status == "done" else None
-                    self.seconds_used += self.queue.pace.ended(id_, kind)
+                    seconds = self.queue.rates.seconds(work) if status == "done" else None
+                    self.seconds_used += self.queue.pace.ended(id_, seconds)
                 return work
         return None
 

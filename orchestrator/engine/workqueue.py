@@ -200,8 +200,8 @@ class WorkQueue:
 
     def eta(self) -> Eta:
         """When the run ends. Other threads call it as well."""
-        live = {work.id: self.rates.kind(work) for work in [*self.live.values()]}
-        return self.pace.eta(live, self._backlog.left(), self._backlog.kinds)
+        live = {work.id: self.rates.seconds(work) for work in [*self.live.values()]}
+        return self.pace.eta(live, self._backlog.left())
 
     def waiting_by_task(self) -> Mapping[tuple[str, str], int]:
         """How much ready work there is of each model and task."""

@@ -1,8 +1,8 @@
-"""How long the missing work takes.
+"""How long the missing work takes: its stated seconds (`workload`) times the median ratio of the
+store's own timings, with a band from their quantiles.
 
-A trial's seconds are its workload at stated rates (`workload`) times the median ratio of the
-store's own timings (`timings`). They also order the work: the longest trial starts first, so that
-it does not run last while other slots idle.
+The seconds also order the work: the longest trial starts first, so that it does not run last while
+other slots idle.
 """
 
 from __future__ import annotations
@@ -17,8 +17,14 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from lp_sweep.orchestrator.estimate.timings import Pair, Span, added, evidence
-from lp_sweep.orchestrator.estimate.workload import CPU, GPU, MeanLengths, missing
+from lp_sweep.orchestrator.estimate.span import Span, band
+from lp_sweep.orchestrator.estimate.workload import (
+    CPU,
+    GPU,
+    MeanLengths,
+    missing_flop,
+    recorded_flop,
+)
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.orchestrator.inputs.resolve import TaskInput
 from lp_sweep.orchestrator.plan.known import timing_columns
@@ -27,14 +33,9 @@ from lp_sweep.orchestrator.plan.selection import taken_on
 from lp_sweep.storage.specs import Recipe, TrialSpec
 
 _SPEEDS = "speeds"  # measurements of speed have no task
-_OTHER_WAY = 2.0  # widens the band if all timings have another `compute` or `precision`
-
-
-class Kind(NamedTuple):
-    """Work that takes equally long: seconds at stated rates, and the ratio that corrects them."""
-
-    stated: float
-    pair: Pair
+_NEWEST = 1000  # trials whose times count
+_WITHOUT_TIMINGS = Span(1.0, 0.25, 4.0)  # the stated rates are right within a factor of 4
+_DEVICE = ("device_type", "device_name", "threads")
 
 
 class Rates:
@@ -51,12 +52,17 @@ class Rates:
         tokens: Mapping[str, float] | None = None,
     ) -> None:
         records = trials if isinstance(trials, pa.Table) else timing_columns(trials)
+        rows = _comparable(records, recipe or Recipe())
         self._lengths = MeanLengths(records, tokens)
-        found = evidence(records, self._lengths, recipe or Recipe())
-        self.trials, self.device = found.number, found.device
-        self.on_gpu = found.on_gpu if found.number else _has_gpu() if gpu is None else gpu
+        self.trials = len(rows)
+        self.device = _device_label(rows[0]) if rows else None
+        self.on_gpu = (
+            rows[0]["device_type"] == "cuda" if rows else _has_gpu() if gpu is None else gpu
+        )
         self._stated = GPU if self.on_gpu else CPU
-        self._ratios, self._doubt = found.ratios, 1.0 if found.same_way else _OTHER_WAY
+        stated = [self._stated.seconds(recorded_flop(row, self._lengths)) for row in rows]
+        ratios = [row["seconds_total"] / seconds for row, seconds in zip(rows, stated, strict=True)]
+        self.ratio = band(ratios) if ratios else _WITHOUT_TIMINGS
 
     @property
     def basis(self) -> str:
@@ -64,30 +70,38 @@ class Rates:
             return f"from {self.trials:,} trials of this store on {self.device}"
         return f"no timings yet: stated rate of {self._stated.words}"
 
-    def kind(self, work: Work) -> Kind:
-        """The same for all seeds."""
-        stated = missing(work, self._lengths).seconds(self._stated)
-        return Kind(stated, (work.model.fingerprint, work.task.fingerprint))
-
     def seconds(self, work: Work) -> float:
         """Expected seconds on one slot."""
-        return self.seconds_of(self.kind(work))
+        return self.ratio.expected * self._stated.seconds(missing_flop(work, self._lengths))
 
-    def seconds_of(self, kind: Kind) -> float:
-        return kind.stated * self._ratios.of(kind.pair).median
+    def banded(self, seconds: float) -> Span:
+        """Expected seconds with their band."""
+        return self.ratio.times(seconds / self.ratio.expected)
 
-    def total(self, pieces: Mapping[Kind, float]) -> Span:
-        """Slot-seconds of that many trials of each kind."""
-        return added(self.by_pair(pieces).values())
 
-    def by_pair(self, pieces: Mapping[Kind, float]) -> dict[Pair, Span]:
-        """The same by model and task."""
-        stated: dict[Pair, float] = defaultdict(float)
-        for kind, count in pieces.items():
-            stated[kind.pair] += count * kind.stated
-        return {
-            pair: self._ratios.of(pair).of(seconds, self._doubt) for pair, seconds in stated.items()
-        }
+def _comparable(trials: pa.Table, recipe: Recipe) -> list[dict[str, Any]]:
+    """The newest trials on the device of the newest one, with the recipe's `compute` and
+    `precision` if there are any. Those that continued from a checkpoint (maybe on another device)
+    or ran out of memory (smaller micro-batches) are left out."""
+    newest = trials.sort_by([("ended_at", "descending")]).slice(0, _NEWEST)
+    rows = [
+        row
+        for row in newest.to_pylist()
+        if row["seconds_total"]
+        and row["train_examples"]
+        and not (row["resumed_from_step"] or row["out_of_memory_retries"])
+    ]
+    here = [row for row in rows if all(row[name] == rows[0][name] for name in _DEVICE)]
+    way = (recipe.compute, recipe.precision)
+    return [row for row in here if (row["compute"], row["precision"]) == way] or here
+
+
+def _device_label(row: Mapping[str, Any]) -> str:
+    """`NVIDIA H100`, or `AMD EPYC with 2 threads`."""
+    name = str(row["device_name"] or row["device_type"] or "an unknown device")
+    if row["device_type"] == "cuda" or not row["threads"]:
+        return name
+    return f"{name} with {row['threads']} thread{'s' if row['threads'] > 1 else ''}"
 
 
 def _has_gpu() -> bool:
@@ -96,7 +110,7 @@ def _has_gpu() -> bool:
     return Path("/proc/driver/nvidia").exists() or bool(named)
 
 
-class Estimate(NamedTuple):
+class TimeEstimate(NamedTuple):
     """Hours on one slot, in all and by task. While a search may add trials they are an upper limit,
     mostly far too high, and have no band. `longest`: the longest trial; a run takes at least its
     `longest_hours`, on any number of slots. `alone_hours`: of the speeds, which run while the other
@@ -131,36 +145,39 @@ class Estimate(NamedTuple):
         return self.span.times((shared + self.alone_hours) / self.hours)
 
 
-def estimate(plan: Plan, rates: Rates) -> Estimate:
+def estimate(plan: Plan, rates: Rates) -> TimeEstimate:
     """Slot-hours of a run's work, with measurements and the trials that are trained again for them.
     A deferred cell counts as a full network."""
     to_do = taken_on(plan)
-    by_task: dict[str, Counter[Kind]] = defaultdict(Counter)
-    longest, most, alone = None, 0.0, 0.0
+    hours = {
+        work.id: rates.seconds(work) / 3600
+        for work in to_do
+        if not plan.has_network(work.id)  # else it is only measured
+    }
+    by_task: dict[str, float] = defaultdict(float)
     for work in to_do:
-        if plan.has_network(work.id):
-            continue  # only measured
-        kind = rates.kind(work)
-        by_task[work.task.name or _SPEEDS][kind] += 1
-        seconds = rates.seconds_of(kind)
-        if work.id in plan.trials and seconds > most:
-            longest, most = work, seconds
-        alone += seconds if work.id in plan.speeds else 0.0
-    for work, count in (*_measurements(plan, to_do), *deferred(plan)):
-        by_task[work.task.name or _SPEEDS][rates.kind(work)] += count
-    tasks = {task: rates.total(pieces).times(1 / 3600) for task, pieces in by_task.items()}
-    if any(cell.search == "waiting" for cell in plan.cells):
-        tasks = {task: Span(hours.expected, None, None) for task, hours in tasks.items()}
-    return Estimate(
-        *added(tasks.values()),
+        measures = (replace(work, spec=item.spec) for item in plan.missing_measures(work.id))
+        measuring = sum(rates.seconds(measure) / 3600 for measure in measures)
+        by_task[work.task.name or _SPEEDS] += hours.get(work.id, 0.0) + measuring
+    for work, count in deferred(plan):
+        by_task[work.task.name] += count * rates.seconds(work) / 3600
+    searching = any(cell.search == "waiting" for cell in plan.cells)
+
+    def span(expected: float) -> Span:
+        return Span(expected) if searching else rates.banded(expected)
+
+    trials = (work for work in to_do if work.id in plan.trials and work.id in hours)
+    longest = max(trials, key=lambda work: hours[work.id], default=None)
+    return TimeEstimate(
+        *span(sum(by_task.values())),
         rates.trials,
         rates.device,
         rates.on_gpu,
         rates.basis if to_do else "nothing is missing",
         longest=longest,
-        longest_hours=most / 3600,
-        alone_hours=alone / 3600,
-        tasks=tasks,
+        longest_hours=hours[longest.id] if longest else 0.0,
+        alone_hours=sum(hours.get(id_, 0.0) for id_ in plan.speeds),
+        tasks={task: span(expected) for task, expected in by_task.items()},
     )
 
 
@@ -184,16 +201,3 @@ def _whole_network(plan: Plan, model: ModelInput, task: TaskInput) -> Work:
         recipe=plan.sweep.recipe,
     )
     return Work(id="", spec=spec, model=model, task=task)
-
-
-def _measurements(plan: Plan, to_do: Iterable[Work]) -> Iterator[tuple[Work, int]]:
-    """Counts each measurement as equally long for every network of a model on a task."""
-    counts: Counter[tuple[str, str, str]] = Counter()
-    works: dict[tuple[str, str, str], Work] = {}
-    for work in to_do:
-        for item in plan.missing_measures(work.id):
-            kind = (work.model.name, work.task.name, item.spec.measure)
-            counts[kind] += 1
-            if kind not in works:
-                works[kind] = replace(work, spec=item.spec)
-    return ((works[kind], count) for kind, count in counts.items())

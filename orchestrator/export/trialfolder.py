@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,7 +44,7 @@ from lp_sweep.storage.networks import write_sums
 from lp_sweep.storage.places import expanded
 from lp_sweep.storage.printable import metric_name
 from lp_sweep.storage.schema import PUBLISHED_VERSIONS
-from lp_sweep.storage.specs import TrialSpec
+from lp_sweep.storage.specs import Recipe, TrialSpec
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.model.sentencefolder import MODULES, read_sentence_folder
 from lp_sweep.trials.train.procedures import UNTRAINED
@@ -52,10 +53,8 @@ from lp_sweep.trials.train.procedures import UNTRAINED
 # version adds stays private
 PUBLISHED = (
     "trial_id", "identity_version", "model_fingerprint", "model_revision", "depth", "kept_layers",
-    "dropped_layers", "k", "procedure", "task", "data_fingerprint", "seed", "learning_rate",
-    "batch_size", "epochs", "max_length", "weight_decay", "adam_beta1", "adam_beta2",
-    "adam_epsilon", "max_grad_norm", "warmup_ratio", "schedule", "precision", "compute",
-    "group_by_length", "limit_train", "limit_dev", "freeze_embeddings", "freeze_layers",
+    "dropped_layers", "k", "procedure", "task", "data_fingerprint", "seed",
+    *(key.name for key in fields(Recipe)),
     "freeze_dropped", "epochs_per_layer", "removed_feed_forwards", "second_norm", "distill",
     "bridge", "bridge_left", "seconds_bridge", "teacher", "seconds_teacher", "started_from",
     "vector_width", "deterministic", "precision_used", "compute_used", "metric", "positive",

@@ -25,9 +25,9 @@ from lp_sweep.storage.tablefiles import THREADS
 from lp_sweep.trials.measures.registry import MEASURES
 
 _TIMING = (
-    *("trial_id", "model", "model_fingerprint", "task", "data_fingerprint"),
-    *("depth", "procedure", "distill", "epochs_per_layer", "params_encoder"),
-    *("epochs", "batch_size", "max_length", "compute", "precision"),
+    *("trial_id", "task", "data_fingerprint"),
+    *("depth", "procedure", "epochs_per_layer", "params_encoder"),
+    *("epochs", "max_length", "compute", "precision"),
     *("train_examples", "dev_examples", "train_tokens", "dev_tokens"),
     *("out_of_memory_retries", "resumed_from_step", "seconds_total", "ended_at"),
     *("device_type", "device_name", "threads"),

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lp_sweep.orchestrator.inputs.resolve import Sweep
 from lp_sweep.orchestrator.plan.known import with_networks
@@ -151,22 +150,18 @@ def _changes(listed: pa.Table, plan: Plan, *, part: bool) -> bool:
     return any(setup != ids[key] if key in ids else not part for key, setup in keys)
 
 
-def leftover(store: Store, plan: Plan) -> list[dict[str, Any]]:
-    """The listed cells of the sweep that are not in the plan: rows of `sweeps`, each with its
-    settings. Raises StoreError."""
-    listed = store.find("sweeps", plan.sweep.name) or []
-    own, settings = {point(cell.row()) for cell in plan.cells}, settings_in(listed)
-    return [
-        {**row, "settings": settings.get(row["setup"])} for row in listed if point(row) not in own
-    ]
-
-
-def trained_otherwise(plan: Plan, cells: Iterable[Row]) -> list[str]:
-    """A note where finished trials of the leftover cells have another recipe, data or model than
-    the plan, since the tables compare both."""
+def trained_otherwise(store: Store, plan: Plan) -> list[str]:
+    """A note where finished trials of listed cells that are not in the plan have another recipe,
+    data or model than the plan, since the tables compare both. Raises StoreError."""
     name = plan.sweep.name
+    listed, own = store.find("sweeps", name) or [], {point(cell.row()) for cell in plan.cells}
+    settings = settings_in(listed)
     today = {(name, *pair): text for pair, text in _settings(plan.sweep).items()}
-    ways = [[*differences(row, today)] for row in cells if row["trial_id"] in plan.known.trials]
+    ways = [
+        [*differences({**row, "settings": settings.get(row["setup"])}, today)]
+        for row in listed
+        if point(row) not in own and row["trial_id"] in plan.known.trials
+    ]
     number = sum(map(bool, ways))
     if not number:
         return []
@@ -175,23 +170,6 @@ def trained_otherwise(plan: Plan, cells: Iterable[Row]) -> list[str]:
         f"{number} cell{'s' if number > 1 else ''} of sweep {name!r} that this run leaves as they "
         f"are were trained in another way ({said}), and its tables compare them with the cells of "
         "this run. Run the whole sweep, or give this one another `name:`."
-    ]
-
-
-def mixed_threads(plan: Plan, trials: pa.Table) -> list[str]:
-    """A note where the plan's done trials used different numbers of CPU threads. `trials` has
-    their columns `trial_id`, `device_type` and `threads`."""
-    own = pc.is_in(trials["trial_id"], pa.array(plan.trials, pa.string()))
-    on_cpu = trials.filter(pc.and_(own, pc.equal(trials["device_type"], "cpu")))
-    counts = on_cpu.group_by("threads").aggregate([("trial_id", "count")]).to_pylist()
-    numbers = sorted((row["threads"], row["trial_id_count"]) for row in counts if row["threads"])
-    if len(numbers) < 2:
-        return []
-    said = ", ".join(f"{count} with {threads}" for threads, count in numbers)
-    return [
-        f"done trials used different numbers of CPU threads ({said}), on which scores depend in "
-        "their last bits. Where that matters, set resources_per_trial: {cpu: ...} and use another "
-        "--store"
     ]
 
 

@@ -6,9 +6,6 @@ on a finished sweep: it always does what the plan lists as missing.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -20,7 +17,7 @@ from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Cell, Plan, State, Work, state_of
 from lp_sweep.orchestrator.plan.searching import SearchState, search_states
 from lp_sweep.orchestrator.sweepfile.axes import FeedForward
-from lp_sweep.storage.identity import profile_id, trial_id, trial_ids
+from lp_sweep.storage.identity import profile_id, trial_id
 from lp_sweep.storage.select import Measured, dropped_layers, find_strategy, kept_layers
 from lp_sweep.storage.specs import (
     TEACHER,
@@ -58,13 +55,12 @@ def make_plan(sweep: Sweep, known: Known) -> Plan:
     """Raises SpecError for an impossible K."""
     plan = Plan(sweep=sweep, known=known)
     builder = _Builder(plan)
-    with collector_paused():
-        asked = asked_cells(sweep)
-        included = frozenset(included_cells(sweep))
-        searched = search_states(sweep.spec.strategies, asked, included, builder.foreseen, known)
-        plan.cells = [_cell(builder, item, searched.get(item)) for item in asked]
-        builder.measure_pretrained()
-        plan.speeds = wanted_speeds(plan)
+    asked = asked_cells(sweep)
+    included = frozenset(included_cells(sweep))
+    searched = search_states(sweep.spec.strategies, asked, included, builder.foreseen, known)
+    plan.cells = [_cell(builder, item, searched.get(item)) for item in asked]
+    builder.measure_pretrained()
+    plan.speeds = wanted_speeds(plan)
     return plan
 
 
@@ -114,15 +110,8 @@ def _dropped(asked: Asked, depth: int, found: Measured | None) -> tuple[int, ...
     return dropped_layers(asked.strategy, depth, int(value))
 
 
-class _Seeded(NamedTuple):
-    """A trial for any seed, and its identifier for each."""
-
-    spec: TrialSpec
-    id_of_seed: Callable[[int], str]
-
-
 class _Builder:
-    """Fills a plan. Caches what many cells share, so that 100,000 cells take seconds."""
+    """Fills a plan. Keeps what many cells share, so that 20,000 cells take about a second."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -139,8 +128,7 @@ class _Builder:
         self._profile_spec = partial(profile_spec, plan.sweep)
         self._of_full = spec.measure.asked_of("full")
         self._of_pruned = spec.measure.asked_of("pruned")
-        self._layers: dict[tuple[Any, ...], _Layers] = {}
-        self._specs: dict[tuple[Any, ...], _Seeded] = {}
+        self._specs: dict[tuple[Any, ...], TrialSpec] = {}  # for all seeds
         self._profile_ids: dict[tuple[str, str, str], str] = {}
         self._lessons: dict[tuple[Any, ...], Lesson] = {}
 
@@ -151,23 +139,19 @@ class _Builder:
         found = self.plan.known.profiles.get(profile) if profile else None
         if profile is not None and found is None and asked.k != 0:
             return None
-        own = asked.task if found else None  # it may have been measured on the task
-        key = (asked.model, asked.strategy, asked.k, asked.threshold, own)
-        if key not in self._layers:
-            depth = self.models[asked.model].depth
-            dropped = _dropped(asked, depth, found)
-            self._layers[key] = _Layers(dropped, kept_layers(depth, dropped))
-        return self._layers[key]
+        depth = self.models[asked.model].depth
+        dropped = _dropped(asked, depth, found)
+        return _Layers(dropped, kept_layers(depth, dropped))
 
     def trial(self, asked: Asked, kept: tuple[int, ...]) -> str:
         """Adds the trial and everything that it depends on to the plan, and returns its identifier.
         Raises ValueError where no kept layer has a feed-forward to remove."""
-        spec, id_of_seed = self._seeded(asked, kept)
-        return self._planned(asked, spec.with_seed(asked.seed), id_of_seed(asked.seed))
+        spec = self._spec(asked, kept)
+        return self._planned(asked, spec, trial_id(spec))
 
     def identify(self, asked: Asked, kept: tuple[int, ...]) -> str:
         """The identifier of a trial, which is not planned. Raises ValueError as `trial` does."""
-        return self._seeded(asked, kept).id_of_seed(asked.seed)
+        return trial_id(self._spec(asked, kept))
 
     def foreseen(self, asked: Asked) -> str | None:
         """The identifier of a cell's trial; None while its layers depend on a missing profile.
@@ -175,12 +159,11 @@ class _Builder:
         found = self.layers(asked)
         return self.identify(asked, found.kept) if found else None
 
-    def _seeded(self, asked: Asked, kept: tuple[int, ...]) -> _Seeded:
+    def _spec(self, asked: Asked, kept: tuple[int, ...]) -> TrialSpec:
         key = (asked.model, asked.procedure, asked.feed_forward, asked.task, kept)
         if key not in self._specs:
-            spec = self._spec_of_seeds(asked, kept)
-            self._specs[key] = _Seeded(spec, trial_ids(spec))
-        return self._specs[key]
+            self._specs[key] = self._spec_of_seeds(asked, kept)
+        return replace(self._specs[key], seed=asked.seed)
 
     def _spec_of_seeds(self, asked: Asked, kept: tuple[int, ...]) -> TrialSpec:
         """The specification of a cell, whose seed is replaced later."""
@@ -368,19 +351,6 @@ def profile_spec(
         **usual | MEASURES[measure].needs(recipe, rows) | settings,
     )
     return _corrected(spec, model, found)
-
-
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """Pauses garbage collection: planning allocates only long-lived objects, and the collector
-    takes a fifth of the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 # 32 examples, as in the paper's Table 3. At that size a fast GPU waits for its host and layers cost

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lp_sweep.orchestrator.estimate.estimate import Estimate, Rates, estimate
+from lp_sweep.orchestrator.estimate.estimate import Rates, TimeEstimate, estimate
 from lp_sweep.orchestrator.inputs.data import TaskData
 from lp_sweep.orchestrator.inputs.gpumemory import gpu_notes
 from lp_sweep.orchestrator.inputs.request import Request
@@ -19,9 +19,9 @@ from lp_sweep.orchestrator.plan.known import (
     timing_columns,
     with_networks,
 )
-from lp_sweep.orchestrator.plan.listing import hidden_by, leftover, mixed_threads, trained_otherwise
+from lp_sweep.orchestrator.plan.listing import hidden_by, trained_otherwise
 from lp_sweep.orchestrator.plan.plan import Plan, Work, state_of
-from lp_sweep.orchestrator.plan.planning import collector_paused, make_plan
+from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.selection import taken_on
 from lp_sweep.orchestrator.service.plantext import plan_text
 from lp_sweep.orchestrator.service.store import reading_patience
@@ -65,10 +65,8 @@ def planned(
         ledger = read_ledger(store)
     plan = make_plan(sweep, ledger.known)
     part = is_part(request.overrides)
-    left = leftover(store, plan) if store is not None and part else []
-    sweep.notes.extend(trained_otherwise(plan, left))
-    sweep.notes.extend(mixed_threads(plan, ledger.timings))
     if store is not None:
+        sweep.notes.extend(trained_otherwise(store, plan) if part else [])
         sweep.notes.extend(hidden_by(store, plan, part=part))
         wanted = plan.needed_networks() | plan.trained_again()
         plan.known = with_networks(plan.known, store, wanted)
@@ -79,7 +77,7 @@ class PlanAnswer(NamedTuple):
     """A plan with its estimate, for people (`text`) and programs (`plain`)."""
 
     made: Planned
-    estimate: Estimate
+    estimate: TimeEstimate
     slots: int  # of the active runs of the sweep
     data: Sequence[TaskData]  # for tasks whose rows were read
 
@@ -124,14 +122,12 @@ def plan(request: Request) -> PlanAnswer:
     """Writes nothing. Raises LpSweepError."""
     from lp_sweep.orchestrator.inputs.checks import check_small_files
 
-    with collector_paused():  # planning allocates only long-lived objects
-        made = planned(request)
-        notes, data = check_small_files(made.sweep, made.plan.inputs_needed())
-        made.sweep.notes.extend([*notes, *gpu_notes(made.sweep.spec)])
-        tokens = {task.task: task.tokens for task in data if task.tokens}
-        rates = Rates(made.ledger.timings, made.sweep.recipe, tokens=tokens)
-        hours = estimate(made.plan, rates)
-    return PlanAnswer(made, hours, _slots_at_work(made), data)
+    made = planned(request)
+    notes, data = check_small_files(made.sweep, made.plan.inputs_needed())
+    made.sweep.notes.extend([*notes, *gpu_notes(made.sweep.spec)])
+    tokens = {task.task: task.tokens for task in data if task.tokens}
+    rates = Rates(made.ledger.timings, made.sweep.recipe, tokens=tokens)
+    return PlanAnswer(made, estimate(made.plan, rates), _slots_at_work(made), data)
 
 
 def _slots_at_work(made: Planned) -> int:

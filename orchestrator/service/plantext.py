@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from lp_sweep.analysis.phrases import heading
-from lp_sweep.orchestrator.estimate.estimate import Estimate
-from lp_sweep.orchestrator.estimate.pace import duration
-from lp_sweep.orchestrator.estimate.timings import Span
+from lp_sweep.orchestrator.estimate.estimate import TimeEstimate
+from lp_sweep.orchestrator.estimate.span import Span, duration
 from lp_sweep.orchestrator.inputs.data import TaskData
 from lp_sweep.orchestrator.inputs.resolve import TaskInput
 from lp_sweep.orchestrator.plan.naming import ASSUMED, short_model
-from lp_sweep.orchestrator.plan.plan import Cell, Plan, Work, state_of
+from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.selection import taken_on
-from lp_sweep.storage.printable import metric_name, page, ranges
-from lp_sweep.storage.specs import TEACHER
+from lp_sweep.storage.printable import metric_name, page
 from lp_sweep.trials.model.feedforward_rules import NONE
-from lp_sweep.trials.train.procedures import DIRECT, UNTAUGHT, bridge_of
+from lp_sweep.trials.train.procedures import DIRECT, UNTAUGHT
 
-_SHARED_SHOWN = 8
+_IMPOSSIBLE = "no layer would stay, or none that a removed feed-forward or a bridge needs"
 
 
-def plan_text(plan: Plan, estimate: Estimate, slots: int, data: Sequence[TaskData]) -> str:
+def plan_text(plan: Plan, estimate: TimeEstimate, slots: int, data: Sequence[TaskData]) -> str:
     """Arguments as in `PlanAnswer`."""
     lines = [f"sweep {plan.sweep.name}", *_counts(plan), *_hours(estimate, slots)]
     for task in data:
         lines += ["", f"data of {task.task}", *(f"  {line}" for line in task.lines())]
-    lines += ["", *_matrix(plan), *_shared(plan), *_longest(estimate)]
+    lines += ["", *_matrix(plan)]
     lines += [f"note: {note}" for note in plan.sweep.notes]
     return page(lines)
 
@@ -37,9 +35,7 @@ def _counts(plan: Plan) -> list[str]:
     totals, to_do = plan.totals(), taken_on(plan)
     searched = sum(cell.search == "waiting" for cell in plan.cells)
     taught = sum(work.lesson is not None for work in plan.trials.values())
-    totals |= _of_measures(plan)
-    measures = f"of trained networks, by layer: {_states(totals, 'layers')}"
-    teachers = f"learn from a teacher; its logits, once for all: {_states(totals, 'teachers')}"
+    measures = f"of trained networks: {_states(totals, 'measures')}"
     speeds = f"networks to time, one at a time: {_states(totals, 'speeds')}"
     waiting = f"cells waiting for a profile, a measurement ({_states(totals, 'profiles')})"
     counts = (
@@ -49,27 +45,17 @@ def _counts(plan: Plan) -> list[str]:
         ("failed", totals["trials_failed"], "`lp-sweep retry` retries them"),
         ("to do", len(to_do), _to_do(plan, to_do)),
         ("deferred", totals["cells_deferred"] - searched, waiting),
-        ("distilled", taught, teachers),
-        ("measures", totals["layers"], measures),
+        ("distilled", taught, "learn from a teacher"),
+        ("measures", totals["measures"], measures),
         ("search", searched, "more cells at most for `until: min_layers`"),
         ("spared", totals["cells_not_needed"], f"cells not needed for the answer ({ASSUMED})"),
         ("speeds", totals["speeds"], speeds),
-        ("impossible", totals["cells_impossible"], _impossible(plan)),
+        ("impossible", totals["cells_impossible"], _IMPOSSIBLE),
     )
     return [f"  {name:<10} {count:>9,}   {meaning}" for name, count, meaning in counts if count]
 
 
-def _of_measures(plan: Plan) -> dict[str, int]:
-    """Measurements by state: `layers`, and separately `teachers`, the logits of train rows."""
-    items = [(m.id, m.spec.measure) for found in plan.measures.values() for m in found]
-    specs = {id_: work.spec for id_, work in plan.profiles.items()}
-    items += [(id_, TEACHER) for id_, s in specs.items() if getattr(s, "measure", "") == TEACHER]
-    names = [("teachers" if of == TEACHER else "layers", id_) for id_, of in items]
-    states = (f"{name}_{state_of(id_, plan.known)}" for name, id_ in names)
-    return {"layers": 0, **Counter(states), **Counter(name for name, _ in names)}
-
-
-def _hours(estimate: Estimate, slots: int) -> list[str]:
+def _hours(estimate: TimeEstimate, slots: int) -> list[str]:
     """The estimate, and one for each task if there are several."""
     if not estimate.hours:
         return [f"  estimate   {estimate.basis}"]
@@ -87,17 +73,6 @@ def _hours(estimate: Estimate, slots: int) -> list[str]:
 def _about(hours: Span) -> str:
     """`about 3 min (1 to 13)`, or `at most 3 min` without a band."""
     return f"{'at most' if hours.low is None else 'about'} {duration(hours)}"
-
-
-def _impossible(plan: Plan) -> str:
-    cells = [cell for cell in plan.cells if cell.state == "impossible"]
-    reasons = {
-        (False, False): "no layer would stay",
-        (True, False): "no layer would stay whose feed-forward could be removed",
-        (False, True): "layer 1 would go, and a bridge needs a layer below it",
-    }
-    found = {(c.asked.feed_forward != NONE, bool(bridge_of(c.asked.procedure))) for c in cells}
-    return ", or ".join(reasons[what] for what in sorted(found))
 
 
 def _states(totals: Mapping[str, int], name: str) -> str:
@@ -173,47 +148,3 @@ def _task(task: TaskInput) -> str:
     definition = task.definition
     metric = metric_name(definition.metric, definition.positive)
     return f"{task.name} ({heading('', metric).strip()})" if definition.positive else task.name
-
-
-def _shared(plan: Plan) -> list[str]:
-    """Names that mean the same network, over all tasks and seeds."""
-    by_trial: dict[tuple[str, tuple[int, ...], str], dict[str, None]] = defaultdict(dict)
-    for cell in plan.cells:
-        if cell.kept and cell.trial_id:
-            by_trial[cell.asked.model, cell.kept, cell.trial_id][_point(cell)] = None
-    shared = list(
-        dict.fromkeys(
-            ((model, kept), tuple(names))
-            for (model, kept, _), names in by_trial.items()
-            if len(names) > 1
-        )
-    )
-    if not shared:
-        return []
-    lines = ["one network under several names (trained once):"]
-    for (model, kept), names in shared[:_SHARED_SHOWN]:
-        lines.append(f"  {short_model(model)} layers {ranges(kept)}: {' = '.join(names)}")
-    if len(shared) > _SHARED_SHOWN:
-        lines.append(f"  and {len(shared) - _SHARED_SHOWN} more")
-    return [*lines, ""]
-
-
-def _point(cell: Cell) -> str:
-    asked = cell.asked
-    words = [asked.strategy, f"K={asked.k}" if asked.threshold is None else f">{asked.threshold}"]
-    if asked.procedure != DIRECT:
-        words.append(asked.procedure)
-    if asked.feed_forward != NONE:
-        words.append(f"(feed-forwards removed: {asked.feed_forward})")
-    return " ".join(words)
-
-
-def _longest(estimate: Estimate) -> list[str]:
-    work = estimate.longest
-    if work is None:
-        return []
-    return [
-        f"longest trial: {short_model(work.model.name)} {work.task.name}, "
-        f"about {duration(Span(estimate.longest_hours, None, None))}",
-        "",
-    ]

@@ -7,8 +7,9 @@ one type and each message one meaning.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 from pydantic import (
     AliasChoices,
@@ -17,15 +18,15 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
-    PositiveInt,
     Tag,
+    create_model,
     field_validator,
     model_validator,
 )
 
 from lp_sweep.storage.printable import choose, shown
 from lp_sweep.storage.sense import DEEPEST
-from lp_sweep.storage.specs import Compute, Precision, Recipe, Schedule, TaskKind
+from lp_sweep.storage.specs import Recipe, TaskKind
 from lp_sweep.trials.data.tasks import CORPUS, QRELS, QUERIES, TASKS, canonical_name
 from lp_sweep.trials.kinds import KINDS
 
@@ -263,87 +264,66 @@ class TaskEntry(Entry):
 
     @model_validator(mode="after")
     def _complete(self) -> TaskEntry:
-        kind = KINDS[self.kind]
-        if kind.searches or any(getattr(self, part) for part in SEARCHED):
-            self._check_search()
-        elif self.is_glue:
+        if self.is_glue and not KINDS[self.kind].searches:
             choose("task", self.name, TASKS, given=canonical_name(self.name) or self.name)
-            self._check_glue()
-        elif (self.train is None or self.dev is None) and self.dataset is None:
-            raise ValueError(
-                f"task {shown(self.name)} needs `train:` and `dev:` files, or "
-                "`dataset:`. `lp-sweep init --data FILE` splits one file"
-            )
-        elif self.text is None or not 1 <= len(self.text) <= 2:
-            raise ValueError(
-                f"task {shown(self.name)} needs `text:`, the name of one or two columns"
-            )
-        if self.metric is not None:
-            self._check_metric(self.metric)
-        self._check_vectors()
-        if self.unlabelled and kind.embeds:
-            raise ValueError(
-                f"task {shown(self.name)} (kind {self.kind}) needs no labels to learn from: add "
-                "the texts of `unlabelled:` to its `train:` file"
-            )
+        if self.metric is not None and not self.is_glue:
+            choose(f"{self.kind} metric", self.metric, KINDS[self.kind].metrics)
+        for mistake in self._mistakes():
+            raise ValueError(f"task {shown(self.name)} {mistake}")
         return self
 
-    def _check_metric(self, metric: str) -> None:
-        others = [name for name, kind in KINDS.items() if metric in kind.metrics]
-        if others and self.kind not in others:
-            raise ValueError(
-                f"metric {metric} is for kind {' or '.join(others)}, and kind {self.kind} has "
-                f"{', '.join(KINDS[self.kind].metrics)}: set `kind:`, or choose one of these"
+    def _mistakes(self) -> Iterator[str]:
+        """What does not go together; the first is reported."""
+        if KINDS[self.kind].searches:
+            yield from self._mistakes_of_search()
+        elif any(getattr(self, part) for part in SEARCHED):
+            yield "has a corpus to search: write `kind: embedding`"
+        elif self.is_glue:
+            if fixed := sorted(self.model_fields_set - {"name", "unlabelled"}):
+                yield (
+                    f"is GLUE's, its {', '.join(fixed)} can't be set. Remove the key, or describe "
+                    "your own task under another name."
+                )
+        elif (self.train is None or self.dev is None) and self.dataset is None:
+            yield (
+                "needs `train:` and `dev:` files, or `dataset:`. `lp-sweep init --data FILE` "
+                "splits one file"
             )
-        choose(f"{self.kind} metric", metric, KINDS[self.kind].metrics)
+        elif len(self.text or ()) not in (1, 2):
+            yield "needs `text:`, the name of one or two columns"
+        yield from self._mistakes_of_kind()
 
-    def _check_vectors(self) -> None:
+    def _mistakes_of_kind(self) -> Iterator[str]:
         kind = KINDS[self.kind]
         if self.loss is not None and kind.losses and self.loss not in kind.losses:
-            raise ValueError(
-                f"`loss: {self.loss}` is not for kind {self.kind}: use {', '.join(kind.losses)}"
-            )
+            yield f"can't have `loss: {self.loss}`: kind {self.kind} has {', '.join(kind.losses)}"
         own = [key for key in _OF_VECTORS if getattr(self, key) is not None]
         if own and not kind.embeds and (own[0] != "loss" or not kind.losses):
-            raise ValueError(f"`{own[0]}:` is for kind embedding: remove it from {self.name!r}")
+            yield f"can't have `{own[0]}:`, which is for kind embedding: remove it"
         pairs = kind.rows_together(self.loss or "") > 1
         if pairs and not (self.train or self.dataset):
-            raise ValueError(
-                f"`loss: {self.loss}` of {self.name!r} needs `train:`, a file of pairs"
-            )
+            yield f"has `loss: {self.loss}`, which needs `train:`, a file of pairs"
         if pairs and len(self.text or ()) != 2:
-            raise ValueError(
-                f"`loss: {self.loss}` of {self.name!r} learns from pairs: `text:` names two columns"
+            yield f"has `loss: {self.loss}`, which learns from pairs: `text:` names two columns"
+        if self.unlabelled and kind.embeds:
+            yield (
+                f"(kind {self.kind}) needs no labels to learn from: add the texts of `unlabelled:` "
+                "to its `train:` file"
             )
 
-    def _check_search(self) -> None:
-        if not KINDS[self.kind].searches:
-            raise ValueError(
-                f"task {shown(self.name)} has a corpus to search: write `kind: embedding`"
-            )
+    def _mistakes_of_search(self) -> Iterator[str]:
         if missing := [part for part in SEARCHED if getattr(self, part) is None]:
-            raise ValueError(
-                f"task {shown(self.name)} is scored by search and needs `corpus:`, `queries:` and "
-                f"`qrels:` files. Add `{missing[0]}:`."
+            yield (
+                "is scored by search and needs `corpus:`, `queries:` and `qrels:` files. Add "
+                f"`{missing[0]}:`."
             )
         given = ["label"] if "label" in self.model_fields_set and not self.train else []
         if extra := [name for name in ("dev", "dataset", "labels") if getattr(self, name)] + given:
-            raise ValueError(
-                f"task {shown(self.name)} is scored by its corpus, queries and qrels: remove "
-                f"`{extra[0]}:`"
-            )
+            yield f"is scored by its corpus, queries and qrels: remove `{extra[0]}:`"
         if self.text and not self.train:
-            raise ValueError(
-                f"task {shown(self.name)}: `text:` names columns of `train:`, which it does not "
-                "have. Remove one, or add the other."
-            )
-
-    def _check_glue(self) -> None:
-        fixed = sorted(self.model_fields_set - {"name", "unlabelled"})
-        if fixed:
-            raise ValueError(
-                f"task {shown(self.name)} is GLUE's, its {', '.join(fixed)} can't be set. Remove "
-                "the key, or describe your own task under another name."
+            yield (
+                "has `text:`, columns of `train:`, which it does not have. Remove one, or add the "
+                "other."
             )
 
     @property
@@ -361,62 +341,37 @@ class FreezeEntry(Entry):
     )
 
 
-_PAPER = Recipe()
+# where the file differs from a `Recipe`
+_IN_FILE: dict[str, dict[str, Any]] = {
+    "learning_rate": {"validation_alias": AliasChoices("learning_rate", "lr")},
+    "compute": {"default": "fast"},
+}
 
 
-class RecipeEntry(Entry):
+def _recipe_keys() -> dict[str, Any]:
+    """The fields of `Recipe` that are declared as keys."""
+    types = get_type_hints(Recipe)
+    return {
+        key.name: (
+            types[key.name],
+            Field(**{"default": key.default, **key.metadata, **_IN_FILE.get(key.name, {})}),
+        )
+        for key in fields(Recipe)
+        if key.metadata
+    }
+
+
+if TYPE_CHECKING:
+
+    class _RecipeKeys(Entry):
+        def __getattr__(self, name: str) -> Any: ...
+else:
+    _RecipeKeys = create_model("_RecipeKeys", __base__=Entry, __module__=__name__, **_recipe_keys())
+
+
+class RecipeEntry(_RecipeKeys):
     """How each network is fine-tuned. The defaults are the paper's."""
 
-    learning_rate: float = Field(
-        _PAPER.learning_rate,
-        gt=0,
-        validation_alias=AliasChoices("learning_rate", "lr"),
-        description="the highest learning rate; `lr` is the same key",
-    )
-    batch_size: int = Field(
-        _PAPER.batch_size, gt=0, lt=2**31, description="rows per optimiser step"
-    )
-    epochs: int = Field(_PAPER.epochs, gt=0, lt=2**31, description="passes over the train set")
-    max_length: int = Field(
-        _PAPER.max_length, ge=4, le=8192, description="tokens per row; longer rows are cut"
-    )
-    weight_decay: float = Field(
-        _PAPER.weight_decay, ge=0, description="for AdamW; not used for biases and norms"
-    )
-    adam_beta1: float = Field(_PAPER.adam_beta1, ge=0, lt=1, description="for AdamW")
-    adam_beta2: float = Field(_PAPER.adam_beta2, ge=0, lt=1, description="for AdamW")
-    adam_epsilon: float = Field(_PAPER.adam_epsilon, gt=0, description="for AdamW")
-    max_grad_norm: float = Field(
-        _PAPER.max_grad_norm, gt=0, description="gradients are clipped to this norm"
-    )
-    warmup_ratio: float = Field(
-        _PAPER.warmup_ratio,
-        ge=0,
-        le=1,
-        description="share of the steps in which the learning rate rises from 0",
-    )
-    schedule: Schedule = Field(
-        _PAPER.schedule, description="the learning rate after the warm-up: falls to 0, or stays"
-    )
-    precision: Precision = Field(
-        _PAPER.precision,
-        description="number format of training; auto: bf16 if the GPU supports it",
-    )
-    compute: Compute = Field(
-        "fast",
-        description="fast: skips padding; graphs: CUDA graphs on a GPU (not yet tested on one); "
-        "or reference: the library's own forward pass, padded",
-    )
-    group_by_length: bool = Field(
-        _PAPER.group_by_length,
-        description="batches of rows of similar length; changes the results",
-    )
-    limit_train: PositiveInt | None = Field(
-        None, description="the most train rows to use; the same random ones for each network"
-    )
-    limit_dev: PositiveInt | None = Field(
-        None, description="the most dev rows to use; the same random ones for each network"
-    )
     freeze: FreezeEntry = Field(FreezeEntry(), description="parts that do not learn")
 
     @model_validator(mode="before")

@@ -11,14 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import UnionType
-from typing import Any, NamedTuple, get_args, get_origin
+from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from lp_sweep.orchestrator.sweepfile.axes import DistillEntry, FeedForwardEntry, ProcedureEntry
 from lp_sweep.orchestrator.sweepfile.entries import RecipeEntry, TaskEntry
-from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
+from lp_sweep.orchestrator.sweepfile.spec import SECTIONS, SweepSpec
 from lp_sweep.orchestrator.sweepfile.yamlfile import (
     Document,
     Location,
@@ -30,14 +28,29 @@ from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import did_you_mean, nearest, shown
 from lp_sweep.storage.printable import listed as listed_names
 from lp_sweep.storage.select import STRATEGIES
-from lp_sweep.trials.data.tasks import TASKS, canonical_name
+from lp_sweep.trials.data.tasks import canonical_name
 
 _MOST_MISTAKES = 20
-# sections that become a label, so that no annotation names them
-_WIDENED: dict[str, type[BaseModel]] = {
-    "procedures": ProcedureEntry,
-    "distill": DistillEntry,
-    "feed_forward": FeedForwardEntry,
+# pydantic's type of a mistake, or a key -> the sentence; any other mistake is of a value
+_SENTENCES = {
+    "schema_version missing": "the key 'schema_version' is missing: write `schema_version: 1`",
+    "schema_version": "schema_version is {got}; this lp-sweep reads 1",
+    "name": "name {written}: a text of letters, digits, '.', '_' and '-', at most 100. Quote a "
+    "number.",
+    "missing": "the key {last} is missing{within}",
+    "extra_forbidden": "unknown key {last}{within}. Allowed: {allowed}.{near_key}",
+    "value_error": "{said}",
+    "model_type": "{key} must be a mapping of {allowed}, got {got}",
+    "too_short": "{key} must not be empty",
+    "string_too_short": "{key} must not be empty",
+}
+_VALUE = "{key} must be {must}{or_list}, got {got}{near_value}"
+_IN_LIST = "{outer}: {got} is not {must}"
+_NOUNS = {  # what a value must be; for any other type pydantic says it
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "string_type": "a text",
 }
 
 
@@ -59,12 +72,7 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> SweepFile:
     for override in sorted(last.values(), key=_is_for_strategies):
         document = _apply(document, override)
     spec = check(document)
-    replaced = [
-        f"override {shown(override)} has no effect: {shown(by)} replaces it"
-        for override in overrides
-        if override != (by := last[_key(override)])
-    ]
-    notes = [*replaced, *_unlisted(written, overrides), *_unread(spec, document)]
+    notes = [*_unlisted(written, overrides), *_unread(spec, document)]
     return SweepFile(spec, path.absolute().parent, document, notes, _own_names(written, "models"))
 
 
@@ -99,86 +107,47 @@ def _in_file(loc: tuple[str | int, ...], document: Document) -> Location:
 
 
 def _message(item: Any, location: Location, document: Document) -> str:
-    key = ".".join(map(str, location))
-    within = f" in {'.'.join(map(str, location[:-1]))}" if location[:-1] else ""
-    kind = item["type"]
-    if kind == "extra_forbidden":
-        allowed = _allowed_keys(location[:-1])
-        return (
-            f"unknown key {shown(location[-1])}{within}. "
-            f"Allowed: {', '.join(allowed)}.{did_you_mean(str(location[-1]), allowed)}"
-        )
-    if kind == "missing" and location == ("schema_version",):
-        return "the key 'schema_version' is missing: write `schema_version: 1`"
-    if kind == "missing":
-        return f"the key {location[-1]!r} is missing{within}"
-    if kind == "value_error":
-        return str(item["msg"]).removeprefix("Value error, ")
-    if location == ("schema_version",):
-        return f"schema_version is {shown(item['input'])}; this lp-sweep reads 1"
-    if location == ("name",):
-        return (
-            f"name {document.written.get(location) or shown(item['input'])}: a text of letters, "
-            "digits, '.', '_' and '-', at most 100. Quote a number."
-        )
-    return _as_read(item, document.written.get(location), key) or _wrong_value(item, location, key)
-
-
-def _wrong_value(item: Any, location: Location, key: str) -> str:
-    must, got = _must(item, location), shown(item["input"])
-    in_list = location and isinstance(location[-1], int)
-    if in_list and must in ("must be a whole number", "must be a number", "must be a text"):
-        return f"{key.rpartition('.')[0]}: {got} is not {must.removeprefix('must be ')}"
-    return f"{key} {must}, got {got}{_near(item)}"
-
-
-def _as_read(item: Any, written: str | None, key: str) -> str | None:
-    """A name such as `no` or `1e5`, which YAML reads as another value."""
-    if item["type"] != "string_type" or written is None:
-        return None
-    kinds = {bool: "a truth value", type(None): "nothing"}
-    return (
-        f"{key}: YAML reads {written} as {kinds.get(type(item['input']), 'a number')}. If it is "
-        f"meant as a text, write it in quotes: {shown(written)}"
+    """One mistake, in the words of a sweep file."""
+    kind, got, written = item["type"], item["input"], document.written.get(location)
+    key, outer = (".".join(map(str, path)) for path in (location, location[:-1]))
+    if kind == "string_type" and written is not None and key != "name":
+        return _as_read(key, got, written)
+    names = (f"{key} missing", kind) if kind == "missing" else (key, kind)
+    in_list = kind in _NOUNS and isinstance(location[-1], int)
+    sentence = next((_SENTENCES[name] for name in names if name in _SENTENCES), None)
+    allowed = _keys_at(location[:-1] if kind == "extra_forbidden" else location)
+    expected = str(item.get("ctx", {}).get("expected", ""))
+    near = did_you_mean(str(got), re.findall("'([^']*)'", expected))
+    return (sentence or (_IN_LIST if in_list else _VALUE)).format(
+        key=key,
+        outer=outer,
+        within=f" in {outer}" if outer else "",
+        last=shown(location[-1]) if location else "",
+        got=shown(got),
+        written=written or shown(got),
+        said=item["msg"].removeprefix("Value error, "),
+        must=_NOUNS.get(kind) or item["msg"].removeprefix("Input should be ").replace("valid ", ""),
+        # `k: all`, of AllOrInts
+        or_list=" or a list of whole numbers" * (item["loc"][-1] == "word" or key == "seeds"),
+        allowed=", ".join(allowed),
+        near_key=did_you_mean(str(location[-1]), allowed) if location else "",
+        near_value=f".{near}" if near else "",
     )
 
 
-def _must(item: Any, location: Location) -> str:
-    """The allowed values, in the words of a sweep file."""
-    if item["type"] == "model_type":
-        return f"must be a mapping of {', '.join(_allowed_keys(location))}"
-    if item["type"] in ("too_short", "string_too_short"):
-        return "must not be empty"
-    must = str(item["msg"]).replace("Input should be", "must be").replace("a valid ", "a ")
-    must = must.replace("an integer", "a whole number").replace("a integer", "a whole number")
-    if item["loc"][-1] == "word" or location == ("seeds",):  # `k: all`, of AllOrInts
-        must += " or a list of whole numbers"
-    return must.replace("a string", "a text")
+def _as_read(key: str, got: Any, written: str) -> str:
+    """The mistake of a name such as `no` or `1e5`, which YAML reads as another value."""
+    kind = {bool: "a truth value", type(None): "nothing"}.get(type(got), "a number")
+    return (
+        f"{key}: YAML reads {written} as {kind}. If it is meant as a text, write it in quotes: "
+        f"{shown(written)}"
+    )
 
 
-def _near(item: Any) -> str:
-    """A hint at the nearest allowed word."""
-    words = re.findall("'([^']*)'", item.get("ctx", {}).get("expected", ""))
-    return f".{near}" if (near := did_you_mean(str(item["input"]), words)) else ""
-
-
-def _allowed_keys(location: Location) -> list[str]:
+def _keys_at(location: Location) -> list[str]:
     """The keys of the section at `location`."""
-    section: type[BaseModel] = SweepSpec
-    if len(location) > 1 and location[0] in _WIDENED:
-        return list(_WIDENED[str(location[0])].model_fields)
-    for part in location:
-        if isinstance(part, str) and part in section.model_fields:
-            section = next(_sections(section.model_fields[part].annotation), section)
-    return list(section.model_fields)
-
-
-def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    elif get_origin(annotation) is not None or isinstance(annotation, UnionType):
-        for argument in get_args(annotation):
-            yield from _sections(argument)
+    section = SECTIONS.get(".".join(part for part in location if isinstance(part, str)))
+    return [*section.model_fields] if section else []
 
 
 # the override's name -> the file's key, and the key that names an entry of it
@@ -219,12 +188,16 @@ def _unlisted(document: Document, overrides: Sequence[str]) -> Iterator[str]:
         if entry_key is None:
             continue
         own = _own_names(document, axis)
-        known = {_one_name(axis, name) for name in own}
         named = _values(override.partition("=")[2], f"override {shown(override)}", of_names=True)
         named = [name for name in named if isinstance(name, str)]  # else it is described in full
+        known = {_one_name(axis, name) for name in own}
         others = [name for name in named if _one_name(axis, name) not in known]
         if own and others:
-            yield _replaced_by(_SINGULAR[axis], others, own, only_others=others == named)
+            planned = "planned instead" if others == named else "added"
+            yield (
+                f"{_SINGULAR[axis]} {listed_names(map(shown, others))}: not in the file "
+                f"({listed_names(own)}), {planned}{' from GLUE' if axis == 'tasks' else ''}"
+            )
 
 
 def _unread(spec: SweepSpec, document: Document) -> Iterator[str]:
@@ -249,16 +222,6 @@ def _one_name(axis: str, name: str) -> str:
     return (canonical_name(name) or name) if axis == "tasks" else name
 
 
-def _replaced_by(what: str, others: list[str], own: list[str], *, only_others: bool) -> str:
-    """`task 'rte' is not in the file (a, b): GLUE's rte is planned instead`"""
-    names, verb = listed_names(map(shown, others)), "are" if len(others) > 1 else "is"
-    planned = f"GLUE's {listed_names(others)} {verb} " if what == "task" else ""
-    return (
-        f"{what} {names} {verb} not in the file ({listed_names(own)}): "
-        f"{planned}{'planned instead' if only_others else 'added'}"
-    )
-
-
 def _apply(document: Document, override: str) -> Document:
     key, (_, equals, text) = _key(override), override.partition("=")
     origin = f"override {shown(override)}"
@@ -267,9 +230,6 @@ def _apply(document: Document, override: str) -> Document:
     if key in _AXES:
         name, entry_key = _AXES[key]
         values = _values(text, origin, of_names=entry_key is not None)
-        if name == "tasks":
-            for item in values:
-                _check_task(document, item, origin)
         entries = [_entry(document, name, entry_key, item) for item in values]
         return with_override(document, (name,), entries, origin)
     if _is_for_strategies(override):
@@ -296,18 +256,6 @@ def _meant(key: str, allowed: Iterable[str]) -> str:
     last = key.rpartition(".")[2]
     near = inner.get(last) or nearest(key, allowed) or inner.get(nearest(last, inner) or "")
     return f" Did you mean {near!r}?" if near else ""
-
-
-def _check_task(document: Document, name: Any, origin: str) -> None:
-    """Raises SpecError for a task that is neither in the file nor of GLUE: it has no rows."""
-    names = _own_names(document, "tasks")
-    if not isinstance(name, str) or name in names or canonical_name(name):
-        return
-    known = dict.fromkeys([*names, *TASKS])
-    raise SpecError(
-        f"{origin}: unknown task {shown(name)}. Choose one of: {listed_names(known)}."
-        f"{did_you_mean(name, known)}"
-    )
 
 
 def _values(text: str, origin: str, *, of_names: bool = False) -> list[Any]:

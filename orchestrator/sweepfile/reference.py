@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
+from lp_sweep.orchestrator.sweepfile.entries import CellMatch
+from lp_sweep.orchestrator.sweepfile.spec import SECTIONS, SweepSpec
 
 Field = Mapping[str, Any]
 
@@ -41,21 +42,12 @@ your own rows. `lp-sweep schema` prints a JSON Schema, with which editors comple
   are counted from it: also where the list of K, `exclude:` or a `key=value` leaves it out.
 - Unknown keys are errors; the message suggests the nearest key."""
 
-# a part's name in the schema -> its place in a sweep file
+_CELLS = "include and exclude"
+# a part's name in the schema -> its title: its place in a sweep file
 _PARTS = {
-    "ModelEntry": "models",
-    "TaskEntry": "tasks",
-    "PromptsEntry": "tasks.prompts",
-    "StrategyEntry": "strategies",
-    "ProcedureEntry": "procedures",
-    "DistillEntry": "distill",
-    "FeedForwardEntry": "feed_forward",
-    "RecipeEntry": "recipe",
-    "FreezeEntry": "recipe.freeze",
-    "MeasureEntry": "measure",
-    "ContributionEntry": "contribution",
-    "CellMatch": "include and exclude",
-    "Resources": "resources_per_trial",
+    part.__name__: _CELLS if part is CellMatch else place
+    for place, part in SECTIONS.items()
+    if part is not SweepSpec
 }
 _TYPES = {
     "string": "text",

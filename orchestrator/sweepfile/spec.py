@@ -14,18 +14,24 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from lp_sweep.orchestrator.sweepfile.axes import (
     Bridges,
+    DistillEntry,
     Distills,
+    FeedForwardEntry,
     FeedForwards,
     MeasureEntry,
+    ProcedureEntry,
     Procedures,
     StrategyEntry,
     training_label,
 )
 from lp_sweep.orchestrator.sweepfile.entries import (
+    CellMatch,
     Cells,
     ContributionEntry,
     Entry,
+    FreezeEntry,
     ModelEntry,
+    PromptsEntry,
     RecipeEntry,
     Resources,
     TaskEntry,
@@ -260,6 +266,27 @@ class SweepSpec(Entry):
                 given = canonical_name(name) or name
                 choose("task to measure layers on", name, ["own", *tasks], given=given)
         return value
+
+
+# the place of each section in a file -> its keys
+SECTIONS: dict[str, type[Entry]] = {
+    "": SweepSpec,
+    "models": ModelEntry,
+    "tasks": TaskEntry,
+    "tasks.prompts": PromptsEntry,
+    "strategies": StrategyEntry,
+    "procedures": ProcedureEntry,
+    "distill": DistillEntry,
+    "feed_forward": FeedForwardEntry,
+    "recipe": RecipeEntry,
+    "recipe.freeze": FreezeEntry,
+    "measure": MeasureEntry,
+    "contribution": ContributionEntry,
+    "include": CellMatch,
+    "exclude": CellMatch,
+    "measure.speed_of": CellMatch,
+    "resources_per_trial": Resources,
+}
 
 
 def _name(entry: Any) -> Any:

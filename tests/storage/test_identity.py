@@ -6,7 +6,7 @@ from dataclasses import MISSING, asdict, fields, is_dataclass, replace
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lp_sweep.storage.identity import (
@@ -15,7 +15,6 @@ from lp_sweep.storage.identity import (
     content_hash,
     profile_id,
     trial_id,
-    trial_ids,
 )
 from lp_sweep.storage.specs import (
     Distillation,
@@ -359,13 +358,3 @@ def test_the_stored_text_of_a_spec_gives_it_back(spec: TrialSpec) -> None:
 def test_another_text_is_no_spec(text: str) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
         trial_spec_from_canonical(text)
-
-
-@given(SPECS, st.integers(-(2**31), 2**62))
-@example(PRUNED, 42)
-@example(replace(TRIAL, data_fingerprint='"seed":42,', model_fingerprint='\\"seed":'), 7)
-@example(replace(TRIAL, task=replace(TASK, labels=('"seed":42', "seed"))), 7)
-def test_another_seed_changes_nothing_else(spec: TrialSpec, seed: int) -> None:
-    other = replace(spec, seed=seed)
-    assert spec.with_seed(seed) == other
-    assert trial_ids(spec)(seed) == trial_id(other)

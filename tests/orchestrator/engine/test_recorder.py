@@ -10,7 +10,7 @@ from lp_sweep.analysis.notes import mixed_notes
 from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.engine.recorder import Recorder
 from lp_sweep.orchestrator.plan.known import Known, read_ledger
-from lp_sweep.orchestrator.plan.listing import leftover, trained_otherwise
+from lp_sweep.orchestrator.plan.listing import trained_otherwise
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import is_part
 from lp_sweep.storage.store import Store
@@ -60,7 +60,7 @@ def test_whose_run_asked_for_a_cell(file: Path, runs: list[str], told: dict[int,
 def noted(file: Path, *overrides: str) -> list[str]:
     store = Store(file.parent / "store")
     plan = make_plan(find(file, overrides), read_ledger(store).known)
-    return trained_otherwise(plan, leftover(store, plan))
+    return trained_otherwise(store, plan)
 
 
 def plan_text(file: Path, *overrides: str) -> str:

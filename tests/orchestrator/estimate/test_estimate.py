@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 
 from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
-from lp_sweep.orchestrator.estimate.workload import CPU, MeanLengths, missing, recorded
+from lp_sweep.orchestrator.estimate.workload import (
+    CPU,
+    MeanLengths,
+    missing_flop,
+    recorded_flop,
+)
 from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.plan.known import Known, timing_columns
 from lp_sweep.orchestrator.plan.plan import Plan, Work
@@ -89,7 +94,6 @@ def test_the_stores_own_timings_replace_the_rule_of_thumb(plan: Plan) -> None:
         {"out_of_memory_retries": 1},
         {"seconds_total": None},
         {"train_examples": None},
-        {"distill": "logits+hidden T=4"},
     ],
     ids=lambda changes: next(iter(changes)),
 )
@@ -99,52 +103,39 @@ def test_what_is_no_evidence(plan: Plan, changes: dict[str, Any]) -> None:
     assert rates.trials == 1
 
 
-def taught(folder: Path, *distill: Any, **settings: Any) -> Plan:
-    sweep = resolve(load_sweep(save_world(folder, seeds=[1], distill=[*distill], **settings)))
-    return make_plan(sweep, Known.nothing())
-
-
 def test_passes_that_are_no_training(tmp_path: Path) -> None:
-    plan = taught(tmp_path, "none", "logits", "logits+hidden", measure={"similarity": "full"})
+    file = save_world(tmp_path, seeds=[1], distill=["logits"], measure={"similarity": "full"})
+    plan = make_plan(resolve(load_sweep(file)), Known.nothing())
     work = full_network(plan)
     rows, dev_rows = work.task.train_rows, work.task.dev_rows
     lengths = MeanLengths(timing_columns())
-    of_a_layer = 2 * (work.model.layer_parameters or 0) * lengths.of("", "", 32, work.task.name)
+    of_a_layer = 2 * (work.model.layer_parameters or 0) * lengths.of("", 32, work.task.name)
 
     def layer_rows(spec: Any) -> float:
         """Rows times the layers that they go through."""
-        return missing(replace(work, spec=spec), lengths).flop / of_a_layer
+        return missing_flop(replace(work, spec=spec), lengths) / of_a_layer
 
     measures = {item.spec.measure: layer_rows(item.spec) for item in plan.measures[work.id]}
     assert measures == pytest.approx({"teacher": 4 * rows, "similarity": 4 * dev_rows})
     untrained = replace(work.trial, procedure="untrained", kept_layers=(1, 2))
     assert layer_rows(untrained) == pytest.approx(2 * dev_rows)
-    ways = {item.spec.distill for item in plan.trials.values() if item.lesson}
-    logits, hidden = sorted(ways, key=lambda way: way.hidden_weight)
-    for kept, watched in (((1, 3), 1), ((2, 3, 4), 3)):
-        plain, taught_logits, taught_hidden = (
-            layer_rows(replace(work.trial, kept_layers=kept, distill=way))
-            for way in (None, logits, hidden)
-        )
-        assert taught_logits == plain
-        assert taught_hidden - plain == pytest.approx(3 * watched * rows)  # in each of 3 epochs
 
 
 def test_lengths_are_those_of_records_or_of_a_counted_sample(plan: Plan) -> None:
     work = full_network(plan)
     sampled = {work.task.name: 7.0}
-    assert MeanLengths(timing_columns(), sampled).of("", "", 32, work.task.name) == 7
+    assert MeanLengths(timing_columns(), sampled).of("", 32, work.task.name) == 7
     counted = MeanLengths(timing_columns([record(work)]), sampled)
-    asked = (work.model.fingerprint, work.task.fingerprint, work.trial.recipe.max_length)
-    assert counted.of(*asked, work.task.name) not in (7, 64)
+    limit = work.trial.recipe.max_length
+    assert counted.of(work.task.fingerprint, limit, work.task.name) not in (7, 64)
 
-    # an older record says nothing of tokens
-    older = {"train_tokens": None, "dev_tokens": None, "epochs_per_layer": None}
-    records = timing_columns([record(work, **older)])
+    # a record without tokens
+    without = {"train_tokens": None, "dev_tokens": None, "epochs_per_layer": None}
+    records = timing_columns([record(work, **without)])
     lengths = MeanLengths(records)
-    assert lengths.of("m", "d", 128, "SST-2") == 13.4
-    assert lengths.of("m", "d", 128, "mood") == 64
-    assert lengths.of("m", "d", 32, "rte") == 32  # truncated
+    assert lengths.of("d", 128, "SST-2") == 13.4
+    assert lengths.of("d", 128, "mood") == 64
+    assert lengths.of("d", 32, "rte") == 32  # truncated
     assert Rates(records, plan.sweep.recipe).seconds(work) == pytest.approx(60)
 
 
@@ -158,19 +149,11 @@ def test_only_the_newest_trials_device_counts(plan: Plan) -> None:
     assert "GPU time" in answer_of(plan, rates).text()
 
 
-def test_another_way_to_compute_widens_the_band(plan: Plan) -> None:
+def test_timings_of_the_same_way_to_compute_come_first(plan: Plan) -> None:
     work = full_network(plan)
-    rows = [record(work)] * 10
-    asked, other = (
-        estimate(plan, Rates(rows, recipe, gpu=False))
-        for recipe in (Recipe(), Recipe(compute="fast"))
-    )
-    assert asked.hours == other.hours
-    assert other.high_hours / other.low_hours == pytest.approx(
-        4 * asked.high_hours / asked.low_hours
-    )
-    mixed = [*rows, record(work, compute="fast", seconds_total=6.0)]
-    assert Rates(mixed, Recipe(compute="fast")).trials == 1
+    rows = [record(work)] * 10 + [record(work, compute="fast", seconds_total=6.0)]
+    assert Rates(rows, Recipe(compute="fast")).trials == 1
+    assert Rates(rows, Recipe(compute="graphs")).trials == 11
 
 
 @pytest.mark.parametrize("procedure", ["direct", "iterative"])
@@ -181,8 +164,8 @@ def test_a_record_asks_for_what_its_work_asked_for(tmp_path: Path, procedure: st
     row = record(work, procedure=procedure, epochs_per_layer=2)
     [found] = timing_columns([row]).to_pylist()
     rates = Rates([row], plan.sweep.recipe, gpu=False)
-    stated = recorded(found, MeanLengths(timing_columns([row]))).seconds(CPU)
-    assert rates.kind(work).stated == pytest.approx(stated)
+    stated = CPU.seconds(recorded_flop(found, MeanLengths(timing_columns([row]))))
+    assert rates.seconds(work) == pytest.approx(rates.ratio.expected * stated)
     assert rates.seconds(work) == pytest.approx(60)
 
 

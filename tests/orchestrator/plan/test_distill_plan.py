@@ -7,7 +7,6 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.selection import taken_on
@@ -64,7 +63,7 @@ def test_texts_without_labels_are_for_students_alone(tmp_path: Path) -> None:
         assert (spec(work).unlabelled, work.lesson.logits) == (measure.spec.unlabelled, measure.id)
     work = next(iter(students.values()))
     longer = replace(work, task=work.task._replace(unlabelled_rows=10_000))
-    assert Rates(gpu=False).kind(longer).stated > CPU.kind(work).stated
+    assert CPU.seconds(longer) > CPU.seconds(work)
 
 
 def test_texts_that_nobody_learns_from_are_a_note(tmp_path: Path) -> None:

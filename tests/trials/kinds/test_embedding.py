@@ -20,7 +20,7 @@ from scipy.special import logsumexp
 from scipy.stats import spearmanr
 from transformers import AutoModel, AutoTokenizer
 
-from lp_sweep.orchestrator.estimate.workload import MeanLengths, missing
+from lp_sweep.orchestrator.estimate.workload import MeanLengths, missing_flop
 from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.plan.known import Known, timing_columns
 from lp_sweep.orchestrator.plan.planning import make_plan
@@ -356,10 +356,12 @@ def test_scores_are_read_where_a_loss_needs_them(world: Path, store: Store) -> N
 def test_a_plan_counts_texts(world: Path) -> None:
     """Two of each pair, in training as in scoring."""
     plan = make_plan(resolve(load_sweep(world)), Known.nothing())
-    lengths = MeanLengths(timing_columns())
     [pruned] = [w for w in plan.trials.values() if w.trial.procedure == "direct"]
-    steps = missing(pruned, lengths).steps
-    assert steps == 3 * 2 * (2 + 1)  # 48 texts in batches of 16, two epochs, two layers and a head
+    [rows] = {(task.train_rows, task.dev_rows) for task in plan.sweep.tasks.values()}
+    texts = 2 * 2 * (6 * 2 * rows[0] + 2 * 2 * rows[1])  # two layers, two epochs
+    tokens = MeanLengths(timing_columns(), {pruned.task.name: 1.0})
+    layer = pruned.model.layer_parameters or 0
+    assert missing_flop(pruned, tokens) == pytest.approx(layer * texts)
 
 
 def test_no_label_of_train_is_another() -> None:
