@@ -139,13 +139,13 @@ class Results:
         `task`, as a folder that plain transformers loads. Name the sweep `file` and `data_dir`
         (GLUE) if model or data are local. Raises SpecError if the smallest is not known yet,
         ExportError if the folder does not answer as recorded."""
-        from lp_sweep.orchestrator.export.options import Asked, ExportOptions
+        from lp_sweep.orchestrator.export.options import BestOptions, ExportOptions
         from lp_sweep.orchestrator.service.export import export_trial
 
         asked = ExportOptions(
-            out=os.fspath(out),
+            out=Path(out),
             trial=trial,
-            best=Asked(task, within, model=model, strategy=strategy) if task else None,
+            best=BestOptions(task, within, model=model, strategy=strategy) if task else None,
             store=self.location,
             sweep=self._sweep,
             file=None if file is None else os.fspath(file),

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from lp_sweep.orchestrator.estimate.estimate import TimeEstimate
-from lp_sweep.orchestrator.flags import from_environment
 from lp_sweep.orchestrator.inputs.request import Request
+from lp_sweep.orchestrator.options import from_environment
 from lp_sweep.orchestrator.service.plan import PlanAnswer, plan, prefetch
 from lp_sweep.results import Results, Rows, html_table, open_store
 from lp_sweep.storage.errors import SpecError
@@ -77,8 +77,7 @@ class Sweep:
             offline=offline,
             manifest=_path(manifest),
         )
-        options = from_environment(Request) | asked
-        return cls(Request(place, words, **options))
+        return cls(replace(from_environment(Request), file=place, overrides=words, **asked))
 
     @property
     def store(self) -> str:
@@ -148,8 +147,8 @@ class Sweep:
         from lp_sweep.orchestrator.service.run import run
 
         words = ("lp-sweep", "run", self._request.file, *self._request.overrides)
-        options = from_environment(RunOptions) | vars(self._request) | _given(**asked)
-        result = run(RunOptions(**options, command=words))
+        options = {**vars(self._request), **_given(**asked), "command": words}
+        result = run(replace(from_environment(RunOptions), **options))
         outcome = result.outcome
         return Run(
             outcome.done,

@@ -21,15 +21,15 @@ from lp_sweep.orchestrator.cli import (
     tables,
 )
 from lp_sweep.orchestrator.cli.interrupt import INTERRUPTED
-from lp_sweep.orchestrator.cli.options import Commands
 from lp_sweep.orchestrator.cli.output import complain, emit, guard, say
 from lp_sweep.orchestrator.cli.root import Root
+from lp_sweep.orchestrator.options import takes_options
 from lp_sweep.orchestrator.service.initoptions import InitOptions
 from lp_sweep.storage.errors import LpSweepError
 
 _ALIASES = {"md": "markdown", "tex": "latex"}  # short forms of values
 
-app = Commands(
+app = typer.Typer(
     name="lp-sweep",
     cls=Root,
     help="How many layers of an encoder does your task need? Fine-tunes layer-pruned networks in a "
@@ -107,6 +107,7 @@ def show_help(
 
 
 @app.command()
+@takes_options
 def init(options: InitOptions) -> None:
     """Write a sweep file that runs as it is, for GLUE or your own rows.
 
@@ -123,7 +124,10 @@ def init(options: InitOptions) -> None:
 
 @app.command()
 def schema(
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown page.")] = False,
+    markdown: Annotated[
+        bool,
+        typer.Option("--markdown", envvar="LP_SWEEP_MARKDOWN", help="Print a Markdown page."),
+    ] = False,
 ) -> None:
     """Print every key of a sweep file, as a JSON Schema or as a page.
 

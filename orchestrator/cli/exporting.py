@@ -9,22 +9,32 @@ from typing import Annotated, Any
 
 import typer
 
-from lp_sweep.orchestrator import flags
-from lp_sweep.orchestrator.cli.options import Commands, JsonOption, strategy_option
 from lp_sweep.orchestrator.cli.output import emit, end_in_order, say
-from lp_sweep.orchestrator.export.options import Asked, ExportOptions
+from lp_sweep.orchestrator.export.options import BestOptions, ExportOptions
+from lp_sweep.orchestrator.options import (
+    ForceOption,
+    JsonOption,
+    OfflineOption,
+    OutOption,
+    strategies,
+    takes_options,
+)
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.select import by_position
 
-app = Commands()
+app = typer.Typer()
 
 PushOption = Annotated[
     str | None, typer.Option("--push-to-hub", help="Also send it to this hub repository.")
 ]
-PrivateOption = Annotated[bool, typer.Option("--private", help="Create the repository as private.")]
+PrivateOption = Annotated[
+    bool,
+    typer.Option("--private", envvar="LP_SWEEP_PRIVATE", help="Create the repository as private."),
+]
 
 
 @app.command()
+@takes_options
 def export(
     trial: Annotated[
         str | None, typer.Argument(help="A trial's identifier, or the beginning of one.")
@@ -34,7 +44,7 @@ def export(
         typer.Option("--best", help="Choose the smallest network that loses at most --within."),
     ] = False,
     *,
-    asked: Asked,
+    asked: BestOptions,
     options: ExportOptions,
     push_to_hub: PushOption = None,
     private: PrivateOption = False,
@@ -68,8 +78,11 @@ def export(
 @app.command()
 def prune(
     model: Annotated[str, typer.Argument(help="A model folder, or a hub model.")],
-    out: flags.OutOption,
-    strategy: Annotated[str | None, strategy_option(f"{by_position()}.")] = None,
+    out: OutOption,
+    strategy: Annotated[
+        str | None,
+        typer.Option("--strategy", autocompletion=strategies, help=f"{by_position()}."),
+    ] = None,
     k: Annotated[int | None, typer.Option("--k", help="How many layers to drop.")] = None,
     layers: Annotated[
         str | None, typer.Option("--layers", help="Layers to keep, such as 1,2,5; 1 is the lowest.")
@@ -77,8 +90,8 @@ def prune(
     revision: Annotated[
         str | None, typer.Option("--revision", help="Hub commit, branch or tag.")
     ] = None,
-    offline: flags.OfflineOption = False,
-    force: flags.ForceOption = False,
+    offline: OfflineOption = False,
+    force: ForceOption = False,
     push_to_hub: PushOption = None,
     private: PrivateOption = False,
     as_json: JsonOption = False,

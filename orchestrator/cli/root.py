@@ -1,18 +1,16 @@
-"""`lp-sweep` itself: its help with examples to copy, an environment variable for each option, and
-errors that suggest the nearest word."""
+"""`lp-sweep` itself: its help with examples to copy, and errors that suggest the nearest word."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
-from lp_sweep.orchestrator.flags import variable_of
 from lp_sweep.storage.printable import did_you_mean
 
 # what `--help` lists; `help more` has all
@@ -84,9 +82,6 @@ class Root(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        for option in options_of(self):  # errors then name the variable
-            if option.parameter.envvar is None and option.wanted:
-                option.parameter.envvar = variable_of(option.flag)
         commands: Iterable[Any] = self.commands.values()
         for command in commands:
             # \b keeps the example on one line, so it can be copied
@@ -174,48 +169,3 @@ def _meant(message: str) -> str:
     if not sign:
         return ""
     return did_you_mean(given.strip("'"), re.findall(r"'([^']*)'", allowed))
-
-
-# Options without a variable, since it would surprise later calls: of every command, or of the one
-# named before the option.
-WITHOUT = {
-    "--version",  # prints a message and exits
-    "--force",  # overwrites a file
-    "--fix",  # moves files of a store
-    "--dry-run",  # every run would do nothing
-    *("--failed", "--type"),  # choose what one `retry` retries
-    "--watch",  # a script that asks for the status would never end
-    "--out",  # two commands would write to one place
-    "--push-to-hub",  # publishes
-    "--accept-retrained",  # accepts a network that somebody has looked at
-    # choose the network of one `export`
-    *("--best", "--task", "export --within", "export --model", "export --strategy"),
-    "export --seed",
-    # choose the layers of one `prune`
-    *("prune --strategy", "--k", "--layers", "--revision"),
-    # describe one sweep file
-    *("--data", "--text", "--label", "--group", "--dev", "--corpus", "--queries", "--qrels"),
-    *("--kind", "--full", "init --model"),
-}
-
-
-class Option(NamedTuple):
-    """An option of a command; `command` is its name."""
-
-    command: str
-    flag: str  # the long one
-    parameter: Any  # typer's
-
-    @property
-    def wanted(self) -> bool:
-        """Whether the option should have a variable."""
-        return self.flag not in WITHOUT and f"{self.command} {self.flag}" not in WITHOUT
-
-
-def options_of(command: Any, name: str = "") -> Iterator[Option]:
-    """Every option of a typer command and its subcommands, except `--help`."""
-    for parameter in command.params:
-        if parameter.param_type_name == "option":
-            yield Option(name, next(o for o in parameter.opts if o.startswith("--")), parameter)
-    for below, subcommand in getattr(command, "commands", {}).items():
-        yield from options_of(subcommand, f"{name} {below}".strip())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -13,21 +14,21 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from lp_sweep.orchestrator import flags
-from lp_sweep.orchestrator.cli import completion
 from lp_sweep.orchestrator.cli.interrupt import told_if_interrupted
-from lp_sweep.orchestrator.cli.options import (
-    Commands,
-    FileArgument,
-    JsonOption,
-    Overrides,
-    Printing,
-)
 from lp_sweep.orchestrator.cli.output import emit, say, warn_unreadable
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.inputs.request import Request
+from lp_sweep.orchestrator.options import (
+    ADVANCED,
+    DataDirOption,
+    InlineOption,
+    JsonOption,
+    ManifestOption,
+    names_in_store,
+    takes_options,
+)
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.storage.places import DEFAULT_STORE
+from lp_sweep.storage.places import BUILT_IN, DEFAULT_STORE
 from lp_sweep.storage.printable import on_terminal
 
 if TYPE_CHECKING:
@@ -35,17 +36,36 @@ if TYPE_CHECKING:
 
 _IDENTIFIER = re.compile(r"^[tp]\d+-\w*$")
 
-app = Commands()
+app = typer.Typer()
+
+FileArgument = Annotated[
+    str, typer.Argument(help=f"Sweep file, or `{BUILT_IN}` for the built-in one.")
+]
+OverridesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(help="key=value, such as task=rte,mrpc seed=42,43 recipe.lr=3e-5"),
+]
+EventsOption = Annotated[
+    bool,
+    typer.Option(
+        "--events",
+        envvar="LP_SWEEP_EVENTS",
+        help="Print events as they happen, one JSON object per line.",
+        rich_help_panel=ADVANCED,
+    ),
+]
 
 
 @app.command()
+@takes_options
 def run(
     file: FileArgument = "sweep.yaml",
-    overrides: Overrides = None,
+    overrides: OverridesArgument = None,
     *,
     options: RunOptions,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only plan.")] = False,
-    printing: Printing,
+    as_json: JsonOption = False,
+    events: EventsOption = False,
 ) -> None:
     """Train what a sweep file asks for and the store does not have yet.
 
@@ -53,11 +73,11 @@ def run(
     """
     options = replace(options, file=file, overrides=overrides or ())
     if dry_run:
-        if printing.events:
+        if events:
             raise SpecError("--events is for a run. For a plan use --json.")
-        _plan(options, printing.as_json)
+        _plan(options, as_json)
         return
-    _start(options, printing)
+    _start(options, as_json, events)
 
 
 # a name that users of other tools expect
@@ -68,12 +88,22 @@ app.command(
 )(run)
 
 
+def _failures(ctx: typer.Context, incomplete: str) -> Collection[str]:
+    """Failed work, once its first letter is typed; before that the shell offers sweep files."""
+    from lp_sweep.orchestrator.plan.known import attempted_work
+
+    if not incomplete.startswith(("t", "p")):
+        return []
+    return names_in_store(ctx, lambda store: set(map(attempted_work, store.names("attempts"))))
+
+
 @app.command()
+@takes_options
 def retry(
     what: Annotated[
         list[str] | None,
         typer.Argument(
-            autocompletion=completion.failures,
+            autocompletion=_failures,
             help="[sweep file] [failed trials] [key=value]; default sweep.yaml, all.",
         ),
     ] = None,
@@ -83,7 +113,8 @@ def retry(
     ] = None,
     *,
     options: RunOptions,
-    printing: Printing,
+    as_json: JsonOption = False,
+    events: EventsOption = False,
 ) -> None:
     """Retry failed trials, including those that `run` skips because they would fail again.
 
@@ -99,12 +130,13 @@ def retry(
         raise SpecError("name trials, or choose them with --failed or --type: not both.")
     file = (files or ["sweep.yaml"])[0]
     options = replace(options, file=file, overrides=overrides)
-    _start(replace(options, retry=True, trials=names, error_type=error_type), printing)
+    options = replace(options, retry=True, trials=names, error_type=error_type)
+    _start(options, as_json, events)
 
 
-def _start(options: RunOptions, printing: Printing) -> NoReturn:
+def _start(options: RunOptions, as_json: bool, events: bool = False) -> NoReturn:
     """Runs the sweep, prints how it ended, and exits."""
-    if printing.as_json and printing.events:
+    if as_json and events:
         raise SpecError(
             "--events is JSON already, and its last line has what --json prints. Keep one of them."
         )
@@ -118,19 +150,20 @@ def _start(options: RunOptions, printing: Printing) -> NoReturn:
         prepared = prepare(options, say)
 
     def told(result: RunResult) -> None:
-        code = farewell(result, options, as_json=printing.as_json)
+        code = farewell(result, options, as_json=as_json)
         if lifeline := sys.modules.get("lp_sweep.orchestrator.engine.lifeline"):
             lifeline.end_process(code)
         raise typer.Exit(code)
 
-    prepared.run(partial(emit, to=sys.stdout) if printing.events else None, told)
+    prepared.run(partial(emit, to=sys.stdout) if events else None, told)
     raise AssertionError("unreachable")
 
 
 @app.command()
+@takes_options
 def plan(
     file: FileArgument = "sweep.yaml",
-    overrides: Overrides = None,
+    overrides: OverridesArgument = None,
     *,
     inputs: Request,
     as_json: JsonOption = False,
@@ -153,9 +186,9 @@ def _plan(request: Request, as_json: bool) -> None:
 @app.command()
 def prefetch(
     file: FileArgument = "sweep.yaml",
-    overrides: Overrides = None,
-    data_dir: flags.DataDirOption = None,
-    manifest: flags.ManifestOption = None,
+    overrides: OverridesArgument = None,
+    data_dir: DataDirOption = None,
+    manifest: ManifestOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Download the models and data sets of a sweep at pinned revisions, for `run --offline`.
@@ -171,11 +204,11 @@ def prefetch(
 
 @app.command()
 def quickstart(
-    overrides: Overrides = None,
+    overrides: OverridesArgument = None,
     out: Annotated[
         Path, typer.Option("--out", help="Folder for the sweep file, model, data and store.")
     ] = Path("lp-sweep-quickstart"),
-    inline: flags.InlineOption = False,
+    inline: InlineOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write a toy sweep with its model and data into a folder, and run it.
@@ -192,4 +225,4 @@ def quickstart(
         store=str(out / DEFAULT_STORE),
         inline=inline or find_spec("ray") is None,
     )
-    _start(options, Printing(as_json=as_json))
+    _start(options, as_json)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import datetime as dt
 import json
 import shlex
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lp_sweep.orchestrator.cli.options import Commands, JsonOption, TrialArgument
 from lp_sweep.orchestrator.cli.output import emit, stored, warn_unreadable
-from lp_sweep.orchestrator.flags import StoreOption, SweepOption
 from lp_sweep.orchestrator.mirrors.kinds import MirrorKind
+from lp_sweep.orchestrator.options import JsonOption, StoreOption, SweepOption, names_in_store
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import page
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lp_sweep.storage.runs import Announcement
     from lp_sweep.storage.store import Store
 
-app = Commands()
+app = typer.Typer()
 
 
 @app.command()
@@ -32,7 +32,10 @@ def status(
     as_json: JsonOption = False,
     watch: Annotated[bool, typer.Option("--watch", help="Follow one sweep until Ctrl-C.")] = False,
     every: Annotated[
-        str | None, typer.Option("--every", help="With --watch: time between updates. [5s]")
+        str | None,
+        typer.Option(
+            "--every", envvar="LP_SWEEP_EVERY", help="With --watch: time between updates. [5s]"
+        ),
     ] = None,
 ) -> None:
     """Show the progress of a store's sweeps, and the active runs.
@@ -99,6 +102,19 @@ def _ending(run: Announcement, now: dt.datetime) -> str:
         return slots
     left = max(0.0, (ends - now).total_seconds())
     return f"{slots}, ends about {ends:%Y-%m-%d %H:%M} UTC (in {clock(left)})"
+
+
+def _records(ctx: typer.Context) -> Collection[str]:
+    return names_in_store(ctx, lambda store: store.names("trials") | store.names("profiles"))
+
+
+TrialArgument = Annotated[
+    str,
+    typer.Argument(
+        autocompletion=_records,
+        help="A trial's or profile's identifier, or the beginning of one.",
+    ),
+]
 
 
 @app.command()

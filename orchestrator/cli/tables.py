@@ -4,29 +4,52 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from lp_sweep.analysis.sqlfiles import VIEWS
-from lp_sweep.analysis.tabledef import Unit
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.orchestrator.cli.interrupt import ends_promptly
-from lp_sweep.orchestrator.cli.options import (
-    Commands,
+from lp_sweep.orchestrator.cli.output import doing, emit, emit_parquet, say, stored, warn_unreadable
+from lp_sweep.orchestrator.options import (
     Format,
     FormatOption,
     JsonOption,
-    QueryFormat,
-    QueryFormatOption,
-    losses,
-    strategy_option,
+    SetupOption,
+    StoreOption,
+    SweepOption,
+    UnitOption,
+    strategies,
 )
-from lp_sweep.orchestrator.cli.output import doing, emit, emit_parquet, say, stored, warn_unreadable
-from lp_sweep.orchestrator.flags import SetupOption, StoreOption, SweepOption
 from lp_sweep.storage.errors import SpecError
 
-app = Commands()
+app = typer.Typer()
+
+WithinOption = Annotated[
+    str,
+    typer.Option(
+        "--within",
+        envvar="LP_SWEEP_WITHIN",
+        help="Losses that min-layers allows, comma-separated.",
+    ),
+]
+FiguresOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--figures", envvar="LP_SWEEP_FIGURES", help="Also write the figures into this folder."
+    ),
+]
+
+
+def _losses(within: str) -> tuple[float, ...]:
+    """Parses `--within`. Raises SpecError."""
+    try:
+        return tuple(float(part) for part in within.split(","))
+    except ValueError:
+        raise SpecError(
+            f"--within {within!r}: give numbers separated by commas, such as 1,2,3"
+        ) from None
 
 
 @app.command(
@@ -38,7 +61,10 @@ def query(
     store: StoreOption = None,
     sweep: SweepOption = None,
     setup: SetupOption = None,
-    form: QueryFormatOption = QueryFormat.table,
+    form: Annotated[
+        Literal[Format, "parquet"],
+        typer.Option("--format", "-f", envvar="LP_SWEEP_FORMAT", help="Output format."),
+    ] = "table",
     as_json: JsonOption = False,
 ) -> None:
     from lp_sweep.analysis.render import render_rows
@@ -48,8 +74,8 @@ def query(
         text = sys.stdin.read() if sql == "-" else sql
     except UnicodeDecodeError as error:
         raise SpecError(f"can't read the SQL on stdin: {error}. Send UTF-8.") from None
-    form = QueryFormat.json if as_json else form
-    if form is QueryFormat.parquet and sys.stdout.isatty():
+    form = "json" if as_json else form
+    if form == "parquet" and sys.stdout.isatty():
         raise SpecError("Parquet is no text: write it to a file, such as `... > cells.parquet`.")
     with ends_promptly():
         catalog = open_views(stored(store), sweep=sweep, setup=setup, once=True)
@@ -58,7 +84,7 @@ def query(
             warn_unreadable(
                 catalog.unreadable
             )  # after the query: it reads predictions only if it names them
-            if form is QueryFormat.parquet:
+            if form == "parquet":
                 emit_parquet(rows)
             else:
                 emit(render_rows(rows, form), end="", form=form)
@@ -85,21 +111,22 @@ def table(
     sweep: SweepOption = None,
     setup: SetupOption = None,
     model: Annotated[
-        list[str] | None, typer.Option("--model", help="Only this model. May be repeated.")
+        list[str] | None,
+        typer.Option("--model", envvar="LP_SWEEP_MODEL", help="Only this model. May be repeated."),
     ] = None,
     strategy: Annotated[
         list[str] | None,
-        strategy_option("Only this strategy; patterns such as 'random*' work. May be repeated."),
+        typer.Option(
+            "--strategy",
+            envvar="LP_SWEEP_STRATEGY",
+            autocompletion=strategies,
+            help="Only this strategy; patterns such as 'random*' work. May be repeated.",
+        ),
     ] = None,
-    form: FormatOption = Format.table,
+    form: FormatOption = "table",
     as_json: JsonOption = False,
-    within: Annotated[
-        str, typer.Option("--within", help="min-layers: allowed losses, comma-separated.")
-    ] = "1,2,3",
-    unit: Annotated[
-        Unit,
-        typer.Option("--unit", help="min-layers: points, or percent of the full model's score."),
-    ] = "points",
+    within: WithinOption = "1,2,3",
+    unit: UnitOption = "points",
 ) -> None:
     """Print a table of results: layers needed, scores, speed, intervals.
 
@@ -113,11 +140,11 @@ def table(
     views = TABLES[name].views
     with ends_promptly():
         location = stored(store)
-        catalog = open_views(location, sweep=sweep, setup=setup, deltas=losses(within), only=views)
+        catalog = open_views(location, sweep=sweep, setup=setup, deltas=_losses(within), only=views)
         warn_unreadable(catalog.unreadable)
         made = tables.make_table(catalog, asked)
-    form = Format.json if as_json else form
-    if form in (Format.csv, Format.json):  # forms without notes
+    form = "json" if as_json else form
+    if form in ("csv", "json"):  # forms without notes
         for note in tables.first_notes(catalog, asked):
             say(f"warning: {note}")
     emit(render(made, form), end="", form=form)
@@ -128,10 +155,18 @@ def paper(
     store: StoreOption = None,
     sweep: SweepOption = None,
     number: Annotated[
-        list[int] | None, typer.Option("--table", help="1 to 6; default: all. May be repeated.")
+        list[int] | None,
+        typer.Option(
+            "--table", envvar="LP_SWEEP_TABLE", help="1 to 6; default: all. May be repeated."
+        ),
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Exit 1 if a number differs, or none agrees.")
+        bool,
+        typer.Option(
+            "--check",
+            envvar="LP_SWEEP_CHECK",
+            help="Exit 1 if a number differs, or none agrees.",
+        ),
     ] = False,
     model: Annotated[
         list[str] | None,
@@ -141,10 +176,8 @@ def paper(
             help="YOURS=PAPER'S, such as ./bert=bert-base-cased.",
         ),
     ] = None,
-    figures: Annotated[
-        Path | None, typer.Option("--figures", help="Also write figures 2 to 5 into this folder.")
-    ] = None,
-    form: FormatOption = Format.table,
+    figures: FiguresOption = None,
+    form: FormatOption = "table",
     as_json: JsonOption = False,
 ) -> None:
     """Print the tables of Poor Man's BERT from the store, next to the paper's numbers.
@@ -156,7 +189,7 @@ def paper(
     from lp_sweep.orchestrator.service.tables import draw
 
     asked = paperview.Asked(
-        number or (), Format.json if as_json else form, paperview.model_names(model or ())
+        number or (), "json" if as_json else form, paperview.model_names(model or ())
     )
     with ends_promptly():
         catalog = open_views(stored(store), sweep=sweep)
@@ -176,19 +209,14 @@ def report(
     sweep: SweepOption = None,
     setup: SetupOption = None,
     out: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("report.html"),
-    figures: Annotated[
-        Path | None, typer.Option("--figures", help="Also write its figures into this folder.")
-    ] = None,
-    within: Annotated[
-        str, typer.Option("--within", help="Allowed losses in points, comma-separated.")
-    ] = "1,2,3",
+    figures: FiguresOption = None,
+    within: WithinOption = "1,2,3",
 ) -> None:
     """Write one HTML page: answer, tables, figures, missing cells. It loads nothing from a network.
 
     Example: lp-sweep report --out report.html --figures figures
     """
-
-    opened, deltas = stored(store), losses(within)
+    opened, deltas = stored(store), _losses(within)
     from lp_sweep.analysis.report.writing import write_report
 
     with doing("report") as tell:

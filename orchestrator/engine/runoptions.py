@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from lp_sweep.orchestrator import flags
-from lp_sweep.orchestrator.flags import Flag, words_of
+import typer
+
 from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.mirrors.kinds import MirrorKind
+from lp_sweep.orchestrator.options import ADVANCED, CacheDirOption, InlineOption, words_of
 from lp_sweep.storage.places import node_folder
 
 # set before torch is loaded: threads that wait for each other sleep. Else they spin, and beside
@@ -21,31 +22,58 @@ PATIENT_THREADS = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(Request):
-    """A field with a Flag is an option. `retry`: run only what has failed, narrowed down by
+    """An annotated field is an option. `retry`: run only what has failed, narrowed down by
     `trials` and `error_type`. `command`: the command line, for records."""
 
-    inline: flags.InlineOption = False
-    address: flags.AddressOption = None
-    cache_dir: flags.CacheDirOption = None
-    fail_fast: Annotated[bool, Flag("Stop at the first failed trial.")] = False
+    inline: InlineOption = False
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--address", envvar=["LP_SWEEP_ADDRESS", "RAY_ADDRESS"], help="Ray cluster to join."
+        ),
+    ] = None
+    cache_dir: CacheDirOption = None
+    fail_fast: Annotated[
+        bool,
+        typer.Option(
+            "--fail-fast", envvar="LP_SWEEP_FAIL_FAST", help="Stop at the first failed trial."
+        ),
+    ] = False
     max_failures: Annotated[
-        int | None, Flag("Start no more trials after N failures.", advanced=True, min=1)
+        int | None,
+        typer.Option(
+            "--max-failures",
+            envvar="LP_SWEEP_MAX_FAILURES",
+            min=1,
+            help="Start no more trials after N failures.",
+            rich_help_panel=ADVANCED,
+        ),
     ] = None
     stop_if_nothing_learned: Annotated[
-        bool, Flag("Stop if a full model scores no better than guessing.", advanced=True)
-    ] = False
-    max_hours: Annotated[float | None, Flag("Stop after this many hours.", min=0.0)] = None
-    mirrors: Annotated[
-        Sequence[MirrorKind],
-        Flag(
-            f"Also copy each finished trial to {', '.join(MirrorKind)}. May be repeated.",
-            name="--mirror",
-            advanced=True,
-            metavar="<tool>",
-            typed=list[MirrorKind],
-            read=tuple,
+        bool,
+        typer.Option(
+            "--stop-if-nothing-learned",
+            envvar="LP_SWEEP_STOP_IF_NOTHING_LEARNED",
+            help="Stop if a full model scores no better than guessing.",
+            rich_help_panel=ADVANCED,
         ),
-    ] = ()
+    ] = False
+    max_hours: Annotated[
+        float | None,
+        typer.Option(
+            "--max-hours", envvar="LP_SWEEP_MAX_HOURS", min=0.0, help="Stop after this many hours."
+        ),
+    ] = None
+    mirrors: Annotated[
+        list[MirrorKind],
+        typer.Option(
+            "--mirror",
+            envvar="LP_SWEEP_MIRROR",
+            metavar="<tool>",
+            help=f"Also copy each finished trial to {', '.join(MirrorKind)}. May be repeated.",
+            rich_help_panel=ADVANCED,
+        ),
+    ] = field(default_factory=list)
     retry: bool = False
     trials: Sequence[str] = ()
     error_type: str | None = None

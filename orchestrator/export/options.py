@@ -3,48 +3,85 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
-from lp_sweep.orchestrator import flags
-from lp_sweep.orchestrator.flags import Flag
+import typer
+
+from lp_sweep.orchestrator.options import (
+    ADVANCED,
+    CacheDirOption,
+    DataDirOption,
+    ForceOption,
+    ManifestOption,
+    OfflineOption,
+    OutOption,
+    SetupOption,
+    StoreOption,
+    SweepOption,
+    UnitOption,
+    strategies,
+    tasks,
+)
 
 
 @dataclass(frozen=True)
-class Asked:
+class BestOptions:
     """The options of `--best`: a task, a loss and what narrows the choice down."""
 
     task: Annotated[
-        str, Flag("--best: on this task.", completes="tasks", typed=str | None, read=str)
+        str,
+        typer.Option(
+            "--task", autocompletion=tasks, show_default=False, help="--best: on this task."
+        ),
     ] = ""
-    within: Annotated[float, Flag("--best: the allowed loss.")] = 1.0
-    unit: Annotated[
-        Literal["points", "percent"], Flag("--best: points, or percent of the full model's score.")
-    ] = "points"
-    model: Annotated[str | None, Flag("--best: only this model.")] = None
+    within: Annotated[float, typer.Option("--within", help="--best: the allowed loss.")] = 1.0
+    unit: UnitOption = "points"
+    model: Annotated[str | None, typer.Option("--model", help="--best: only this model.")] = None
     strategy: Annotated[
-        str | None, Flag("--best: only this strategy. [all]", completes="strategies")
+        str | None,
+        typer.Option(
+            "--strategy", autocompletion=strategies, help="--best: only this strategy. [all]"
+        ),
     ] = None
-    seed: Annotated[int | None, Flag("--best: this seed. [the one with the median score]")] = None
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", help="--best: this seed. [the one with the median score]"),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """A field with a Flag is an option. `trial`: an identifier or its beginning; without it the
+    """An annotated field is an option. `trial`: an identifier or its beginning; without it the
     `best` network."""
 
     trial: str | None = None
-    best: Asked | None = None
-    store: flags.StoreOption = None
-    data_dir: flags.DataDirOption = None
-    offline: flags.OfflineOption = False
-    manifest: flags.ManifestOption = None
-    out: flags.OutOption
-    sweep: flags.SweepOption = None
-    setup: flags.SetupOption = None
-    file: Annotated[str | None, Flag("Sweep file that names model and data. [sweep.yaml]")] = None
-    cache_dir: flags.CacheDirOption = None
-    force: flags.ForceOption = False
+    best: BestOptions | None = None
+    store: StoreOption = None
+    data_dir: DataDirOption = None
+    offline: OfflineOption = False
+    manifest: ManifestOption = None
+    out: OutOption
+    sweep: SweepOption = None
+    setup: SetupOption = None
+    file: Annotated[
+        str | None,
+        typer.Option(
+            "--file",
+            envvar="LP_SWEEP_FILE",
+            help="Sweep file that names model and data. [sweep.yaml]",
+        ),
+    ] = None
+    cache_dir: CacheDirOption = None
+    force: ForceOption = False
     accept_retrained: Annotated[
-        bool, Flag("Accept a score that changed after training again.", advanced=True)
+        bool,
+        typer.Option(
+            "--accept-retrained",
+            help="Accept a score that changed after training again.",
+            rich_help_panel=ADVANCED,
+        ),
     ] = False
-    onnx: Annotated[bool, Flag("Also write onnx/model.onnx.")] = False
+    onnx: Annotated[
+        bool,
+        typer.Option("--onnx", envvar="LP_SWEEP_ONNX", help="Also write onnx/model.onnx."),
+    ] = False

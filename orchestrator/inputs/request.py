@@ -8,7 +8,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lp_sweep.orchestrator.flags import DataDirOption, ManifestOption, OfflineOption, StoreOption
+from lp_sweep.orchestrator.options import DataDirOption, ManifestOption, OfflineOption, StoreOption
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import BUILT_IN, DEFAULT_STORE, expanded
 

@@ -19,7 +19,7 @@ from lp_sweep.storage.store import Store
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.export.choice import Chosen
-    from lp_sweep.orchestrator.export.options import Asked as Best
+    from lp_sweep.orchestrator.export.options import BestOptions
     from lp_sweep.orchestrator.export.prunedfolder import Pruned
     from lp_sweep.orchestrator.export.trialfolder import Exported
     from lp_sweep.orchestrator.inputs.models import ModelInput
@@ -121,7 +121,7 @@ def _chosen(
     return found.record, chosen
 
 
-def _caution(store: Store, record: Mapping[str, Any], best: Best | None) -> str:
+def _caution(store: Store, record: Mapping[str, Any], best: BestOptions | None) -> str:
     """A warning if the network, or the full model, is no better than guessing. The choice of the
     best network has already warned about the full model."""
     from lp_sweep.analysis.notes import untaught_network

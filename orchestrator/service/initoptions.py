@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, get_args
 
-from lp_sweep.orchestrator.flags import Flag
+import typer
+
 from lp_sweep.storage.specs import TaskKind
 
 
@@ -15,33 +15,42 @@ from lp_sweep.storage.specs import TaskKind
 class InitOptions:
     """`text` and `label` name columns of `data`; without a `kind` the labels tell it."""
 
-    file: Annotated[Path, Flag("File to write.", argument=True)] = Path("sweep.yaml")
+    file: Annotated[Path, typer.Argument(help="File to write.")] = Path("sweep.yaml")
     data: Annotated[
-        Path | None, Flag("File of your rows: CSV, JSONL, Parquet, CoNLL; split if no --dev.")
+        Path | None,
+        typer.Option(
+            "--data", help="File of your rows: CSV, JSONL, Parquet, CoNLL; split if no --dev."
+        ),
     ] = None
     text: Annotated[
-        Sequence[str], Flag("Its column of texts; twice for pairs.", typed=list[str], read=tuple)
-    ] = ()
+        list[str], typer.Option("--text", help="Its column of texts; twice for pairs.")
+    ] = field(default_factory=list)
     label: Annotated[
-        Sequence[str],
-        Flag(
-            "Its column of labels; several of 0 and 1 for multi_label.", typed=list[str], read=tuple
-        ),
-    ] = ()
-    group: Annotated[str | None, Flag("Keep rows with the same value of this column together.")] = (
-        None
-    )
-    dev: Annotated[Path | None, Flag("A dev set of your own.")] = None
-    kind: Annotated[TaskKind | None, Flag(f"{', '.join(get_args(TaskKind))}.", metavar="KIND")] = (
-        None
-    )
-    corpus: Annotated[Path | None, Flag("For search, instead of --data: the documents (BEIR).")] = (
-        None
-    )
-    queries: Annotated[Path | None, Flag("With --corpus: the queries.")] = None
-    qrels: Annotated[Path | None, Flag("With --corpus: the judgements.")] = None
-    model: Annotated[
-        str | None, Flag("An encoder: hub id or folder (default bert-base-cased).")
+        list[str],
+        typer.Option("--label", help="Its column of labels; several of 0 and 1 for multi_label."),
+    ] = field(default_factory=list)
+    group: Annotated[
+        str | None,
+        typer.Option("--group", help="Keep rows with the same value of this column together."),
     ] = None
-    full: Annotated[bool, Flag("Write every key, commented.")] = False
-    force: Annotated[bool, Flag("Overwrite files.")] = False
+    dev: Annotated[Path | None, typer.Option("--dev", help="A dev set of your own.")] = None
+    kind: Annotated[
+        TaskKind | None,
+        typer.Option("--kind", metavar="KIND", help=f"{', '.join(get_args(TaskKind))}."),
+    ] = None
+    corpus: Annotated[
+        Path | None,
+        typer.Option("--corpus", help="For search, instead of --data: the documents (BEIR)."),
+    ] = None
+    queries: Annotated[
+        Path | None, typer.Option("--queries", help="With --corpus: the queries.")
+    ] = None
+    qrels: Annotated[
+        Path | None, typer.Option("--qrels", help="With --corpus: the judgements.")
+    ] = None
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="An encoder: hub id or folder (default bert-base-cased)."),
+    ] = None
+    full: Annotated[bool, typer.Option("--full", help="Write every key, commented.")] = False
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files.")] = False

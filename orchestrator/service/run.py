@@ -10,9 +10,9 @@ from lp_sweep.orchestrator.engine.budget import Budget
 from lp_sweep.orchestrator.engine.driver import Outcome, run_sweep
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.estimate.estimate import Rates
-from lp_sweep.orchestrator.flags import from_environment
 from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.mirrors.kinds import check_installed
+from lp_sweep.orchestrator.options import from_environment
 from lp_sweep.orchestrator.plan.listing import unkept_note
 from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
 from lp_sweep.orchestrator.service.plan import Planned, planned
@@ -161,7 +161,7 @@ def prepare(options: RunOptions, tell: Callable[[str], None] = say) -> Prepared:
 
 def _check(options: RunOptions) -> None:
     """Raises SpecError for --inline with --address; it overrules the variables of --address."""
-    by_variable = from_environment(RunOptions).get("address")
+    by_variable = from_environment(RunOptions).address
     if options.inline and options.address not in (None, by_variable):
         raise SpecError(
             "--inline runs the trials in this process, and --address is about a cluster. Keep one "

@@ -17,7 +17,6 @@ import pytest
 import lp_sweep
 from lp_sweep import LpSweepError, Results, Rows, Run, Sweep, open_store
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
-from lp_sweep.orchestrator.flags import flags_of
 from lp_sweep.orchestrator.service import run as running
 from tests.support.fake_records import FakeSweep
 from tests.support.program import sweep as command
@@ -210,14 +209,13 @@ def test_places_of_the_file_of_arguments_and_of_variables(
     with pytest.raises(LpSweepError, match=r"no manifest .*pins\.json"):
         Sweep.from_yaml(file).plan()
     monkeypatch.setenv("LP_SWEEP_OFFLINE", "perhaps")
-    with pytest.raises(LpSweepError, match="LP_SWEEP_OFFLINE is 'perhaps': give 1 or 0"):
+    with pytest.raises(LpSweepError, match=r"LP_SWEEP_OFFLINE.*valid boolean"):
         Sweep.from_yaml(file)
 
 
-def test_a_run_reads_the_variables_of_its_options(
+def test_an_argument_of_a_run_comes_before_its_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the command line does; an argument comes first."""
     asked: list[RunOptions] = []
 
     def caught(options: RunOptions) -> None:
@@ -225,40 +223,16 @@ def test_a_run_reads_the_variables_of_its_options(
         raise LpSweepError("enough")
 
     monkeypatch.setattr(running, "run", caught)
-    for flag in flags_of(RunOptions).values():
-        for variable in flag.variables:
-            monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    told = {"MAX_HOURS": "2.5", "MAX_FAILURES": "3", "FAIL_FAST": "1", "MIRROR": "mlflow wandb"}
-    for name, text in told.items():
-        monkeypatch.setenv(f"LP_SWEEP_{name}", text)
+    monkeypatch.setenv("LP_SWEEP_MAX_HOURS", "2.5")
+    monkeypatch.setenv("LP_SWEEP_FAIL_FAST", "1")
     sweep = Sweep.from_yaml(save_world(tmp_path), store=tmp_path / "records")
-    for start in (sweep.run, sweep.retry, lambda: sweep.run(max_hours=1.0, fail_fast=False)):
+    for start in (sweep.retry, lambda: sweep.run(max_hours=1.0, fail_fast=False)):
         with pytest.raises(LpSweepError, match="enough"):
             start()
-    first, retried, given = asked
-    assert (first.address, first.max_hours, first.max_failures) == ("10.0.0.1:6379", 2.5, 3)
-    assert (first.fail_fast, first.mirrors) == (True, ("mlflow", "wandb"))
-    assert first.store == str(tmp_path / "records")
-    assert (retried.retry, retried.max_hours) == (True, 2.5)
-    assert (given.max_hours, given.fail_fast, given.max_failures) == (1.0, False, 3)
-
-
-@pytest.mark.parametrize(
-    ("variable", "value"),
-    [
-        ("LP_SWEEP_MAX_HOURS", "-1"),
-        ("LP_SWEEP_MAX_FAILURES", "0"),
-        ("LP_SWEEP_MIRROR", "mlflo"),
-        ("LP_SWEEP_FAIL_FAST", "perhaps"),
-    ],
-)
-def test_a_wrong_value_of_a_variable_names_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
-) -> None:
-    monkeypatch.setenv(variable, value)
-    with pytest.raises(LpSweepError, match=f"{variable} is '{value}'"):
-        Sweep.from_yaml(save_world(tmp_path)).run()
+    retried, given = asked
+    assert (retried.retry, retried.max_hours, retried.fail_fast) == (True, 2.5, True)
+    assert (given.retry, given.max_hours, given.fail_fast) == (False, 1.0, False)
+    assert retried.store == given.store == str(tmp_path / "records")
 
 
 PROGRAM = """

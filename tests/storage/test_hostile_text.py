@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 
 from lp_sweep.analysis.tables import TABLES as TABLES_SHOWN
-from lp_sweep.orchestrator.cli import completion
+from lp_sweep.orchestrator import options
 from lp_sweep.orchestrator.cli.output import complain, emit, say
 from lp_sweep.storage.printable import on_terminal, page
 from lp_sweep.storage.schema import TABLES
@@ -226,7 +226,7 @@ thread.join()
 def test_completion_offers_no_such_name(tmp_path: Path) -> None:
     hostile_store(tmp_path, frozenset())
     context = mock.Mock(params={"store": str(tmp_path / "store")})
-    assert completion.sweeps(context) == []
+    assert options.sweeps(context) == []
 
 
 def test_prose_is_broken_between_words_on_a_terminal_alone(tmp_path: Path) -> None:

@@ -7,11 +7,12 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from lp_sweep.analysis.tables import TABLES
-from lp_sweep.orchestrator.cli.options import Format
+from lp_sweep.orchestrator.options import Format
 from lp_sweep.storage.select import STRATEGIES
 from tests.support.fake_records import FakeSweep
 from tests.support.program import Done, sweep
@@ -55,7 +56,7 @@ def ids(world: Path, table: str) -> list[str]:
     [
         ("lp-sweep table --sto", ["--store"]),
         ("lp-sweep table ", TABLES),
-        ("lp-sweep table tasks --format ", Format),
+        ("lp-sweep table tasks --format ", get_args(Format)),
         ("lp-sweep table tasks --strategy ", STRATEGIES),
         ("lp-sweep export --best --strategy even", ["even-alternate"]),
         ("lp-sweep export --best --store store --task ", ["SST-2"]),

@@ -1,4 +1,4 @@
-"""Environment variables: in place of an option, and for the libraries underneath."""
+"""Environment variables of the libraries underneath; those of options: test_options.py."""
 
 from __future__ import annotations
 
@@ -9,48 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support.fake_records import FakeSweep
 from tests.support.hubworld import World, served
-from tests.support.program import python, sweep
-from tests.support.sweepfiles import make_inputs
+from tests.support.program import python
 
 TOKEN = "Zq-a-token-of-the-hub"
-
-
-# -- in place of options
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    fake = FakeSweep(tmp_path / "store")
-    fake.curve({0: 90.0, 4: 89.5})
-    fake.curve({4: 70.0}, strategy="bottom")
-    fake.publish()
-    return tmp_path
-
-
-def test_a_variable_is_as_good_as_its_option(store: Path) -> None:
-    """Several values have blanks between them; an empty variable is none."""
-    words = "table tasks --store store --strategy top --strategy bottom --json --sweep demo"
-    given = sweep(*words.split(), cwd=store)
-    env = {
-        "LP_SWEEP_STORE": "store",
-        "LP_SWEEP_STRATEGY": "top bottom",
-        "LP_SWEEP_JSON": "1",
-        "LP_SWEEP_SWEEP": "demo",
-        "LP_SWEEP_FORMAT": "",
-    }
-    assert sweep("table", "tasks", cwd=store, env=env) == given
-    assert (given.returncode, given.stderr) == (0, "")
-    assert {row["strategy"] for row in json.loads(given.stdout)} == {"top", "bottom"}
-    assert sweep("table", "tasks", "--store", "nowhere", cwd=store, env=env).returncode == 4
-
-
-def test_what_would_be_a_trap_has_no_variable(tmp_path: Path) -> None:
-    make_inputs(tmp_path)
-    assert sweep("init", "sweep.yaml", cwd=tmp_path, env={"LP_SWEEP_FORCE": "1"}).returncode == 2
-    env = {"LP_SWEEP_FORMAT": "markdown", "LP_SWEEP_STORE": ""}
-    assert sweep("plan", "--data-dir", "glue", cwd=tmp_path, env=env).returncode == 0
 
 
 # -- Hugging Face

@@ -1,4 +1,4 @@
-"""`--help` of every command at 80 columns, an example that parses, a variable for each option."""
+"""`--help` of every command at 80 columns, and an example that parses."""
 
 from __future__ import annotations
 
@@ -18,28 +18,12 @@ from lp_sweep.orchestrator.cli.root import (
     FIRST,
     RARE,
     SECTIONS,
-    WITHOUT,
-    options_of,
-    variable_of,
 )
 from tests.support.program import sweep
 
 ROOT: Any = get_command(app)
 _BY_TYPER = ("--install-completion", "--show-completion")
-OPTIONS = [option for option in options_of(ROOT) if option.flag not in _BY_TYPER]
-OF_ITS_OWN = {"paper --model": "LP_SWEEP_PAPER_MODEL", "mirror --to": "LP_SWEEP_MIRROR"}
-DOCS = Path(__file__).resolve().parents[3] / "docs"
-
-
-def commands(group: Any = ROOT, name: str = "") -> dict[str, Any]:
-    """By name as typed, groups too."""
-    found = {name: group} if name else {}
-    for part, command in getattr(group, "commands", {}).items():
-        found |= commands(command, f"{name} {part}".strip())
-    return found
-
-
-COMMANDS = commands()
+COMMANDS: dict[str, Any] = ROOT.commands
 
 
 def examples(command: Any) -> list[str]:
@@ -51,10 +35,9 @@ def test_a_command_and_its_options_are_described_and_its_example_parses(name: st
     assert len(COMMANDS[name].help.splitlines()[0]) > 20
     assert [item.name for item in COMMANDS[name].params if not getattr(item, "help", "")] == []
     (example,) = examples(COMMANDS[name])
-    words = shlex.split(re.split(r" [|>] ", example)[0])[1:]
-    path = max((p for p in COMMANDS if words[: len(p.split())] == p.split()), key=len)
-    assert path.startswith(name)
-    COMMANDS[path].make_context(path, words[len(path.split()) :])
+    words = shlex.split(re.split(r" [|>] ", example)[0])
+    assert words[:2] == ["lp-sweep", name]
+    COMMANDS[name].make_context(name, words[2:])
 
 
 @pytest.mark.parametrize("name", ["", *COMMANDS])
@@ -67,7 +50,9 @@ def test_help_fits_a_terminal(tmp_path: Path, name: str) -> None:
     assert len(shown.stdout.splitlines()) < (50 if name else 40)
     assert "env var" not in shown.stdout, "docs/environment.md has them"
     told = re.findall(r"^  (?:-\w, )?(--[\w-]+)", shown.stdout, re.MULTILINE)
-    assert set(told) >= {option.flag for option in OPTIONS if option.command == name}
+    own = (COMMANDS[name] if name else ROOT).params
+    options = {word for item in own for word in item.opts if item.param_type_name == "option"}
+    assert {*told, *_BY_TYPER, "-f"} >= options
 
 
 def test_help_begins_with_what_everyone_needs(tmp_path: Path) -> None:
@@ -107,36 +92,3 @@ def test_no_command_and_no_option_is_lost() -> None:
         name = " ".join(word for word in words if not word.startswith("-"))
         taken = {word for one in COMMANDS[name].params for word in (*one.opts, *one.secondary_opts)}
         assert {word for word in words if word.startswith("-")} <= taken, name
-
-
-# -- variables
-
-
-def test_every_option_has_its_variable() -> None:
-    for option in OPTIONS:
-        found = option.parameter.envvar
-        name = f"{option.command} {option.flag}"
-        if not option.wanted:
-            assert found is None, name
-        elif name in OF_ITS_OWN:
-            assert found == OF_ITS_OWN[name]
-        elif option.flag == "--address":
-            assert found == ["LP_SWEEP_ADDRESS", "RAY_ADDRESS"], name
-        else:
-            assert found == variable_of(option.flag), name
-
-
-def test_what_has_no_variable_is_said_and_one_variable_has_one_meaning() -> None:
-    flags = {flag for o in OPTIONS for flag in (o.flag, f"{o.command} {o.flag}")}
-    assert flags >= WITHOUT
-    told = (DOCS / "environment.md").read_text(encoding="utf-8")
-    for flag in WITHOUT:
-        assert f"`{flag}`" in told or f"`{flag.split()[-1]}`" in told
-
-    # options of one name take the same kind of value: a variable is read by all of them
-    kinds: dict[str, set[str]] = {}
-    for option in OPTIONS:
-        if isinstance(option.parameter.envvar, str):
-            form = f"{option.parameter.is_flag} {option.parameter.multiple}"
-            kinds.setdefault(option.parameter.envvar, set()).add(form)
-    assert {name: forms for name, forms in kinds.items() if len(forms) > 1} == {}

@@ -1,0 +1,236 @@
+"""Options of the command line: those of several verbs, and how a dataclass has some as fields.
+
+An option is declared once, as `Annotated[its type, typer.Option("--its-name", ...)]`: an alias here
+if several verbs have it, else a field of the verb's dataclass or a parameter of its command.
+`takes_options` makes a command with an option for each such field. Python has the same options:
+`from_environment` gives those that a shell's variables say.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import MISSING, fields, is_dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_origin, get_type_hints
+
+import typer
+
+from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.places import DEFAULT_STORE
+
+if TYPE_CHECKING:
+    from lp_sweep.storage.store import Store
+
+_Options = TypeVar("_Options")
+ADVANCED = "Advanced"  # rarely needed: the help lists it last
+
+
+# -- TAB in a shell. Lists local stores only and ignores every error: it must neither wait for a
+# network nor print a traceback into a prompt
+
+
+def names_in_store(
+    ctx: typer.Context, listing: Callable[[Store], Collection[str]]
+) -> Collection[str]:
+    """Names in the store on the command line, in LP_SWEEP_STORE or in this folder."""
+    location = ctx.params.get("store") or DEFAULT_STORE
+    if "://" in location:
+        return []
+    with suppress(Exception):  # the command itself will report it
+        from lp_sweep.storage.store import Store
+
+        return sorted(filter(str.isprintable, listing(Store(location))))
+    return []
+
+
+def sweeps(ctx: typer.Context) -> Collection[str]:
+    return names_in_store(ctx, lambda store: store.names("sweeps"))
+
+
+def tasks(ctx: typer.Context) -> Collection[str]:
+    """The tasks of the store's sweeps."""
+
+    def listed(store: Store) -> set[str]:
+        return set(store.read_all("sweeps", columns=["task"]).rows["task"].to_pylist())
+
+    return names_in_store(ctx, listed)
+
+
+def strategies() -> list[tuple[str, str]]:
+    """Each strategy with its line of help, which most shells show."""
+    from lp_sweep.storage.select import STRATEGIES
+
+    return [(name, strategy.help) for name, strategy in STRATEGIES.items()]
+
+
+# -- options of several verbs
+
+
+def _not_empty(value: str | None) -> str | None:
+    """Rejects "": an unset variable of a script must not mean the current folder."""
+    if value is not None and not value.strip():
+        raise typer.BadParameter("it is empty. Name a folder or s3://bucket/prefix.")
+    return value
+
+
+StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        envvar="LP_SWEEP_STORE",
+        callback=_not_empty,
+        help="Records: a folder or s3://bucket/prefix. [lp-sweep-store]",
+    ),
+]
+DataDirOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        envvar="LP_SWEEP_DATA_DIR",
+        help="GLUE from files <task>/train.parquet, not from the hub.",
+    ),
+]
+OfflineOption = Annotated[
+    bool,
+    typer.Option(
+        "--offline",
+        envvar="LP_SWEEP_OFFLINE",
+        help="Use cached models and data; never contact the hub.",
+    ),
+]
+ManifestOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--manifest",
+        envvar="LP_SWEEP_MANIFEST",
+        help="File of pinned revisions. [sweep.manifest.json next to sweep.yaml]",
+        rich_help_panel=ADVANCED,
+    ),
+]
+CacheDirOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--cache-dir",
+        envvar="LP_SWEEP_CACHE_DIR",
+        help="Folder on each node for cached tokens and unsent records.",
+        rich_help_panel=ADVANCED,
+    ),
+]
+InlineOption = Annotated[
+    bool,
+    typer.Option(
+        "--inline",
+        envvar="LP_SWEEP_INLINE",
+        help="Train one trial after another in this process, without Ray.",
+    ),
+]
+SweepOption = Annotated[
+    str | None,
+    typer.Option(
+        "--sweep",
+        envvar="LP_SWEEP_SWEEP",
+        autocompletion=sweeps,
+        help="Only this sweep of the store (its `name`).",
+    ),
+]
+SetupOption = Annotated[
+    int | None,
+    typer.Option(
+        "--setup",
+        envvar="LP_SWEEP_SETUP",
+        min=1,
+        help="Show an earlier recipe, data or model: its number in `table setups`.",
+        rich_help_panel=ADVANCED,
+    ),
+]
+UnitOption = Annotated[
+    Literal["points", "percent"],
+    typer.Option(
+        "--unit",
+        envvar="LP_SWEEP_UNIT",
+        help="The unit of a loss: points, or percent of the full model's score.",
+    ),
+]
+OutOption = Annotated[Path, typer.Option("--out", help="Folder to create.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite an earlier export there.")]
+JsonOption = Annotated[bool, typer.Option("--json", envvar="LP_SWEEP_JSON", help="Print JSON.")]
+Format = Literal["table", "csv", "json", "markdown", "latex"]
+FormatOption = Annotated[
+    Format, typer.Option("--format", "-f", envvar="LP_SWEEP_FORMAT", help="Output format.")
+]
+
+
+# -- dataclasses with options
+
+
+def options_of(kind: Any) -> dict[str, inspect.Parameter]:
+    """The fields of a dataclass that are options, as parameters of a command."""
+    hints = get_type_hints(kind, include_extras=True)
+    found = {}
+    for field in fields(kind):
+        if get_origin(hints[field.name]) is Annotated:
+            default = field.default
+            if field.default_factory is not MISSING:
+                default = field.default_factory()
+            found[field.name] = inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if default is MISSING else default,
+                annotation=hints[field.name],
+            )
+    return found
+
+
+def takes_options(command: Callable[..., None]) -> Callable[..., None]:
+    """A command for typer: with an option for each field of the dataclasses that `command` takes,
+    instead of these."""
+    hints = get_type_hints(command, include_extras=True)
+    kinds: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    parameters: list[inspect.Parameter] = []
+    for name, own in inspect.signature(command).parameters.items():
+        if name in kinds:
+            parameters += options_of(kinds[name]).values()
+        else:
+            parameters.append(own.replace(kind=own.KEYWORD_ONLY, annotation=hints[name]))
+
+    @wraps(command)
+    def called(**given: Any) -> None:
+        for name, kind in kinds.items():
+            given[name] = kind(**{option: given.pop(option) for option in options_of(kind)})
+        command(**given)
+
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return called
+
+
+def from_environment(kind: type[_Options]) -> _Options:
+    """The options that the command line would have without any word: those of the variables, else
+    the defaults. Raises SpecError for a wrong value."""
+
+    def read(**given: Any) -> _Options:
+        return kind(**given)
+
+    read.__signature__ = inspect.Signature([*options_of(kind).values()])  # type: ignore[attr-defined]
+    app = typer.Typer(add_completion=False)
+    app.command()(read)
+    try:
+        found: _Options = typer.main.get_command(app).main([], standalone_mode=False)
+    except typer.BadParameter as error:
+        raise SpecError(error.format_message()) from None
+    return found
+
+
+def words_of(options: Any) -> list[str]:
+    """The options as typed: `--store`, `records`, `--offline`."""
+    words: list[str] = []
+    for name, option in options_of(options.__class__).items():
+        flag, value = option.annotation.__metadata__[0].default, getattr(options, name)
+        if isinstance(value, bool):
+            words += [flag] * value
+        elif value is not None:
+            for one in value if isinstance(value, list) else [value]:
+                words += [flag, str(one)]
+    return words
