@@ -1,30 +1,31 @@
 """Writes a model card from a network's record: the hub's front matter, then plain Markdown.
 
-Only the licence comes from elsewhere. Names of models, tasks and classes can be any text, so they
-are quoted in YAML and escaped in Markdown.
+The words are in `templates/`: `card.md.j2`, and what the other kinds of task change in it. Only the
+licence comes from elsewhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from lp_sweep.analysis.render import markdown_escape
 from lp_sweep.analysis.statistics import intervals
 from lp_sweep.analysis.statistics.intervals import Interval
-from lp_sweep.analysis.statistics.networks import Network, answers_of
+from lp_sweep.analysis.statistics.networks import Network
+from lp_sweep.orchestrator.export.choice import answers_in
 from lp_sweep.orchestrator.export.forms import Form, form_of
 from lp_sweep.orchestrator.export.places import HUB, full_spec, hub_source, model_file
 from lp_sweep.storage.identity import trial_id
 from lp_sweep.storage.printable import also_in_train, guess_name, metric_name, printable, ranges
-from lp_sweep.storage.specs import Distillation, TrialSpec
+from lp_sweep.storage.specs import TaskDefinition, TrialSpec
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.data.tasks import TaskSource
-from lp_sweep.trials.kinds import kind_of
-from lp_sweep.trials.train.procedures import FINETUNE_THEN_DROP
 
 Record = Mapping[str, Any]
 TAGS = ["lp-sweep", "layer-pruning"]
@@ -39,27 +40,58 @@ _METRICS = {
 }
 
 
-def trial_card(spec: TrialSpec, record: Record, facts: Facts, split: str) -> str:
+class Base(NamedTuple):
+    """The pre-trained model."""
+
+    name: str  # a hub id, or the last part of a folder's name
+    of_hub: bool
+    revision: str | None
+    licence: str | None
+
+
+class CardFacts(NamedTuple):
+    """CardFacts on a card that the record lacks."""
+
+    base: Base
+    dataset: TaskSource | None  # if it is on the hub
+    label_names: Sequence[str]
+    interval: Interval  # points
+    full: Mapping[str, Any] | None  # the full model's record: same recipe, same seed
+    speeds: Sequence[Mapping[str, Any]]  # rows of `speeds_of`
+    chosen: str = ""  # how this network was chosen
+    teacher: Record | None = None  # the profile of a student's teacher
+    another: str | None = None  # why it is not quite the record's network
+    modules: Sequence[str] = ()  # of the model's Sentence Transformers folder
+
+
+def trial_card(spec: TrialSpec, record: Record, facts: CardFacts, split: str) -> str:
     """The card of a fine-tuned network, scored on `split`."""
-    layers = f"{len(record['kept_layers'])} of {record['depth']} layers"
     form = form_of(spec.task)
-    parts = [
-        f"# {escaped(facts.base.name)}, {layers}, {escaped(record['task'])}",
-        _opening(spec, record, facts),
-        "## How good",
-        _scores(record, facts, split, form.whole, spec.task.kind),
-        "## How small, how fast",
-        _size(record, facts),
-        *(_speed(speed) for speed in facts.speeds),
-        *([] if facts.speeds else ["Speed: not measured."]),
-        "## How to use it",
-        form.usage(spec, facts.modules),
-        _inputs(spec, facts.label_names),
-        "## How it was made",
-        _making(spec, record, facts),
-        _closing(record, form.compared),
-    ]
-    return f"---\n{_front_matter(record, facts, split, form)}\n---\n\n" + "\n\n".join(parts) + "\n"
+    names = [_escaped(name) for name in facts.label_names]
+    leak = ""
+    if record.get("dev_in_train"):
+        both = [record[name] for name in ("dev_in_train", "dev_relabelled", "dev_examples")]
+        leak = also_in_train(*both)
+    return template_of(spec.task).render(
+        facts._asdict()
+        | {
+            "front_matter": _front_matter(record, facts, split, form),
+            "spec": spec,
+            "task": spec.task,
+            "distill": spec.distill,
+            "max_length": spec.recipe.max_length,
+            "record": record,
+            "split": split,
+            "metric": metric_name(record["metric"], record.get("positive")),
+            "guess": guess_name(spec.task.kind),
+            "leak": leak,
+            "columns": [_escaped(name) for name in spec.task.text_columns],
+            "classes": ("; " if any("," in name for name in names) else ", ").join(names),
+            "teacher": _teacher(spec, facts),
+            "versions": dict(record["versions"] or ()),
+            "compared": form.compared,
+        }
+    )
 
 
 def pruned_card(base: Base, depth: int, kept: Sequence[int], strategy: str, *, embeds: bool) -> str:
@@ -72,28 +104,47 @@ def pruned_card(base: Base, depth: int, kept: Sequence[int], strategy: str, *, e
         library_name="sentence-transformers" if embeds else "transformers",
         tags=TAGS,
     )
-    vectors = "`SentenceTransformer(folder)` makes vectors as with the model. " * embeds
-    name = escaped(f"{base.name}, {len(kept)} of {depth} layers")
-    parts = [
-        f"# {name}",
-        f"Layers {ranges(kept)} of {_base_text(base)} ({escaped(strategy)}). Layer 1 is next to "
-        f"the embeddings. **Pruned, not fine-tuned**: fine-tune it before you use it. All other "
-        "weights, including a head, are those of the model.",
-        f"{vectors}Plain transformers loads it like the model: "
-        "`AutoModel.from_pretrained(folder)`, "
-        "`AutoModelForSequenceClassification.from_pretrained(folder, num_labels=...)`.",
-        _licence_text(base),
-        "Made with `lp-sweep prune`. Loaded in a new process, its hidden states of every layer are "
-        "equal to those of the network in memory.",
-    ]
-    return f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(parts) + "\n"
+    return (
+        _templates()
+        .get_template("pruned.md.j2")
+        .render(
+            front_matter=data.to_yaml(),
+            base=base,
+            depth=depth,
+            kept=kept,
+            strategy=strategy,
+            embeds=embeds,
+        )
+    )
 
 
-def escaped(text: str) -> str:
+def template_of(task: TaskDefinition) -> Template:
+    return _templates().select_template([f"{task.kind}.md.j2", "card.md.j2"])
+
+
+@cache
+def _templates() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("lp_sweep.orchestrator.export"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {
+        "json": json.dumps,
+        "md": _escaped,
+        "points": lambda share: f"{100 * share:.2f}",
+        "ranges": ranges,
+    }
+    return environment
+
+
+def _escaped(text: str) -> str:
     return markdown_escape(printable(text))
 
 
-def _front_matter(record: Record, facts: Facts, split: str, form: Form) -> str:
+def _front_matter(record: Record, facts: CardFacts, split: str, form: Form) -> str:
     from huggingface_hub import EvalResult, ModelCardData
 
     metric = _METRICS.get(record["metric"]) or str(record["metric"])
@@ -124,160 +175,12 @@ def _front_matter(record: Record, facts: Facts, split: str, form: Form) -> str:
     return str(data.to_yaml())
 
 
-def _opening(spec: TrialSpec, record: Record, facts: Facts) -> str:
-    base, form = _base_text(facts.base), form_of(spec.task)
-    made = form.made(spec, escaped(record["task"]))
-    if len(record["kept_layers"]) == record["depth"]:
-        said = f"All {record['depth']} layers of {base}, {made}. None was dropped."
-    else:
-        said = (
-            f"Layers {ranges(record['kept_layers'])} of the {record['depth']} layers of {base}, "
-            f"{made}. Layer 1 is next to the embeddings. The other layers were "
-            "deleted, not skipped: it is an ordinary, smaller model."
-        )
-    lines = [f"{form.lead}{said}", _licence_text(facts.base)]
-    return "\n\n".join([*lines, *([f"**{escaped(facts.another)}.**"] if facts.another else [])])
-
-
-def _base_text(base: Base) -> str:
-    if not base.of_hub:
-        return f"a local model ({escaped(base.name)})"
-    return f"{escaped(base.name)} at `{base.revision}`"
-
-
-def _licence_text(base: Base) -> str:
-    if base.licence is None:
-        return "The licence of that model is unknown to lp-sweep; it also holds for this one."
-    return f"The licence of that model is {escaped(base.licence)}; it also holds for this one."
-
-
-def _scores(record: Record, facts: Facts, split: str, whole: str, kind: str) -> str:
-    interval = facts.interval
-    between = (
-        f"{interval.low:.2f} to {interval.high:.2f}"
-        if interval.low is not None and interval.high is not None
-        else f"no interval: {interval.reason}"
-    )
-    metric = metric_name(record["metric"], record.get("positive"))
-    lines = [
-        "| | points |",
-        "|---|---|",
-        f"| {escaped(metric)} on {escaped(split)} | {100 * record['last']:.2f} |",
-        f"| 95% interval over dev examples, this network | {between} |",
-    ]
-    if facts.full is not None:
-        full = 100 * facts.full["last"]
-        change = f"{100 * record['last'] - full:+.2f}".replace("-", "−")
-        lines.append(f"| all {record['depth']} layers, {whole} | {full:.2f} |")
-        lines.append(f"| change | {change} |")
-    if record["majority"] is not None:
-        name = f"score of {guess_name(kind)}"
-        lines.append(f"| {name} | {100 * record['majority']:.2f} |")
-    after = " after the last epoch" if record["steps"] else ""
-    note = (
-        f"{escaped(facts.chosen)} The score is on the dev set{after}. A network that was chosen on "
-        "a dev set scores a little better there than elsewhere: test it on rows of your own."
-    )
-    if record.get("dev_in_train"):
-        both = [record[name] for name in ("dev_in_train", "dev_relabelled", "dev_examples")]
-        note = f"**{also_in_train(*both)}** {note}"
-    return "\n".join(lines) + f"\n\n{note}"
-
-
-def _size(record: Record, facts: Facts) -> str:
-    text = f"{record['params_total']:,} parameters"
-    if facts.full is None:
-        return f"{text}."
-    share = 100 * record["params_total"] / facts.full["params_total"]
-    return f"{text}, {share:.0f}% of the {facts.full['params_total']:,} with all layers."
-
-
-def _speed(speed: Mapping[str, Any]) -> str:
-    what = {"finetune": "a step of fine-tuning", "inference": "inference"}[speed["quantity"]]
-    low, high = speed["speedup_q25"], speed["speedup_q75"]
-    return (
-        f"{speed['speedup']:.2f} times as fast as all layers ({low:.2f} to {high:.2f}, "
-        f"quartiles): {what}, batches of {speed['batch']} rows of {speed['max_length']} tokens, "
-        f"{speed['precision_used']}, {escaped(speed['device_name'])}."
-    )
-
-
-def _inputs(spec: TrialSpec, label_names: Sequence[str]) -> str:
-    columns = [escaped(name) for name in spec.task.text_columns]
-    given = form_of(spec.task).inputs(columns, f"at most {spec.recipe.max_length} tokens")
-    said = kind_of(spec.task).described([escaped(name) for name in label_names])
-    return f"In: {given} Out: {said}."
-
-
-def _making(spec: TrialSpec, record: Record, facts: Facts) -> str:
-    recipe = spec.recipe
-    training = (
-        ("seed", spec.seed),
-        ("learning rate", f"{recipe.learning_rate:g}, {recipe.schedule}"),
-        ("batch, epochs", f"{recipe.batch_size}, {recipe.epochs}"),
-    )
-    rows = [
-        ("procedure", spec.procedure),
-        *([("in place of dropped layers", f"{spec.bridge} map")] if spec.bridge else ()),
-        *(_teaching(spec, record, facts, spec.distill) if spec.distill else ()),
-        *(training if record["steps"] else ()),
-        ("precision", record["precision_used"]),
-        ("train, dev examples", f"{record['train_examples']}, {record['dev_examples']}"),
-        ("data", record["data_fingerprint"]),
-        ("model", record["model_fingerprint"]),
-    ]
-    table = [f"| {name} | {escaped(str(value))} |" for name, value in rows]
-    return "\n".join(["| | |", "|---|---|", *table])
-
-
-def _teaching(
-    spec: TrialSpec, record: Record, facts: Facts, distill: Distillation
-) -> Iterator[tuple[str, str]]:
-    who, row = facts.base.name, facts.teacher
-    if distill.teacher:
-        who = shown_name(row["model_fingerprint"], row["model"]) if row else "another model"
-    known = str(record["teacher"]).startswith("t")  # else by the profile of its logits
-    trial = f", trial {record['teacher']}" if known else ""
-    form = form_of(spec.task)
-    yield "teacher", f"{who}, {form.teacher(distill)}{trial}"
-    yield "loss", form.loss(spec, distill)
-    staged = spec.procedure == FINETUNE_THEN_DROP
-    yield "start", "layers of the fine-tuned full model" if staged else "pre-trained layers"
-
-
-def _closing(record: Record, compared: str) -> str:
-    versions = dict(record["versions"] or ())
-    known = [f"{name} {versions[name]}" for name in ("torch", "transformers") if name in versions]
-    return (
-        f"Trial `{record['trial_id']}` of lp-sweep{''.join(f', {each}' for each in known)}. The "
-        "record is in `lp_sweep.json`; `sha256sum -c SHA256SUMS` checks that the files are whole. "
-        f"Before it was published, the folder was loaded in a new process, and its {compared}s and "
-        "its score on the dev set were compared with the stored ones."
-    )
-
-
-class Base(NamedTuple):
-    """The pre-trained model."""
-
-    name: str  # a hub id, or the last part of a folder's name
-    of_hub: bool
-    revision: str | None
-    licence: str | None
-
-
-class Facts(NamedTuple):
-    """Facts on a card that the record lacks."""
-
-    base: Base
-    dataset: TaskSource | None  # if it is on the hub
-    label_names: Sequence[str]
-    interval: Interval  # points
-    full: Mapping[str, Any] | None  # the full model's record: same recipe, same seed
-    speeds: Sequence[Mapping[str, Any]]  # rows of `speeds_of`
-    chosen: str  # how this network was chosen
-    teacher: Record | None = None  # the profile of a student's teacher
-    another: str | None = None  # why it is not quite the record's network
-    modules: Sequence[str] = ()  # of the model's Sentence Transformers folder
+def _teacher(spec: TrialSpec, facts: CardFacts) -> str:
+    """The name of a student's teacher."""
+    if not (spec.distill and spec.distill.teacher):
+        return facts.base.name
+    row = facts.teacher
+    return shown_name(row["model_fingerprint"], row["model"]) if row else "another model"
 
 
 def base_of(fingerprint: str, name: str, folder: str | None, *, offline: bool) -> Base:
@@ -300,19 +203,10 @@ def dataset_of(fingerprint: str) -> TaskSource | None:
     return hub_source(fingerprint) if fingerprint.startswith(HUB) else None
 
 
-def interval_of(
-    record: Mapping[str, Any],
-    examples: np.ndarray,
-    labels: np.ndarray,
-    predicted: np.ndarray,
-    tallies: Sequence[Sequence[float] | None] = (),
-) -> Interval:
-    """The interval of one network's score over dev rows, as in `table intervals`; (n,) each."""
-    metric = record["metric"]
-    network = Network(record["trial_id"], metric, "", 100 * record["last"])
-    if (positive := record.get("positive_label")) is not None:  # the class that f1 scores
-        labels, predicted = labels == positive, predicted == positive
-    answers = answers_of(metric, examples, labels, predicted, tallies)
+def interval_of(record: Record, predictions: Sequence[Record]) -> Interval:
+    """The interval of one network's score over dev rows, as in `table intervals`."""
+    network = Network(record["trial_id"], record["metric"], "", 100 * record["last"])
+    answers = answers_in(record, record["metric"], predictions)
     return intervals.interval_of([network], lambda _: answers)
 
 

@@ -81,27 +81,29 @@ def best(catalog: Catalog, asked: BestOptions, read: Reader | None = None) -> Ch
 
 def stored_answers(store: Store) -> Reader:
     """Reads predictions of the main dev split one network at a time: a store may have many."""
-    main: list[str] = []  # the main split: all networks of a task have the same
-    positive: list[int | None] = []  # the class that f1 scores, likewise
+    first: dict[str, Any] = {}  # a record of the task: all have the same split and positive class
 
     def read(network: Network) -> Answers:
-        if not main:
-            record = (store.find("trials", network.trial_id) or [{}])[0]
-            epochs = record.get("epoch_metrics") or [{}]
-            main.append(epochs[0].get("split") or "validation")
-            positive.append(record.get("positive_label"))
+        if not first:
+            first.update((store.find("trials", network.trial_id) or [{}])[0])
         rows = store.find("predictions", network.trial_id) or []
-        own = [row for row in rows if row["split"] == main[0]]
-        own.sort(key=lambda row: row["example"])
-        said = [(row["example"], row["label"], row["prediction"]) for row in own]
-        columns = np.array(said, np.float64).reshape(-1, 3)
-        if positive[0] is not None:
-            columns[:, 1:] = columns[:, 1:] == positive[0]
-        examples, labels, predicted = columns.T
-        tallies = [row["tally"] for row in own]
-        return answers_of(network.metric, examples, labels, predicted, tallies)
+        return answers_in(first, network.metric, rows)
 
     return read
+
+
+def answers_in(record: Row, metric: str, predictions: Sequence[Row]) -> Answers:
+    """A network's answers to the rows of its main dev split, from its rows of PREDICTIONS."""
+    main = (record.get("epoch_metrics") or [{}])[0].get("split") or "validation"
+    own = sorted(
+        (row for row in predictions if row["split"] == main), key=lambda row: row["example"]
+    )
+    numbers = [(row["example"], row["label"], row["prediction"]) for row in own]
+    columns = np.array(numbers, np.float64).reshape(-1, 3)
+    if (positive := record.get("positive_label")) is not None:  # the class that f1 scores
+        columns[:, 1:] = columns[:, 1:] == positive
+    examples, labels, predicted = columns.T
+    return answers_of(metric, examples, labels, predicted, [row["tally"] for row in own])
 
 
 def _answers(catalog: Catalog, asked: BestOptions) -> list[Row]:

@@ -114,7 +114,7 @@ def _settle(before: Path, out: Path) -> None:
 def check_may_push(repo_id: str, *, offline: bool) -> None:
     """Checks before hours of work. Raises SpecError for a bad name or in offline mode,
     PreflightError if the hub can't be reached or the token may not write."""
-    from huggingface_hub import constants
+    from huggingface_hub import HfApi, constants, get_token
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
@@ -125,44 +125,43 @@ def check_may_push(repo_id: str, *, offline: bool) -> None:
         validate_repo_id(repo_id)
     except HFValidationError as error:
         raise SpecError(f"--push-to-hub: {error}") from None
-    _check_token(repo_id)
+    option = f"--push-to-hub {repo_id}"
+    if get_token() is None:
+        raise PreflightError(f"{option}: there is no token. {_LOG_IN}.")
+    later = "Write a folder alone, and send it later with `hf upload`"
+    with _as_sentences(f"{option}: can't ask the hub", later):
+        who = HfApi().whoami()
+    if who.get("auth", {}).get("accessToken", {}).get("role") == "read":
+        raise PreflightError(f"{option}: the token may only read. {_LOG_IN}.")
 
 
 _LOG_IN = "Set HF_TOKEN to a token that may write there, or log in with `hf auth login`"
 
 
-def _check_token(repo_id: str) -> None:
-    from huggingface_hub import HfApi, get_token
+@contextlib.contextmanager
+def _as_sentences(what: str, later: str) -> Iterator[None]:
+    """Raises PreflightError in place of an error of the hub or of the network."""
     from huggingface_hub.errors import HfHubHTTPError
 
-    if get_token() is None:
-        raise PreflightError(f"--push-to-hub {repo_id}: there is no token. {_LOG_IN}.")
     try:
-        who = HfApi().whoami()
+        yield
     except HfHubHTTPError as error:
-        raise PreflightError(
-            f"--push-to-hub {repo_id}: the hub refused the token: {error.response.status_code}. "
-            f"{_LOG_IN}."
-        ) from None
-    except Exception as error:  # no network: types of three libraries
+        status = error.response.status_code
+        help_ = _LOG_IN if status in (401, 403) else "Try again later"
+        raise PreflightError(f"{what}: it refused: {status}. {help_}. {later}.") from None
+    except Exception as error:  # no network, no token, a bad file: types of three libraries
         said = short(redact_text(str(error))).rstrip(".") or type(error).__name__
-        raise PreflightError(
-            f"--push-to-hub {repo_id}: the hub can't be reached: {said}. Write a folder alone, and "
-            "send it later with `hf upload`."
-        ) from None
-    if who.get("auth", {}).get("accessToken", {}).get("role") == "read":
-        raise PreflightError(f"--push-to-hub {repo_id}: the token may only read. {_LOG_IN}.")
+        raise PreflightError(f"{what}: {said}. {later}.") from None
 
 
 def push(folder: Path, repo_id: str, *, private: bool) -> str:
     """Sends the folder in one commit, to a new repository if there is none. Returns its address.
     Raises PreflightError."""
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError
 
     api = HfApi()
-    again = f"The folder is whole; send it with `hf upload {repo_id} {folder}`"
-    try:
+    later = f"The folder is whole; send it with `hf upload {repo_id} {folder}`"
+    with _as_sentences(f"can't send {repo_id} to the hub", later):
         made = api.create_repo(repo_id, private=private or None, exist_ok=True, repo_type="model")
         api.upload_folder(
             repo_id=made.repo_id,
@@ -170,11 +169,4 @@ def push(folder: Path, repo_id: str, *, private: bool) -> str:
             repo_type="model",
             commit_message="Exported by lp-sweep",
         )
-    except HfHubHTTPError as error:
-        status = error.response.status_code
-        help_ = _LOG_IN if status in (401, 403) else "Try again later"
-        raise PreflightError(f"the hub refused {repo_id}: {status}. {help_}. {again}.") from None
-    except Exception as error:  # no network, no token, a bad file: types of three libraries
-        said = short(redact_text(str(error))).rstrip(".") or type(error).__name__
-        raise PreflightError(f"can't send {repo_id} to the hub: {said}. {again}.") from None
     return str(made)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 import threading
@@ -20,8 +19,6 @@ from lp_sweep.storage.printable import metric_name
 from lp_sweep.storage.specs import TEACHER, TrialSpec
 from lp_sweep.storage.store import Store
 from lp_sweep.storage.underway import EVERY_SECONDS, Looks
-from lp_sweep.trials.model.familytable import padding_side
-from lp_sweep.trials.model.modelfiles import pads_otherwise
 from lp_sweep.trials.worker.job import Answer, Job, Lesson
 
 Tell = Callable[[str], None]
@@ -35,7 +32,7 @@ _PUBLISHED = (
 Rows = list[dict[str, Any]]
 
 
-class Trained(NamedTuple):
+class RetrievedNetwork(NamedTuple):
     """The record and the predictions of the network in the folder."""
 
     record: Mapping[str, Any]
@@ -43,7 +40,7 @@ class Trained(NamedTuple):
     retrained: bool = False
 
 
-def from_store(store: Store, record: Mapping[str, Any], folder: Path) -> Trained | str:
+def from_store(store: Store, record: Mapping[str, Any], folder: Path) -> RetrievedNetwork | str:
     """Copies the kept network into `folder`, or returns why it must be trained again. Raises
     ExportError if it is damaged."""
     trial = record["trial_id"]
@@ -62,17 +59,7 @@ def from_store(store: Store, record: Mapping[str, Any], folder: Path) -> Trained
     for path in folder.iterdir():
         if not any(path.match(pattern) for pattern in _PUBLISHED):
             path.unlink()
-    _pad_as_scored(folder)
-    return Trained(record, predictions)
-
-
-def _pad_as_scored(folder: Path) -> None:
-    """A network of an earlier version may have the tokenizer's own side."""
-    kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
-    if pads_otherwise(folder, kind):
-        path = folder / "tokenizer_config.json"
-        told = json.loads(path.read_text(encoding="utf-8")) | {"padding_side": padding_side(kind)}
-        path.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    return RetrievedNetwork(record, predictions)
 
 
 def kept_instead(store: Store, trial: str, seeds: Mapping[int, str]) -> str | None:
@@ -89,7 +76,7 @@ def kept_instead(store: Store, trial: str, seeds: Mapping[int, str]) -> str | No
 
 def trained_again(
     spec: TrialSpec, record: Mapping[str, Any], where: Where, folder: Path, device: str, tell: Tell
-) -> Trained:
+) -> RetrievedNetwork:
     """Trains the trial in a temporary store, with the threads and the micro-batch that it had, and
     with CUDA graphs only if it had them: nothing here tries again without. `tell` gets its
     progress. Raises ExportError if that fails."""
@@ -116,7 +103,7 @@ def trained_again(
         if isinstance(found, str):
             raise ExportError(f"{record['trial_id']} was trained again, and {found}.")
         (again,) = store.read("trials", record["trial_id"])
-    return Trained(again, found.predictions, retrained=True)
+    return RetrievedNetwork(again, found.predictions, retrained=True)
 
 
 @contextmanager

@@ -90,7 +90,7 @@ def task_source(spec: TrialSpec, record: Mapping[str, Any], where: Where) -> Tas
     return found if found and data_fingerprint(found, spec.task) == print_ else None
 
 
-class Inputs(NamedTuple):
+class RecordInputs(NamedTuple):
     """The places of a record's model and rows. `model` None: unknown, but its network was kept."""
 
     model: ModelPlace | None
@@ -101,7 +101,7 @@ class Inputs(NamedTuple):
         return self.model.path if self.model else None
 
 
-def find_inputs(spec: TrialSpec, record: Mapping[str, Any], where: Where) -> Inputs:
+def find_inputs(spec: TrialSpec, record: Mapping[str, Any], where: Where) -> RecordInputs:
     """Finds both before a network is loaded or trained. Raises PreflightError if the dev rows are
     not found, or the model of a network that has to be trained again."""
     model, source = model_place(record, where), task_source(spec, record, where)
@@ -112,7 +112,7 @@ def find_inputs(spec: TrialSpec, record: Mapping[str, Any], where: Where) -> Inp
         lacks = lacks or ("unlabelled texts of task", record["task"])
     if lacks and not has_network(where.store, record["trial_id"]):
         raise nowhere(*lacks, record)
-    return Inputs(model, source)
+    return RecordInputs(model, source)
 
 
 def job_of(spec: TrialSpec, record: Mapping[str, Any], where: Where) -> Job:
@@ -188,7 +188,6 @@ class DevRows(NamedTuple):
     label_names: tuple[str, ...]  # () for regression
     predicted: np.ndarray  # (n,)
     logits: np.ndarray  # (n, classes) float32; of rows of unequal length one after the other
-    said: np.ndarray  # (n,) the labels as they are stored
     tallies: list[list[float] | None]
 
 
@@ -231,6 +230,5 @@ def dev_rows(
         task.label_names,
         np.array([row["prediction"] for row in said]),
         kind_of(spec.task).restored(split.labels, [row["scores"] for row in said]),
-        labels,
         [row["tally"] for row in said],
     )

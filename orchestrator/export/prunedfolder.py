@@ -11,7 +11,7 @@ import numpy as np
 
 from lp_sweep.orchestrator.export.card import base_of, pruned_card
 from lp_sweep.orchestrator.export.folder import ABOUT, staged
-from lp_sweep.orchestrator.export.verify import Answer, ask
+from lp_sweep.orchestrator.export.verify import FolderAnswers, ask
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.storage.errors import ExportError, SpecError
 from lp_sweep.storage.networks import write_sums
@@ -161,7 +161,7 @@ def _rows(config: Any) -> list[list[int]]:
     return [draw.integers(0, config.vocab_size, size=length).tolist() for length in _LENGTHS]
 
 
-def _check_weights(answer: Answer, before: dict[str, list[str]]) -> None:
+def _check_weights(answer: FolderAnswers, before: dict[str, list[str]]) -> None:
     for kind, missing in answer.missing.items():
         new = sorted(set(missing) - set(before[kind]))
         if new:

@@ -12,7 +12,7 @@ import numpy as np
 
 from lp_sweep.analysis.raw import finite
 from lp_sweep.orchestrator.export.card import (
-    Facts,
+    CardFacts,
     base_of,
     dataset_of,
     full_record,
@@ -23,8 +23,8 @@ from lp_sweep.orchestrator.export.card import (
 from lp_sweep.orchestrator.export.folder import ABOUT, staged
 from lp_sweep.orchestrator.export.forms import form_of
 from lp_sweep.orchestrator.export.network import (
+    RetrievedNetwork,
     Tell,
-    Trained,
     check_same,
     from_store,
     taught_by,
@@ -38,7 +38,7 @@ from lp_sweep.orchestrator.export.places import (
     model_file,
     spec_of,
 )
-from lp_sweep.orchestrator.export.verify import Expected, Nearness, Verified, ask, verify
+from lp_sweep.orchestrator.export.verify import Nearness, RecordedAnswers, Verification, ask, verify
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.networks import write_sums
 from lp_sweep.storage.places import expanded
@@ -78,7 +78,7 @@ class Exported(NamedTuple):
     score: float  # points
     interval: tuple[float, float] | None  # points
     retrained: bool
-    verified: Verified
+    verified: Verification
     onnx_difference: float | None
 
 
@@ -97,12 +97,14 @@ def export(record: Mapping[str, Any], chosen: str, where: Where, tell: Tell) -> 
         form_of(spec.task).finish(folder, spec, file.parent if file else None)
         found = (trained.record, trained.predictions, inputs.source)
         rows = dev_rows(spec, *found, offline=options.offline)
-        scored = f"{len(rows.said):,} dev {kind_of(spec.task).scored_by}"
+        scored = f"{len(rows.predicted):,} dev {kind_of(spec.task).scored_by}"
         tell(f"loading the folder in a new process, and comparing its answers on {scored}")
         verified = _verified(folder, spec, trained.record, rows, device)
-        facts = _facts(where, chosen, spec, trained.record, rows, inputs.model_folder)
+        facts = _facts(where, spec, trained, rows, inputs.model_folder)
         modules = read_sentence_folder(file.parent).modules if file else ()
-        facts = facts._replace(another=another, modules=[module.name for module in modules])
+        facts = facts._replace(
+            chosen=chosen, another=another, modules=[module.name for module in modules]
+        )
         card = trial_card(spec, trained.record, facts, rows.split)
         (folder / "README.md").write_text(card, encoding="utf-8")
         about = _about(trained, chosen, verified)
@@ -146,10 +148,10 @@ def _device(record: Mapping[str, Any]) -> str:
 
 def _trained(
     spec: TrialSpec, record: Mapping[str, Any], where: Where, folder: Path, device: str, tell: Tell
-) -> tuple[Trained, str | None]:
+) -> tuple[RetrievedNetwork, str | None]:
     """Puts the network into `folder`. Also returns a sentence if it is not quite the record's."""
     found = from_store(where.store, record, folder)
-    if isinstance(found, Trained):
+    if isinstance(found, RetrievedNetwork):
         return found, None
     way = "made" if spec.procedure == UNTRAINED else "trained"
     tell(
@@ -165,7 +167,7 @@ def _trained(
 
 def _verified(
     folder: Path, spec: TrialSpec, record: Mapping[str, Any], rows: DevRows, device: str
-) -> Verified:
+) -> Verification:
     import torch
 
     from lp_sweep.trials.device import device_name
@@ -180,45 +182,33 @@ def _verified(
         "device": device,
         "threads": record["threads"] if device == "cpu" else None,
     }
-    here = device_name(torch.device(device))
-    definition, stored = form.expected(spec, rows)
-    expected = Expected(
-        definition=definition,
+    answer = ask(folder, request)
+    expected = RecordedAnswers(
         label_names=rows.label_names,
         labels=np.asarray(rows.labels),
-        logits=stored,
         score=record["last"],
-        nearness=Nearness.of(record, device, here),
+        nearness=Nearness.of(record, device, device_name(torch.device(device))),
         compared=form.compared,
     )
-    answer = ask(folder, request)
-    expected = expected._replace(scores=form.scores(spec, rows, answer.values))
-    answer = answer._replace(values=form.answered(spec, rows, answer.values))
-    return verify(answer, expected)
+    return verify(answer, form.answers(spec, rows, answer.values), expected)
 
 
 def _facts(
-    where: Where,
-    chosen: str,
-    spec: TrialSpec,
-    record: Mapping[str, Any],
-    rows: DevRows,
-    model: str | None,
-) -> Facts:
-    offline, examples = where.options.offline, np.arange(len(rows.said))
-    return Facts(
+    where: Where, spec: TrialSpec, trained: RetrievedNetwork, rows: DevRows, model: str | None
+) -> CardFacts:
+    record, offline = trained.record, where.options.offline
+    return CardFacts(
         base=base_of(record["model_fingerprint"], record["model"], model, offline=offline),
         dataset=dataset_of(record["data_fingerprint"]),
         label_names=rows.label_names,
-        interval=interval_of(record, examples, rows.said, rows.predicted, rows.tallies),
+        interval=interval_of(record, trained.predictions),
         full=full_record(where.store, spec, record["depth"]),
         speeds=speeds_of(where.store, record),
         teacher=taught_by(where.store, record) if spec.distill else None,
-        chosen=chosen,
     )
 
 
-def _about(trained: Trained, chosen: str, verified: Verified) -> str:
+def _about(trained: RetrievedNetwork, chosen: str, verified: Verification) -> str:
     record = {name: trained.record[name] for name in PUBLISHED if name in trained.record}
     versions = dict(trained.record["versions"] or ())
     told = {

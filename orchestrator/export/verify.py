@@ -54,8 +54,8 @@ class Nearness(NamedTuple):
         return cls(1e-5 if record["device_name"] == device_name else 1e-4, True)
 
 
-class Scores(NamedTuple):
-    """Scores as shares: from the stored answers, from the folder's answers, and how much rounding
+class ScorePair(NamedTuple):
+    """The score, a share: from the stored answers, from the folder's answers, and how much rounding
     may change one."""
 
     stored: float
@@ -63,20 +63,26 @@ class Scores(NamedTuple):
     rounding: float
 
 
-class Expected(NamedTuple):
-    """The stored answers of the network."""
+class AnswerPair(NamedTuple):
+    """The stored answers and the folder's, both (n, C), scored as a task of this definition."""
 
     definition: TaskDefinition
+    stored: np.ndarray
+    found: np.ndarray
+    scores: ScorePair | None = None  # if the compared numbers do not determine the score
+
+
+class RecordedAnswers(NamedTuple):
+    """What the record and its data say of the answers."""
+
     label_names: tuple[str, ...]
     labels: np.ndarray  # (n,) of the main dev split
-    logits: np.ndarray  # (n, classes), as the store has them; (n, 1) cosines of an embedding task
-    score: float  # share, as the record has it
+    score: float  # share
     nearness: Nearness
     compared: str = "logit"  # or cosine
-    scores: Scores | None = None  # if the compared numbers do not determine the score
 
 
-class Verified(NamedTuple):
+class Verification(NamedTuple):
     """The result of the comparison, as the folder's lp_sweep.json has it."""
 
     examples: int
@@ -87,79 +93,69 @@ class Verified(NamedTuple):
     recorded_score: float
 
 
-def verify(answer: Answer, expected: Expected) -> Verified:
+def verify(answer: FolderAnswers, pair: AnswerPair, expected: RecordedAnswers) -> Verification:
     """Compares a folder's answers with the stored ones. Raises ExportError for another network."""
+    what, (_, stored, values, _) = expected.compared, pair
     for kind, missing in answer.missing.items():
         if missing:
             _refuse(f"{kind} finds {len(missing)} weights missing, such as {missing[0]}")
     names = list(expected.label_names)
     if names and answer.labels != names:
         _refuse(f"its config names the classes {answer.labels}, the data {names}")
-    if answer.values.shape != expected.logits.shape:
-        shapes = f"{answer.values.shape}, expected are {expected.logits.shape}"
-        _refuse(f"its {expected.compared}s are {shapes}")
-    if not np.isfinite(answer.values).all():
-        _refuse(f"some of its {expected.compared}s are no numbers")
-    return _compare(answer.values, expected)
+    if values.shape != stored.shape:
+        _refuse(f"its {what}s are {values.shape}, expected are {stored.shape}")
+    if not np.isfinite(values).all():
+        _refuse(f"some of its {what}s are no numbers")
+    return _compare(pair, expected)
 
 
-def _compare(logits: np.ndarray, expected: Expected) -> Verified:
-    difference = float(np.abs(logits - expected.logits).max())
-    largest = max(1.0, float(np.abs(expected.logits).max()))
-    kind = kind_of(expected.definition)
-    rounding = _SAME_SCORE if kind.counts_labels else expected.nearness.correlation
-    scores = expected.scores or _scores(expected, logits, rounding)
-    # a difference within the tolerance changes only the label of a near tie
-    others = kind.other_labels(logits, expected.logits) if kind.counts_labels else 0
-    found = Verified(
-        examples=len(logits),
+def _compare(pair: AnswerPair, expected: RecordedAnswers) -> Verification:
+    definition, stored, values, scores = pair
+    what, nearness, kind = expected.compared, expected.nearness, kind_of(definition)
+    difference = float(np.abs(values - stored).max())
+    largest = max(1.0, float(np.abs(stored).max()))
+    if scores is None:
+        rounding = _SAME_SCORE if kind.counts_labels else nearness.correlation
+        both = [
+            score(definition, expected.labels, each, expected.label_names)[definition.metric]
+            for each in (stored, values)
+        ]
+        scores = ScorePair(both[0], both[1], rounding)
+    found = Verification(
+        examples=len(values),
         largest_difference=difference,
-        tolerance=expected.nearness.rounding * largest,
-        other_labels=others,
+        tolerance=nearness.rounding * largest,
+        # a difference within the tolerance changes only the label of a near tie
+        other_labels=kind.other_labels(values, stored) if kind.counts_labels else 0,
         score=scores.found,
         recorded_score=expected.score,
     )
     if not difference <= found.tolerance:
         _refuse(
-            f"a {expected.compared} differs from the stored one by {difference:.2g}, and rounding "
-            f"explains {found.tolerance:.2g}"
+            f"a {what} differs from the stored one by {difference:.2g}, and rounding explains "
+            f"{found.tolerance:.2g}"
         )
-    squares = np.square(logits - expected.logits, dtype=np.float64)
-    usual, allowed = float(np.sqrt(squares.mean())), expected.nearness.usual * largest
-    if not usual <= allowed:
+    usual = float(np.sqrt(np.square(values - stored, dtype=np.float64).mean()))
+    if not usual <= nearness.usual * largest:
         _refuse(
-            f"the {expected.compared}s differ from the stored ones by {usual:.2g} (root mean "
-            f"square), and rounding explains {allowed:.2g}"
+            f"the {what}s differ from the stored ones by {usual:.2g} (root mean square), and "
+            f"rounding explains {nearness.usual * largest:.2g}"
         )
-    if found.other_labels and expected.nearness.same_labels:
+    if found.other_labels and nearness.same_labels:
         _refuse(f"{found.other_labels} dev examples get another label")
-    _check_score(found, expected, scores)
-    return found
-
-
-def _scores(expected: Expected, logits: np.ndarray, rounding: float) -> Scores:
-    """The main metric from the stored logits and from the folder's."""
-    task = expected.definition
-    stored, found = (
-        score(task, expected.labels, each, expected.label_names)[task.metric]
-        for each in (expected.logits, logits)
-    )
-    return Scores(stored, found, rounding)
-
-
-def _check_score(found: Verified, expected: Expected, scores: Scores) -> None:
-    """The same labels must give the same score; other labels, which are counted, may change it."""
+    # the same labels must give the same score; other labels, which are counted, may change it
     if not abs(scores.stored - expected.score) <= _SAME_SCORE:
         _refuse(
-            f"the stored {expected.compared}s give {100 * scores.stored:.4f}, the record "
+            f"the stored {what}s give {100 * scores.stored:.4f}, the record "
             f"{100 * expected.score:.4f}"
         )
     if not found.other_labels and not abs(scores.found - expected.score) <= scores.rounding:
-        metric = metric_name(expected.definition.metric, expected.definition.positive)
+        metric = metric_name(definition.metric, definition.positive)
         _refuse(
             f"its {metric} on the dev set is {100 * scores.found:.4f}, the record says "
             f"{100 * expected.score:.4f}"
         )
+    return found
 
 
 def _refuse(what: str) -> None:
@@ -173,7 +169,7 @@ def _refuse(what: str) -> None:
 _UNWANTED = ("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "LP_SWEEP_")  # such as tokens and caches
 
 
-class Answer(NamedTuple):
+class FolderAnswers(NamedTuple):
     """See `trials.model.plainload`."""
 
     values: np.ndarray
@@ -181,7 +177,7 @@ class Answer(NamedTuple):
     labels: list[str]
 
 
-def ask(folder: Path, request: Mapping[str, Any]) -> Answer:
+def ask(folder: Path, request: Mapping[str, Any]) -> FolderAnswers:
     """Runs the network in `folder` in a new process. Raises ExportError if it can't be loaded."""
     program = files("lp_sweep.trials.model") / "plainload.py"
     with tempfile.TemporaryDirectory(prefix="lp-sweep-") as name:
@@ -206,7 +202,7 @@ def ask(folder: Path, request: Mapping[str, Any]) -> Answer:
             )
         with np.load(places[1]) as answer:
             told = json.loads(str(answer["told"]))
-            return Answer(answer["values"], told["missing"], told["labels"])
+            return FolderAnswers(answer["values"], told["missing"], told["labels"])
 
 
 def _environment(scratch: Path) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -131,9 +131,6 @@ class Embedding(Regression):
 
     def probe(self, train: Array, dev: Array, labels: Array) -> Array:
         raise MissingInputError("an embedding task has no labels to fit a probe to")
-
-    def described(self, names: Sequence[str]) -> str:
-        return "an embedding of each text"
 
 
 class Retrieval(Embedding):

@@ -153,7 +153,3 @@ class Kind(ABC):
     def chance(self, targets: Array, metric: str) -> float | None:
         """The expected score of a random answer; None where `guess` scores better."""
         return None
-
-    @abstractmethod
-    def described(self, names: Sequence[str]) -> str:
-        """Describes the network's output in a model card. `names` are safe to print."""

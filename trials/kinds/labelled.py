@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -91,10 +90,6 @@ class Classification(Kind):
         values[:, present] = decision
         return values
 
-    def described(self, names: Sequence[str]) -> str:
-        between = "; " if any("," in name for name in names) else ", "
-        return f"one of {between.join(names)}"
-
 
 class Regression(Kind):
     help = "a number"
@@ -142,6 +137,3 @@ class Regression(Kind):
         from sklearn.linear_model import Ridge
 
         return np.asarray(Ridge(alpha=1.0).fit(train, labels).predict(dev))
-
-    def described(self, names: Sequence[str]) -> str:
-        return 'one number, the logit itself. In a pipeline use `function_to_apply="none"`'

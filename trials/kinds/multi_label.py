@@ -3,7 +3,7 @@ each label."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -184,12 +184,6 @@ class MultiLabel(Kind):
             both = has.min() != has.max()
             values[:, index] = one.probe(train, dev, has)[:, 1] if both else 2.0 * has[0] - 1
         return values
-
-    def described(self, names: Sequence[str]) -> str:
-        between = "; " if any("," in name for name in names) else ", "
-        return (
-            f"a probability (sigmoid) for each of {between.join(names)}; a label is given above 0.5"
-        )
 
 
 def _listed(rows: Rows, definition: TaskDefinition) -> Items:

@@ -158,9 +158,6 @@ class Ranking(Regression):
     def probe(self, train: Array, dev: Array, labels: Array) -> Array:
         return super().probe(train, dev, labels[:, 0])
 
-    def described(self, names: Sequence[str]) -> str:
-        return "one number, the logit: the higher, the more relevant is the passage to the query"
-
 
 class ListwiseRanking(Ranking):
     """Learns the order of a query's passages in a batch: cross-entropy between the softmax of their

@@ -195,9 +195,6 @@ class Tokens(Classification):
             "probes use the sentence token, and a task of kind tokens has a label for each word"
         )
 
-    def described(self, names: Sequence[str]) -> str:
-        return f"for each word, at its first token, {super().described(names)}"
-
 
 def flat(logits: Array) -> Iterator[list[float]]:
     """(n, W, C) logits as n lists, word after word, up to the last word with an answer."""

@@ -29,7 +29,7 @@ from lp_sweep.analysis.views import VIEWS, open_views
 from lp_sweep.orchestrator.cli.showing import show_text
 from lp_sweep.orchestrator.engine.recorder import Recorder
 from lp_sweep.orchestrator.export import trialfolder
-from lp_sweep.orchestrator.export.card import Base, Facts, trial_card
+from lp_sweep.orchestrator.export.card import Base, CardFacts, trial_card
 from lp_sweep.orchestrator.export.network import kept_instead, trained_again
 from lp_sweep.orchestrator.export.places import hub_source, spec_of
 from lp_sweep.orchestrator.export.trialfolder import Exported
@@ -162,7 +162,7 @@ def test_what_is_of_the_hub_is_linked(world: World) -> None:
         "quantity": "inference", "batch": 32, "max_length": 128, "speedup": 1.93,
         "speedup_q25": 1.91, "speedup_q75": 1.95, "device_name": "H200", "precision_used": "fp32",
     }  # fmt: skip
-    facts = Facts(
+    facts = CardFacts(
         base=Base("org/bert", True, "0" * 40, "apache-2.0"),
         dataset=dataset,
         label_names=("neg", "pos"),

@@ -18,8 +18,8 @@ from safetensors.numpy import load_file
 from transformers import AutoTokenizer
 
 from lp_sweep.orchestrator.engine.recorder import Recorder
+from lp_sweep.orchestrator.export.card import template_of
 from lp_sweep.orchestrator.export.choice import BestOptions
-from lp_sweep.orchestrator.export.forms import form_of
 from lp_sweep.orchestrator.export.trialfolder import Exported
 from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.plan.known import Known
@@ -208,13 +208,14 @@ def test_card_and_check_pool_as_a_trial_does(
     tokenizer.save_pretrained(tmp_path)
     monkeypatch.chdir(tmp_path)
     task = TaskDefinition(text_columns=("a", "b"), kind="embedding", pooling=pooling)
-    recipe = Recipe(max_length=16)
     spec = TrialSpec(
         model_fingerprint="m", kept_layers=(1,), task=task, data_fingerprint="d", seed=1,
-        recipe=recipe,
+        recipe=Recipe(),
     )  # fmt: skip
-    names: dict[str, Any] = {}
-    exec(blocks(form_of(task).usage(spec, ["Pooling"]))[1], names)
+    template, names = template_of(task), dict[str, Any]()
+    context = {"spec": spec, "task": task, "modules": ["Pooling"], "max_length": 16}
+    usage = "".join(template.blocks["usage"](template.new_context(context)))
+    exec(blocks(usage)[1], names)
     expected = pooled(names["states"], names["mask"], pooling)
     torch.testing.assert_close(names["vectors"], expected)
     found = _vectors(tmp_path, names["texts"], pooling)

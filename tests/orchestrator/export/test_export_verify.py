@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lp_sweep.orchestrator.export.verify import Answer, Expected, Nearness, Verified, verify
+from lp_sweep.orchestrator.export.verify import (
+    AnswerPair,
+    FolderAnswers,
+    Nearness,
+    RecordedAnswers,
+    Verification,
+    verify,
+)
 from lp_sweep.storage.errors import ExportError
 from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.train.metrics import score
@@ -29,14 +36,13 @@ def checked(
     logits: np.ndarray = LOGITS,
     recorded: float | None = None,
     **answer: Any,
-) -> Verified:
+) -> Verification:
     whole = score(definition, truth, logits)[definition.metric]
     names = () if definition.kind == "regression" else ("no", "yes")
-    expected = Expected(
-        definition, names, truth, logits, whole if recorded is None else recorded, nearness
-    )
+    expected = RecordedAnswers(names, truth, whole if recorded is None else recorded, nearness)
     told: dict[str, Any] = {"missing": {"A": []}, "labels": ["no", "yes"]} | answer
-    return verify(Answer(values, told["missing"], told["labels"]), expected)
+    answers = FolderAnswers(values, told["missing"], told["labels"])
+    return verify(answers, AnswerPair(definition, logits, values), expected)
 
 
 def test_the_same_logits_are_the_network_and_rounding_is_allowed() -> None:
