@@ -12,10 +12,11 @@ from time import monotonic
 
 import pyarrow as pa
 
+from lp_sweep.orchestrator.plan.cells import Asked
 from lp_sweep.orchestrator.plan.known import Known, measurements, points_of
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
-from lp_sweep.orchestrator.plan.searching import Curve, curve_of
+from lp_sweep.orchestrator.plan.searching import curve_of
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.store import Store
 
@@ -27,8 +28,8 @@ class Rounds:
     run, which the plan does not know."""
 
     def __init__(self, plan: Plan, ended: Set[str] = frozenset()) -> None:
-        self._curves: dict[str, set[Curve]] = {}  # of a trial
-        self._open: dict[Curve, set[str]] = {}
+        self._curves: dict[str, set[Asked]] = {}  # of a trial
+        self._open: dict[Asked, set[str]] = {}
         for cell in plan.cells:
             if cell.search != "asked" or cell.trial_id is None:
                 continue

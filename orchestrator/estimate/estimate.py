@@ -12,7 +12,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -35,6 +34,7 @@ from lp_sweep.storage.specs import Recipe, TrialSpec
 _SPEEDS = "speeds"  # measurements of speed have no task
 _NEWEST = 1000  # trials whose times count
 _WITHOUT_TIMINGS = Span(1.0, 0.25, 4.0)  # the stated rates are right within a factor of 4
+_NEEDED = ("seconds_total", "train_examples", "epochs", "max_length", "layers")
 _DEVICE = ("device_type", "device_name", "threads")
 
 
@@ -87,8 +87,7 @@ def _comparable(trials: pa.Table, recipe: Recipe) -> list[dict[str, Any]]:
     rows = [
         row
         for row in newest.to_pylist()
-        if row["seconds_total"]
-        and row["train_examples"]
+        if all((row[name] or 0) > 0 for name in _NEEDED)
         and not (row["resumed_from_step"] or row["out_of_memory_retries"])
     ]
     here = [row for row in rows if all(row[name] == rows[0][name] for name in _DEVICE)]
@@ -112,72 +111,44 @@ def _has_gpu() -> bool:
 
 class TimeEstimate(NamedTuple):
     """Hours on one slot, in all and by task. While a search may add trials they are an upper limit,
-    mostly far too high, and have no band. `longest`: the longest trial; a run takes at least its
-    `longest_hours`, on any number of slots. `alone_hours`: of the speeds, which run while the other
-    slots idle."""
+    mostly far too high, and have no band."""
 
-    hours: float
-    low_hours: float | None
-    high_hours: float | None
-    trials: int
-    device: str | None
+    span: Span
+    trials: int  # of the store, whose times count
     on_gpu: bool
     basis: str
-    longest_hours: float = 0.0
-    alone_hours: float = 0.0
-    longest: Work | None = None
-    tasks: Mapping[str, Span] = MappingProxyType({})
+    tasks: Mapping[str, Span]
+
+    @property
+    def hours(self) -> float:
+        return self.span.expected
 
     @property
     def at_most(self) -> bool:
-        return self.high_hours is None
-
-    @property
-    def span(self) -> Span:
-        """Hours on one slot."""
-        return Span(self.hours, self.low_hours, self.high_hours)
-
-    def wall(self, slots: int) -> Span:
-        """Hours by the clock on this many busy slots."""
-        if not self.hours:
-            return Span(0.0, 0.0, 0.0)
-        shared = max((self.hours - self.alone_hours) / slots, self.longest_hours)
-        return self.span.times((shared + self.alone_hours) / self.hours)
+        return self.span.high is None
 
 
 def estimate(plan: Plan, rates: Rates) -> TimeEstimate:
     """Slot-hours of a run's work, with measurements and the trials that are trained again for them.
     A deferred cell counts as a full network."""
     to_do = taken_on(plan)
-    hours = {
-        work.id: rates.seconds(work) / 3600
-        for work in to_do
-        if not plan.has_network(work.id)  # else it is only measured
-    }
-    by_task: dict[str, float] = defaultdict(float)
+    hours: dict[str, float] = defaultdict(float)
     for work in to_do:
-        measures = (replace(work, spec=item.spec) for item in plan.missing_measures(work.id))
-        measuring = sum(rates.seconds(measure) / 3600 for measure in measures)
-        by_task[work.task.name or _SPEEDS] += hours.get(work.id, 0.0) + measuring
+        parts = [replace(work, spec=item.spec) for item in plan.missing_measures(work.id)]
+        if not plan.has_network(work.id):  # else it is only measured
+            parts.append(work)
+        hours[work.task.name or _SPEEDS] += sum(map(rates.seconds, parts)) / 3600
     for work, count in deferred(plan):
-        by_task[work.task.name] += count * rates.seconds(work) / 3600
+        hours[work.task.name] += count * rates.seconds(work) / 3600
     searching = any(cell.search == "waiting" for cell in plan.cells)
-
-    def span(expected: float) -> Span:
-        return Span(expected) if searching else rates.banded(expected)
-
-    trials = (work for work in to_do if work.id in plan.trials and work.id in hours)
-    longest = max(trials, key=lambda work: hours[work.id], default=None)
+    spans = {task: Span(h) if searching else rates.banded(h) for task, h in hours.items()}
+    total = sum(hours.values())
     return TimeEstimate(
-        *span(sum(by_task.values())),
+        Span(total) if searching else rates.banded(total),
         rates.trials,
-        rates.device,
         rates.on_gpu,
         rates.basis if to_do else "nothing is missing",
-        longest=longest,
-        longest_hours=hours[longest.id] if longest else 0.0,
-        alone_hours=sum(hours.get(id_, 0.0) for id_ in plan.speeds),
-        tasks={task: span(expected) for task, expected in by_task.items()},
+        spans,
     )
 
 

@@ -6,7 +6,7 @@ Plain data with queries over it; `planning.py` makes it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -161,8 +161,6 @@ class Plan:
     def trained_again(self) -> set[str]:
         """The trials with a record whose networks are needed and were not kept."""
         without = (self.trials.keys() & self.known.trials) - self.known.networks
-        if not without:
-            return set()
         return without & (self.needed_networks() | self._unmeasured())
 
     def sources(self) -> set[str]:
@@ -174,17 +172,11 @@ class Plan:
 
     def needed_networks(self) -> set[str]:
         """The trials whose networks incomplete work needs."""
-        return set().union(*map(self._networks, self.dependent()))
+        return set().union(*map(self._networks, self.trials))
 
     def needed(self) -> set[str]:
         """The trials that incomplete work depends on."""
-        return set().union(*map(self.needs, self.dependent()))
-
-    def dependent(self) -> Iterator[str]:
-        """The trials that may depend on others, done or not: mostly a few."""
-        for id_, work in self.trials.items():
-            if work.start or work.lesson or id_ in self.measures:
-                yield id_
+        return set().union(*map(self.needs, self.trials))
 
     def inputs_needed(self) -> Needed:
         """The inputs of the missing work, and of cells that wait for a profile."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput
@@ -66,37 +66,20 @@ def make_plan(sweep: Sweep, known: Known) -> Plan:
 
 def _cell(builder: _Builder, asked: Asked, search: SearchState | None) -> Cell:
     depth = builder.models[asked.model].depth
-    profile = builder.profile(asked)
+    cell = Cell(asked=asked, depth=depth, profile_id=builder.profile(asked))
     try:
-        found = builder.layers(asked)
-        if found is None:
-            return Cell(
-                asked=asked, depth=depth, profile_id=profile, state="deferred", search=search
-            )
-        dropped, kept = found
+        dropped = builder.dropped(asked)
+        if dropped is None:
+            return replace(cell, state="deferred", search=search)
+        kept = kept_layers(depth, dropped)
         idle = _IDLE.get(search)
         trial = builder.identify(asked, kept) if idle else builder.trial(asked, kept)
     except ValueError:  # no layer is left, or not those that a feed-forward or a bridge needs
         whole = asked.feed_forward == NONE and not bridge_of(asked.procedure)
         gone = kept_layers(depth, ()) if whole else None
-        return Cell(
-            asked=asked, depth=depth, kept=(), dropped=gone, profile_id=profile, state="impossible"
-        )
-    return Cell(
-        asked=asked,
-        depth=depth,
-        kept=kept,
-        dropped=dropped,
-        trial_id=trial,
-        profile_id=profile,
-        state=idle or state_of(trial, builder.plan.known),
-        search=search,
-    )
-
-
-class _Layers(NamedTuple):
-    dropped: tuple[int, ...]
-    kept: tuple[int, ...]
+        return replace(cell, kept=(), dropped=gone, state="impossible")
+    state = idle or state_of(trial, builder.plan.known)
+    return replace(cell, kept=kept, dropped=dropped, trial_id=trial, state=state, search=search)
 
 
 def _dropped(asked: Asked, depth: int, found: Measured | None) -> tuple[int, ...]:
@@ -132,16 +115,14 @@ class _Builder:
         self._profile_ids: dict[tuple[str, str, str], str] = {}
         self._lessons: dict[tuple[Any, ...], Lesson] = {}
 
-    def layers(self, asked: Asked) -> _Layers | None:
-        """None while they depend on a missing profile. Raises ValueError where a threshold leaves
-        none."""
+    def dropped(self, asked: Asked) -> tuple[int, ...] | None:
+        """The layers that go; None while they depend on a missing profile. Raises ValueError where
+        a threshold leaves none."""
         profile = self.profile(asked)
         found = self.plan.known.profiles.get(profile) if profile else None
         if profile is not None and found is None and asked.k != 0:
             return None
-        depth = self.models[asked.model].depth
-        dropped = _dropped(asked, depth, found)
-        return _Layers(dropped, kept_layers(depth, dropped))
+        return _dropped(asked, self.models[asked.model].depth, found)
 
     def trial(self, asked: Asked, kept: tuple[int, ...]) -> str:
         """Adds the trial and everything that it depends on to the plan, and returns its identifier.
@@ -156,8 +137,10 @@ class _Builder:
     def foreseen(self, asked: Asked) -> str | None:
         """The identifier of a cell's trial; None while its layers depend on a missing profile.
         Raises ValueError for an impossible cell."""
-        found = self.layers(asked)
-        return self.identify(asked, found.kept) if found else None
+        dropped = self.dropped(asked)
+        if dropped is None:
+            return None
+        return self.identify(asked, kept_layers(self.models[asked.model].depth, dropped))
 
     def _spec(self, asked: Asked, kept: tuple[int, ...]) -> TrialSpec:
         key = (asked.model, asked.procedure, asked.feed_forward, asked.task, kept)
@@ -363,31 +346,26 @@ NO_TASK = TaskInput("", TaskDefinition(text_columns=()), TaskSource(), "", 0, 0)
 def wanted_speeds(plan: Plan) -> dict[str, Work]:
     """Identifier -> the speed of each network of a cell, on each device that the sweep lists."""
     measure = plan.sweep.spec.measure
-    found: dict[str, Work] = {}
+    specs: dict[SpeedSpec, ModelInput] = {}
     for device_type in measure.speed or ():
-        specs: dict[SpeedSpec, ModelInput] = {}
         for cell in plan.cells:
             work = plan.trials.get(cell.trial_id or "")
             chosen = not measure.speed_of or any(matches(m, cell.asked) for m in measure.speed_of)
             if work is not None and chosen:
-                length = measure.length(work.model.longest_row)
-                batches = tuple(measure.speed_batches or BATCHES[device_type])
-                specs[_speed(work.trial, device_type, length, batches)] = work.model
-        for spec, model in specs.items():
-            id_ = profile_id(spec)
-            found[id_] = Work(id=id_, spec=spec, model=model, task=NO_TASK)
-    return found
-
-
-def _speed(trial: TrialSpec, device_type: str, length: int, batches: tuple[int, ...]) -> SpeedSpec:
-    """The specification for the network that a trial ends with."""
-    return SpeedSpec(
-        model_fingerprint=trial.model_fingerprint,
-        kept_layers=trial.kept_layers,
-        removed_feed_forwards=trial.removed_feed_forwards,
-        second_norm=trial.second_norm,
-        precision=trial.recipe.precision,
-        device_type=device_type,
-        length=length,
-        batches=batches,
+                trial = work.trial  # the network that it ends with
+                spec = SpeedSpec(
+                    model_fingerprint=trial.model_fingerprint,
+                    kept_layers=trial.kept_layers,
+                    removed_feed_forwards=trial.removed_feed_forwards,
+                    second_norm=trial.second_norm,
+                    precision=trial.recipe.precision,
+                    device_type=device_type,
+                    length=measure.length(work.model.longest_row),
+                    batches=tuple(measure.speed_batches or BATCHES[device_type]),
+                )
+                specs[spec] = work.model
+    works = (
+        Work(id=profile_id(spec), spec=spec, model=model, task=NO_TASK)
+        for spec, model in specs.items()
     )
+    return {work.id: work for work in works}

@@ -40,16 +40,9 @@ class _Ends(NamedTuple):
         return cls(gone, gone | known.points.keys(), awaited)
 
 
-class Curve(NamedTuple):
-    model: str
-    procedure: str
-    feed_forward: str
-    strategy: str
-    task: str
-
-
-def curve_of(asked: Asked) -> Curve:
-    return Curve(*(getattr(asked, axis) for axis in Curve._fields))
+def curve_of(asked: Asked) -> Asked:
+    """The curve that a cell is a point of: its axes without K and seed."""
+    return asked._replace(k=None, threshold=None, seed=0)
 
 
 def search_states(
@@ -63,7 +56,7 @@ def search_states(
     asked for, each with K=0 of its seed for comparison. `trial_of` returns None until a measurement
     has chosen the layers, and raises ValueError where none are left."""
     entries = {name: entry for entry in strategies if entry.until for name in entry.names}
-    curves: dict[Curve, dict[Asked, str | None]] = {}
+    curves: dict[Asked, dict[Asked, str | None]] = {}
     cells = list(cells)
     whole = _compared_with(cells)
     for asked in cells:

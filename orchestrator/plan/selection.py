@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Set
 from typing import NamedTuple
 
-from lp_sweep.orchestrator.plan.plan import Plan, Work
+from lp_sweep.orchestrator.plan.plan import Plan, Work, state_of
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.specs import MAX_HALVINGS
 
@@ -41,7 +41,7 @@ def selected(
         for work in plan.missing()
         if plan.incomplete(work.id) and selection.wants(work.id, plan.failed_with(work.id))
     }
-    look = [id_ for id_ in plan.dependent() if id_ in found]
+    look = [*found]
     while look:
         for need in sorted(lacking(look.pop())):
             if need in found:  # not `- found.keys()`, which would copy them all
@@ -92,8 +92,6 @@ def _failed_work(plan: Plan) -> dict[str, str]:
 
 def _failed_id(name: str, failed: Mapping[str, str], plan: Plan) -> str:
     """The work that retries the failure whose identifier begins with `name`. Raises SpecError."""
-    if name in failed:
-        return failed[name]
     matches = [id_ for id_ in failed if id_.startswith(name)]
     if len(matches) == 1:
         return failed[matches[0]]
@@ -101,17 +99,14 @@ def _failed_id(name: str, failed: Mapping[str, str], plan: Plan) -> str:
         raise SpecError(
             f"{name!r} is the beginning of {len(matches)} failed trials. Give more characters."
         )
-    known = (*plan.trials, *plan.profiles, *plan.speeds)
-    others = [id_ for id_ in known if id_.startswith(name)]
-    if others:
-        done = others[0] in plan.known.trials or others[0] in plan.known.profiles
-        state = "is done" if done else "has not been tried yet: `lp-sweep run` does it"
-        raise SpecError(f"{others[0]} has not failed: it {state}.")
-    have = (
-        f"Failed: {', '.join(sorted(failed)[:5])}" if failed else "None of its trials has failed."
-    )
+    for id_ in (*plan.trials, *plan.profiles, *plan.speeds):
+        if id_.startswith(name):
+            done = state_of(id_, plan.known) == "done"
+            state = "is done" if done else "has not been tried yet: `lp-sweep run` does it"
+            raise SpecError(f"{id_} has not failed: it {state}.")
+    have = f"Failed: {', '.join(sorted(failed)[:5])}" if failed else "None of its trials has failed"
     raise SpecError(
-        f"no trial {name!r} in this sweep. {have} (A trial belongs to the sweep file and the "
+        f"no trial {name!r} in this sweep. {have}. (A trial belongs to the sweep file and the "
         "overrides that it ran with: give the same ones.)"
     )
 

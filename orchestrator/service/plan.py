@@ -28,7 +28,6 @@ from lp_sweep.orchestrator.service.store import reading_patience
 from lp_sweep.orchestrator.sweepfile.load import SweepFile, is_part
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import BUILT_IN
-from lp_sweep.storage.runs import Observer
 from lp_sweep.storage.specs import SpeedSpec
 from lp_sweep.storage.spool import flush
 from lp_sweep.storage.store import Store, is_store
@@ -78,7 +77,6 @@ class PlanAnswer(NamedTuple):
 
     made: Planned
     estimate: TimeEstimate
-    slots: int  # of the active runs of the sweep
     data: Sequence[TaskData]  # for tasks whose rows were read
 
     def plain(self) -> dict[str, Any]:
@@ -94,12 +92,13 @@ class PlanAnswer(NamedTuple):
             },
             "data": [task.plain() for task in self.data],
             "estimate": {
-                **estimate._asdict(),
-                "longest": estimate.longest and estimate.longest.id,
-                "tasks": {task: hours._asdict() for task, hours in estimate.tasks.items()},
+                "hours": estimate.hours,
+                "low_hours": estimate.span.low,
+                "high_hours": estimate.span.high,
                 "at_most": estimate.at_most,
-                "slots": self.slots or None,
-                "wall_hours": estimate.wall(self.slots).expected if self.slots else None,
+                "trials": estimate.trials,
+                "basis": estimate.basis,
+                "tasks": {task: hours._asdict() for task, hours in estimate.tasks.items()},
             },
             "profiles": [
                 {
@@ -115,7 +114,7 @@ class PlanAnswer(NamedTuple):
         }
 
     def text(self) -> str:
-        return plan_text(self.made.plan, self.estimate, self.slots, self.data)
+        return plan_text(self.made.plan, self.estimate, self.data)
 
 
 def plan(request: Request) -> PlanAnswer:
@@ -127,15 +126,7 @@ def plan(request: Request) -> PlanAnswer:
     made.sweep.notes.extend([*notes, *gpu_notes(made.sweep.spec)])
     tokens = {task.task: task.tokens for task in data if task.tokens}
     rates = Rates(made.ledger.timings, made.sweep.recipe, tokens=tokens)
-    return PlanAnswer(made, estimate(made.plan, rates), _slots_at_work(made), data)
-
-
-def _slots_at_work(made: Planned) -> int:
-    patience = reading_patience(made.location)
-    if not is_store(made.location, patience):
-        return 0
-    runs = Observer(Store(made.location, patience=patience)).living()
-    return sum(run.slots for run in runs if run.sweep == made.sweep.name)
+    return PlanAnswer(made, estimate(made.plan, rates), data)
 
 
 def prefetch(request: Request) -> Prefetched:

@@ -20,9 +20,9 @@ from lp_sweep.trials.train.procedures import DIRECT, UNTAUGHT
 _IMPOSSIBLE = "no layer would stay, or none that a removed feed-forward or a bridge needs"
 
 
-def plan_text(plan: Plan, estimate: TimeEstimate, slots: int, data: Sequence[TaskData]) -> str:
+def plan_text(plan: Plan, estimate: TimeEstimate, data: Sequence[TaskData]) -> str:
     """Arguments as in `PlanAnswer`."""
-    lines = [f"sweep {plan.sweep.name}", *_counts(plan), *_hours(estimate, slots)]
+    lines = [f"sweep {plan.sweep.name}", *_counts(plan), *_hours(estimate)]
     for task in data:
         lines += ["", f"data of {task.task}", *(f"  {line}" for line in task.lines())]
     lines += ["", *_matrix(plan)]
@@ -40,7 +40,7 @@ def _counts(plan: Plan) -> list[str]:
     waiting = f"cells waiting for a profile, a measurement ({_states(totals, 'profiles')})"
     counts = (
         ("cells", totals["cells"], "asked for: each is a model, strategy, K, task and seed"),
-        ("trials", totals["trials"], f"networks {_kinds(plan)}; cells may share one"),
+        ("trials", totals["trials"], "networks; cells may share one"),
         ("done", totals["trials_done"], "already in the store"),
         ("failed", totals["trials_failed"], "`lp-sweep retry` retries them"),
         ("to do", len(to_do), _to_do(plan, to_do)),
@@ -55,17 +55,15 @@ def _counts(plan: Plan) -> list[str]:
     return [f"  {name:<10} {count:>9,}   {meaning}" for name, count, meaning in counts if count]
 
 
-def _hours(estimate: TimeEstimate, slots: int) -> list[str]:
+def _hours(estimate: TimeEstimate) -> list[str]:
     """The estimate, and one for each task if there are several."""
     if not estimate.hours:
         return [f"  estimate   {estimate.basis}"]
     unit = "of GPU time, one trial per GPU" if estimate.on_gpu else "on one slot"
-    at_work = f"{slots} slot{'s' * (slots > 1)} at work"
-    wall = f", {_about(estimate.wall(slots))} on the {at_work}" if slots else ""
     most = "; a search rarely needs all of it" if estimate.at_most else ""
     tasks = estimate.tasks if len(estimate.tasks) > 1 else {}
     return [
-        f"  estimate   {_about(estimate.span)} {unit}{wall}{most}; {estimate.basis}",
+        f"  estimate   {_about(estimate.span)} {unit}{most}; {estimate.basis}",
         *(f"             {task}: {_about(hours)}" for task, hours in tasks.items()),
     ]
 
@@ -82,22 +80,6 @@ def _states(totals: Mapping[str, int], name: str) -> str:
     return ", ".join(f"{count:,} {word}" for word, count in counts.items() if count)
 
 
-def _kinds(plan: Plan) -> str:
-    """`to fine-tune`, or how many networks to fine-tune and how many to score without training."""
-    untrained = _untrained(plan, plan.trials)
-    if not untrained:
-        return "to fine-tune"
-    return (
-        f"({len(plan.trials) - untrained:,} to fine-tune, {untrained:,} to score without training)"
-    )
-
-
-def _untrained(plan: Plan, ids: Iterable[str]) -> int:
-    """How many of these trials do not train."""
-    specs = (plan.trials[id_].spec for id_ in ids if id_ in plan.trials)
-    return sum(getattr(spec, "procedure", "") in UNTAUGHT for spec in specs)
-
-
 def _to_do(plan: Plan, work: Iterable[Work]) -> str:
     """The kinds of work, if it is more than fine-tuning new networks; and how many failed before
     and are retried, since a worker was lost or an input was missing."""
@@ -107,7 +89,7 @@ def _to_do(plan: Plan, work: Iterable[Work]) -> str:
     profiles, speeds = ids & plan.profiles.keys(), ids & plan.speeds.keys()
     failed = sum(plan.failed_with(id_) is not None for id_ in ids)
     new = ids - again - measured - profiles - speeds
-    untrained = _untrained(plan, new)
+    untrained = sum(plan.trials[id_].trial.procedure in UNTAUGHT for id_ in new)
     parts = {
         "to fine-tune": len(new) - untrained,
         "to score without training": untrained,

@@ -9,7 +9,7 @@ in the file become labels here.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import (
@@ -27,7 +27,6 @@ from lp_sweep.orchestrator.sweepfile.entries import (
     AllOrInts,
     Cells,
     Entry,
-    Floats,
     k_list,
     listed,
     seed_list,
@@ -70,6 +69,14 @@ def _with_layers(schema: dict[str, Any]) -> None:
     }
 
 
+Cosines = Annotated[
+    list[Annotated[float, Field(ge=-1, le=1)]], Field(min_length=1), BeforeValidator(listed)
+]
+Losses = Annotated[
+    list[Annotated[float, Field(ge=0)]], Field(min_length=1), BeforeValidator(listed)
+]
+
+
 class StrategyEntry(Entry):
     """Which layers to drop: a rule with its own K, or `contribution` with its thresholds."""
 
@@ -83,7 +90,7 @@ class StrategyEntry(Entry):
         description="numbers of layers to drop, such as `[0, 2]` or `2-4`; 0 is the full model, "
         "which is also added to a file or a part of it that leaves it out",
     )
-    threshold: Floats | None = Field(
+    threshold: Cosines | None = Field(
         None, description="for contribution: layers with a higher cosine are dropped"
     )
     measured_on: str | None = Field(
@@ -99,7 +106,7 @@ class StrategyEntry(Entry):
     until: Literal["min_layers"] | None = Field(
         None, description="run only the trials that decide the fewest layers a task needs"
     )
-    within: Floats | None = Field(None, description="for until: allowed losses, in points")
+    within: Losses | None = Field(None, description="for until: allowed losses, in points")
     max_seeds: PositiveInt | None = Field(None, description="for until: the most seeds to use")
 
     @model_validator(mode="before")
@@ -127,48 +134,33 @@ class StrategyEntry(Entry):
     def _known(cls, name: str) -> str:
         return name if is_strategy(name) else choose("strategy", name, STRATEGIES)
 
-    @field_validator("threshold")
-    @classmethod
-    def _cosines(cls, thresholds: list[float] | None) -> list[float] | None:
-        for value in thresholds or ():
-            if not -1 <= value <= 1:
-                raise ValueError(f"a threshold is a cosine: from -1 to 1, got {value:g}")
-        return thresholds
-
     @model_validator(mode="after")
-    def _either(self) -> StrategyEntry:
+    def _consistent(self) -> StrategyEntry:
+        for mistake in (*self._mistakes(), *self._mistakes_of_search()):
+            raise ValueError(f"strategy {self.name!r} {mistake}")
+        return self
+
+    def _mistakes(self) -> Iterator[str]:
         wanted, other = ("threshold", "k") if self.takes == "threshold" else ("k", "threshold")
         if getattr(self, wanted) is None:
             example = "threshold: [0.9]" if wanted == "threshold" else "k: all"
-            raise ValueError(
-                f"strategy {self.name!r} needs `{wanted}:`, a list of numbers. For example: "
+            yield (
+                f"needs `{wanted}:`, a list of numbers. For example: "
                 f"{{name: {self.name}, {example}}}"
             )
         if getattr(self, other) is not None:
-            raise ValueError(f"strategy {self.name!r} takes `{wanted}:`, not `{other}:`")
+            yield f"takes `{wanted}:`, not `{other}:`"
         if self.measured_on is not None and not self._found.measure:
-            raise ValueError(f"strategy {self.name!r} measures nothing: remove `measured_on:`")
+            yield "measures nothing: remove `measured_on:`"
         if self.draws is not None and self.name != RANDOM:
-            raise ValueError(f"strategy {self.name!r} draws nothing: remove `draws:`")
-        self._check_search()
-        return self
+            yield "draws nothing: remove `draws:`"
 
-    def _check_search(self) -> None:
-        if self.until is None:
-            for key in ("within", "max_seeds"):
-                if getattr(self, key) is not None:
-                    raise ValueError(
-                        f"`{key}:` needs `until: min_layers`: add that, or remove `{key}:`"
-                    )
-            return
-        if self.takes != "k":
-            raise ValueError(
-                f"strategy {self.name!r} has no K to choose among: remove `until:`, or use a "
-                "strategy with `k:`"
-            )
-        for loss in self.within or ():
-            if loss < 0:
-                raise ValueError(f"`within:` takes losses of 0 points or more, got {loss:g}")
+    def _mistakes_of_search(self) -> Iterator[str]:
+        if self.until and self.takes != "k":
+            yield "has no K to choose among: remove `until:`, or use a strategy with `k:`"
+        for key in ("within", "max_seeds"):
+            if not self.until and getattr(self, key) is not None:
+                yield f"has `{key}:`, which needs `until: min_layers`: add that, or remove `{key}:`"
 
     @property
     def _found(self) -> Strategy:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from lp_sweep.orchestrator.sweepfile.entries import RecipeEntry, TaskEntry
+from lp_sweep.orchestrator.sweepfile.entries import RecipeEntry, TaskEntry, listed, named
 from lp_sweep.orchestrator.sweepfile.spec import SECTIONS, SweepSpec
 from lp_sweep.orchestrator.sweepfile.yamlfile import (
     Document,
@@ -28,7 +29,7 @@ from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import did_you_mean, nearest, shown
 from lp_sweep.storage.printable import listed as listed_names
 from lp_sweep.storage.select import STRATEGIES
-from lp_sweep.trials.data.tasks import canonical_name
+from lp_sweep.trials.data.tasks import TASKS, canonical_name
 
 _MOST_MISTAKES = 20
 # pydantic's type of a mistake, or a key -> the sentence; any other mistake is of a value
@@ -66,14 +67,16 @@ class SweepFile(NamedTuple):
 
 def load_sweep(path: Path, overrides: Sequence[str] = ()) -> SweepFile:
     """Read, override and check a sweep file. Raises SpecError with `file:line` for each mistake."""
-    written = document = read_yaml(path)
+    document = read_yaml(path)
+    written = _expanded(document)
+    document = written if overrides else document
     last = {_key(override): override for override in overrides}  # replaces those before it
     # k and threshold after the strategies themselves
     for override in sorted(last.values(), key=_is_for_strategies):
         document = _apply(document, override)
     spec = check(document)
     notes = [*_unlisted(written, overrides), *_unread(spec, document)]
-    return SweepFile(spec, path.absolute().parent, document, notes, _own_names(written, "models"))
+    return SweepFile(spec, path.absolute().parent, document, notes, [*_entries(written, "models")])
 
 
 def check(document: Document) -> SweepSpec:
@@ -150,20 +153,30 @@ def _keys_at(location: Location) -> list[str]:
     return [*section.model_fields] if section else []
 
 
-# the override's name -> the file's key, and the key that names an entry of it
+# the override's name -> the file's key
 _AXES = {
-    "model": ("models", "id"),
-    "task": ("tasks", "name"),
-    "strategy": ("strategies", "name"),
-    "procedure": ("procedures", None),
-    "distill": ("distill", None),
-    "bridge": ("bridge", None),
-    "feed_forward": ("feed_forward", None),
-    "seed": ("seeds", None),
+    "model": "models",
+    "task": "tasks",
+    "strategy": "strategies",
+    "procedure": "procedures",
+    "distill": "distill",
+    "bridge": "bridge",
+    "feed_forward": "feed_forward",
+    "seed": "seeds",
 }
-_SINGULAR = {axis: name for name, (axis, _) in _AXES.items()}
+_SINGULAR = {axis: name for name, axis in _AXES.items()}
+_AXES |= {axis: axis for axis in _SINGULAR}
+_NAMED = {"models": "id", "tasks": "name", "strategies": "name"}  # the key that names an entry
 _DEEPEST = 5  # dots in a key
-_AXES |= {key: (key, entry) for key, entry in _AXES.values()}
+
+
+def _expanded(document: Document) -> Document:
+    """The document with lists of mappings where it has a name, or an entry without its list."""
+    content = dict(document.content)
+    for axis, key in _NAMED.items():
+        if content.get(axis) is not None:
+            content[axis] = [named(key)(entry) for entry in listed(content[axis])]
+    return replace(document, content=content)
 
 
 def _key(override: str) -> str:
@@ -184,16 +197,15 @@ def _unlisted(document: Document, overrides: Sequence[str]) -> Iterator[str]:
     """Notes on overrides that name a model, task or strategy that is not in the file: it may be
     misspelt."""
     for override in overrides:
-        axis, entry_key = _AXES.get(_key(override), ("", None))
-        if entry_key is None:
+        axis, origin = _AXES.get(_key(override), ""), f"override {shown(override)}"
+        if not (own := _entries(document, axis)):
             continue
-        own = _own_names(document, axis)
-        named = _values(override.partition("=")[2], f"override {shown(override)}", of_names=True)
-        named = [name for name in named if isinstance(name, str)]  # else it is described in full
-        known = {_one_name(axis, name) for name in own}
-        others = [name for name in named if _one_name(axis, name) not in known]
-        if own and others:
-            planned = "planned instead" if others == named else "added"
+        values = _values(override.partition("=")[2], origin, of_names=True)
+        names = [name for name in values if isinstance(name, str)]  # else it is described in full
+        known = {canonical_name(name) or name for name in own}
+        others = [name for name in names if (canonical_name(name) or name) not in known]
+        if others:
+            planned = "planned instead" if others == names else "added"
             yield (
                 f"{_SINGULAR[axis]} {listed_names(map(shown, others))}: not in the file "
                 f"({listed_names(own)}), {planned}{' from GLUE' if axis == 'tasks' else ''}"
@@ -211,15 +223,14 @@ def _unread(spec: SweepSpec, document: Document) -> Iterator[str]:
             )
 
 
-def _own_names(document: Document, axis: str) -> list[str]:
-    """The document's names on an axis whose entries have names. An entry may still be wrong."""
-    key, listed = _AXES[axis][1], _listed(document.content.get(axis))
-    names = (one.get(key) if isinstance(one, Mapping) else one for one in listed)
-    return [name for name in names if isinstance(name, str)]
-
-
-def _one_name(axis: str, name: str) -> str:
-    return (canonical_name(name) or name) if axis == "tasks" else name
+def _entries(document: Document, axis: str) -> dict[str, Any]:
+    """Name -> entry, on an axis of an expanded document. An entry may still be wrong."""
+    found: dict[str, Any] = {}
+    for entry in (document.content.get(axis) or ()) if axis in _NAMED else ():
+        name = entry.get(_NAMED[axis]) if isinstance(entry, Mapping) else None
+        if isinstance(name, str):
+            found.setdefault(name, entry)
+    return found
 
 
 def _apply(document: Document, override: str) -> Document:
@@ -228,10 +239,14 @@ def _apply(document: Document, override: str) -> Document:
     if not equals or not key:
         raise SpecError(f"{origin}: an override is key=value, such as task=rte,mrpc")
     if key in _AXES:
-        name, entry_key = _AXES[key]
-        values = _values(text, origin, of_names=entry_key is not None)
-        entries = [_entry(document, name, entry_key, item) for item in values]
-        return with_override(document, (name,), entries, origin)
+        axis = _AXES[key]
+        values = _values(text, origin, of_names=axis in _NAMED)
+        if axis in _NAMED:  # an entry of the file, or another name
+            own, widened = _entries(document, axis), named(_NAMED[axis])
+            for name in values if axis == "tasks" else ():
+                _check_task(name, own, origin)
+            values = [own.get(str(item)) or widened(item) for item in values]
+        return with_override(document, (axis,), values, origin)
     if _is_for_strategies(override):
         return _for_each_strategy(document, key, text, origin)
     location = tuple(key.split(".", _DEEPEST))
@@ -248,6 +263,16 @@ def _apply(document: Document, override: str) -> Document:
     return with_override(document, location, parse_value(text, origin), origin)
 
 
+def _check_task(name: Any, own: Iterable[str], origin: str) -> None:
+    """Raises SpecError for a task that is neither in the file nor of GLUE: it has no rows."""
+    if isinstance(name, str) and name not in own and not canonical_name(name):
+        known = dict.fromkeys([*own, *TASKS])
+        raise SpecError(
+            f"{origin}: unknown task {shown(name)}. Choose one of: {listed_names(known)}."
+            f"{did_you_mean(name, known)}"
+        )
+
+
 def _meant(key: str, allowed: Iterable[str]) -> str:
     """A hint, also for a key of the recipe or of a task that lacks its section."""
     inner = {name: f"recipe.{name}" for name in RecipeEntry.model_fields}
@@ -261,55 +286,26 @@ def _meant(key: str, allowed: Iterable[str]) -> str:
 def _values(text: str, origin: str, *, of_names: bool = False) -> list[Any]:
     text = text.strip()
     text = text if text.startswith(("[", "{")) else f"[{text}]"
-    return _listed(parse_value(text, origin, of_names=of_names))
-
-
-def _entry(document: Document, name: str, entry_key: str | None, item: Any) -> Any:
-    """The file's own description of the named entry, or the bare name."""
-    for entry in _listed(document.content.get(name)):
-        if isinstance(entry, Mapping) and entry_key and entry.get(entry_key) == item:
-            return entry
-    return item
+    return list(listed(parse_value(text, origin, of_names=of_names)) or ())
 
 
 def _for_each_strategy(document: Document, key: str, text: str, origin: str) -> Document:
     """Sets `k=0,2` in every strategy with K, and removes the models' own lists of K."""
     value = "all" if text.strip() == "all" else _values(text, origin)
-    taken = False
-    for index, entry in enumerate(_listed(document.content.get("strategies"))):
-        name = entry.get("name") if isinstance(entry, Mapping) else entry
-        takes = _takes(name)
-        if takes == "layers":  # `drop 3+5` has one K, its own
-            continue
-        if (takes == "threshold") == (key == "threshold"):
-            document = _with_key(document, ("strategies", index), entry, key, value, origin)
-            taken = True
-    if not taken:
+    entries = enumerate(document.content.get("strategies") or ())
+    takers = [index for index, entry in entries if _takes(entry) == key]
+    if not takers:
         raise SpecError(f"{origin}: no strategy of {document.name} takes `{key}:`")
-    if key == "k":
-        for index, entry in enumerate(_listed(document.content.get("models"))):
-            if isinstance(entry, Mapping) and "k" in entry:
-                document = _with_key(document, ("models", index), entry, "k", None, origin)
+    for index in takers:
+        document = with_override(document, ("strategies", index, key), value, origin)
+    for index, entry in enumerate(document.content.get("models") or ()):
+        if key == "k" and isinstance(entry, Mapping) and "k" in entry:
+            document = with_override(document, ("models", index, "k"), None, origin)
     return document
 
 
-def _takes(name: Any) -> str | None:
-    """As `StrategyEntry.takes`; None for an unknown strategy."""
+def _takes(entry: Any) -> str | None:
+    """As `StrategyEntry.takes`, also of an entry that is still to be checked."""
+    name = entry.get("name") if isinstance(entry, Mapping) else None
     found = STRATEGIES.get(name.strip().partition(" ")[0]) if isinstance(name, str) else None
-    return found.takes if found else None
-
-
-def _with_key(
-    document: Document, location: Location, entry: Any, key: str, value: Any, origin: str
-) -> Document:
-    """Replaces one key of a list's entry. The entry may be only a name, and a single one may lack
-    its list."""
-    if not isinstance(document.content[str(location[0])], list):
-        location = location[:1]
-    if not isinstance(entry, Mapping):
-        return with_override(document, location, {"name": entry, key: value}, origin)
-    return with_override(document, (*location, key), value, origin)
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [] if value is None else [value]
+    return found.takes if found else "k"

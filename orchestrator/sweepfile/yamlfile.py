@@ -2,8 +2,8 @@
 writes data so that it is read as it was.
 
 Numbers follow YAML 1.2: `2e-5` is a number, which PyYAML alone reads as text; `042` is not 34 and
-`1:30` not 90. A key that is listed twice is a mistake. Any text is read in little time and memory:
-its length, its depth and the number of its values, with aliases written out, are limited.
+`1:30` not 90. A key that is listed twice is a mistake. The length of a text, its depth and the
+number of its values, with aliases written out, are limited.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from lp_sweep.storage.printable import did_you_mean, short, shown
 
 Location = tuple[str | int, ...]
 
-_LARGEST = 256 * 1024  # bytes: two seconds of parsing; a long sweep file has ten thousand
+_LARGEST = 128 * 1024  # bytes: a second of parsing; a long sweep file has ten thousand
 _DEEPEST = 20  # a sweep file has five levels
+_TOO_DEEP = f"nested {_DEEPEST} deep. Flatten it; an alias `*name` may not hold itself."
 _MOST_VALUES = 20_000  # ten aliases of ten aliases of ten... make a few lines explode
 _LARGEST_INTEGER = 2**63  # what a column of the store can hold
 _COLLECTIONS = {"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
@@ -128,43 +129,36 @@ def yaml_text(content: Any, *, in_line: bool = False) -> str:
 def with_override(document: Document, location: Location, value: Any, origin: str) -> Document:
     """Replaces one value; missing mappings on the way are created. A list's entry is named by its
     number, from 0. Raises SpecError for a number that the list does not have."""
-    location = _numbered(document.content, location, origin)
+    content, location = _replaced(document.content, location, value, origin)
     origins, written = (
         {at: text for at, text in texts.items() if at[: len(location)] != location}
         for texts in (document.origins, document.written)
     )
     origins[location] = origin
-    content = _replaced(document.content, location, value)
     return Document(name=document.name, content=content, origins=origins, written=written)
 
 
-def _numbered(content: Any, location: Location, origin: str) -> Location:
-    """`("models", "0", "k")` as `("models", 0, "k")` where the file has a list of models."""
-    numbered: list[str | int] = []
-    for part in location:
-        if isinstance(content, list):
-            entries = {str(index): index for index in range(len(content))}
-            if str(part) not in entries:
-                raise SpecError(
-                    f"{origin}: {'.'.join(map(str, numbered))} is a list of {len(content)}, "
-                    f"counted from 0, and has no {shown(part)}"
-                )
-            part = entries[str(part)]
-            content = content[part]
-        else:
-            content = content.get(part) if isinstance(content, Mapping) else None
-        numbered.append(part)
-    return tuple(numbered)
-
-
-def _replaced(content: Any, location: Location, value: Any) -> Any:
-    if not location:
-        return value
-    key, rest = location[0], location[1:]
-    if isinstance(content, list) and isinstance(key, int):
-        return [*content[:key], _replaced(content[key], rest, value), *content[key + 1 :]]
-    mapping = content if isinstance(content, Mapping) else {}
-    return {**mapping, str(key): _replaced(mapping.get(str(key)), rest, value)}
+def _replaced(
+    content: Any, path: Location, value: Any, origin: str, at: Location = ()
+) -> tuple[Any, Location]:
+    """The content with the value, and its location: `("models", 0, "k")` for the path
+    `("models", "0", "k")` where the file has a list of models."""
+    if not path:
+        return value, at
+    key, rest = str(path[0]), path[1:]
+    if not isinstance(content, list):
+        mapping = content if isinstance(content, Mapping) else {}
+        inner, location = _replaced(mapping.get(key), rest, value, origin, (*at, key))
+        return {**mapping, key: inner}, location
+    entries = {str(index): index for index in range(len(content))}
+    if key not in entries:
+        raise SpecError(
+            f"{origin}: {'.'.join(map(str, at))} is a list of {len(content)}, counted from 0, and "
+            f"has no {shown(key)}"
+        )
+    index = entries[key]
+    inner, location = _replaced(content[index], rest, value, origin, (*at, index))
+    return [*content[:index], inner, *content[index + 1 :]], location
 
 
 class YamlMistake(Exception):
@@ -184,25 +178,7 @@ class Content(NamedTuple):
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader with YAML 1.2 numbers and without dates, which stay text. Limits depth and
-    length: PyYAML is recursive and slow."""
-
-    _depth = 0
-    _values = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        self._depth += 1
-        self._values += 1
-        if self._depth > _DEEPEST:
-            raise YamlMistake(_line(self._next()), f"nested {_DEEPEST} deep. Flatten it.")
-        if self._values > _MOST_VALUES:
-            raise _too_many(self._next())
-        node: yaml.Node | None = super().compose_node(parent, index)
-        self._depth -= 1
-        return node
-
-    def _next(self) -> Any:
-        return self.peek_event()  # type: ignore[no-untyped-call]
+    """SafeLoader with YAML 1.2 numbers and without dates, which stay text."""
 
 
 # PyYAML keeps resolvers by first character, in a table that subclasses share unless copied
@@ -256,6 +232,8 @@ def read_text(text: str) -> Content:
         line = text.count("\n", 0, error.position) + 1
         what = str(error).splitlines()[0]
         raise YamlMistake(line, f"not valid YAML: {what}. Remove the character.") from error
+    except RecursionError as error:
+        raise YamlMistake(1, _TOO_DEEP) from error
     except ValueError as error:  # an escape that is no character, a version of 5000 digits
         raise YamlMistake(1, f"not valid YAML: {error}. Write plain text.") from error
     found = Content(None, {}, {})
@@ -270,11 +248,13 @@ def _value(loader: _Loader, node: yaml.Node, at: Location, found: Content) -> An
     """Adds the lines and the spellings to `found`."""
     found.lines.setdefault(at, _line(node))
     if len(at) > _DEEPEST:
-        raise YamlMistake(
-            _line(node), f"nested {_DEEPEST} deep. An alias `*name` may not hold itself."
-        )
+        raise YamlMistake(_line(node), _TOO_DEEP)
     if len(found.lines) > _MOST_VALUES:
-        raise _too_many(node)
+        raise YamlMistake(
+            _line(node),
+            f"more than {_MOST_VALUES} values, with aliases `*name` written out. Split the sweep: "
+            "sweeps over one store share their trials.",
+        )
     if isinstance(node, yaml.ScalarNode):
         value = _scalar(loader, node)
         if not isinstance(value, str):
@@ -323,14 +303,6 @@ def _scalar(loader: _Loader, node: yaml.ScalarNode) -> Any:
                 f"{shown(value)} has half a character. Write the whole character.",
             ) from None
     return value
-
-
-def _too_many(node: Any) -> YamlMistake:
-    return YamlMistake(
-        _line(node),
-        f"more than {_MOST_VALUES} values, with aliases `*name` written out. Split the sweep: "
-        "sweeps over one store share their trials.",
-    )
 
 
 def _unknown_tag(node: yaml.Node) -> YamlMistake:

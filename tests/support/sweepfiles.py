@@ -136,7 +136,7 @@ def run_of(file: Path, *overrides: str) -> None:
 CPU = Rates([], gpu=False)
 
 
-def answer_of(plan: Plan, rates: Rates = CPU, *, slots: int = 0) -> PlanAnswer:
-    """The answer of `lp-sweep plan`. `slots`: of runs at work."""
+def answer_of(plan: Plan, rates: Rates = CPU) -> PlanAnswer:
+    """The answer of `lp-sweep plan`."""
     made = Planned(None, plan.sweep, "", None, plan)  # type: ignore[arg-type]
-    return PlanAnswer(made, estimate(plan, rates), slots, ())
+    return PlanAnswer(made, estimate(plan, rates), ())

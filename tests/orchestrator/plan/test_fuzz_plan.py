@@ -1,5 +1,4 @@
-"""The plan of any sweep: what must hold of its cells, whatever is asked for; and inputs that are
-named as nobody would."""
+"""The plan of any sweep: what must hold of its cells, whatever is asked for."""
 
 from __future__ import annotations
 
@@ -9,16 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hypothesis import strategies as st
 
 from lp_sweep.orchestrator.plan.plan import Cell, Known, Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
-from lp_sweep.storage.errors import LpSweepError, SpecError
+from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.identity import profile_id, trial_id
 from lp_sweep.storage.select import STRATEGIES, Measured
-from tests.support.fuzzing import assert_good_message, awkward, fuzz, outcome
-from tests.support.sweepfiles import PLAIN, bare_sweep, make_inputs, planned
+from tests.support.fuzzing import fuzz
+from tests.support.sweepfiles import bare_sweep
 
 RULES = {name: s for name, s in STRATEGIES.items() if s.by_position and not s.family}
 
@@ -153,37 +151,3 @@ def add_and_remove(folder: Path, content: dict[str, Any], extra: int) -> None:
 
 
 test_adding_a_seed = fuzz(add_and_remove, 1_000, content=asked(), extra=st.integers(0, 9))
-
-
-# -- inputs with names that nobody would choose
-
-OWN = {"name": "mine", "train": "t.csv", "dev": "d.csv", "text": "text"}
-
-
-def named(folder: Path, place: str, name: str) -> None:
-    """Any text as the name of a thing: a plan, or one message with the line."""
-    file = folder / "sweep.yaml"
-    if not file.exists():
-        make_inputs(folder)
-        (folder / "t.csv").write_text("text,label\na,0\nb,1\n")
-        (folder / "d.csv").write_text("text,label\nc,0\nd,1\n")
-    content = yaml.safe_load(PLAIN)
-    model = {"id": content["models"][0]}
-    if place in ("id", "revision"):
-        content["models"] = [{**model, place: name}]
-    elif place in ("data_dir", "store"):
-        content[place] = name
-    elif place == "glue":
-        content["tasks"] = [name]
-    else:
-        content["tasks"] = [{**OWN, place: name}]
-    file.write_text(yaml.safe_dump(content, allow_unicode=True), encoding="utf-8")
-    before = {path for path in folder.rglob("*")}
-    result = outcome(lambda: planned(file))
-    assert {path for path in folder.rglob("*")} == before
-    if isinstance(result, LpSweepError):
-        assert_good_message(result, r".*sweep\.yaml:\d+: \S", said=name)
-
-
-PLACES = ("id", "revision", "data_dir", "store", "glue", *OWN, "label", "metric", "kind", "dataset")
-test_names = fuzz(named, 5_000, place=st.sampled_from(PLACES), name=awkward | st.text(max_size=30))

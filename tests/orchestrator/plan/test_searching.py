@@ -151,7 +151,7 @@ def test_the_estimate_of_a_search_is_the_most_until_it_has_ended(
     plan = world.plan()
     told = answer_of(plan).plain()["estimate"]
     assert (told["at_most"], told["low_hours"], told["high_hours"]) == (True, None, None)
-    page = answer_of(plan, slots=2).text()
+    page = answer_of(plan).text()
     assert "a search rarely needs all of it" in page
     assert "estimate   at most " in page
     after = World(finished.file.parent, TOP, "{name: bottom, k: [1]}").plan()

@@ -287,5 +287,4 @@ def test_a_plan_names_its_procedures_and_counts_untrained_networks_apart(tmp_pat
     assert "feed-forwards" not in usual
 
     text = text_of(plan_of(tmp_path, "procedures: [finetune_then_drop, one_shot]", "k=0,2,3"))
-    assert "networks (3 to fine-tune, 2 to score without training); cells" in text
     assert "`lp-sweep run`: 3 to fine-tune, 2 to score without training\n" in text

@@ -120,5 +120,5 @@ def test_files(tmp_path: Path) -> None:
     assert read_yaml(file).content == {"name": "x"}
     with file.open("r+b") as stream:
         stream.truncate(8 << 30)  # a wrong name may be a model's weights
-    with pytest.raises(SpecError, match="has more than 256 KiB"):
+    with pytest.raises(SpecError, match="has more than 128 KiB"):
         read_yaml(file)
