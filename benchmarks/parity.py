@@ -125,7 +125,7 @@ def points(job: dict[str, Any]) -> float:
 
     if job["spec"]["seed"] > TRAINER_SEEDS:
         return 100 * scores_of(job, "longest")[job["spec"]["task"]["metric"]]
-    return 100 * float(run_trial(Job.from_plain(job))["record"]["last"])
+    return 100 * float(run_trial(Job.from_plain(job)).record["last"])
 
 
 def run(options: Any, folder: Path) -> None:

@@ -24,10 +24,9 @@ from transformers import PreTrainedModel
 from benchmarks.bert_shape import model_folder
 from lp_sweep.trials.device import device_name, pick_device
 from lp_sweep.trials.measures.pairs import RULE, Rule
-from lp_sweep.trials.measures.speed import Load, Timing, compare_networks
+from lp_sweep.trials.measures.speed import Bystanders, Load, Timing, compare_networks
 from lp_sweep.trials.model.families import find_layers
 from lp_sweep.trials.model.prune import load_pruned
-from lp_sweep.trials.worker.profile import Bystanders
 
 
 def network(folder: str, depth: int | None, device: torch.device) -> PreTrainedModel:

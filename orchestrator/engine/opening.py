@@ -18,7 +18,7 @@ from lp_sweep.storage.errors import PreflightError, StoreError
 from lp_sweep.storage.shipped import ship
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.data.tasks import UNLABELLED
-from lp_sweep.trials.worker.job import data_files, model_files
+from lp_sweep.trials.worker.fetch import data_files, model_files
 
 Everywhere = Callable[..., Mapping[str, Any]]  # node -> the result of a plain function there
 

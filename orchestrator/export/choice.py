@@ -146,27 +146,17 @@ def _smallest(rows: Sequence[Row], asked: BestOptions) -> Row:
                 "`lp-sweep run` does what is missing."
             )
         open_ = {row["strategy"] for row in unsure}  # such as by another procedure
-        settled = (str(row["strategy"]) for row in known if row["strategy"] not in open_)
-        others = ", ".join(dict.fromkeys(settled))
-        instead = f", or choose among what is known with --strategy: {others}" if others else ""
+        settled = dict.fromkeys(row["strategy"] for row in known if row["strategy"] not in open_)
+        instead = f", or choose with --strategy: {', '.join(settled)}" if settled else ""
+        searched = any(row["n_not_searched"] for row in unsure)
+        loss = " A search needs this loss in `within:` of the sweep file." if searched else ""
         raise SpecError(
             f"the smallest network within {asked.within:g} on {asked.task!r} is not known yet: "
-            f"{'; '.join(map(_missing, unsure))}. `lp-sweep run` does what is missing{instead}."
+            f"trials of {', '.join(sorted(open_))} are missing or failed.{loss} `lp-sweep run` "
+            f"does what is missing{instead}."
         )
     smallest = min(known, key=lambda row: row["rank"])
     return needed.alone(smallest) if asked.strategy else smallest
-
-
-def _missing(row: Row) -> str:
-    low, high = row["max_dropped_low"], row["max_dropped_high"]
-    can_drop = f"{low}" if low == high else f"{low} to {high}"
-    if row["score_full"] is None:
-        what = "no network with all layers is done"
-    elif row["n_not_searched"]:
-        what = "its search was for other losses: add this one to `within:` in the sweep file"
-    else:
-        what = f"{row['n_missing']} pairs of K and seed are missing or failed"
-    return f"{row['strategy']} may drop {can_drop} of {row['depth']} layers, since {what}"
 
 
 def _one_seed(seeds: Sequence[Row], wanted: int | None, reason: str) -> Chosen:

@@ -41,7 +41,7 @@ def assert_fails(store: Store, job: Plain, error_type: str, nouns: str) -> str:
 
 
 def run_trial(job: Plain, attempt: Try | None = None) -> dict[str, Any]:
-    return trial.run_trial(Job.from_plain(job), attempt or Try())
+    return trial.run_trial(Job.from_plain(job), attempt or Try())._asdict()
 
 
 def run_profile(job: Plain, halvings: int = 0) -> dict[str, Any]:

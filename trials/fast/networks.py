@@ -17,7 +17,7 @@ from torch import nn
 
 from lp_sweep.trials.fast import xlnet
 from lp_sweep.trials.fast.attention import attend
-from lp_sweep.trials.fast.tokens import RealTokens, Words
+from lp_sweep.trials.fast.tokens import RealTokens, WordTokens
 from lp_sweep.trials.model.familytable import family_of
 from lp_sweep.trials.pick import Picked, pick
 
@@ -175,7 +175,7 @@ def logits(
     return way.head(model, asked)
 
 
-def word_logits(model: Any, tokens: RealTokens, words: Words) -> torch.Tensor:
+def word_logits(model: Any, tokens: RealTokens, words: WordTokens) -> torch.Tensor:
     """(B, V, C) of each word, in the requested order of rows. A word without a token has arbitrary
     logits and no gradient."""
     answered = pick(hidden_states(model, tokens), words.picked)

@@ -44,7 +44,7 @@ class Group(NamedTuple):
     mask: torch.Tensor | None
 
 
-class Words(NamedTuple):
+class WordTokens(NamedTuple):
     """V words of each of B rows, in the requested order."""
 
     picked: Picked  # the token of each word; the row's first for a word without one
@@ -63,7 +63,7 @@ class RealTokens(NamedTuple):
     groups: tuple[Group, ...]
     asked: Picked | None  # puts these rows into the requested order; None: they are in it
     packed: bool = False  # a group's rows are bins with several rows and fillers
-    words: Words | None = None  # for a task with a label per word
+    words: WordTokens | None = None  # for a task with a label per word
 
     def one_each(self, index: torch.Tensor) -> Picked:
         """One token of each row. index: (B,), `first` or `last`."""
@@ -123,7 +123,7 @@ def real_tokens(
 
 def _words(
     split: EncodedSplit, rows: npt.NDArray[np.integer], firsts: Ints, device: torch.device
-) -> Words | None:
+) -> WordTokens | None:
     """firsts: (B,) where each of `rows` begins in the N tokens."""
     if split.words is None:
         return None
@@ -134,7 +134,7 @@ def _words(
     back[taken[there]] = there
     place, token = all_onto([taken, back], device)
     left = (token < 0)[:, None]
-    return Words(Picked(place, token.clamp(min=0), left), own.shape)
+    return WordTokens(Picked(place, token.clamp(min=0), left), own.shape)
 
 
 class _Grid:

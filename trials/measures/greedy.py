@@ -24,7 +24,7 @@ from lp_sweep.trials.train.procedures import Phase, full_layers
 from lp_sweep.trials.train.steps import Setting, evaluate
 
 
-class Step(NamedTuple):
+class DroppedLayer(NamedTuple):
     """The dropped layer, and the score of the remaining ones on the held-out rows."""
 
     layer: int
@@ -38,7 +38,7 @@ def greedy_order(
     device: torch.device,
     spec: ProfileSpec,
     halvings: int,
-) -> list[Step]:
+) -> list[DroppedLayer]:
     """L - 1 steps. Trains the full network `model` in place, with the recipe and seed of `spec`.
     halvings: of the micro-batch."""
     assert spec.recipe is not None
@@ -69,13 +69,13 @@ def greedy_order(
 
 def _dropped_one_by_one(
     model: PreTrainedModel, layers: tuple[int, ...], rows: EncodedSplit, setting: Setting
-) -> list[Step]:
+) -> list[DroppedLayer]:
     steps, left = [], list(layers)
     while len(left) > 1:
         scores = {layer: _score_without(model, left, layer, rows, setting) for layer in left}
         # the highest of equal layers goes; nan is the worst score
         best = max(left, key=lambda layer: (np.nan_to_num(scores[layer], nan=-2.0), layer))
-        steps.append(Step(best, scores[best]))
+        steps.append(DroppedLayer(best, scores[best]))
         left.remove(best)
     return steps
 

@@ -6,7 +6,7 @@ Takes the states batch by batch; chooses no layers and trains nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -46,14 +46,19 @@ def mean_cosines(batches: Iterable[CosineSums]) -> list[float]:
     per-text token mean, which averages each text first. Sums are kept in float64, so batching
     doesn't matter. Raises ValueError when there is no example.
     """
+    means: list[float] = _mean(batches).tolist()
+    return means
+
+
+def _mean(batches: Iterable[tuple[torch.Tensor, int]]) -> torch.Tensor:
+    """The mean over examples, from each batch's sum and number. Raises ValueError for none."""
     sums, count = torch.zeros(0), 0
-    for cosines, tokens in batches:
-        sums = cosines + sums if count else cosines
-        count += tokens
+    for added, number in batches:
+        sums = added + sums if count else added
+        count += number
     if not count:
         raise ValueError("no examples to compare layers on; give at least one batch.")
-    means: list[float] = (sums / count).tolist()
-    return means
+    return sums / count
 
 
 def angular_distances(batches: Iterable[LayerStates]) -> npt.NDArray[np.float64]:
@@ -64,17 +69,14 @@ def angular_distances(batches: Iterable[LayerStates]) -> npt.NDArray[np.float64]
     which takes a decoder's last token. 0 is the same direction, 0.5 at right angles, 1 opposite.
     Raises ValueError when there is no example.
     """
-    sums, count = torch.zeros(0), 0
-    for states in batches:
-        vectors = torch.stack(states.sentence()).double()  # (L + 1, B, H)
-        vectors = torch.nn.functional.normalize(vectors, dim=-1)
-        cosines = torch.einsum("lbh,mbh->lmb", vectors, vectors).clamp(-1, 1)  # rounding: 1 + eps
-        angles = cosines.acos().sum(dim=-1) / math.pi
-        sums = angles + sums if count else angles
-        count += vectors.shape[1]
-    if not count:
-        raise ValueError("no examples to compare layers on; give at least one batch.")
-    return np.triu((sums / count).cpu().numpy(), k=1)
+    return np.triu(_mean(map(_angles, batches)).cpu().numpy(), k=1)
+
+
+def _angles(states: LayerStates) -> tuple[torch.Tensor, int]:
+    vectors = torch.stack(states.sentence()).double()  # (L + 1, B, H)
+    vectors = torch.nn.functional.normalize(vectors, dim=-1)
+    cosines = torch.einsum("lbh,mbh->lmb", vectors, vectors).clamp(-1, 1)  # rounding: 1 + eps
+    return cosines.acos().sum(dim=-1) / math.pi, vectors.shape[1]
 
 
 class LayerSimilarity(NamedTuple):
@@ -97,20 +99,16 @@ def similarity_profile(
     Raises ValueError when `kept_layers` doesn't fit the networks or there is no example.
     """
     kept = sorted(kept_layers)
-    sums, examples = torch.zeros(0), 0
-    for before, after in zip(pretrained, finetuned, strict=True):
-        _check(kept, depth=len(before.layers) - 1, left=len(after.layers) - 1)
-        added = torch.stack(
-            [_cosines(before, layer, after, place) for place, layer in enumerate([0, *kept])]
-        )
-        sums = added + sums if examples else added
-        examples += len(before.mask)
-    if not examples:
-        raise ValueError("no examples to compare networks on; give at least one batch.")
-    return [
-        LayerSimilarity(layer, *means)
-        for layer, means in zip([0, *kept], (sums / examples).tolist(), strict=True)
-    ]
+
+    def sums() -> Iterator[tuple[torch.Tensor, int]]:
+        for before, after in zip(pretrained, finetuned, strict=True):
+            _check(kept, depth=len(before.layers) - 1, left=len(after.layers) - 1)
+            pairs = enumerate([0, *kept])
+            cosines = [_cosines(before, layer, after, place) for place, layer in pairs]
+            yield torch.stack(cosines), len(before.mask)
+
+    means = _mean(sums()).tolist()
+    return [LayerSimilarity(layer, *both) for layer, both in zip([0, *kept], means, strict=True)]
 
 
 def _cosines(before: LayerStates, layer: int, after: LayerStates, place: int) -> torch.Tensor:

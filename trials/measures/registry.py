@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -88,19 +89,10 @@ class Subject:
         return BatchSizes.halved(EVALUATION_BATCH, self.halvings).evaluation
 
 
-def _contribution(subject: Subject, spec: ProfileSpec) -> Found:
+def _cosines(subject: Subject, spec: ProfileSpec, *, only_sentence: bool) -> Found:
     from lp_sweep.trials.measures.influence import cosine_sums, mean_cosines
 
-    return _by_layer(subject, mean_cosines(map(cosine_sums, subject.states(only_sentence=True))))
-
-
-def _block_influence(subject: Subject, spec: ProfileSpec) -> Found:
-    from lp_sweep.trials.measures.influence import cosine_sums, mean_cosines
-
-    return _by_layer(subject, mean_cosines(map(cosine_sums, subject.states())))
-
-
-def _by_layer(subject: Subject, values: Sequence[float]) -> Found:
+    values = mean_cosines(map(cosine_sums, subject.states(only_sentence=only_sentence)))
     return Found(layers=list(zip(_original(subject.model.config), values, strict=True)))
 
 
@@ -258,10 +250,12 @@ class Measurement:
 # A new measurement is one entry here: see docs/extending.md
 MEASURES: dict[str, Measurement] = {
     "contribution": Measurement(
-        run=_contribution, help="how little each layer changes the sentence token"
+        run=partial(_cosines, only_sentence=True),
+        help="how little each layer changes the sentence token",
     ),
     "block_influence": Measurement(
-        run=_block_influence, help="how little each layer changes all tokens"
+        run=partial(_cosines, only_sentence=False),
+        help="how little each layer changes all tokens",
     ),
     "angular": Measurement(
         run=_angular, help="how far each run of layers turns the sentence token", blocks=True

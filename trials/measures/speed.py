@@ -6,10 +6,12 @@ batches without padding, so that only the layers differ.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -151,3 +153,40 @@ def _timed_on_gpu(once: Callable[[], None], device: torch.device) -> Took:
     torch.cuda.synchronize(device)
     elapsed = time.perf_counter() - wall
     return Took(begun.elapsed_time(ended), 1e3 * elapsed)
+
+
+_STAT = Path("/proc/stat")
+_IDLE = (3, 4)  # idle and waiting for a disk, of the columns of /proc/stat
+_COLUMNS = 8  # up to steal; the next ones are included in these
+
+
+class Bystanders:
+    """Measures from its construction on how busy other processes keep this machine."""
+
+    def __init__(self, stat: Path = _STAT) -> None:
+        self._stat = stat
+        self._begun, self._own = time.perf_counter(), time.process_time()
+        self._busy = _busy_seconds(stat)
+
+    def busy_cores(self) -> float | None:
+        """The mean number of cores that others kept busy; None if the system does not report it.
+
+        The load average would count trials that ended minutes ago.
+        """
+        busy = _busy_seconds(self._stat)
+        if busy is None or self._busy is None:
+            return None
+        others = (busy - self._busy) - (time.process_time() - self._own)
+        return max(0.0, others / (time.perf_counter() - self._begun))
+
+
+def _busy_seconds(stat: Path) -> float | None:
+    """Busy seconds of all cores since the machine started."""
+    try:
+        words = stat.read_text(encoding="ascii").split(maxsplit=_COLUMNS + 1)[1 : _COLUMNS + 1]
+        ticks = [int(word) for word in words]
+    except (OSError, ValueError):
+        return None
+    if not any(ticks):  # a sandbox that hides its host
+        return None
+    return sum(t for i, t in enumerate(ticks) if i not in _IDLE) / os.sysconf("SC_CLK_TCK")

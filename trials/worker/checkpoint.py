@@ -22,13 +22,16 @@ from safetensors.torch import save_file
 from torch import nn
 
 from lp_sweep.storage.errors import SweepWarning, lines_of
+from lp_sweep.storage.identity import IDENTITY_VERSION, canonical_json
 from lp_sweep.storage.runs import machine_key
 from lp_sweep.storage.specs import MAX_HALVINGS
+from lp_sweep.storage.spool import Outbox
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.data.batches import BatchSizes
+from lp_sweep.trials.device import pick_device, precision_used
 from lp_sweep.trials.train.finetune import Saver
 from lp_sweep.trials.train.steps import EpochMetric, Progress
-from lp_sweep.trials.worker.job import announced
+from lp_sweep.trials.worker.job import Job, announced
 
 FOLDER = "checkpoints"
 _ABANDONED_SECONDS = 86_400.0  # no try needs its local copy for that long
@@ -43,7 +46,7 @@ def file_name(trial: str) -> str:
     return f"{trial}.safetensors"
 
 
-class Subject(NamedTuple):
+class CheckpointSubject(NamedTuple):
     """Values that a checkpoint and the trial that continues from it must share."""
 
     trial_id: str
@@ -58,7 +61,7 @@ class Header:
     """A checkpoint's description of itself, as JSON in the file."""
 
     format: int
-    subject: Subject
+    subject: CheckpointSubject
     halvings: int  # of the micro-batch
     micro_batch: int
     step: int
@@ -77,34 +80,34 @@ class Header:
             raise ValueError(f"its format is {plain['format']!r}; this lp-sweep reads {FORMAT}")
         if plain["halvings"] not in range(MAX_HALVINGS + 1):
             raise ValueError(f"it has {plain['halvings']!r} halvings")
-        subject = Subject(*plain["subject"])
+        subject = CheckpointSubject(*plain["subject"])
         metrics = [EpochMetric(*item) for item in plain["epoch_metrics"]]
         return cls(**plain | {"subject": subject, "epoch_metrics": metrics})
 
 
+def saver_of(job: Job, outbox: Outbox) -> Saver:
+    """Saves the trainings of trials, if the run asks for it."""
+    wanted = job.kind == "trial" and job.place.checkpoint_every
+    return Checkpoints(job, outbox) if wanted else Saver()
+
+
 class Checkpoints(Saver):
-    """Reads and writes the checkpoint of one try at a trial.
+    """Reads and writes the checkpoint of one try at a trial. Reading waits for an unreachable
+    store, as long as the job says; writing does not wait."""
 
-    `every`: seconds of training before each checkpoint. `batch_size`: the recipe's.
-    `patience`: seconds to wait for an unreachable store when reading; writing does not wait.
-    """
-
-    def __init__(
-        self,
-        location: str,
-        cache_dir: Path,
-        subject: Subject,
-        *,
-        every: float,
-        batch_size: int,
-        patience: float = 0.0,
-    ) -> None:
-        self.location, self.subject, self.every = location, subject, every
-        self._batch_size, self._halvings, self._patience = batch_size, 0, patience
+    def __init__(self, job: Job, outbox: Outbox) -> None:
+        spec, device = job.trial, pick_device(job.place.device)
+        precision = precision_used(spec.recipe.precision, device)
+        self.subject = CheckpointSubject(
+            job.id, IDENTITY_VERSION, canonical_json(spec), precision, device.type
+        )
+        self.every = job.place.checkpoint_every or 0.0  # seconds of training
+        self._location, self._patience = outbox.location, outbox.patience
+        self._batch_size, self._halvings = spec.recipe.batch_size, 0
         self._begun = self._last = time.monotonic()
         self._before = 0.0
-        self._cache_dir, self._folder = cache_dir, cache_dir / FOLDER
-        self._name = file_name(subject.trial_id)
+        self._cache_dir, self._folder = outbox.cache_dir, outbox.cache_dir / FOLDER
+        self._name = file_name(job.id)
         self._local = self._folder / f"{machine_key()}.{os.getpid()}.{self._name}"
         self._found: Header | None = None
 
@@ -121,7 +124,7 @@ class Checkpoints(Saver):
             self._folder.mkdir(parents=True, exist_ok=True)
             _remove_orphans(self._folder)
         try:
-            store = Store(self.location, patience=self._patience)
+            store = Store(self._location, patience=self._patience)
             if not store.fetch_file(FOLDER, self._name, self._local):
                 return None
             header = Header.parse(read_state(self._local))
@@ -171,7 +174,7 @@ class Checkpoints(Saver):
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             write_state(self._local, text, model, optimizer, progress.step_losses)
-            Store(self.location).put_file(FOLDER, self._name, self._local)
+            Store(self._location).put_file(FOLDER, self._name, self._local)
         except torch.AcceleratorError:
             raise
         except Exception as error:
@@ -205,8 +208,8 @@ class Checkpoints(Saver):
         warnings.warn(f"checkpoint of {self.subject.trial_id}: {said}", SweepWarning, stacklevel=3)
 
 
-def _check_subject(found: Subject, wanted: Subject) -> None:
-    for name, there, here in zip(Subject._fields, found, wanted, strict=True):
+def _check_subject(found: CheckpointSubject, wanted: CheckpointSubject) -> None:
+    for name, there, here in zip(CheckpointSubject._fields, found, wanted, strict=True):
         if there != here:
             raise ValueError(f"its {name} is {there!r}, this attempt's is {here!r}")
 

@@ -1,9 +1,8 @@
 """A job: what a worker does, and where. Imports no torch, since plans also make jobs.
 
 A job and its answer travel as plain data that JSON can hold, and are parsed once where they arrive
-(`from_plain`). `placed` brings its files to this node. `attempt_row` makes the row of a failed
-try, for a worker or for the driver of a lost worker. `announce` warns the trainings on a machine
-that they will soon be ended.
+(`from_plain`). `attempt_row` makes the row of a failed try, for a worker or for the driver of a
+lost worker. `announce` warns the trainings on a machine that they will soon be ended.
 """
 
 from __future__ import annotations
@@ -14,13 +13,12 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from lp_sweep.storage import shipped
-from lp_sweep.storage.errors import MissingInputError, StoreError, TrialError
+from lp_sweep.storage.errors import TrialError
 from lp_sweep.storage.redact import redact_text
 from lp_sweep.storage.runs import machine_key
 from lp_sweep.storage.specs import (
@@ -32,10 +30,7 @@ from lp_sweep.storage.specs import (
     speed_spec_from_plain,
     trial_spec_from_plain,
 )
-from lp_sweep.storage.store import Store
-from lp_sweep.trials.data.formats import parts_of, suffix_of
-from lp_sweep.trials.data.tasks import UNLABELLED, TaskSource
-from lp_sweep.trials.model.modelfiles import needed_files
+from lp_sweep.trials.data.tasks import TaskSource
 
 Spec = TrialSpec | ProfileSpec | SpeedSpec
 Keep = Literal["none", "best", "all"]
@@ -243,72 +238,6 @@ def attempt_row(
 def _storable(text: str) -> str:
     """Removes secrets, and lone surrogates, which come from file names in another encoding."""
     return redact_text(text.encode("utf-8", "replace").decode())
-
-
-def placed(job: Job, store: Store | None) -> Job:
-    """The job with its files on this node, fetched from the store where they are missing. A path
-    stays as it is if the store does not have it or is unreachable (None): opening it then reports
-    it. Raises MissingInputError if a file can't be fetched."""
-    path, files = _elsewhere(job)
-    texts = {key: path for key, path in job.unlabelled.items() if not _is_here(path)}
-    if store is None or (path is None and not files and not texts):
-        return job
-    spec, cache_dir = job.spec, job.place.cache_dir
-    try:
-        folder = path and shipped.fetch(store, spec.model_fingerprint, cache_dir)
-        more = {key: shipped.fetch(store, key, cache_dir) for key in texts}
-        rows = None
-        if files and spec.kind != "speed":
-            rows = shipped.fetch(store, spec.data_fingerprint, cache_dir)
-    except StoreError as error:
-        raise MissingInputError(f"can't fetch the sweep's files. {error}") from error
-    except OSError as error:
-        raise MissingInputError(
-            f"can't copy the sweep's files to this node, into {cache_dir}: {error}. Free space "
-            "there or name another --cache-dir."
-        ) from error
-    if folder:
-        job = replace(job, model=job.model._replace(path=str(folder)))
-    if rows:
-        here = {split: _fetched(rows, split) for split in files}
-        job = replace(job, task=job.task._replace(source=replace(job.task.source, files=here)))
-    fetched = {key: _fetched(at, UNLABELLED) for key, at in more.items() if at}
-    return replace(job, unlabelled={**job.unlabelled, **fetched})
-
-
-def model_files(folder: Path) -> dict[str, Path]:
-    """Files of a model folder that go to the store, by name."""
-    return {path.name: path for path in needed_files(folder)}
-
-
-def data_files(files: Mapping[str, str]) -> dict[str, Path]:
-    """Files of a data set that go to the store, by name. `files`: split -> path."""
-    found: dict[str, Path] = {}
-    for split, path in files.items():
-        parts = parts_of(path)
-        alone = Path(path).is_file()
-        for number, part in enumerate(parts):
-            found[f"{split}{'' if alone else f'-{number:05}'}{suffix_of(part)}"] = part
-    return found
-
-
-def _fetched(folder: Path, split: str) -> str:
-    """The file of a split in a fetched folder, or a pattern for its parts."""
-    parts = sorted(folder.glob(f"{split}-*"))
-    return str(parts[0].with_stem(f"{split}-*") if parts else next(folder.glob(f"{split}.*")))
-
-
-def _is_here(path: str) -> bool:
-    return any(part.exists() for part in parts_of(path))
-
-
-def _elsewhere(job: Job) -> tuple[str | None, Mapping[str, str]]:
-    """The model folder and task files that are not on this node."""
-    path = job.model.path
-    folder = path if Path(path).is_absolute() and not Path(path).is_dir() else None
-    reads = job.kind != "speed"  # the speed of a network is that of any rows
-    files = job.task.source.files if reads else {}
-    return folder, files if not all(map(_is_here, files.values())) else {}
 
 
 def announce(cache_dir: Path, seconds: float) -> None:

@@ -6,14 +6,12 @@ A measurement that fails is recorded as its own attempt; the trial's record is s
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,16 +33,16 @@ from lp_sweep.trials.device import (
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.kinds.tokens import flat
 from lp_sweep.trials.measures.pairs import RULE, Rule
-from lp_sweep.trials.measures.registry import MEASURES, Found, Subject
-from lp_sweep.trials.measures.speed import Load, compare_networks
+from lp_sweep.trials.measures.registry import MEASURES, Subject
+from lp_sweep.trials.measures.speed import Bystanders, Load, compare_networks
 from lp_sweep.trials.model.feedforward import remove_feed_forwards
 from lp_sweep.trials.model.modelfiles import go_offline, longest_row
 from lp_sweep.trials.model.prune import load_pruned, parameter_counts
 from lp_sweep.trials.model.reduced import original_layers
 from lp_sweep.trials.train.procedures import full_layers
+from lp_sweep.trials.worker.fetch import needed_network
 from lp_sweep.trials.worker.inputs import Inputs, load_inputs, load_other, with_rows_of
 from lp_sweep.trials.worker.job import Failure, Job, Measure, attempt_row
-from lp_sweep.trials.worker.keep import Keeper, needed_network
 from lp_sweep.trials.worker.provenance import now, where
 from lp_sweep.trials.worker.resident import resident
 
@@ -54,22 +52,16 @@ def run_profile(job: Job, halvings: int = 0) -> dict[str, Any]:
     spec = job.profile
     batches = BatchSizes.halved(whole_batch(spec), halvings)
     with reproducible(job.place.threads), memory_errors(batches.training):
-        started_at, begun = now(), time.perf_counter()
-        device = pick_device(job.place.device)
+        begun = _Begun(now(), time.perf_counter())
         inputs = load_inputs(job, spec, full_layers(job.model.depth), seed=spec.seed or 0)
         if spec.measure == TEACHER and not kind_of(spec.task).embeds:
             inputs = inputs._replace(model=_trained(job, inputs))
-        subject = make_subject(inputs, device, halvings, lambda: inputs.model)
-        found = MEASURES[spec.measure].run(subject, spec)
-        row = profile_row(job, spec, subject, found, device, started_at)
+        row, logits = _taken(job, job.id, spec, inputs, halvings, lambda: inputs.model, begun)
         records = []
-        if found.logits is not None:
+        if logits is not None:
             places = slice(None) if kind_of(spec.task).embeds else _places(job, inputs)
-            records.append(_logits_record(job.id, found.logits[..., places]))
-        return {
-            "record": row | {"seconds_total": time.perf_counter() - begun},
-            "records": records,
-        }
+            records.append(_logits_record(job.id, logits[..., places]))
+        return {"record": row, "records": records}
 
 
 def _trained(job: Job, inputs: Inputs) -> PreTrainedModel:
@@ -117,17 +109,27 @@ def make_subject(
     )
 
 
-def profile_row(
+class _Begun(NamedTuple):
+    started_at: datetime
+    seconds: float  # by `time.perf_counter`
+
+
+def _taken(
     job: Job,
+    id_: str,
     spec: ProfileSpec,
-    subject: Subject,
-    found: Found,
-    device: torch.device,
-    started_at: datetime,
-) -> dict[str, Any]:
-    """A row of PROFILES without its seconds. Its identifier is the job's."""
-    return {
-        **_facts(job, spec.measure, spec, device, started_at),
+    inputs: Inputs,
+    halvings: int,
+    other: Callable[[], PreTrainedModel],
+    begun: _Begun,
+) -> tuple[dict[str, Any], np.ndarray | None]:
+    """Takes one measurement: its row of PROFILES, and the logits of a teacher."""
+    device = pick_device(job.place.device)
+    subject = make_subject(inputs, device, halvings, other)
+    found = MEASURES[spec.measure].run(subject, spec)
+    row = {
+        **_facts(job, spec.measure, spec, device, begun.started_at),
+        "profile_id": id_,
         "trial_id": spec.trial or None,
         "against": spec.against or None,
         "seed": job.trial.seed if spec.trial else spec.seed,
@@ -139,7 +141,9 @@ def profile_row(
         "layers": [{"layer": layer, "value": value} for layer, value in found.layers],
         "values": [item._asdict() for item in found.values],
         "dev_examples": len(subject.dev),
+        "seconds_total": time.perf_counter() - begun.seconds,
     }
+    return row, found.logits
 
 
 def _facts(
@@ -233,116 +237,58 @@ def _check_length(job: Job, spec: SpeedSpec, model: PreTrainedModel) -> None:
         )
 
 
-_STAT = Path("/proc/stat")
-_IDLE = (3, 4)  # idle and waiting for a disk, of the columns of /proc/stat
-_COLUMNS = 8  # up to steal; the next ones are included in these
-
-
-class Bystanders:
-    """Measures from its construction on how busy other processes keep this machine."""
-
-    def __init__(self, stat: Path = _STAT) -> None:
-        self._stat = stat
-        self._begun, self._own = time.perf_counter(), time.process_time()
-        self._busy = _busy_seconds(stat)
-
-    def busy_cores(self) -> float | None:
-        """The mean number of cores that others kept busy; None if the system does not report it.
-
-        The load average would count trials that ended minutes ago.
-        """
-        busy = _busy_seconds(self._stat)
-        if busy is None or self._busy is None:
-            return None
-        others = (busy - self._busy) - (time.process_time() - self._own)
-        return max(0.0, others / (time.perf_counter() - self._begun))
-
-
-def _busy_seconds(stat: Path) -> float | None:
-    """Busy seconds of all cores since the machine started."""
-    try:
-        words = stat.read_text(encoding="ascii").split(maxsplit=_COLUMNS + 1)[1 : _COLUMNS + 1]
-        ticks = [int(word) for word in words]
-    except (OSError, ValueError):
-        return None
-    if not any(ticks):  # a sandbox that hides its host
-        return None
-    return sum(t for i, t in enumerate(ticks) if i not in _IDLE) / os.sysconf("SC_CLK_TCK")
-
-
-class Afterwards:
-    """Keeps and measures a trained network. `records`: the measurements, to be stored before the
-    trial's record; `attempts`: rows of those that failed."""
-
-    def __init__(self, job: Job, outbox: Outbox, keeper: Keeper, halvings: int) -> None:
-        self.job, self.outbox, self.keeper = job, outbox, keeper
-        self.halvings = halvings
-        self.batches = BatchSizes.halved(EVALUATION_BATCH, halvings)
-        self.records: list[Record] = []
-        self.attempts: list[dict[str, Any]] = []
-
-    def __call__(self, inputs: Inputs, record: dict[str, Any], device: torch.device) -> None:
-        self.keeper.keep(inputs, record)
-        self.measure(inputs, device)
-
-    def measure(self, inputs: Inputs, device: torch.device) -> None:
-        for item in self.job.measures:
-            while not self._tried(item, inputs, device):
-                self.halvings += 1
-                self.batches = BatchSizes.halved(EVALUATION_BATCH, self.halvings)
+def measure_trained(
+    job: Job, inputs: Inputs, outbox: Outbox, halvings: int
+) -> tuple[list[Record], list[dict[str, Any]]]:
+    """Takes the job's measurements of its trained network. Returns them, and rows of ATTEMPTS of
+    those that failed. After a lack of memory a measurement tries a smaller batch."""
+    records: list[Record] = []
+    attempts: list[dict[str, Any]] = []
+    device = pick_device(job.place.device)
+    for item in job.measures:
+        again = True
+        while again:
+            started_at, batches = now(), BatchSizes.halved(EVALUATION_BATCH, halvings)
+            try:
+                with reproducible(job.place.threads), memory_errors(batches.training):
+                    records += _measured(job, item, inputs, outbox, halvings)
+                break
+            except torch.AcceleratorError:
+                raise
+            except Exception as error:
+                forget_frames(error)
+                failure = Failure.of(error)
+            again = failure.error_type == "out_of_memory" and halvings < MAX_HALVINGS
+            told = {"micro_batch": batches.evaluation, "log": "", **where(device, started_at)}
+            attempts.append(attempt_row(item.id, job, failure, final=not again, **told))
+            if again:
+                halvings += 1
                 resident().forget()
                 free_memory()
+    return records, attempts
 
-    def _tried(self, item: Measure, inputs: Inputs, device: torch.device) -> bool:
-        """Whether this was the last try. After a lack of memory a smaller batch is tried."""
-        started_at = now()
-        try:
-            with reproducible(None), memory_errors(self.batches.training):  # and not strict
-                self.records += self._measured(item, inputs, device)
-        except torch.AcceleratorError:
-            raise
-        except Exception as error:
-            forget_frames(error)
-            failure = Failure.of(error)
-        else:
-            return True
-        final = failure.error_type != "out_of_memory" or self.halvings >= MAX_HALVINGS
-        self.attempts.append(
-            attempt_row(
-                item.id,
-                self.job,
-                failure,
-                final=final,
-                micro_batch=self.batches.evaluation,
-                log="",
-                **where(device, started_at),
-            )
-        )
-        return final
 
-    def _measured(self, item: Measure, inputs: Inputs, device: torch.device) -> list[Record]:
-        spec = item.spec
-        started_at, begun = now(), time.perf_counter()
-        inputs = with_rows_of(self.job, inputs, spec.unlabelled)
-        with self._other(spec, inputs, device) as other:
-            subject = make_subject(inputs, device, self.halvings, lambda: other)
-            found = MEASURES[spec.measure].run(subject, spec)
-        row = profile_row(self.job, spec, subject, found, device, started_at)
-        seconds = time.perf_counter() - begun
-        logits = [] if found.logits is None else [_logits_record(item.id, found.logits)]
-        row |= {"profile_id": item.id, "seconds_total": seconds}
-        return [*logits, Record("profiles", item.id, [row])]
+def _measured(
+    job: Job, item: Measure, inputs: Inputs, outbox: Outbox, halvings: int
+) -> list[Record]:
+    spec, begun = item.spec, _Begun(now(), time.perf_counter())
+    inputs = with_rows_of(job, inputs, spec.unlabelled)
+    with _compared(job, spec, inputs, outbox) as other:
+        row, logits = _taken(job, item.id, spec, inputs, halvings, lambda: other, begun)
+    found = [] if logits is None else [_logits_record(item.id, logits)]
+    return [*found, Record("profiles", item.id, [row])]
 
-    @contextmanager
-    def _other(
-        self, spec: ProfileSpec, inputs: Inputs, device: torch.device
-    ) -> Iterator[PreTrainedModel]:
-        """The network to compare with: another trial's, else the pre-trained one."""
-        if not MEASURES[spec.measure].compares:
-            yield inputs.model
-            return
-        with needed_network(self.outbox, spec.against or None) as folder:
-            yield load_other(self.job, inputs, folder).to(device)
+
+@contextmanager
+def _compared(
+    job: Job, spec: ProfileSpec, inputs: Inputs, outbox: Outbox
+) -> Iterator[PreTrainedModel]:
+    """The network to compare with: another trial's, else the pre-trained one."""
+    if not MEASURES[spec.measure].compares:
+        yield inputs.model
+        return
+    with needed_network(outbox, spec.against or None) as folder:
+        yield load_other(job, inputs, folder).to(pick_device(job.place.device))
 
 
 def _logits_record(id_: str, logits: np.ndarray) -> Record:

@@ -8,7 +8,6 @@ import hashlib
 import json
 import platform
 import re
-import shutil
 import socket
 import subprocess
 from importlib import metadata
@@ -93,7 +92,14 @@ def git_state(root: Path) -> str | None:
         return None
     # --exclude: else git names a tag instead of the commit
     options = ["--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    return _said("git", "-C", str(root), "describe", *options)
+    command = ["git", "-C", str(root), "describe", *options]
+    try:
+        answer = subprocess.run(
+            command, capture_output=True, text=True, timeout=_SECONDS, check=True
+        )
+    except (OSError, subprocess.SubprocessError, UnicodeError):
+        return None
+    return answer.stdout.strip() or None
 
 
 def _installed_commit() -> str | None:
@@ -107,15 +113,12 @@ def _installed_commit() -> str | None:
 
 
 def nvidia_driver(file: Path) -> str | None:
-    """`570.86.10`, from the kernel module, else from nvidia-smi; None without either."""
+    """`570.86.10`, from the kernel module; None without it."""
     try:
         found = re.search(r"Module\b.*?\s(\d+\.\d+(?:\.\d+)?)\s", file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        found = None
-    if found:
-        return found[1]
-    said = _said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-    return said.splitlines()[0].strip() if said else None
+        return None
+    return found[1] if found else None
 
 
 def _version(package: str) -> str:
@@ -123,17 +126,3 @@ def _version(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return "unknown"
-
-
-def _said(*command: str) -> str | None:
-    """The output of a command; None if it is missing, fails or takes too long."""
-    program = shutil.which(command[0])
-    if program is None:
-        return None
-    try:
-        answer = subprocess.run(
-            [program, *command[1:]], capture_output=True, text=True, timeout=_SECONDS, check=True
-        )
-    except (OSError, subprocess.SubprocessError, UnicodeError):
-        return None
-    return answer.stdout.strip() or None

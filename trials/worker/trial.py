@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -48,9 +48,6 @@ from lp_sweep.trials.worker.inputs import Inputs, load_inputs, load_other, with_
 from lp_sweep.trials.worker.job import Job
 from lp_sweep.trials.worker.provenance import now, where
 
-if TYPE_CHECKING:
-    from lp_sweep.trials.worker.profile import Afterwards
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Try:
@@ -61,18 +58,20 @@ class Try:
     graphs: bool = True  # False: a CUDA graph could not be recorded
     saver: Saver = field(default_factory=Saver)
     tell: Tell | None = None  # called after each step
-    afterwards: Afterwards | None = None  # what is done with a trained network before it goes
     start: Path | None = None  # the folder of the network that stage one trained
     teacher: Path | None = None  # the folder of the teacher's network, where its states are needed
     logits: Sequence[Mapping[str, Any]] = ()  # the teacher's, of the train rows
 
 
-def run_trial(job: Job, attempt: Try = Try()) -> dict[str, Any]:
-    """`{"record": one row of TRIALS, "predictions": rows of PREDICTIONS}`.
+class TrialResult(NamedTuple):
+    record: dict[str, Any]  # one row of TRIALS
+    predictions: list[dict[str, Any]]  # rows of PREDICTIONS
+    network: Inputs  # what was trained, with its tokens
 
-    `attempt.start` is the folder of the network that `job.start` names. Raises TrialError for what
-    is not a bug.
-    """
+
+def run_trial(job: Job, attempt: Try = Try()) -> TrialResult:
+    """`attempt.start` is the folder of the network that `job.start` names. Raises TrialError for
+    what is not a bug."""
     spec = job.trial
     batches = BatchSizes.halved(spec.recipe.batch_size, attempt.halvings)
     with (
@@ -87,7 +86,7 @@ def _strict(job: Job, attempt: Try) -> bool:
     return attempt.deterministic and pick_device(job.place.device).type != "cpu"
 
 
-def _run_trial(job: Job, spec: TrialSpec, batches: BatchSizes, attempt: Try) -> dict[str, Any]:
+def _run_trial(job: Job, spec: TrialSpec, batches: BatchSizes, attempt: Try) -> TrialResult:
     started_at, begun = now(), time.perf_counter()
     device = pick_device(job.place.device)
     reset_peak_memory(device)
@@ -128,12 +127,7 @@ def _run_trial(job: Job, spec: TrialSpec, batches: BatchSizes, attempt: Try) -> 
         "seconds_total": time.perf_counter() - begun + trained.progress.seconds_before,
         **where(device, started_at),
     }
-    if attempt.afterwards:
-        attempt.afterwards(inputs, record, device)
-    return {
-        "record": record,
-        "predictions": prediction_rows(job.id, spec, inputs.encoded, trained),
-    }
+    return TrialResult(record, prediction_rows(job.id, spec, inputs.encoded, trained), inputs)
 
 
 def _bridged(job: Job, inputs: Inputs, batches: BatchSizes, device: torch.device) -> dict[str, Any]:
@@ -162,15 +156,11 @@ def _teaching(
     return Teaching(settings=spec.distill, logits=logits, network=network)
 
 
-def measure_trained(job: Job, attempt: Try, folder: Path) -> None:
-    """Measures the network in `folder`, of a trial whose record is stored."""
-    spec = job.trial
-    batches = BatchSizes.halved(spec.recipe.batch_size, attempt.halvings)
+def load_trained(job: Job, folder: Path, halvings: int) -> Inputs:
+    """The network in `folder`, of a trial whose record is stored."""
+    batches = BatchSizes.halved(job.trial.recipe.batch_size, halvings)
     with reproducible(job.place.threads), memory_errors(batches.training):
-        device = pick_device(job.place.device)
-        inputs = load_inputs(job, spec, None, spec.seed, folder)
-        if attempt.afterwards:
-            attempt.afterwards.measure(inputs, device)
+        return load_inputs(job, job.trial, None, job.trial.seed, folder)
 
 
 def _run_columns(job: Job, inputs: Inputs, setting: Setting, trained: Trained) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from lp_sweep.storage.specs import Distillation, TrialSpec, trial_spec_from_plai
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.data.datasource import data_fingerprint
 from lp_sweep.trials.data.tasks import TASKS, glue_source
-from lp_sweep.trials.worker.job import data_files, model_files
+from lp_sweep.trials.worker.fetch import data_files, model_files
 from tests.support.storeworkers import cell
 from tests.support.sweepfiles import make_data
 from tests.support.toyworld import jobs, save_world

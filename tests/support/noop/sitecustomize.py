@@ -24,8 +24,8 @@ def _train_nothing(run: Any) -> None:
     run.run_trial = _noop_trial
 
 
-def _noop_trial(job: Any, *_: Any) -> dict[str, Any]:
-    from lp_sweep.trials.worker.trial import identity_columns
+def _noop_trial(job: Any, *_: Any) -> Any:
+    from lp_sweep.trials.worker.trial import TrialResult, identity_columns
 
     time.sleep(float(os.environ.get("LP_SWEEP_TEST_SECONDS", "0")))
     if str(job.trial.seed) == os.environ.get("LP_SWEEP_TEST_LEAK"):
@@ -34,7 +34,7 @@ def _noop_trial(job: Any, *_: Any) -> dict[str, Any]:
         raise RuntimeError(f"refused: {known}")
     scores = {"metric": "accuracy", "last": 0.5, "seconds_total": 0.001}
     sizes = {"train_examples": 1, "dev_examples": 1}
-    return {"record": {**identity_columns(job), **scores, **sizes}}
+    return TrialResult({**identity_columns(job), **scores, **sizes}, [], None)
 
 
 def _rest_after_each_step(checkpoint: Any) -> None:

@@ -21,7 +21,8 @@ from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage import shipped
 from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.worker.job import Job, Place, placed
+from lp_sweep.trials.worker.fetch import placed
+from lp_sweep.trials.worker.job import Job, Place
 from lp_sweep.trials.worker.resident import resident
 from tests.support.plain_jobs import assert_fails, done
 from tests.support.toyworld import jobs, save_world, sweep_content

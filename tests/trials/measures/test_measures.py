@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,6 @@ from lp_sweep.trials.model.states import layer_states
 from lp_sweep.trials.train.steps import Setting
 from lp_sweep.trials.worker.inputs import Inputs
 from lp_sweep.trials.worker.profile import make_subject
-from lp_sweep.trials.worker.trial import Try
 from tests.support.plain_jobs import load_inputs, run_profile, run_trial
 from tests.support.staging import DEPTH, Job, made, profile_spec, spec_of
 from tests.support.toyworld import jobs
@@ -50,10 +49,7 @@ def subject_of(inputs: Inputs, other: Inputs) -> Subject:
 @pytest.fixture(scope="module")
 def subject(job: Job) -> Subject:
     """Layers 2 and 4, trained; beside the pre-trained network."""
-    found: list[Inputs] = []
-    look = cast(Any, lambda inputs, record, device: found.append(inputs))
-    run_trial(job, Try(afterwards=look))
-    return subject_of(found[0], pretrained(job))
+    return subject_of(run_trial(job)["network"], pretrained(job))
 
 
 @pytest.fixture(scope="module")

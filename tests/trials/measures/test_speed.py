@@ -18,10 +18,9 @@ from lp_sweep.storage.errors import DeviceOutOfMemoryError
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.measures import speed as timing
 from lp_sweep.trials.measures.pairs import Rule, Took
-from lp_sweep.trials.measures.speed import Load, compare_networks, random_rows
+from lp_sweep.trials.measures.speed import Bystanders, Load, compare_networks, random_rows
 from lp_sweep.trials.worker import profile as speeding
 from lp_sweep.trials.worker import run as running
-from lp_sweep.trials.worker.profile import Bystanders
 from tests.support.families import FAMILIES, save_pretrained
 from tests.support.networks import load
 from tests.support.plain_jobs import assert_fails, execute, run_speed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,15 +27,6 @@ QUICK = {"limit_train": 64}
 FEED_FORWARD = 32 * 64 + 64 + 64 * 32 + 32  # parameters of one of the toy BERT's
 
 
-def noting(found: dict[str, torch.Tensor], **how: Any) -> Try:
-    """A try that leaves the trained weights in `found`."""
-
-    def look(inputs: Any, record: Any, device: Any) -> None:
-        found.update(weights(inputs.model))
-
-    return Try(afterwards=cast(Any, look), **how)
-
-
 @pytest.mark.parametrize(
     ("recipe", "places"),
     [
@@ -52,9 +43,9 @@ def test_what_is_frozen_stays_bit_by_bit_and_all_else_learns(
     world: Path, recipe: dict[str, Any], places: tuple[str, ...]
 ) -> None:
     job = made(world, kept_layers=(2, 4), recipe=QUICK | recipe)
-    spec, after = spec_of(job), dict[str, torch.Tensor]()
+    spec = spec_of(job)
     before = weights(load_inputs(job, spec, spec.kept_layers, spec.seed).model)
-    run_trial(job, noting(after))
+    after = weights(run_trial(job)["network"].model)
     assert before.keys() == after.keys()
     still = {name for name, value in before.items() if torch.equal(value, after[name])}
     assert still == {name for name in before if name.startswith(places)}
@@ -100,12 +91,11 @@ def test_one_shot_is_fine_tuning_and_dropping(
 ) -> None:
     """The kept layers are those of the fine-tuned network, except where a map was merged."""
     first, second = staged(world, recipe=QUICK, procedure="one_shot", bridge=bridge)
-    left: dict[str, torch.Tensor] = {}
     done(store, first)
     assert networks.fetch_network(store, first["id"], tmp_path)
     full = load_inputs(first, spec_of(first), None, 0, tmp_path).model
-    found = run_trial(second, noting(left, start=tmp_path))
-    record, own = found["record"], weights(full)
+    found = run_trial(second, Try(start=tmp_path))
+    left, record, own = weights(found["network"].model), found["record"], weights(full)
     assert (record["steps"], record["best_epoch"], record["kept_layers"]) == (0, 0, [1, 2])
     moved = {name for name, value in left.items() if not torch.equal(value, own[name])}
     assert bool(moved) == bool(bridge)

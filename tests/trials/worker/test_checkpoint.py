@@ -20,10 +20,12 @@ from safetensors.torch import save_file
 from lp_sweep.storage import underway
 from lp_sweep.storage.runs import machine_key
 from lp_sweep.storage.specs import Recipe
+from lp_sweep.storage.spool import Outbox
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.train import finetune as finetuning
 from lp_sweep.trials.train.steps import make_optimizer
 from lp_sweep.trials.worker import checkpoint
+from lp_sweep.trials.worker import job as worker
 from lp_sweep.trials.worker.job import announce, announced
 from lp_sweep.trials.worker.trial import Try
 from tests.support.cutoff import STEPS, CutOff, assert_same, cut_off, other_network
@@ -120,6 +122,11 @@ def test_it_goes_on_from_the_step_it_was_at(
     assert record["seconds_train"] > before.seconds_train  # of all tries
     assert record["seconds_evaluate"] > before.seconds_evaluate
     assert before.seconds_total < record["seconds_total"] < before.seconds_total + elapsed
+
+
+def saver_of(job: Job, store: Store) -> Any:
+    plain = worker.Job.from_plain(job)
+    return checkpoint.saver_of(plain, Outbox(store.location, plain.place.cache_dir))
 
 
 def stored(store: Store, job: Job) -> Path:
@@ -252,11 +259,10 @@ def test_what_is_torn_or_foreign_is_ignored_with_a_warning(
 ) -> None:
     job = cut(STEPS + 7)
     path = stored(store, job)
-    whole, header = path.read_bytes(), checkpoint.Header.parse(checkpoint.read_state(path))
-    place = (store.location, Path(job["cache_dir"]), header.subject)
+    whole = path.read_bytes()
     for reason, harm in HARMS.items():
         harm(path)
-        saver = checkpoint.Checkpoints(*place, every=1.0, batch_size=4)
+        saver = saver_of(job, store)
         with pytest.warns(UserWarning, match=f"{job['id']}: ignored, .*{reason}"):
             saver.find(0)
         assert saver.epoch == 0
@@ -297,7 +303,7 @@ def test_one_of_a_training_that_diverged_is_deleted(world: Path, store: Store) -
 # -- the node's copies, in a folder that machines may share
 
 
-def test_only_the_copies_of_who_is_dead_go(store: Store, tmp_path: Path) -> None:
+def test_only_the_copies_of_who_is_dead_go(world: Path, store: Store, tmp_path: Path) -> None:
     process = subprocess.Popen(["true"])
     process.wait()
     here, there, dead, alive = machine_key(), "0" * len(machine_key()), process.pid, os.getpid()
@@ -318,9 +324,8 @@ def test_only_the_copies_of_who_is_dead_go(store: Store, tmp_path: Path) -> None
     for name, days in (stay | go).items():
         (folder / name).write_bytes(b"state")
         os.utime(folder / name, (time.time() - 86_400 * days,) * 2)
-    subject = checkpoint.Subject("t1-b", 1, "{}", "fp32", "cpu")
-    place = (store.location, tmp_path / "cache", subject)
-    assert checkpoint.Checkpoints(*place, every=1.0, batch_size=4).find(0) == 0
+    job = job_of(world, checkpoint_every=1.0, cache_dir=str(tmp_path / "cache"))
+    assert saver_of(job, store).find(0) == 0
     assert {path.name for path in folder.iterdir()} == stay.keys()
 
 

@@ -6,7 +6,7 @@ import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from lp_sweep.storage import networks
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.spool import flush
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.worker import keep as keeping
+from lp_sweep.trials.worker import handover as keeping
 from lp_sweep.trials.worker import run as running
 from tests.support.networks import load
 from tests.support.plain_jobs import done, execute
@@ -110,11 +110,9 @@ def scored(world: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> Scored
         job = jobs(world, f"seed={seed}", *QUICK, *overrides)[0]
 
         def run_trial(job: Any, attempt: Any) -> Any:
-            def afterwards(inputs: Any, record: Any, device: Any) -> None:
-                record["last"], record["epoch_metrics"] = score, []  # which would give the true one
-                attempt.afterwards(inputs, record, device)
-
-            return real(job, running.Try(afterwards=cast(Any, afterwards)))
+            done = real(job, attempt)
+            done.record["last"], done.record["epoch_metrics"] = score, []  # would give the true one
+            return done
 
         with monkeypatch.context() as patch:
             patch.setattr(running, "run_trial", run_trial)
@@ -150,7 +148,7 @@ def test_two_that_end_at_once_leave_one(
     store: Store, scored: Scored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither sees the other before it has saved; the last to be recorded sees both."""
-    monkeypatch.setattr(keeping.Keeper, "_beaten", lambda self, record: False)
+    monkeypatch.setattr(keeping.Handover, "_beaten", lambda self, record: False)
     first = scored(1, 0.7)
     scored(2, 0.6)
     assert kept(store) == {first}

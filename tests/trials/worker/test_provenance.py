@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from importlib import metadata
 from pathlib import Path
@@ -27,17 +26,13 @@ CLOSED = (
 )
 
 
-def test_the_driver_of_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the kernel module says, else as nvidia-smi does."""
-    file, program = tmp_path / "version", tmp_path / "nvidia-smi"
-    for text, expected in ((OPEN, "570.86.10"), (CLOSED, "535.104.05")):
+def test_the_driver_of_the_gpu(tmp_path: Path) -> None:
+    """As the kernel module says."""
+    file = tmp_path / "version"
+    for text, expected in ((OPEN, "570.86.10"), (CLOSED, "535.104.05"), ("", None)):
         file.write_text(text, encoding="utf-8")
         assert provenance.nvidia_driver(file) == expected
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    for script, found in (("echo 550.54.15; echo 550.54.15", "550.54.15"), ("exit 9", None)):
-        program.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
-        program.chmod(0o755)
-        assert provenance.nvidia_driver(tmp_path / "none") == found
+    assert provenance.nvidia_driver(tmp_path / "none") is None
 
 
 def git(folder: Path, *arguments: str) -> str:

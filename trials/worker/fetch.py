@@ -1,0 +1,159 @@
+"""Fetches to this node what a job names: files of its model and data, networks of other trials, and
+a teacher's logits. `model_files` and `data_files` name the files that a run ships to the store.
+
+Everything is read from the store; nothing is written there. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from lp_sweep.storage import shipped
+from lp_sweep.storage.errors import MissingInputError, StoreError
+from lp_sweep.storage.networks import fetch_network
+from lp_sweep.storage.spool import Outbox
+from lp_sweep.storage.store import Store
+from lp_sweep.trials.data.formats import parts_of, suffix_of
+from lp_sweep.trials.data.tasks import UNLABELLED, TaskSource
+from lp_sweep.trials.model.modelfiles import needed_files
+from lp_sweep.trials.worker.job import Job, Lesson, ModelPlace
+
+_ABANDONED_SECONDS = 86_400.0  # no training needs a copy of a network for a day
+
+
+def placed(job: Job, store: Store | None) -> Job:
+    """The job with its files on this node, fetched from the store where they are missing. A path
+    stays as it is if the store does not have it or is unreachable (None): opening it then reports
+    it. Raises MissingInputError if a file can't be fetched."""
+    if store is None:
+        return job
+    try:
+        return replace(
+            job,
+            model=_placed_model(job, store),
+            task=job.task._replace(source=_placed_rows(job, store)),
+            unlabelled={
+                key: path if _is_here(path) else _fetched(store, key, job, UNLABELLED) or path
+                for key, path in job.unlabelled.items()
+            },
+        )
+    except StoreError as error:
+        raise MissingInputError(f"can't fetch the sweep's files. {error}") from error
+    except OSError as error:
+        raise MissingInputError(
+            f"can't copy the sweep's files to this node, into {job.place.cache_dir}: {error}. Free "
+            "space there or name another --cache-dir."
+        ) from error
+
+
+def _placed_model(job: Job, store: Store) -> ModelPlace:
+    path = Path(job.model.path)
+    if path.is_absolute() and not path.is_dir():
+        path_here = shipped.fetch(store, job.spec.model_fingerprint, job.place.cache_dir)
+        return job.model._replace(path=str(path_here or path))
+    return job.model
+
+
+def _placed_rows(job: Job, store: Store) -> TaskSource:
+    source, spec = job.task.source, job.spec
+    if spec.kind == "speed" or all(map(_is_here, source.files.values())):
+        return source  # the speed of a network is that of any rows
+    files = {
+        split: _fetched(store, spec.data_fingerprint, job, split) or path
+        for split, path in source.files.items()
+    }
+    return replace(source, files=files)
+
+
+def _fetched(store: Store, fingerprint: str, job: Job, split: str) -> str | None:
+    """The fetched file of a split, or a pattern for its parts; None if the store has none."""
+    folder = shipped.fetch(store, fingerprint, job.place.cache_dir)
+    if folder is None:
+        return None
+    parts = sorted(folder.glob(f"{split}-*"))
+    return str(parts[0].with_stem(f"{split}-*") if parts else next(folder.glob(f"{split}.*")))
+
+
+def model_files(folder: Path) -> dict[str, Path]:
+    """Files of a model folder that go to the store, by name."""
+    return {path.name: path for path in needed_files(folder)}
+
+
+def data_files(files: Mapping[str, str]) -> dict[str, Path]:
+    """Files of a data set that go to the store, by name. `files`: split -> path."""
+    found: dict[str, Path] = {}
+    for split, path in files.items():
+        parts = parts_of(path)
+        alone = Path(path).is_file()
+        for number, part in enumerate(parts):
+            found[f"{split}{'' if alone else f'-{number:05}'}{suffix_of(part)}"] = part
+    return found
+
+
+def _is_here(path: str) -> bool:
+    return any(part.exists() for part in parts_of(path))
+
+
+def teacher_logits(outbox: Outbox, lesson: Lesson) -> list[dict[str, Any]]:
+    """The rows of the teacher's logits. Raises MissingInputError."""
+    found = outbox.find("teacher_logits", lesson.logits)
+    if found is None:
+        why = outbox.refusal or (
+            "Run the sweep again: it makes them. If it does not, the teacher's trial failed: see "
+            f"`lp-sweep logs {lesson.source}`."
+        )
+        raise MissingInputError(
+            f"the logits of {lesson.source}, which this one learns from, are not in the "
+            f"store {outbox.location}. {why}"
+        )
+    return found
+
+
+@contextmanager
+def kept_network(outbox: Outbox, trial: str) -> Iterator[Path | None]:
+    """The folder of a copy that plain transformers loads; None if the store has no network of the
+    trial. Raises MissingInputError if the store refuses."""
+    scratch = outbox.cache_dir / "networks"
+    scratch.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(scratch)
+    with tempfile.TemporaryDirectory(dir=scratch) as name:
+        folder = Path(name)
+        try:
+            found = outbox.store is not None and fetch_network(outbox.store, trial, folder)
+        except StoreError as error:
+            raise MissingInputError(f"can't fetch the network of {trial}. {error}") from error
+        yield folder if found else None
+
+
+@contextmanager
+def needed_network(outbox: Outbox, trial: str | None) -> Iterator[Path | None]:
+    """A copy of the network that a job needs; None without `trial`. Raises MissingInputError."""
+    if trial is None:
+        yield None
+        return
+    with kept_network(outbox, trial) as folder:
+        if folder is None and outbox.store is None:
+            raise MissingInputError(f"can't fetch the network of {trial}. {outbox.refusal}")
+        if folder is None:
+            raise MissingInputError(
+                f"the network of trial {trial}, which this one starts from, is not in the store "
+                f"{outbox.location}. Run the sweep again: it trains that network again."
+            )
+        yield folder
+
+
+def _remove_abandoned(scratch: Path) -> None:
+    """Deletes copies of killed workers."""
+    latest = time.time() - _ABANDONED_SECONDS
+    for path in scratch.iterdir():
+        with contextlib.suppress(OSError):  # gone meanwhile
+            if path.stat().st_mtime < latest:
+                shutil.rmtree(path, ignore_errors=True)
