@@ -23,7 +23,7 @@ _SHARED_SHOWN = 8
 
 
 def plan_text(plan: Plan, estimate: Estimate, slots: int, data: Sequence[TaskData]) -> str:
-    """Arguments as in `PlanAnswer`."""
+    """Arguments as in `SweepPlan`."""
     lines = [f"sweep {plan.sweep.name}", *_counts(plan), *_hours(estimate, slots)]
     for task in data:
         lines += ["", f"data of {task.task}", *(f"  {line}" for line in task.lines())]

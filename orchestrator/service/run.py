@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from lp_sweep.orchestrator.options import from_environment
 from lp_sweep.orchestrator.plan.listing import unkept_note
 from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
 from lp_sweep.orchestrator.service.plan import Planned, planned
+from lp_sweep.orchestrator.service.rows import html_table
 from lp_sweep.orchestrator.service.store import store_patience
 from lp_sweep.orchestrator.sweepfile.yamlfile import yaml_text
 from lp_sweep.orchestrator.watch.reporters import EventReporter
@@ -38,14 +40,33 @@ class RunResult(NamedTuple):
     hours: float  # by the clock
 
     @property
+    def done(self) -> int:
+        """Trials and measurements that this run did."""
+        return self.outcome.done
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """Identifier -> error type."""
+        return self.outcome.failed
+
+    @property
+    def stopped_by(self) -> str | None:
+        """A signal, `failures`, `store`, `ray`, `device`, `max-hours`, ..., or None if nothing was
+        left to do."""
+        return self.outcome.stopped_by
+
+    @property
+    def totals(self) -> dict[str, int]:
+        return self.outcome.plan.totals()
+
+    @property
     def exit_code(self) -> int:
         """The exit code of `lp-sweep run`: 0 if the sweep is complete."""
-        outcome = self.outcome
-        if outcome.stopped_by:
-            return {"failures": 1, "SIGINT": 130}.get(outcome.stopped_by, 3)
+        if self.stopped_by:
+            return {"failures": 1, "SIGINT": 130}.get(self.stopped_by, 3)
         if self.left_failed:
             return 1
-        return 3 if outcome.plan.missing() else 0  # a retry may leave work undone
+        return 3 if self.outcome.plan.missing() else 0  # a retry may leave work undone
 
     @property
     def left_failed(self) -> int:
@@ -58,26 +79,20 @@ class RunResult(NamedTuple):
 
     def summary(self) -> dict[str, Any]:
         """The object that `run --json` prints."""
-        outcome = self.outcome
         return {
-            "totals": outcome.plan.totals(),
-            "done": outcome.done,
-            "failed": outcome.failed,
-            "stopped_by": outcome.stopped_by,
+            "totals": self.totals,
+            "done": self.done,
+            "failed": self.failed,
+            "stopped_by": self.stopped_by,
             "used": {"hours": self.hours},
         }
 
-
-def run(
-    options: RunOptions,
-    *,
-    tell: Callable[[str], None] = say,
-    events: Callable[[str], object] | None = None,
-) -> RunResult:
-    """Runs the missing work, or retries failures. Call it in the main thread. `events` gets each
-    event as a line of JSON. A failed trial is part of the result. Raises SpecError, PreflightError
-    and StoreError before the first trial."""
-    return prepare(options, tell).run(events)
+    def _repr_html_(self) -> str:
+        ended = f"stopped by {self.stopped_by}; " if self.stopped_by else ""
+        of = f"{self.totals['trials_done']} of {self.totals['trials']}"
+        told = html.escape(f"{ended}{of} trials done, {self.done} now")
+        failed = html_table("Failed", ["trial", "error"], [*self.failed.items()])
+        return f"<p>{told}</p>{failed if self.failed else ''}"
 
 
 class Prepared(NamedTuple):
@@ -94,7 +109,8 @@ class Prepared(NamedTuple):
         events: Callable[[str], object] | None = None,
         told: Callable[[RunResult], object] = lambda result: None,
     ) -> RunResult:
-        """`told` gets the result before Ray is left, which may fail."""
+        """Runs the missing work, or retries failures. Call it in the main thread. `events` gets
+        each event as a line of JSON; `told` the result before Ray is left, which may fail."""
         from lp_sweep.orchestrator.watch.mirroring import mirrored
         from lp_sweep.orchestrator.watch.reporters import make_display
 
@@ -123,10 +139,15 @@ class Prepared(NamedTuple):
 
 
 def prepare(options: RunOptions, tell: Callable[[str], None] = say) -> Prepared:
-    """Reads the sweep file, its inputs and its store, and checks what a run needs."""
+    """Reads the sweep file, its inputs and its store, and checks what a run needs. Raises
+    SpecError, PreflightError and StoreError."""
     from lp_sweep.orchestrator.inputs import checks
 
-    _check(options)
+    if options.inline and options.address not in (None, from_environment(RunOptions).address):
+        raise SpecError(
+            "--inline runs the trials in this process, and --address is about a cluster. Keep one "
+            "of them."
+        )
     budget = Budget(options.max_hours)  # its clock starts here
     patience = store_patience(_STORE_PATIENCE)
     if options.retry:
@@ -157,16 +178,6 @@ def prepare(options: RunOptions, tell: Callable[[str], None] = say) -> Prepared:
     if unkept := unkept_note(first.plan, store, first.sweep.spec.keep):
         tell(f"note: {unkept}")
     return Prepared(options, first, store, selection, budget)
-
-
-def _check(options: RunOptions) -> None:
-    """Raises SpecError for --inline with --address; it overrules the variables of --address."""
-    by_variable = from_environment(RunOptions).address
-    if options.inline and options.address not in (None, by_variable):
-        raise SpecError(
-            "--inline runs the trials in this process, and --address is about a cluster. Keep one "
-            "of them."
-        )
 
 
 def _check_failures(request: Request, patience: float) -> None:

@@ -18,44 +18,43 @@ if TYPE_CHECKING:
     from lp_sweep.storage.catalog import Catalog
 
 
-class TableAsked(NamedTuple):
-    """The table; models and strategies are names or patterns (empty: all)."""
-
-    name: str
-    unit: Unit = "points"
-    models: Sequence[str] = ()
-    strategies: Sequence[str] = ()
-
-
-def make_table(catalog: Catalog, asked: TableAsked) -> Table:
-    """Raises SpecError for an unknown table, and for a model or strategy that is not in the
-    store."""
+def make_table(
+    catalog: Catalog,
+    name: str,
+    *,
+    unit: Unit = "points",
+    models: Sequence[str] = (),
+    strategies: Sequence[str] = (),
+) -> Table:
+    """Models and strategies are names or patterns (empty: all). Raises SpecError for an unknown
+    table, and for a model or strategy that is not in the store."""
     try:
-        choose("table", asked.name, TABLES)
+        choose("table", name, TABLES)
     except ValueError as error:
         raise SpecError(str(error)) from None
-    definition = TABLES[asked.name]
-    if asked.strategies and "strategy" not in definition.takes:
+    definition = TABLES[name]
+    if strategies and "strategy" not in definition.takes:
         also = "" if "model" in definition.takes else " and no --model"
-        raise SpecError(f"table {asked.name} takes no --strategy{also}.")
-    if asked.models and "model" not in definition.takes:
-        raise SpecError(f"table {asked.name} takes no --model and no --strategy. Use --sweep.")
-    models = _named(catalog, "model", asked.models)
-    strategies = _named(catalog, "strategy", asked.strategies)
-    table = definition(catalog, unit=asked.unit, models=models, strategies=strategies)
-    return replace(table, notes=(*first_notes(catalog, asked), *table.notes))
+        raise SpecError(f"table {name} takes no --strategy{also}.")
+    if models and "model" not in definition.takes:
+        raise SpecError(f"table {name} takes no --model and no --strategy. Use --sweep.")
+    notes = first_notes(catalog, name, models)
+    models = _named(catalog, "model", models)
+    strategies = _named(catalog, "strategy", strategies)
+    table = definition(catalog, unit=unit, models=models, strategies=strategies)
+    return replace(table, notes=(*notes, *table.notes))
 
 
-def first_notes(catalog: Catalog, asked: TableAsked) -> tuple[str, ...]:
+def first_notes(catalog: Catalog, name: str, models: Sequence[str]) -> tuple[str, ...]:
     """Warnings about mixed recipes and hidden setups, mostly none. Tables begin their notes with
     them; next to CSV and JSON, which have no notes, they are printed on stderr."""
-    takes = TABLES[asked.name].takes
+    takes = TABLES[name].takes
     if not takes:
         return ()
     hidden = [f"{note}." for note in setup_notes(catalog)]
     if "strategy" not in takes:  # the table is about networks, however they were trained
         return tuple(hidden)
-    return (*mixed_notes(catalog, _named(catalog, "model", asked.models)), *hidden)
+    return (*mixed_notes(catalog, _named(catalog, "model", models)), *hidden)
 
 
 def _named(catalog: Catalog, column: str, patterns: Sequence[str]) -> list[str]:

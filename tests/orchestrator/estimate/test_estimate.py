@@ -189,7 +189,7 @@ def test_a_record_asks_for_what_its_work_asked_for(tmp_path: Path, procedure: st
 def test_the_answer_says_the_band_and_the_hours_by_the_clock(plan: Plan) -> None:
     rates = Rates([record(full_network(plan), seconds_total=3600.0)] * 30, plan.sweep.recipe)
     answer = answer_of(plan, rates)
-    hours, told = answer.estimate, answer.plain()["estimate"]
+    hours, told = answer.estimate, answer.to_dict()["estimate"]
     assert set(told) >= {"hours", "low_hours", "high_hours", "trials", "device", "basis"}
     assert [of_task["expected"] for of_task in told["tasks"].values()] == [hours.hours]
     assert told["wall_hours"] is None
@@ -198,6 +198,6 @@ def test_the_answer_says_the_band_and_the_hours_by_the_clock(plan: Plan) -> None
 
     at_work = answer._replace(slots=4)
     quarter = max(hours.hours / 4, hours.longest_hours)
-    assert at_work.plain()["estimate"]["wall_hours"] == pytest.approx(quarter)
+    assert at_work.to_dict()["estimate"]["wall_hours"] == pytest.approx(quarter)
     assert "on the 4 slots at work" in at_work.text()
     assert hours.wall(4000).expected == pytest.approx(hours.longest_hours)

@@ -149,13 +149,13 @@ def test_the_estimate_of_a_search_is_the_most_until_it_has_ended(
     world: World, finished: World
 ) -> None:
     plan = world.plan()
-    told = answer_of(plan).plain()["estimate"]
+    told = answer_of(plan).to_dict()["estimate"]
     assert (told["at_most"], told["low_hours"], told["high_hours"]) == (True, None, None)
     page = answer_of(plan, slots=2).text()
     assert "a search rarely needs all of it" in page
     assert "estimate   at most " in page
     after = World(finished.file.parent, TOP, "{name: bottom, k: [1]}").plan()
-    assert not answer_of(after).plain()["estimate"]["at_most"]
+    assert not answer_of(after).to_dict()["estimate"]["at_most"]
     assert "estimate   about " in answer_of(after).text()
 
 
