@@ -159,7 +159,7 @@ def _start(options: RunOptions, as_json: bool, events: bool = False) -> NoReturn
         from lp_sweep.orchestrator.cli.farewell import farewell
         from lp_sweep.orchestrator.service.run import prepare
 
-        prepared = prepare(options, say)
+        prepared = prepare(options)
 
     def told(result: RunResult) -> None:
         code = farewell(result, options, as_json=as_json)

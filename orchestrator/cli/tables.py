@@ -237,9 +237,8 @@ def paper(
         warn_unreadable(catalog.unreadable)
         emit(paperview.tables_text(catalog, asked), end="", form=asked.form)
     if figures:
-        drawn = draw(catalog, figures)
-        for note in (*drawn.absent, *(f"wrote {path}" for path in drawn.files)):
-            say(note)
+        for path in draw(catalog, figures):
+            say(f"wrote {path}")
     if check and not paperview.checked(catalog, asked):
         raise typer.Exit(1)
 
