@@ -17,33 +17,36 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.service.export import prune_model
-    from lp_sweep.results import Results, Rows, TableRows, open_store
+    from lp_sweep.orchestrator.service.plan import SweepPlan
+    from lp_sweep.orchestrator.service.rows import ResultRows, TableRows
+    from lp_sweep.orchestrator.service.run import RunResult
+    from lp_sweep.results import Results, open_store
     from lp_sweep.storage.errors import LpSweepError
-    from lp_sweep.sweep import Run, Sweep, SweepPlan
-
-_WHERE = {
-    "Sweep": "sweep",
-    "Run": "sweep",
-    "SweepPlan": "sweep",
-    "Results": "results",
-    "open_store": "results",
-    "prune_model": "orchestrator.service.export",
-    "Rows": "results",
-    "TableRows": "results",
-    "LpSweepError": "storage.errors",
-}
+    from lp_sweep.sweep import Sweep
 
 __all__ = [
     "LpSweepError",
+    "ResultRows",
     "Results",
-    "Rows",
-    "Run",
+    "RunResult",
     "Sweep",
     "SweepPlan",
     "TableRows",
     "open_store",
     "prune_model",
 ]
+
+_WHERE = {
+    "LpSweepError": "storage.errors",
+    "ResultRows": "orchestrator.service.rows",
+    "Results": "results",
+    "RunResult": "orchestrator.service.run",
+    "Sweep": "sweep",
+    "SweepPlan": "orchestrator.service.plan",
+    "TableRows": "orchestrator.service.rows",
+    "open_store": "results",
+    "prune_model": "orchestrator.service.export",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import html
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
-
-import pyarrow as pa
+from typing import Any, Literal, Self
 
 from lp_sweep.analysis.paper.compare import paper_table
-from lp_sweep.analysis.render import render, render_rows
+from lp_sweep.orchestrator.service.rows import ResultRows, TableRows, html_table
 from lp_sweep.orchestrator.service.store import existing, history, logs_text, sweep_states
-from lp_sweep.orchestrator.service.tables import TableAsked, draw, make_table
+from lp_sweep.orchestrator.service.tables import draw, make_table
 from lp_sweep.storage import doctor, packs
 from lp_sweep.storage.catalog import Catalog
-from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import DEFAULT_STORE
-from lp_sweep.storage.printable import say
 
-if TYPE_CHECKING:
-    import pandas as pd
-    import polars as pl
-
-    from lp_sweep.analysis.tabledef import Table
-
-_MOST_ROWS = 60  # in a notebook, as pandas
 _COUNTED = ("cells", "trials", "trials_done", "trials_failed", "trials_pending")
 
 
@@ -75,10 +63,10 @@ class Results:
         self._catalog = newer
         return self
 
-    def sql(self, query: str, **parameters: Any) -> Rows:
+    def sql(self, query: str, **parameters: Any) -> ResultRows:
         """One SELECT over the views (docs/sql.md); `$name` stands for a parameter. Raises
         QueryError."""
-        return Rows(self._catalog.query(query, parameters))
+        return ResultRows(self._catalog.query(query, parameters))
 
     def table(
         self,
@@ -90,8 +78,10 @@ class Results:
     ) -> TableRows:
         """A table of `lp-sweep table`; models and strategies are names or patterns. Raises
         SpecError for an unknown name."""
-        asked = TableAsked(str(name), unit, models, strategies)
-        return TableRows(make_table(self._catalog, asked))
+        table = make_table(
+            self._catalog, str(name), unit=unit, models=models, strategies=strategies
+        )
+        return TableRows(table)
 
     def paper(self, number: int, names: Mapping[str, str] | None = None) -> TableRows:
         """Table 1 to 6 of Poor Man's BERT next to ours; `names` maps our models to the paper's.
@@ -100,10 +90,7 @@ class Results:
 
     def figures(self, folder: str | os.PathLike[str]) -> list[Path]:
         """Writes the paper's figures 2 to 5 and our own, as SVG and PNG. Raises StoreError."""
-        drawn = draw(self._catalog, Path(folder))
-        for note in drawn.absent:
-            say(note)
-        return drawn.files
+        return draw(self._catalog, Path(folder))
 
     def report(
         self, out: str | os.PathLike[str], *, figures: str | os.PathLike[str] | None = None
@@ -139,13 +126,17 @@ class Results:
         `task`, as a folder that plain transformers loads. Name the sweep `file` and `data_dir`
         (GLUE) if model or data are local. Raises SpecError if the smallest is not known yet,
         ExportError if the folder does not answer as recorded."""
-        from lp_sweep.orchestrator.export.options import BestOptions, ExportOptions
+        from lp_sweep.orchestrator.export.options import ExportOptions
         from lp_sweep.orchestrator.service.export import export_trial
 
         asked = ExportOptions(
             out=Path(out),
             trial=trial,
-            best=BestOptions(task, within, model=model, strategy=strategy) if task else None,
+            best=bool(task),
+            task=task or "",
+            within=within,
+            model=model,
+            strategy=strategy,
             store=self.location,
             sweep=self._sweep,
             file=None if file is None else os.fspath(file),
@@ -201,84 +192,3 @@ class Results:
         columns = ["sweep", *_COUNTED]
         rows = [[str(state[name]) for name in columns] for state in self.status()]
         return html_table(repr(self), columns, rows)
-
-
-class Rows:
-    """Rows with raw values: `.df()`, `.pl()`, `.arrow()`, or a loop over dictionaries. Prints as a
-    table, also in a notebook."""
-
-    def __init__(self, rows: pa.Table) -> None:
-        self._rows = rows
-
-    def arrow(self) -> pa.Table:
-        return self._rows
-
-    def df(self) -> pd.DataFrame:
-        """The rows as a pandas DataFrame."""
-        return self._rows.to_pandas()
-
-    def pl(self) -> pl.DataFrame:
-        """The rows as a polars DataFrame. Raises SpecError without polars, which lp-sweep does not
-        install."""
-        try:
-            import polars
-        except ImportError:
-            raise SpecError(
-                "`.pl()` needs the package polars, which is not installed here: pip install "
-                "polars. `.df()` is for pandas and needs nothing."
-            ) from None
-        return polars.DataFrame(polars.from_arrow(self._rows))
-
-    def text(self, format: str = "table") -> str:
-        """The rows as `lp-sweep query` prints them: table, csv, json, markdown or latex. Raises
-        SpecError."""
-        return render_rows(self._rows, format, terminal=False)
-
-    def __len__(self) -> int:
-        return int(self._rows.num_rows)
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return iter(self._rows.to_pylist())
-
-    def __repr__(self) -> str:
-        return self.text().rstrip("\n")
-
-    def _repr_html_(self) -> str:
-        return str(self.df().to_html(index=False, escape=True, border=0, max_rows=_MOST_ROWS))
-
-
-class TableRows(Rows):
-    """A table: raw numbers, printed as `lp-sweep table` prints it."""
-
-    def __init__(self, table: Table) -> None:
-        super().__init__(table.long)
-        self._table = table
-
-    @property
-    def title(self) -> str:
-        return self._table.title
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """Notes on the numbers: spread, n, missing cells."""
-        return self._table.notes
-
-    def text(self, format: str = "table") -> str:
-        return render(self._table, format, terminal=False)
-
-    def _repr_html_(self) -> str:
-        table = self._table
-        notes = "".join(f"<p><small>{html.escape(note)}</small></p>" for note in table.notes)
-        return html_table(table.title, table.columns, table.rows) + notes
-
-
-def html_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """An HTML table for a notebook. Escapes everything, since names may come from anywhere."""
-    return (
-        f"<table><caption>{html.escape(title)}</caption><thead>{_line('th', columns)}</thead>"
-        f"<tbody>{''.join(_line('td', row) for row in rows)}</tbody></table>"
-    )
-
-
-def _line(tag: str, cells: Sequence[str]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"

@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-import html
 import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from lp_sweep.orchestrator.estimate.estimate import TimeEstimate
 from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.options import from_environment
-from lp_sweep.orchestrator.service.plan import PlanAnswer, plan, prefetch
-from lp_sweep.results import Results, Rows, html_table, open_store
+from lp_sweep.orchestrator.service.plan import SweepPlan, plan, prefetch
+from lp_sweep.results import Results, open_store
 from lp_sweep.storage.errors import SpecError
 
+if TYPE_CHECKING:
+    from lp_sweep.orchestrator.service.run import RunResult
+
 Place = str | os.PathLike[str]
-
-
-class Run(NamedTuple):
-    """How a run ended. `failed`: identifier -> error type. `stopped_by`: a signal, `failures`,
-    `store`, `ray`, `device`, `max-hours`, or None if nothing was left to do.
-    `exit_code`: as of `lp-sweep run`, 0 if the sweep is complete."""
-
-    done: int
-    failed: dict[str, str]
-    stopped_by: str | None
-    totals: dict[str, int]
-    exit_code: int
-
-    def _repr_html_(self) -> str:
-        totals = self.totals
-        ended = f"stopped by {self.stopped_by}; " if self.stopped_by else ""
-        told = f"{ended}{totals['trials_done']} of {totals['trials']} trials done, {self.done} now"
-        failed = html_table("Failed", ["trial", "error"], [*self.failed.items()])
-        return f"<p>{html.escape(told)}</p>{failed if self.failed else ''}"
 
 
 class Sweep:
@@ -87,7 +67,7 @@ class Sweep:
     def plan(self) -> SweepPlan:
         """The work that the file asks for, and what the store lacks. Writes nothing. Raises
         SpecError, StoreError, and PreflightError for a model or data that can't be read."""
-        return SweepPlan(plan(self._request))
+        return plan(self._request)
 
     def run(
         self,
@@ -98,7 +78,7 @@ class Sweep:
         fail_fast: bool | None = None,
         max_failures: int | None = None,
         max_hours: float | None = None,
-    ) -> Run:
+    ) -> RunResult:
         """Runs the missing work on the Ray at `address`, or on a local one; with `inline` one trial
         after another in this process, without Ray. Progress goes to stderr, or to one line of a
         notebook's cell. Call it again to continue: stored trials are not repeated. Call it in the
@@ -122,7 +102,7 @@ class Sweep:
         inline: bool | None = None,
         address: str | None = None,
         cache_dir: Place | None = None,
-    ) -> Run:
+    ) -> RunResult:
         """Retries failed work: all of it, failures of one type, or the named trials; the rest as of
         `run`. Raises SpecError if nothing has failed."""
         return self._run(
@@ -142,21 +122,13 @@ class Sweep:
         """The results of this sweep. Raises StoreError before the first run."""
         return open_store(self.store, sweep=self.name, within=within)
 
-    def _run(self, **asked: Any) -> Run:
+    def _run(self, **asked: Any) -> RunResult:
         from lp_sweep.orchestrator.engine.runoptions import RunOptions
-        from lp_sweep.orchestrator.service.run import run
+        from lp_sweep.orchestrator.service.run import prepare
 
         words = ("lp-sweep", "run", self._request.file, *self._request.overrides)
         options = {**vars(self._request), **_given(**asked), "command": words}
-        result = run(replace(from_environment(RunOptions), **options))
-        outcome = result.outcome
-        return Run(
-            outcome.done,
-            outcome.failed,
-            outcome.stopped_by,
-            outcome.plan.totals(),
-            result.exit_code,
-        )
+        return prepare(replace(from_environment(RunOptions), **options)).run()
 
     def __repr__(self) -> str:
         return f"Sweep({self.name!r}, store={self.store!r})"
@@ -168,36 +140,3 @@ def _given(**asked: Any) -> dict[str, Any]:
 
 def _path(place: Place | None) -> Path | None:
     return Path(place) if place else None
-
-
-class SweepPlan:
-    """A plan that knows what the store has. Prints as `lp-sweep plan` does."""
-
-    def __init__(self, answer: PlanAnswer) -> None:
-        self._answer = answer
-        self._plan = answer.made.plan
-        self.estimate: TimeEstimate = answer.estimate
-        self.notes: list[str] = list(answer.made.sweep.notes)
-
-    @property
-    def totals(self) -> dict[str, int]:
-        """Cells, trials and measurements by state."""
-        return self._plan.totals()
-
-    def cells(self) -> Rows:
-        """A row for each cell: model, strategy, K, task, seed, its trial and its state."""
-        return Rows(pa.Table.from_pylist([cell.row() for cell in self._plan.cells]))
-
-    def to_dict(self) -> dict[str, Any]:
-        """The object that `lp-sweep plan --json` prints."""
-        return self._answer.plain()
-
-    def __repr__(self) -> str:
-        return self._answer.text().rstrip("\n")
-
-    def _repr_html_(self) -> str:
-        cells = self.cells()
-        return (
-            f"<pre>{html.escape(repr(self))}</pre><details><summary>{len(cells)} cells</summary>"
-            f"{cells._repr_html_()}</details>"
-        )

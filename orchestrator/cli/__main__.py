@@ -20,8 +20,7 @@ from lp_sweep.orchestrator.cli import (
     store,
     tables,
 )
-from lp_sweep.orchestrator.cli.interrupt import INTERRUPTED
-from lp_sweep.orchestrator.cli.output import complain, emit, guard, say
+from lp_sweep.orchestrator.cli.output import INTERRUPTED, complain, emit, guard, say
 from lp_sweep.orchestrator.cli.root import Root
 from lp_sweep.orchestrator.options import takes_options
 from lp_sweep.orchestrator.service.initoptions import InitOptions

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from lp_sweep.orchestrator.cli.output import emit, end_in_order, say
-from lp_sweep.orchestrator.export.options import BestOptions, ExportOptions
+from lp_sweep.orchestrator.export.options import ExportOptions
 from lp_sweep.orchestrator.options import (
     ForceOption,
     JsonOption,
@@ -36,15 +35,6 @@ PrivateOption = Annotated[
 @app.command()
 @takes_options
 def export(
-    trial: Annotated[
-        str | None, typer.Argument(help="A trial's identifier, or the beginning of one.")
-    ] = None,
-    best: Annotated[
-        bool,
-        typer.Option("--best", help="Choose the smallest network that loses at most --within."),
-    ] = False,
-    *,
-    asked: BestOptions,
     options: ExportOptions,
     push_to_hub: PushOption = None,
     private: PrivateOption = False,
@@ -56,16 +46,9 @@ def export(
     """
     from lp_sweep.orchestrator.service.export import export_trial
 
-    if best == (trial is not None):
-        both = "; not both" if best else ""
-        raise SpecError(f"name a trial, or choose one with --best --task NAME{both}.")
-    if best and not asked.task:
-        raise SpecError("--best: on which task? Name it with --task.")
-    if options.setup and not best:
-        raise SpecError("--setup is for --best: an identifier names one trial in any setup.")
     _check_push(push_to_hub, options.offline, private)
     end_in_order()
-    done = export_trial(replace(options, trial=trial, best=asked if best else None))
+    done = export_trial(options)
     score = f"{done.metric} {done.score:.2f}"
     if done.interval:
         score += f" (95% {done.interval[0]:.2f} to {done.interval[1]:.2f} over the dev set)"

@@ -15,8 +15,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
 
     from lp_sweep.storage.store import Store, Unreadable
 
+INTERRUPTED = 130
 _STYLES = re.compile(r"(\x1b\[[0-9;]*m)")  # bold, colours, and their end
 
 
@@ -158,22 +158,6 @@ def end_in_order() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # not with `nohup`
             signal.signal(number, lambda received, _: sys.exit(128 + received))
-
-
-@contextmanager
-def doing(what: str) -> Iterator[Callable[[str], None]]:
-    """Shows the progress of a long command in one line, if stderr is a terminal."""
-    from rich.console import Console
-
-    from lp_sweep.orchestrator.watch.painter import has_screen
-
-    console = Console(stderr=True)
-    if not has_screen(console):
-        yield lambda step: None
-        return
-    end_in_order()  # the line hides the cursor
-    with console.status(what) as status:
-        yield lambda step: status.update(printable(f"{what}: {step}"))
 
 
 def warn_unreadable(files: Collection[Unreadable]) -> None:

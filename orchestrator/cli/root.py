@@ -63,18 +63,8 @@ _PYDANTICS = "Value error, "  # before each of its messages
 _ALL = 10_000  # characters of a summary: none is cut
 _EXAMPLE = re.compile(r"^Example: ", re.MULTILINE)
 
-
-_OVERRIDES = {
-    "model",
-    "task",
-    "strategy",
-    "procedure",
-    "distill",
-    "bridge",
-    "seed",
-    "k",
-    "threshold",
-}
+# dimensions of a sweep, which users take for options
+_OVERRIDE = re.compile("model|task|strategy|procedure|distill|bridge|seed|k|threshold")
 
 
 class Root(TyperGroup):
@@ -126,7 +116,7 @@ class Root(TyperGroup):
         except Exception as problem:  # an unknown option; typer does not export its class
             unknown: Any = problem
             key = str(getattr(unknown, "option_name", "")).lstrip("-")
-            if key in _OVERRIDES:
+            if _OVERRIDE.fullmatch(key):
                 unknown.message += f". To change the sweep, write {key}=VALUE without dashes"
                 unknown.possibilities = None
             raise

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -14,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from lp_sweep.orchestrator.cli.interrupt import told_if_interrupted
-from lp_sweep.orchestrator.cli.output import emit, say, warn_unreadable
+from lp_sweep.orchestrator.cli.output import INTERRUPTED, emit, say, warn_unreadable
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.options import (
@@ -30,6 +30,7 @@ from lp_sweep.orchestrator.options import (
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import BUILT_IN, DEFAULT_STORE
 from lp_sweep.storage.printable import on_terminal
+from lp_sweep.storage.redact import redact_command
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.service.run import RunResult
@@ -134,6 +135,17 @@ def retry(
     _start(options, as_json, events)
 
 
+@contextmanager
+def _told_if_interrupted() -> Iterator[None]:
+    """Nothing was trained yet, so the typed command is the one that continues."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        again = redact_command(["lp-sweep", *sys.argv[1:]])
+        say(f"stopped by Ctrl-C: nothing was trained yet. Go on: {again}")
+        raise typer.Exit(INTERRUPTED) from None
+
+
 def _start(options: RunOptions, as_json: bool, events: bool = False) -> NoReturn:
     """Runs the sweep, prints how it ended, and exits."""
     if as_json and events:
@@ -142,12 +154,12 @@ def _start(options: RunOptions, as_json: bool, events: bool = False) -> NoReturn
         )
     if sys.stderr.isatty():  # at once: imports and a hub may take seconds
         say(f"reading {options.file}, the store, models and data ...")
-    with told_if_interrupted():
+    with _told_if_interrupted():
         options = replace(options, command=("lp-sweep", *sys.argv[1:]))
         from lp_sweep.orchestrator.cli.farewell import farewell
         from lp_sweep.orchestrator.service.run import prepare
 
-        prepared = prepare(options, say)
+        prepared = prepare(options)
 
     def told(result: RunResult) -> None:
         code = farewell(result, options, as_json=as_json)
@@ -180,7 +192,7 @@ def _plan(request: Request, as_json: bool) -> None:
 
     made = service.plan(request)
     warn_unreadable(made.made.ledger.unreadable)
-    emit(json.dumps(made.plain()) if as_json else on_terminal(made.text(), sys.stdout))
+    emit(json.dumps(made.to_dict()) if as_json else on_terminal(made.text(), sys.stdout))
 
 
 @app.command()

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,8 +15,14 @@ import typer
 
 from lp_sweep.analysis.sqlfiles import VIEWS
 from lp_sweep.analysis.tables import TABLES
-from lp_sweep.orchestrator.cli.interrupt import ends_promptly
-from lp_sweep.orchestrator.cli.output import doing, emit, emit_parquet, say, stored, warn_unreadable
+from lp_sweep.orchestrator.cli.output import (
+    INTERRUPTED,
+    emit,
+    emit_parquet,
+    say,
+    stored,
+    warn_unreadable,
+)
 from lp_sweep.orchestrator.options import (
     Format,
     FormatOption,
@@ -23,8 +34,10 @@ from lp_sweep.orchestrator.options import (
     strategies,
 )
 from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.printable import said_if_slow
 
 app = typer.Typer()
+_PROMPT_SECONDS = 1.0  # after Ctrl-C; then the process is ended
 
 WithinOption = Annotated[
     str,
@@ -52,6 +65,33 @@ def _losses(within: str) -> tuple[float, ...]:
         ) from None
 
 
+@contextmanager
+def _ends_promptly() -> Iterator[None]:
+    """For commands that only read: there is nothing to clean up, so the process ends if it still
+    computes a second after Ctrl-C (one huge value, many files on a slow disk)."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler:  # ignored, or another program's
+        yield
+        return
+    late = threading.Timer(_PROMPT_SECONDS, os._exit, [INTERRUPTED])
+    late.daemon = True
+
+    def interrupted(*_: object) -> None:
+        if late.ident is None:
+            late.start()
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        late.cancel()
+        reading = sys.modules.get("lp_sweep.storage.reading")  # loading it takes a while
+        if reading is not None and reading.busy():
+            os._exit(INTERRUPTED)
+
+
 @app.command(
     help=f"Query the store in SQL (DuckDB, read-only). Views: {' '.join(VIEWS)}.\n\n"
     'Example: lp-sweep query "SELECT strategy, k, avg(score) FROM cells GROUP BY ALL"'
@@ -77,7 +117,7 @@ def query(
     form = "json" if as_json else form
     if form == "parquet" and sys.stdout.isatty():
         raise SpecError("Parquet is no text: write it to a file, such as `... > cells.parquet`.")
-    with ends_promptly():
+    with _ends_promptly():
         catalog = open_views(stored(store), sweep=sweep, setup=setup, once=True)
         with catalog.bounded_memory():
             rows = catalog.query(text)
@@ -136,16 +176,17 @@ def table(
     from lp_sweep.analysis.views import open_views
     from lp_sweep.orchestrator.service import tables
 
-    asked = tables.TableAsked(name, unit, model or (), strategy or ())
     views = TABLES[name].views
-    with ends_promptly():
+    with _ends_promptly():
         location = stored(store)
         catalog = open_views(location, sweep=sweep, setup=setup, deltas=_losses(within), only=views)
         warn_unreadable(catalog.unreadable)
-        made = tables.make_table(catalog, asked)
+        made = tables.make_table(
+            catalog, name, unit=unit, models=model or (), strategies=strategy or ()
+        )
     form = "json" if as_json else form
     if form in ("csv", "json"):  # forms without notes
-        for note in tables.first_notes(catalog, asked):
+        for note in tables.first_notes(catalog, name, model or ()):
             say(f"warning: {note}")
     emit(render(made, form), end="", form=form)
 
@@ -191,14 +232,13 @@ def paper(
     asked = paperview.Asked(
         number or (), "json" if as_json else form, paperview.model_names(model or ())
     )
-    with ends_promptly():
+    with _ends_promptly():
         catalog = open_views(stored(store), sweep=sweep)
         warn_unreadable(catalog.unreadable)
         emit(paperview.tables_text(catalog, asked), end="", form=asked.form)
     if figures:
-        drawn = draw(catalog, figures)
-        for note in (*drawn.absent, *(f"wrote {path}" for path in drawn.files)):
-            say(note)
+        for path in draw(catalog, figures):
+            say(f"wrote {path}")
     if check and not paperview.checked(catalog, asked):
         raise typer.Exit(1)
 
@@ -219,9 +259,9 @@ def report(
     opened, deltas = stored(store), _losses(within)
     from lp_sweep.analysis.report.writing import write_report
 
-    with doing("report") as tell:
+    with said_if_slow(say, "reading the store, and drawing figures ..."):
         written = write_report(
-            opened, out, sweep=sweep, setup=setup, within=deltas, figures=figures, tell=tell
+            opened, out, sweep=sweep, setup=setup, within=deltas, figures=figures
         )
     warn_unreadable(written.unreadable)
     for path in written.figures:

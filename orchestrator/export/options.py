@@ -24,10 +24,18 @@ from lp_sweep.orchestrator.options import (
 )
 
 
-@dataclass(frozen=True)
-class BestOptions:
-    """The options of `--best`: a task, a loss and what narrows the choice down."""
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """Each field is an option. Either `trial`, or `best` with a `task`, a loss and what narrows
+    the choice down."""
 
+    trial: Annotated[
+        str | None, typer.Argument(help="A trial's identifier, or the beginning of one.")
+    ] = None
+    best: Annotated[
+        bool,
+        typer.Option("--best", help="Choose the smallest network that loses at most --within."),
+    ] = False
     task: Annotated[
         str,
         typer.Option(
@@ -47,15 +55,6 @@ class BestOptions:
         int | None,
         typer.Option("--seed", help="--best: this seed. [the one with the median score]"),
     ] = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExportOptions:
-    """An annotated field is an option. `trial`: an identifier or its beginning; without it the
-    `best` network."""
-
-    trial: str | None = None
-    best: BestOptions | None = None
     store: StoreOption = None
     data_dir: DataDirOption = None
     offline: OfflineOption = False

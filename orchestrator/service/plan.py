@@ -3,9 +3,12 @@ file asks for, what the store lacks, and an estimate for the rest."""
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
 
 from lp_sweep.orchestrator.estimate.estimate import Rates, TimeEstimate, estimate
 from lp_sweep.orchestrator.inputs.data import TaskData
@@ -24,6 +27,7 @@ from lp_sweep.orchestrator.plan.plan import Plan, Work, state_of
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.selection import taken_on
 from lp_sweep.orchestrator.service.plantext import plan_text
+from lp_sweep.orchestrator.service.rows import ResultRows
 from lp_sweep.orchestrator.service.store import reading_patience
 from lp_sweep.orchestrator.sweepfile.load import SweepFile, is_part
 from lp_sweep.storage.errors import SpecError
@@ -72,15 +76,29 @@ def planned(
     return Planned(file, sweep, location, ledger, plan)
 
 
-class PlanAnswer(NamedTuple):
-    """A plan with its estimate, for people (`text`) and programs (`plain`)."""
+class SweepPlan(NamedTuple):
+    """A plan that knows what the store has, with its estimate. Prints as `lp-sweep plan` does."""
 
     made: Planned
     estimate: TimeEstimate
     data: Sequence[TaskData]  # for tasks whose rows were read
 
-    def plain(self) -> dict[str, Any]:
-        """One JSON object. An estimate has no band while it is `at_most`, because of a search."""
+    @property
+    def totals(self) -> dict[str, int]:
+        """Cells, trials and measurements by state."""
+        return self.made.plan.totals()
+
+    @property
+    def notes(self) -> list[str]:
+        return self.made.sweep.notes
+
+    def cells(self) -> ResultRows:
+        """A row for each cell: model, strategy, K, task, seed, its trial and its state."""
+        return ResultRows(pa.Table.from_pylist([cell.row() for cell in self.made.plan.cells]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that `lp-sweep plan --json` prints. An estimate has no band while it is
+        `at_most`, because of a search."""
         plan, estimate = self.made.plan, self.estimate
         return {
             "sweep": plan.sweep.name,
@@ -116,8 +134,18 @@ class PlanAnswer(NamedTuple):
     def text(self) -> str:
         return plan_text(self.made.plan, self.estimate, self.data)
 
+    def __repr__(self) -> str:
+        return self.text().rstrip("\n")
 
-def plan(request: Request) -> PlanAnswer:
+    def _repr_html_(self) -> str:
+        cells = self.cells()
+        return (
+            f"<pre>{html.escape(repr(self))}</pre><details><summary>{len(cells)} cells</summary>"
+            f"{cells._repr_html_()}</details>"
+        )
+
+
+def plan(request: Request) -> SweepPlan:
     """Writes nothing. Raises LpSweepError."""
     from lp_sweep.orchestrator.inputs.checks import check_small_files
 
@@ -126,7 +154,7 @@ def plan(request: Request) -> PlanAnswer:
     made.sweep.notes.extend([*notes, *gpu_notes(made.sweep.spec)])
     tokens = {task.task: task.tokens for task in data if task.tokens}
     rates = Rates(made.ledger.timings, made.sweep.recipe, tokens=tokens)
-    return PlanAnswer(made, estimate(made.plan, rates), data)
+    return SweepPlan(made, estimate(made.plan, rates), data)
 
 
 def prefetch(request: Request) -> Prefetched:

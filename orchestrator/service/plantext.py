@@ -21,7 +21,7 @@ _IMPOSSIBLE = "no layer would stay, or none that a removed feed-forward or a bri
 
 
 def plan_text(plan: Plan, estimate: TimeEstimate, data: Sequence[TaskData]) -> str:
-    """Arguments as in `PlanAnswer`."""
+    """Arguments as in `SweepPlan`."""
     lines = [f"sweep {plan.sweep.name}", *_counts(plan), *_hours(estimate)]
     for task in data:
         lines += ["", f"data of {task.task}", *(f"  {line}" for line in task.lines())]

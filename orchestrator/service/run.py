@@ -1,7 +1,8 @@
-"""`run`, `resume` and `retry`: plan, check the inputs, run. `tell` gets notes for the user."""
+"""`run`, `resume` and `retry`: plan, check the inputs, run. Notes go to stderr."""
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from lp_sweep.orchestrator.options import from_environment
 from lp_sweep.orchestrator.plan.listing import unkept_note
 from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
 from lp_sweep.orchestrator.service.plan import Planned, planned
+from lp_sweep.orchestrator.service.rows import html_table
 from lp_sweep.orchestrator.service.store import store_patience
 from lp_sweep.orchestrator.sweepfile.yamlfile import yaml_text
 from lp_sweep.orchestrator.watch.reporters import EventReporter
@@ -38,14 +40,33 @@ class RunResult(NamedTuple):
     hours: float  # by the clock
 
     @property
+    def done(self) -> int:
+        """Trials and measurements that this run did."""
+        return self.outcome.done
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """Identifier -> error type."""
+        return self.outcome.failed
+
+    @property
+    def stopped_by(self) -> str | None:
+        """A signal, `failures`, `store`, `ray`, `device`, `max-hours`, ..., or None if nothing was
+        left to do."""
+        return self.outcome.stopped_by
+
+    @property
+    def totals(self) -> dict[str, int]:
+        return self.outcome.plan.totals()
+
+    @property
     def exit_code(self) -> int:
         """The exit code of `lp-sweep run`: 0 if the sweep is complete."""
-        outcome = self.outcome
-        if outcome.stopped_by:
-            return {"failures": 1, "SIGINT": 130}.get(outcome.stopped_by, 3)
+        if self.stopped_by:
+            return {"failures": 1, "SIGINT": 130}.get(self.stopped_by, 3)
         if self.left_failed:
             return 1
-        return 3 if outcome.plan.missing() else 0  # a retry may leave work undone
+        return 3 if self.outcome.plan.missing() else 0  # a retry may leave work undone
 
     @property
     def left_failed(self) -> int:
@@ -58,29 +79,23 @@ class RunResult(NamedTuple):
 
     def summary(self) -> dict[str, Any]:
         """The object that `run --json` prints."""
-        outcome = self.outcome
         return {
-            "totals": outcome.plan.totals(),
-            "done": outcome.done,
-            "failed": outcome.failed,
-            "stopped_by": outcome.stopped_by,
+            "totals": self.totals,
+            "done": self.done,
+            "failed": self.failed,
+            "stopped_by": self.stopped_by,
             "used": {"hours": self.hours},
         }
 
-
-def run(
-    options: RunOptions,
-    *,
-    tell: Callable[[str], None] = say,
-    events: Callable[[str], object] | None = None,
-) -> RunResult:
-    """Runs the missing work, or retries failures. Call it in the main thread. `events` gets each
-    event as a line of JSON. A failed trial is part of the result. Raises SpecError, PreflightError
-    and StoreError before the first trial."""
-    return prepare(options, tell).run(events)
+    def _repr_html_(self) -> str:
+        ended = f"stopped by {self.stopped_by}; " if self.stopped_by else ""
+        of = f"{self.totals['trials_done']} of {self.totals['trials']}"
+        told = html.escape(f"{ended}{of} trials done, {self.done} now")
+        failed = html_table("Failed", ["trial", "error"], [*self.failed.items()])
+        return f"<p>{told}</p>{failed if self.failed else ''}"
 
 
-class Prepared(NamedTuple):
+class PreparedRun(NamedTuple):
     """A run that is ready: everything was checked, and nothing was trained yet."""
 
     options: RunOptions
@@ -94,7 +109,8 @@ class Prepared(NamedTuple):
         events: Callable[[str], object] | None = None,
         told: Callable[[RunResult], object] = lambda result: None,
     ) -> RunResult:
-        """`told` gets the result before Ray is left, which may fail."""
+        """Runs the missing work, or retries failures. Call it in the main thread. `events` gets
+        each event as a line of JSON; `told` the result before Ray is left, which may fail."""
         from lp_sweep.orchestrator.watch.mirroring import mirrored
         from lp_sweep.orchestrator.watch.reporters import make_display
 
@@ -122,11 +138,16 @@ class Prepared(NamedTuple):
         return result
 
 
-def prepare(options: RunOptions, tell: Callable[[str], None] = say) -> Prepared:
-    """Reads the sweep file, its inputs and its store, and checks what a run needs."""
+def prepare(options: RunOptions) -> PreparedRun:
+    """Reads the sweep file, its inputs and its store, and checks what a run needs. Raises
+    SpecError, PreflightError and StoreError."""
     from lp_sweep.orchestrator.inputs import checks
 
-    _check(options)
+    if options.inline and options.address not in (None, from_environment(RunOptions).address):
+        raise SpecError(
+            "--inline runs the trials in this process, and --address is about a cluster. Keep one "
+            "of them."
+        )
     budget = Budget(options.max_hours)  # its clock starts here
     patience = store_patience(_STORE_PATIENCE)
     if options.retry:
@@ -137,8 +158,8 @@ def prepare(options: RunOptions, tell: Callable[[str], None] = say) -> Prepared:
     if options.retry:
         selection = retry_selection(options.error_type, list(options.trials), first.plan)
     for note in first.sweep.notes:
-        tell(f"note: {note}")
-    with said_if_slow(tell, "checking models, data and the room for them ..."):
+        say(f"note: {note}")
+    with said_if_slow(say, "checking models, data and the room for them ..."):
         checked = checks.check(
             first.sweep,
             first.plan.inputs_needed(),
@@ -148,25 +169,15 @@ def prepare(options: RunOptions, tell: Callable[[str], None] = say) -> Prepared:
             on_ray=not options.inline,
         )
     for note in checked:
-        tell(f"note: {note}")
+        say(f"note: {note}")
     refused = f"the store does not take the sweep file yet: trying for {patience:g} s"
-    with said_if_slow(tell, f"{refused} (LP_SWEEP_STORE_PATIENCE) ...", after=5.0, in_logs=True):
+    with said_if_slow(say, f"{refused} (LP_SWEEP_STORE_PATIENCE) ...", after=5.0, in_logs=True):
         store = Store(first.location, create=True, patience=patience)
-        _set_aside(store, first.ledger.unreadable, tell)
+        _set_aside(store, first.ledger.unreadable)
         _keep_file(first, options, store)
     if unkept := unkept_note(first.plan, store, first.sweep.spec.keep):
-        tell(f"note: {unkept}")
-    return Prepared(options, first, store, selection, budget)
-
-
-def _check(options: RunOptions) -> None:
-    """Raises SpecError for --inline with --address; it overrules the variables of --address."""
-    by_variable = from_environment(RunOptions).address
-    if options.inline and options.address not in (None, by_variable):
-        raise SpecError(
-            "--inline runs the trials in this process, and --address is about a cluster. Keep one "
-            "of them."
-        )
+        say(f"note: {unkept}")
+    return PreparedRun(options, first, store, selection, budget)
 
 
 def _check_failures(request: Request, patience: float) -> None:
@@ -177,15 +188,15 @@ def _check_failures(request: Request, patience: float) -> None:
         raise SpecError(f"nothing has failed in {location}: there is nothing to try again.")
 
 
-def _set_aside(store: Store, files: Sequence[Unreadable], tell: Callable[[str], None]) -> None:
+def _set_aside(store: Store, files: Sequence[Unreadable]) -> None:
     """Moves what can't be read out of the way of its new record."""
     for item in files:
-        tell(f"warning: {item.sentence}")
+        say(f"warning: {item.sentence}")
     damaged = [item for item in files if not item.lost]
     if damaged:
         set_aside(store, damaged)
         aside = store.files.where(SET_ASIDE)
-        tell(f"note: files that can't be read go to {aside}; what they held is done again")
+        say(f"note: files that can't be read go to {aside}; what they held is done again")
 
 
 def _keep_file(first: Planned, request: Request, store: Store) -> None:

@@ -6,56 +6,55 @@ import fnmatch
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from lp_sweep.analysis.notes import mixed_notes, setup_notes
 from lp_sweep.analysis.tabledef import Table, Unit
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.storage.errors import SpecError, StoreError
-from lp_sweep.storage.printable import choose
+from lp_sweep.storage.printable import choose, say
 
 if TYPE_CHECKING:
     from lp_sweep.storage.catalog import Catalog
 
 
-class TableAsked(NamedTuple):
-    """The table; models and strategies are names or patterns (empty: all)."""
-
-    name: str
-    unit: Unit = "points"
-    models: Sequence[str] = ()
-    strategies: Sequence[str] = ()
-
-
-def make_table(catalog: Catalog, asked: TableAsked) -> Table:
-    """Raises SpecError for an unknown table, and for a model or strategy that is not in the
-    store."""
+def make_table(
+    catalog: Catalog,
+    name: str,
+    *,
+    unit: Unit = "points",
+    models: Sequence[str] = (),
+    strategies: Sequence[str] = (),
+) -> Table:
+    """Models and strategies are names or patterns (empty: all). Raises SpecError for an unknown
+    table, and for a model or strategy that is not in the store."""
     try:
-        choose("table", asked.name, TABLES)
+        choose("table", name, TABLES)
     except ValueError as error:
         raise SpecError(str(error)) from None
-    definition = TABLES[asked.name]
-    if asked.strategies and "strategy" not in definition.takes:
+    definition = TABLES[name]
+    if strategies and "strategy" not in definition.takes:
         also = "" if "model" in definition.takes else " and no --model"
-        raise SpecError(f"table {asked.name} takes no --strategy{also}.")
-    if asked.models and "model" not in definition.takes:
-        raise SpecError(f"table {asked.name} takes no --model and no --strategy. Use --sweep.")
-    models = _named(catalog, "model", asked.models)
-    strategies = _named(catalog, "strategy", asked.strategies)
-    table = definition(catalog, unit=asked.unit, models=models, strategies=strategies)
-    return replace(table, notes=(*first_notes(catalog, asked), *table.notes))
+        raise SpecError(f"table {name} takes no --strategy{also}.")
+    if models and "model" not in definition.takes:
+        raise SpecError(f"table {name} takes no --model and no --strategy. Use --sweep.")
+    notes = first_notes(catalog, name, models)
+    models = _named(catalog, "model", models)
+    strategies = _named(catalog, "strategy", strategies)
+    table = definition(catalog, unit=unit, models=models, strategies=strategies)
+    return replace(table, notes=(*notes, *table.notes))
 
 
-def first_notes(catalog: Catalog, asked: TableAsked) -> tuple[str, ...]:
+def first_notes(catalog: Catalog, name: str, models: Sequence[str]) -> tuple[str, ...]:
     """Warnings about mixed recipes and hidden setups, mostly none. Tables begin their notes with
     them; next to CSV and JSON, which have no notes, they are printed on stderr."""
-    takes = TABLES[asked.name].takes
+    takes = TABLES[name].takes
     if not takes:
         return ()
     hidden = [f"{note}." for note in setup_notes(catalog)]
     if "strategy" not in takes:  # the table is about networks, however they were trained
         return tuple(hidden)
-    return (*mixed_notes(catalog, _named(catalog, "model", asked.models)), *hidden)
+    return (*mixed_notes(catalog, _named(catalog, "model", models)), *hidden)
 
 
 def _named(catalog: Catalog, column: str, patterns: Sequence[str]) -> list[str]:
@@ -76,26 +75,20 @@ def _meant(column: str, pattern: str, names: Sequence[str]) -> list[str]:
         raise SpecError(f"--{column}: {error}") from None
 
 
-class Drawn(NamedTuple):
-    """The files that were written, and a note for each figure without numbers in the store."""
-
-    files: list[Path]
-    absent: list[str]
-
-
-def draw(catalog: Catalog, folder: Path) -> Drawn:
-    """Writes the paper's figures 2 to 5 and our own, as SVG and PNG. Raises StoreError."""
+def draw(catalog: Catalog, folder: Path) -> list[Path]:
+    """Writes the paper's figures 2 to 5 and our own, as SVG and PNG, and says why one is absent.
+    Raises StoreError."""
     from lp_sweep.analysis.figures.drawings import FIGURES, why_absent
 
-    drawn = Drawn([], [])
+    files: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, make in FIGURES.items():
             drawing = make(catalog)
             if drawing is None:
-                drawn.absent.append(why_absent(catalog, name))
+                say(why_absent(catalog, name))
             else:
-                drawn.files.extend(drawing.save(folder))
+                files.extend(drawing.save(folder))
     except OSError as error:
         raise StoreError(f"can't write figures to {folder}: {error}. Choose another.") from None
-    return drawn
+    return files

@@ -10,7 +10,6 @@ import itertools
 import os
 import re
 import shlex
-import signal
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -30,9 +29,7 @@ from lp_sweep.storage.places import options_of, run_with
 from lp_sweep.storage.printable import printable
 from lp_sweep.storage.store import Store
 from tests.support.answered import network, right
-from tests.support.everyday import few
 from tests.support.fake_records import FakeSweep
-from tests.support.liveprocess import Terminal
 from tests.support.measured import (
     HOSTILE,
     measured_speeds,
@@ -626,19 +623,3 @@ def test_the_command(tmp_path: Path) -> None:
         done = sweep(*asked, *extra, cwd=tmp_path)
         assert (done.returncode, done.stdout, "error: " in done.stderr) == (code, "", True)
     assert not (tmp_path / "report.html").exists()
-
-
-@pytest.mark.parametrize("number", few([signal.SIGINT, signal.SIGTERM], 1))
-def test_a_terminal_is_left_as_it_was(tmp_path: Path, number: signal.Signals) -> None:
-    fake = FakeSweep(tmp_path / "store")
-    fake.curve({0: 90.0, 2: 89.5})
-    out = tmp_path / "report.html"
-    place = ("--store", fake.publish().location, "--out", out)
-    terminal = Terminal("report", *place, size=(60, 15))
-    terminal.wait_for("report: ")
-    terminal.process.send_signal(number)
-    assert terminal.ended() == 128 + number
-    assert terminal.text.rfind("\x1b[?25h") > terminal.text.rfind("\x1b[?25l"), "the cursor"
-    assert "Traceback" not in terminal.text
-    assert not out.exists()
-    terminal.close()

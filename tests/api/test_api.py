@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import lp_sweep
-from lp_sweep import LpSweepError, Results, Rows, Run, Sweep, open_store
+from lp_sweep import LpSweepError, ResultRows, Results, RunResult, Sweep, open_store
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.service import run as running
 from tests.support.fake_records import FakeSweep
@@ -108,13 +109,16 @@ def test_notebooks_show_escaped_text(tmp_path: Path, fake: FakeSweep, results: R
     with open_store(hostile.publish().location) as found:
         table = found.table("tasks")
     task = {**sweep_content()["tasks"][0], "name": text}
-    plan = Sweep.from_yaml(save_world(tmp_path, tasks=[task])).plan()
-    for shown in (Rows(pa.table({text: [text]})), table, plan):
+    sweep = Sweep.from_yaml(save_world(tmp_path, tasks=[task]))
+    for shown in (ResultRows(pa.table({text: [text]})), table, sweep.plan()):
         page = shown._repr_html_()
         assert "<img" not in page
         assert page.count("&lt;img") > 1, "in each of its parts"
     totals = {"trials": 3, "trials_done": 1}
-    run = Run(1, {"t1-<b>": "bug <b>"}, "SIGINT", totals, 130)._repr_html_()
+    plan = SimpleNamespace(totals=lambda: totals)
+    failed = {"t1-<b>": "bug <b>"}
+    outcome: Any = SimpleNamespace(done=1, failed=failed, stopped_by="SIGINT", plan=plan)
+    run = RunResult(outcome, fake.store, 1.0)._repr_html_()
     assert all(part in run for part in ("SIGINT", "1 of 3 trials", "t1-&lt;b&gt;"))
     assert "<b>" not in run
     store = results._repr_html_()
@@ -222,7 +226,7 @@ def test_an_argument_of_a_run_comes_before_its_variable(
         asked.append(options)
         raise LpSweepError("enough")
 
-    monkeypatch.setattr(running, "run", caught)
+    monkeypatch.setattr(running, "prepare", caught)
     monkeypatch.setenv("LP_SWEEP_MAX_HOURS", "2.5")
     monkeypatch.setenv("LP_SWEEP_FAIL_FAST", "1")
     sweep = Sweep.from_yaml(save_world(tmp_path), store=tmp_path / "records")

@@ -140,7 +140,7 @@ def test_no_name_reaches_the_screen_raw(
         assert not ESCAPES.search(text), ascii(text)
         text.encode("utf-8")
     assert f"tasks {printable(name)}\n" in page
-    assert json.loads(json.dumps(answer_of(plan, rates).plain()))["cells"][0]["task"] == name
+    assert json.loads(json.dumps(answer_of(plan, rates).to_dict()))["cells"][0]["task"] == name
 
 
 def shortened(folder: Path, text: str, number: int) -> None:

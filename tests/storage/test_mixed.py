@@ -12,7 +12,6 @@ import pytest
 from lp_sweep.analysis.notes import mixed, mixed_notes
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views, resting
-from lp_sweep.orchestrator.service.tables import TableAsked as Asked
 from lp_sweep.orchestrator.service.tables import make_table
 from lp_sweep.storage.specs import Recipe
 from lp_sweep.storage.store import Store
@@ -33,7 +32,7 @@ def fake(tmp_path: Path) -> FakeSweep:
 
 def table_notes(store: Store, name: str, models: tuple[str, ...] = ()) -> tuple[str, ...]:
     with open_views(store, only=TABLES[name].views) as catalog:
-        return make_table(catalog, Asked(name, "points", models, ())).notes
+        return make_table(catalog, name, models=models).notes
 
 
 def differences(store: Store) -> dict[str, Any]:

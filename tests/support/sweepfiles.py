@@ -24,7 +24,7 @@ from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput, resolve
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
-from lp_sweep.orchestrator.service.plan import PlanAnswer, Planned
+from lp_sweep.orchestrator.service.plan import Planned, SweepPlan
 from lp_sweep.orchestrator.sweepfile.load import check, is_part, load_sweep
 from lp_sweep.orchestrator.sweepfile.yamlfile import Document
 from lp_sweep.storage.identity import canonical_json
@@ -136,7 +136,7 @@ def run_of(file: Path, *overrides: str) -> None:
 CPU = Rates([], gpu=False)
 
 
-def answer_of(plan: Plan, rates: Rates = CPU) -> PlanAnswer:
+def answer_of(plan: Plan, rates: Rates = CPU) -> SweepPlan:
     """The answer of `lp-sweep plan`."""
     made = Planned(None, plan.sweep, "", None, plan)  # type: ignore[arg-type]
-    return PlanAnswer(made, estimate(plan, rates), ())
+    return SweepPlan(made, estimate(plan, rates), ())

@@ -73,7 +73,7 @@ def test_help_more_says_what_each_is_for(tmp_path: Path) -> None:
     assert ", ".join(RARE) in rare
     assert [name for name in RARE if f"\n  {name} " in shown] == []
     told = {name for names in (*SECTIONS.values(), RARE) for name in names}
-    assert told == {*ROOT.commands}, "a new command has its section in commands/root.py"
+    assert told == {*ROOT.commands}, "a new command has its section in cli/root.py"
 
 
 def test_help_of_a_command_is_its_help(tmp_path: Path) -> None:

@@ -116,7 +116,8 @@ def test_what_a_strategy_chooses_by(tmp_path: Path) -> None:
         "block-influence of bert, pre-trained, on 277 dev rows of rte",
         "",
         "layer  block-influence",
-        "    1           0.8750",
+        "-----  ---------------",
+        "    1            0.875",
         "    2           0.5123",
     ]
 
@@ -127,9 +128,10 @@ def test_the_measurement_of_a_trained_network(tmp_path: Path) -> None:
     assert text.splitlines() == [
         f"probes of the network of {TRIAL}, on 277 dev rows of rte",
         "",
-        "layer  accuracy       f1",
-        "    0    0.5000        –",
-        "    3    0.6250   1.0000",
+        "layer  accuracy    f1",
+        "-----  --------  ----",
+        "    0       0.5  NULL",
+        "    3     0.625   1.0",
     ]
 
 
@@ -141,9 +143,10 @@ def test_a_matrix(tmp_path: Path) -> None:
         "rte",
         "",
         "layer:",
-        "layer       0       1       2",
-        "    0   0.000   0.000   0.000",
-        "    4   0.500   0.500   0.500",
+        "layer    0    1    2",
+        "-----  ---  ---  ---",
+        "    0  0.0  0.0  0.0",
+        "    4  0.5  0.5  0.5",
     ]
 
 

@@ -15,7 +15,7 @@ from pyarrow import parquet as pq
 
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
-from lp_sweep.orchestrator.service.tables import TableAsked, make_table
+from lp_sweep.orchestrator.service.tables import make_table
 from lp_sweep.storage.store import Store
 from tests.support.answered import network, right
 from tests.support.everyday import few
@@ -64,10 +64,10 @@ def test_every_table_takes_models_and_strategies(world: Path, name: str) -> None
 
 @pytest.mark.parametrize("name", few(OF_CELLS, 3))
 def test_a_table_names_all_views_and_columns_that_it_reads(world: Path, name: str) -> None:
-    asked = TableAsked(name, "points", ("*",), () if name == "speed" else ("*",))
+    asked = {"models": ["*"], "strategies": [] if name == "speed" else ["*"]}
     store = Store(world / "store")
     with open_views(store) as whole, open_views(store, only=TABLES[name].views) as narrow:
-        assert make_table(narrow, asked) == make_table(whole, asked)
+        assert make_table(narrow, name, **asked) == make_table(whole, name, **asked)
         columns = narrow.query("FROM trials LIMIT 0").column_names
         assert ("host" in columns) == ("trials" in TABLES[name].views)
 

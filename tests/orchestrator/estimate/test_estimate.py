@@ -172,7 +172,7 @@ def test_a_record_asks_for_what_its_work_asked_for(tmp_path: Path, procedure: st
 def test_the_answer_says_the_band(plan: Plan) -> None:
     rates = Rates([record(full_network(plan), seconds_total=3600.0)] * 30, plan.sweep.recipe)
     answer = answer_of(plan, rates)
-    told = answer.plain()["estimate"]
+    told = answer.to_dict()["estimate"]
     assert set(told) >= {"hours", "low_hours", "high_hours", "trials", "basis"}
     assert [of_task["expected"] for of_task in told["tasks"].values()] == [told["hours"]]
     assert re.search(r"estimate   about [\d.]+ h \([\d.]+ to [\d.]+\) on", answer.text())

@@ -159,6 +159,6 @@ recipe: {{epochs: 3, batch_size: 4, max_length: 8}}
         encoding="utf-8",
     )
     answer = plan(Request(str(tmp_path / "sweep.yaml"), store=str(tmp_path / "store")))
-    [data] = answer.plain()["data"]
+    [data] = answer.to_dict()["data"]
     assert (data["task"], data["train_rows"], data["steps"]) == ("own", 11, 9)
     assert "data of own\n  11 train rows" in answer.text()

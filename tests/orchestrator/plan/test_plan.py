@@ -196,7 +196,7 @@ def test_a_profile_that_failed_is_told_as_failed(tmp_path: Path) -> None:
     file = make_inputs(tmp_path, CONTRIBUTION)
     failed = {next(iter(planned(file).profiles)): "numeric_divergence"}
     plan = planned(file, known=Known(frozenset(), failed, {}))
-    profiles = answer_of(plan).plain()["profiles"]
+    profiles = answer_of(plan).to_dict()["profiles"]
     assert [profile["state"] for profile in profiles] == ["failed", "pending"]
     text = answer_of(plan).text()
     assert "cells waiting for a profile, a measurement (1 failed, 1 missing)" in text

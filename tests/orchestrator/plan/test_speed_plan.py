@@ -100,7 +100,7 @@ def test_deferred_cells_have_a_speed_when_their_layers_are_known(tmp_path: Path)
 
 def test_a_plan_says_how_many_are_missing_and_what_they_need(plan: Plan) -> None:
     plan.known = with_known(plan, speeds=1)
-    told = json.loads(json.dumps(answer_of(plan).plain()))
+    told = json.loads(json.dumps(answer_of(plan).to_dict()))
     assert [told["totals"][f"speeds{end}"] for end in ("", "_done", "_pending")] == [2, 1, 1]
     assert [speed["state"] for speed in told["speeds"]] == ["done", "pending"]
     assert told["speeds"][1]["kept_layers"] == list(range(1, 11))

@@ -199,7 +199,7 @@ def test_a_measurement_added_to_a_finished_sweep(tmp_path: Path) -> None:
     text = text_of(plan)
     assert "to do              1   by `lp-sweep run`: 1 done but to measure\n" in text
     assert 0 < estimate(plan, CPU).hours < retrained / 2
-    totals = answer_of(plan).plain()["totals"]
+    totals = answer_of(plan).to_dict()["totals"]
     assert [totals[name] for name in ("to_do", "trials_pending", "measures_pending")] == [1, 0, 1]
 
 
