@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from lp_sweep.analysis.paper.compare import paper_table
 from lp_sweep.analysis.render import render, render_rows
-from lp_sweep.orchestrator.service.store import existing, history, logs_text, sweep_states
+from lp_sweep.orchestrator.service.store import existing, history, logs_text
 from lp_sweep.orchestrator.service.tables import TableAsked, draw, make_table
+from lp_sweep.orchestrator.watch.states import sweep_states
 from lp_sweep.storage import doctor, packs
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.errors import SpecError

@@ -42,11 +42,9 @@ _STYLES = re.compile(r"(\x1b\[[0-9;]*m)")  # bold, colours, and their end
 
 
 def stored(location: str | None) -> Store:
-    """The store that a command reads, by default the one in this folder. Only for a process that
-    runs one command, because of `without_pandas`."""
-    from lp_sweep.orchestrator.service.store import existing, without_pandas
+    """The store that a command reads, by default the one in this folder."""
+    from lp_sweep.orchestrator.service.store import existing
 
-    without_pandas()
     return existing(location or DEFAULT_STORE)
 
 
@@ -165,7 +163,7 @@ def doing(what: str) -> Iterator[Callable[[str], None]]:
     """Shows the progress of a long command in one line, if stderr is a terminal."""
     from rich.console import Console
 
-    from lp_sweep.orchestrator.watch.painter import has_screen
+    from lp_sweep.orchestrator.watch.screen import has_screen
 
     console = Console(stderr=True)
     if not has_screen(console):
