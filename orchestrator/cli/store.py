@@ -143,8 +143,8 @@ def mirror(
     sweep: SweepOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy the trials of a store into MLflow, W&B, TensorBoard or trackio. Trials that are
-    already there stay as they are.
+    """Copy the trials of a store into MLflow, W&B or trackio. Trials that are already there
+    stay as they are.
 
     Example: lp-sweep mirror --to mlflow --store lp-sweep-store
     """

@@ -19,21 +19,11 @@ Value = str | int | float | bool
 
 
 class MirrorKind(StrEnum):
-    """The tools that can show trials. Each is also an extra of the package."""
+    """The tools that can show trials. Each is a module, and an extra of the package."""
 
     mlflow = "mlflow"
     wandb = "wandb"
-    tensorboard = "tensorboard"
     trackio = "trackio"
-
-
-# the module of each, and how to install it
-_NEEDS = {
-    MirrorKind.mlflow: ("mlflow", "pip install 'lp-sweep[mlflow]'"),
-    MirrorKind.wandb: ("wandb", "pip install 'lp-sweep[wandb]'"),
-    MirrorKind.tensorboard: ("tensorboardX", "pip install 'ray[tune]'"),  # comes with lp-sweep
-    MirrorKind.trackio: ("trackio", "pip install 'lp-sweep[trackio]'"),
-}
 
 
 class Point(NamedTuple):
@@ -85,11 +75,10 @@ class Mirror(Protocol):
 def check_installed(kinds: Collection[MirrorKind]) -> None:
     """Raises PreflightError with the command that installs a missing package."""
     for kind in kinds:
-        module, install = _NEEDS[kind]
-        if find_spec(module) is None:
+        if find_spec(kind.value) is None:
             raise PreflightError(
-                f"the mirror {kind.value} needs the package {module}, which is not installed here. "
-                f"Install it: {install}"
+                f"the mirror {kind.value} needs the package {kind.value}, which is not installed "
+                f"here. Install it: pip install 'lp-sweep[{kind.value}]'"
             )
 
 

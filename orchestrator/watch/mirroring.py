@@ -1,8 +1,8 @@
-"""Mirrors each trial of a run to other tools as it ends, without delaying the run.
+"""Mirrors the trials of a run to other tools as they end, without delaying the run.
 
-Each mirror has its own thread, which reads trials from the store, so only identifiers wait for a
-slow one. Failed copies are retried with the next trial and once at the end; `lp-sweep mirror` can
-copy later what is still missing.
+Each mirror has a thread of its own, which copies what its tool lacks of the sweep: after a trial
+has ended, not too often, and once at the end. What a tool refuses is tried again with the next
+trial; `lp-sweep mirror` can copy later what is still missing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Event, Thread
 
 from lp_sweep.orchestrator.engine.progress import NO_FACTS, Facts, Note, Reporter
 from lp_sweep.orchestrator.mirrors.copying import copy_trials
@@ -22,6 +22,8 @@ from lp_sweep.storage.printable import short
 from lp_sweep.storage.store import Store
 
 AT_THE_END = 30.0  # seconds that a run waits for all its mirrors together
+_PAUSE = 5.0  # seconds between two copies, at least
+_SHARE = 10  # copying takes at most a tenth of the time
 
 
 class LiveMirror:
@@ -30,51 +32,52 @@ class LiveMirror:
     def __init__(self, kind: MirrorKind, store: str, sweep: str) -> None:
         self.kind, self.notes = kind, SimpleQueue[Note]()
         self._store, self._sweep = store, sweep
-        self._ended: SimpleQueue[str | None] = SimpleQueue()
-        self._behind: dict[str, None] = {}  # in order; the thread's own while it lives
+        self._wake, self._closing = Event(), Event()
+        self._behind = False  # whether a trial has ended that is not copied yet
         self._mirror: Mirror | None = None
         self._told = False
         self._thread = Thread(target=self._follow, name=f"mirror-{kind.value}", daemon=True)
         self._thread.start()
 
-    def ended(self, trial: str) -> None:
-        """Is called when the trial's record, or its last attempt, is in the store."""
-        self._ended.put(trial)
+    def ended(self) -> None:
+        """Is called when a trial's record, or its last attempt, is in the store."""
+        self._behind = True
+        self._wake.set()
 
     def close(self, seconds: float) -> None:
-        """Waits at most so many seconds for trials that are not written yet."""
-        self._ended.put(None)
+        """Waits at most so many seconds for trials that are not copied yet."""
+        self._closing.set()
+        self._wake.set()
         self._thread.join(seconds)
         if self._thread.is_alive() or self._behind:
             where = f"--store {shlex.quote(self._store)} --sweep {shlex.quote(self._sweep)}"
             copy = f"lp-sweep mirror --to {self.kind.value} {where}"
-            missing = (
-                f"not every trial of this run is in {self.kind.value}. Copy the others: {copy}"
-            )
+            missing = f"not every trial is in {self.kind.value}. Copy the others: {copy}"
             self.notes.put(Note(missing))
 
     def _follow(self) -> None:
-        going_on = True
-        while going_on:
-            ended = [self._ended.get()]
-            with suppress(Empty):
-                while True:
-                    ended.append(self._ended.get_nowait())
-            going_on = None not in ended
-            self._behind |= {trial: None for trial in ended if trial is not None}
+        last = False
+        while not last:
+            self._wake.wait()
+            self._wake.clear()
+            last = self._closing.is_set()  # before the last copy
+            began = time.monotonic()
             if self._behind:
                 self._catch_up()
+            took = time.monotonic() - began
+            self._closing.wait(max(_PAUSE, _SHARE * took))
 
     def _catch_up(self) -> None:
+        self._behind = False
         try:
             self._mirror = self._mirror or open_mirror(self.kind, self._sweep)
-            copy_trials(Store(self._store), self._sweep, self._mirror, self._behind.keys())
-            self._behind = {}
+            copy_trials(Store(self._store), self._sweep, self._mirror)
             if self._told:
                 self._told = False
                 again = f"{self.kind.value} takes trials again"
                 self.notes.put(Note(again, self.kind.value, ends=True))
         except Exception as error:  # whatever the library raises, the run continues
+            self._behind = True
             if not self._told:
                 self._told = True
                 said = short(str(error) or type(error).__name__)
@@ -83,7 +86,7 @@ class LiveMirror:
 
 
 class MirroringReporter(Relay):
-    """Passes events on to `inner`, and ended trials to the mirrors."""
+    """Passes events on to `inner`, and tells the mirrors that a trial has ended."""
 
     def __init__(self, inner: Reporter, mirrors: Sequence[LiveMirror]) -> None:
         super().__init__(inner)
@@ -91,9 +94,9 @@ class MirroringReporter(Relay):
 
     def ended(self, id_: str, status: str, detail: str, facts: Facts = NO_FACTS) -> None:
         super().ended(id_, status, detail, facts)
-        if status in ("done", "failed") and id_.startswith("t"):  # a profile is no training
+        if status in ("done", "failed"):
             for mirror in self._mirrors:
-                mirror.ended(id_)
+                mirror.ended()
 
     def tick(self) -> None:
         super().tick()

@@ -15,11 +15,11 @@ from lp_sweep.orchestrator.watch import mirroring
 from lp_sweep.orchestrator.watch.mirroring import LiveMirror, MirroringReporter
 from lp_sweep.storage.errors import LpSweepError
 from lp_sweep.storage.store import Store
-from tests.support.mirrorworld import mirrored_store, texts, trial_of
+from tests.support.fake_records import FakeSweep
+from tests.support.mirrorkinds import FakeWandb
+from tests.support.mirrorworld import mirrored_store
 from tests.support.program import run
 from tests.support.toyworld import save_world
-
-TENSORBOARD = MirrorKind.tensorboard
 
 
 class Kept:
@@ -46,37 +46,48 @@ def follow(
     store: Store, monkeypatch: pytest.MonkeyPatch, opened: Callable[[], Mirror]
 ) -> LiveMirror:
     monkeypatch.setattr(mirroring, "open_mirror", lambda *_: opened())
-    return LiveMirror(TENSORBOARD, store.location, "demo")
+    monkeypatch.setattr(mirroring, "_PAUSE", 0.0)
+    monkeypatch.setattr(mirroring, "_SHARE", 0)
+    return LiveMirror(MirrorKind.wandb, store.location, "demo")
 
 
 def notes(mirror: LiveMirror) -> list[str]:
     return [mirror.notes.get_nowait().text for _ in range(mirror.notes.qsize())]
 
 
-def test_a_trial_is_written_while_the_run_goes_on(
+def test_trials_are_written_while_the_run_goes_on(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = Event()
     kept = Kept(lambda run: written.set())
     mirror = follow(store, monkeypatch, lambda: kept)
-    mirror.ended(trial_of(store, strategy="top", k=4))
+    mirror.ended()
     assert written.wait(20)
-    mirror.ended(trial_of(store, k=8))
+    fake = FakeSweep(store.location, "demo")
+    fake.cell(k=2, score=91.0)
+    fake.publish()
+    mirror.ended()
     mirror.close(20)
-    assert [run.failure is None for run in kept.runs.values()] == [True, False]
+    assert len(kept.runs) == 4
+    assert [run.key for run in kept.runs.values() if run.failure] != []
     assert notes(mirror) == []
 
 
 def test_a_mirror_that_hangs_is_left_behind(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    release = Event()
-    mirror = follow(store, monkeypatch, lambda: Kept(lambda run: release.wait(60)))
-    for k in (4, 8):
-        mirror.ended(trial_of(store, strategy="top", k=k))
+    release, began = Event(), Event()
+
+    def hangs(run: MirroredRun) -> None:
+        began.set()
+        release.wait(60)
+
+    mirror = follow(store, monkeypatch, lambda: Kept(hangs))
+    mirror.ended()
+    assert began.wait(20)
     mirror.close(0.05)
     (told,) = notes(mirror)
     release.set()
-    assert told.startswith("not every trial of this run is in tensorboard. Copy the others: ")
-    assert f"lp-sweep mirror --to tensorboard --store {store.location} --sweep demo" in told
+    assert told.startswith("not every trial is in wandb. Copy the others: ")
+    assert f"lp-sweep mirror --to wandb --store {store.location} --sweep demo" in told
 
 
 def test_a_mirror_that_is_away_is_told_once_and_catches_up(
@@ -90,14 +101,13 @@ def test_a_mirror_that_is_away_is_told_once_and_catches_up(
         return kept
 
     mirror = follow(store, monkeypatch, opened)
-    mirror.ended(trial_of(store, strategy="top", k=4))
+    mirror.ended()
     assert "no server at" in mirror.notes.get(timeout=20).text
-    mirror.ended(trial_of(store, k=8))
     there.set()
-    mirror.ended(trial_of(store, k=0))
+    mirror.ended()
     mirror.close(20)
     assert len(kept.runs) == 3
-    assert notes(mirror) == ["tensorboard takes trials again"]
+    assert notes(mirror) == ["wandb takes trials again"]
 
 
 def test_what_a_mirror_throws_is_a_note(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,24 +115,22 @@ def test_what_a_mirror_throws_is_a_note(store: Store, monkeypatch: pytest.Monkey
         raise RuntimeError("a bug\nof theirs")
 
     mirror = follow(store, monkeypatch, lambda: Kept(broken))
-    mirror.ended(trial_of(store, strategy="top", k=4))
+    mirror.ended()
     mirror.close(20)
     first, last = notes(mirror)
-    assert first == "tensorboard takes no trials for now; the run continues: a bug\\nof theirs"
-    assert last.startswith("not every trial of this run is in tensorboard")
+    assert first == "wandb takes no trials for now; the run continues: a bug\\nof theirs"
+    assert last.startswith("not every trial is in wandb")
 
 
-def test_only_trials_that_ended_are_handed_on(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_has_ended_is_handed_on(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     mirror = follow(store, monkeypatch, Kept)
-    handed: list[str] = []
-    monkeypatch.setattr(mirror, "ended", handed.append)
+    handed: list[int] = []
+    monkeypatch.setattr(mirror, "ended", lambda: handed.append(1))
     reporter = MirroringReporter(PlainReporter(), [mirror])
-    for id_, status in (("t1-a", "done"), ("t1-b", "failed"), ("p1-c", "done"), ("t1-d", "lost")):
-        reporter.ended(id_, status, "")
+    for status in ("done", "failed", "lost", "spooled"):
+        reporter.ended("t1-a", status, "")
     mirror.close(20)
-    assert handed == ["t1-a", "t1-b"]
+    assert len(handed) == 2
 
 
 def test_the_command_that_goes_on_names_the_mirrors(store: Store) -> None:
@@ -136,23 +144,29 @@ def test_the_command_that_goes_on_names_the_mirrors(store: Store) -> None:
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_a_run_shows_its_trials_as_they_end(tmp_path: Path) -> None:
+def test_a_run_shows_its_trials_as_they_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     save_world(tmp_path)
-    run("run", "sweep.yaml", "--mirror", "tensorboard", cwd=tmp_path)
-    runs = {path.name.rpartition("--")[2]: path for path in (tmp_path / "runs/toy").iterdir()}
+    fake = FakeWandb(tmp_path, monkeypatch)
+    run("run", "sweep.yaml", "--mirror", "wandb", cwd=tmp_path)
+    runs = fake.runs()
     assert runs.keys() == Store(tmp_path / "lp-sweep-store").names("trials")
-    assert {texts(path)["strategies"] for path in runs.values()} == {"top K=0", "top K=2"}
-    again = run("mirror", "--to", "tensorboard", cwd=tmp_path)
-    assert again.stdout == "tensorboard  toy: 0 trials written, 0 of them failures; 2 were there\n"
+    assert {seen.settings["strategies"] for seen in runs.values()} == {"top K=0", "top K=2"}
+    again = run("mirror", "--to", "wandb", cwd=tmp_path)
+    assert again.stdout == "wandb  toy: 0 trials written, 0 of them failures; 2 were there\n"
 
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_mirror_that_can_not_be_written_harms_no_trial(tmp_path: Path) -> None:
+def test_a_mirror_that_can_not_be_written_harms_no_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     save_world(tmp_path)
-    (tmp_path / "runs").write_text("a file", encoding="utf-8")
-    done = run("run", "sweep.yaml", cwd=tmp_path, LP_SWEEP_MIRROR="tensorboard")
+    FakeWandb(tmp_path, monkeypatch)
+    (tmp_path / "wandb").write_text("a file", encoding="utf-8")
+    done = run("run", "sweep.yaml", cwd=tmp_path, LP_SWEEP_MIRROR="wandb")
     assert "complete: 2 done in this run" in done.stderr
-    assert done.stderr.count("tensorboard takes no trials for now") == 1
+    assert done.stderr.count("wandb takes no trials for now") == 1
     told = [line for line in done.stderr.splitlines() if "lp-sweep mirror --to" in line]
     assert len(told) == 1
