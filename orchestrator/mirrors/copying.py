@@ -39,7 +39,7 @@ FROM attempts WHERE coalesce(final, true) GROUP BY trial_id ORDER BY trial_id
 Row = Mapping[str, Any]
 
 
-class Copied(NamedTuple):
+class MirrorCount(NamedTuple):
     """Numbers of trials in a mirror: `written` now, `failures` among these, `there` before."""
 
     written: int
@@ -51,8 +51,8 @@ def copy_store(
     store: Store, kinds: Iterable[MirrorKind], sweep: str | None = None
 ) -> Iterator[dict[str, Any]]:
     """Copies each sweep of a store, or one, into each kind of mirror. Yields what was done after
-    each: `to`, `sweep` and the numbers of `Copied`. Raises what `copy_trials` raises, SpecError for
-    an unknown sweep, and PreflightError if a package is missing."""
+    each: `to`, `sweep` and the numbers of `MirrorCount`. Raises what `copy_trials` raises,
+    SpecError for an unknown sweep, and PreflightError if a package is missing."""
     once = dict.fromkeys(kinds)
     check_installed(once)
     for name in store.sweeps(sweep):
@@ -61,7 +61,7 @@ def copy_store(
             yield {"to": kind.value, "sweep": name, **done._asdict()}
 
 
-def copy_trials(store: Store, sweep: str, mirror: Mirror) -> Copied:
+def copy_trials(store: Store, sweep: str, mirror: Mirror) -> MirrorCount:
     """Copies the trials of a sweep that are done or have failed and that the mirror lacks. Raises
     StoreError, and LpSweepError if the mirror refuses one."""
     with open_views(store, sweep=sweep, only=["cells", "attempts"]) as catalog:
@@ -78,7 +78,7 @@ def copy_trials(store: Store, sweep: str, mirror: Mirror) -> Copied:
     for attempt in _records(store, "attempts", new_failed):
         mirror.write(run_of_failure(sweep, attempt, cells[attempt["trial_id"]]))
     written = len(new_done) + len(new_failed)
-    return Copied(written, len(new_failed), len(done) + len(failed) - written)
+    return MirrorCount(written, len(new_failed), len(done) + len(failed) - written)
 
 
 def _records(store: Store, table: str, names: Sequence[str]) -> Iterator[Row]:
