@@ -9,8 +9,9 @@ from typing import Any, Literal, Self
 
 from lp_sweep.analysis.paper.compare import paper_table
 from lp_sweep.orchestrator.service.rows import ResultRows, TableRows, html_table
-from lp_sweep.orchestrator.service.store import existing, history, logs_text, sweep_states
+from lp_sweep.orchestrator.service.store import existing, history, logs_text
 from lp_sweep.orchestrator.service.tables import draw, make_table
+from lp_sweep.orchestrator.watch.states import sweep_states
 from lp_sweep.storage import doctor, packs
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.places import DEFAULT_STORE

@@ -333,6 +333,13 @@ BUGS = [
         "test_tables.py",
     ),
     _bug(
+        "status counts a trial for each of its cells",
+        "SQL",
+        "count(*) AS cells, count(DISTINCT trial_id) AS trials,",
+        "count(*) AS cells, count(trial_id) AS trials,",
+        "test_states.py",
+    ),
+    _bug(
         "a lost worker is a failure",
         "SQL",
         "WHERE coalesce(final, true)  --",

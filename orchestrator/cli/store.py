@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import shlex
 from collections.abc import Collection
@@ -17,9 +16,7 @@ from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import page
 
 if TYPE_CHECKING:
-    from lp_sweep.orchestrator.service.store import States
     from lp_sweep.storage.doctor import Finding
-    from lp_sweep.storage.runs import Announcement
     from lp_sweep.storage.store import Store
 
 app = typer.Typer()
@@ -44,64 +41,15 @@ def status(
     """
     if every is not None and not watch:
         raise SpecError("--every needs --watch.")
-    if watch:
-        from lp_sweep.orchestrator.cli import watching
+    from lp_sweep.orchestrator.cli import watching
+    from lp_sweep.orchestrator.watch.states import sweep_states
 
+    if watch:
         watching.watch(store, sweep, every or "5s", as_json)
         return
-    from lp_sweep.orchestrator.service.store import sweep_states
-
     states = sweep_states(stored(store), sweep)
     warn_unreadable(states.unreadable)
-    emit(json.dumps(states.plain()) if as_json else states_text(states))
-
-
-def states_text(states: States) -> str:
-    from lp_sweep.orchestrator.plan.naming import ASSUMED
-    from lp_sweep.storage.setups import hidden_notes
-
-    if not states.sweeps and (states.hidden or any(item.lost for item in states.unreadable)):
-        return (
-            "no sweep of this store can be read. Run its sweep file again: `lp-sweep run` writes "
-            "its cells, and keeps finished trials"
-        )
-    if not states.sweeps:
-        return "no sweep in this store yet"
-    width = max(len(state["sweep"]) for state in states.sweeps)
-    lines = [
-        f"{'sweep':<{width}}  {'cells':>6} {'done':>6}   {'trials':>6} {'done':>6} {'failed':>6} "
-        f"{'pending':>7}   {'deferred cells':>14}"
-    ]
-    lines += [
-        f"{s['sweep']:<{width}}  {s['cells']:>6} {s['cells_done']:>6}   {s['trials']:>6} "
-        f"{s['trials_done']:>6} {s['trials_failed']:>6} {s['trials_pending']:>7}   "
-        f"{s['cells_deferred']:>14}"
-        for s in states.sweeps
-    ]
-    lines += [
-        f"{s['sweep']}: {s['cells_not_needed']} cells were not needed for the answer: {ASSUMED}."
-        for s in states.sweeps
-        if s["cells_not_needed"]
-    ]
-    now = dt.datetime.now(dt.UTC)
-    for run in states.runs:
-        lines.append(f"running: {run.sentence()}{_ending(run, now)}")
-        known = (states.underway[id_] for id_ in run.held if id_ in states.underway)
-        lines += [f"  {work}: {how_far.text}" for work, how_far in known]
-    lines += [f"note: {note}" for note in hidden_notes(states.earlier, states.location)]
-    return page(lines)
-
-
-def _ending(run: Announcement, now: dt.datetime) -> str:
-    """` on 4 slots, ends about 2026-11-21 14:32 UTC (in 1:05:03)`, without unknown parts."""
-    from lp_sweep.storage.printable import clock
-
-    slots = f" on {run.slots} slot{'s' if run.slots > 1 else ''}" if run.slots > 0 else ""
-    ends = run.ends_at()
-    if ends is None:
-        return slots
-    left = max(0.0, (ends - now).total_seconds())
-    return f"{slots}, ends about {ends:%Y-%m-%d %H:%M} UTC (in {clock(left)})"
+    emit(json.dumps(states.plain()) if as_json else watching.states_text(states))
 
 
 def _records(ctx: typer.Context) -> Collection[str]:
@@ -211,8 +159,8 @@ def mirror(
     sweep: SweepOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy the trials of a store into MLflow, W&B, TensorBoard or trackio. Trials that are
-    already there stay as they are.
+    """Copy the trials of a store into MLflow, W&B or trackio. Trials that are already there
+    stay as they are.
 
     Example: lp-sweep mirror --to mlflow --store lp-sweep-store
     """

@@ -1,1 +1,1 @@
-"""A sweep's trials as runs of MLflow, Weights & Biases, TensorBoard or trackio."""
+"""A sweep's trials as runs of MLflow, Weights & Biases or trackio."""

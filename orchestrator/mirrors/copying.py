@@ -1,20 +1,17 @@
 """Copies trials of a store into a mirror that does not have them yet.
 
-A run copies each trial as it ends, and `lp-sweep mirror` copies all trials of a sweep. A mirror
-gets no command line, host, checkpoint path or traceback, which may be private: `lp-sweep show` and
-`logs` have them.
+A run does so as its trials end, and `lp-sweep mirror` at any time. A mirror gets no command line,
+host, checkpoint path or traceback, which may be private: `lp-sweep show` and `logs` have them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.mirrors.kinds import (
     Mirror,
     MirroredRun,
@@ -24,19 +21,25 @@ from lp_sweep.orchestrator.mirrors.kinds import (
     check_installed,
     open_mirror,
 )
-from lp_sweep.orchestrator.plan.known import attempted_work
 from lp_sweep.orchestrator.plan.naming import short_model
 from lp_sweep.storage.printable import printable, ranges, short
 from lp_sweep.storage.specs import Recipe
 from lp_sweep.storage.store import Store
 
-_FEW = 16  # are looked up one by one: listing 100,000 records takes longer
 _AT_A_TIME = 500  # records read at once
+_CELLS = """
+SELECT trial_id, state = 'done' AS done, depth, strategy, k, threshold
+FROM cells WHERE trial_id IS NOT NULL AND state IN ('done', 'failed') ORDER BY cell
+"""
+_LAST_FAILURES = """
+SELECT trial_id, arg_max(attempt_id, ended_at) AS attempt_id
+FROM attempts WHERE coalesce(final, true) GROUP BY trial_id ORDER BY trial_id
+"""
 
 Row = Mapping[str, Any]
 
 
-class Copied(NamedTuple):
+class MirrorCount(NamedTuple):
     """Numbers of trials in a mirror: `written` now, `failures` among these, `there` before."""
 
     written: int
@@ -48,8 +51,8 @@ def copy_store(
     store: Store, kinds: Iterable[MirrorKind], sweep: str | None = None
 ) -> Iterator[dict[str, Any]]:
     """Copies each sweep of a store, or one, into each kind of mirror. Yields what was done after
-    each: `to`, `sweep` and the numbers of `Copied`. Raises what `copy_trials` raises, SpecError for
-    an unknown sweep, and PreflightError if a package is missing."""
+    each: `to`, `sweep` and the numbers of `MirrorCount`. Raises what `copy_trials` raises,
+    SpecError for an unknown sweep, and PreflightError if a package is missing."""
     once = dict.fromkeys(kinds)
     check_installed(once)
     for name in store.sweeps(sweep):
@@ -58,63 +61,29 @@ def copy_store(
             yield {"to": kind.value, "sweep": name, **done._asdict()}
 
 
-def copy_trials(
-    store: Store, sweep: str, mirror: Mirror, only: Collection[str] | None = None
-) -> Copied:
-    """Copies the trials of a sweep that are done or have failed, or `only` some of them. Raises
+def copy_trials(store: Store, sweep: str, mirror: Mirror) -> MirrorCount:
+    """Copies the trials of a sweep that are done or have failed and that the mirror lacks. Raises
     StoreError, and LpSweepError if the mirror refuses one."""
-    cells = _cells(store, sweep, only)
-    done = _done(store, cells.keys())
-    missing = sorted(id_ for id_ in done if not mirror.has(id_))
-    written = 0
-    for record in _records(store, missing):
+    with open_views(store, sweep=sweep, only=["cells", "attempts"]) as catalog:
+        cells: dict[str, list[Row]] = {}
+        for row in catalog.query(_CELLS).to_pylist():
+            cells.setdefault(row["trial_id"], []).append(row)
+        last = catalog.query(_LAST_FAILURES).to_pylist()
+    done = [trial for trial, rows in cells.items() if rows[0]["done"]]
+    failed = [row["attempt_id"] for row in last if row["trial_id"] in cells.keys() - {*done}]
+    new_done = [trial for trial in done if not mirror.has(trial)]
+    new_failed = [attempt for attempt in failed if not mirror.has(attempt)]
+    for record in _records(store, "trials", new_done):
         mirror.write(run_of_record(sweep, record, cells[record["trial_id"]]))
-        written += 1
-    failures = _failures(store, cells.keys() - done)
-    new = [attempt for attempt in failures if not mirror.has(attempt["attempt_id"])]
-    for attempt in new:
+    for attempt in _records(store, "attempts", new_failed):
         mirror.write(run_of_failure(sweep, attempt, cells[attempt["trial_id"]]))
-    there = len(done) - len(missing) + len(failures) - len(new)
-    return Copied(written + len(new), len(new), there)
+    written = len(new_done) + len(new_failed)
+    return MirrorCount(written, len(new_failed), len(done) + len(failed) - written)
 
 
-def _cells(store: Store, sweep: str, only: Collection[str] | None) -> dict[str, list[Row]]:
-    """Trial -> its cells in the sweep."""
-    columns = ["trial_id", "depth", "strategy", "k", "threshold"]
-    rows = store.read_all("sweeps", [sweep], columns).rows
-    if only is not None:
-        rows = rows.filter(pc.is_in(rows["trial_id"], pa.array([*only], pa.string())))
-    found: dict[str, list[Row]] = {}
-    for row in rows.to_pylist():
-        if row["trial_id"] is not None:
-            found.setdefault(row["trial_id"], []).append(row)
-    return found
-
-
-def _done(store: Store, ids: Collection[str]) -> set[str]:
-    if len(ids) <= _FEW:
-        return {id_ for id_ in ids if store.find("trials", id_)}
-    return store.names("trials", finished=True) & set(ids)
-
-
-def _records(store: Store, names: Sequence[str]) -> Iterator[Row]:
-    if len(names) <= _FEW:
-        for name in names:
-            yield from store.find("trials", name) or ()
-        return
+def _records(store: Store, table: str, names: Sequence[str]) -> Iterator[Row]:
     for start in range(0, len(names), _AT_A_TIME):
-        yield from store.read_all("trials", names[start : start + _AT_A_TIME]).rows.to_pylist()
-
-
-def _failures(store: Store, ids: Collection[str]) -> list[Row]:
-    """The last attempt of each trial that failed for good."""
-    if not ids:
-        return []
-    names = sorted(name for name in store.names("attempts") if attempted_work(name) in ids)
-    attempts = store.read_all("attempts", names).rows.to_pylist() if names else []
-    in_order = sorted(attempts, key=lambda row: str(row["ended_at"]))
-    # null: an older file without the column
-    return [*{row["trial_id"]: row for row in in_order if row["final"] is not False}.values()]
+        yield from store.read_all(table, names[start : start + _AT_A_TIME]).rows.to_pylist()
 
 
 # numbers of a record, besides its curves

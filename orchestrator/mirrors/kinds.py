@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
 from importlib.util import find_spec
-from typing import NamedTuple, Protocol, cast
+from typing import ClassVar, NamedTuple
 
 from lp_sweep.storage.errors import LpSweepError, PreflightError
 from lp_sweep.storage.printable import short
@@ -19,21 +20,11 @@ Value = str | int | float | bool
 
 
 class MirrorKind(StrEnum):
-    """The tools that can show trials. Each is also an extra of the package."""
+    """The tools that can show trials. Each is a module, and an extra of the package."""
 
     mlflow = "mlflow"
     wandb = "wandb"
-    tensorboard = "tensorboard"
     trackio = "trackio"
-
-
-# the module of each, and how to install it
-_NEEDS = {
-    MirrorKind.mlflow: ("mlflow", "pip install 'lp-sweep[mlflow]'"),
-    MirrorKind.wandb: ("wandb", "pip install 'lp-sweep[wandb]'"),
-    MirrorKind.tensorboard: ("tensorboardX", "pip install 'ray[tune]'"),  # comes with lp-sweep
-    MirrorKind.trackio: ("trackio", "pip install 'lp-sweep[trackio]'"),
-}
 
 
 class Point(NamedTuple):
@@ -70,26 +61,57 @@ class MirroredRun:
         return found
 
 
-class Mirror(Protocol):
-    """One sweep in one tool. A run that was only partly written counts as missing, and `write`
-    replaces it. Methods raise LpSweepError if the tool refuses."""
+class Mirror(ABC):
+    """One sweep in one tool. A run that was only partly written counts as missing, and is written
+    again."""
+
+    kind: ClassVar[MirrorKind]
+    refusals: ClassVar[tuple[type[Exception], ...]]  # what the tool raises
+
+    def __init__(self, sweep: str) -> None:
+        """Asks the tool for its complete runs. Raises LpSweepError if it refuses."""
+        self.sweep = sweep
+        with self._answering():
+            self._names = self.complete()
 
     def has(self, key: str) -> bool:
-        """Whether the complete run was there when the mirror was opened, or was written since. Does
-        not ask the tool."""
-        ...
+        return self.name_of(key) in self._names
 
-    def write(self, run: MirroredRun) -> None: ...
+    def write(self, run: MirroredRun) -> None:
+        """Raises LpSweepError if the tool refuses."""
+        with self._answering():
+            self.put(run)
+        self._names.add(self.name_of(run.key))
+
+    def name_of(self, key: str) -> str:
+        """The tool's name for a run."""
+        return key
+
+    @abstractmethod
+    def complete(self) -> set[str]:
+        """The names of the sweep's runs that are complete."""
+
+    @abstractmethod
+    def put(self, run: MirroredRun) -> None:
+        """Writes a run."""
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        """Raises a tool's error as one sentence without secrets: an address may hold a password."""
+        try:
+            yield
+        except self.refusals as error:
+            said = short(redact_text(str(error).strip() or type(error).__name__))
+            raise LpSweepError(f"{self.kind.value}: {said}") from error
 
 
 def check_installed(kinds: Collection[MirrorKind]) -> None:
     """Raises PreflightError with the command that installs a missing package."""
     for kind in kinds:
-        module, install = _NEEDS[kind]
-        if find_spec(module) is None:
+        if find_spec(kind.value) is None:
             raise PreflightError(
-                f"the mirror {kind.value} needs the package {module}, which is not installed here. "
-                f"Install it: {install}"
+                f"the mirror {kind.value} needs the package {kind.value}, which is not installed "
+                f"here. Install it: pip install 'lp-sweep[{kind.value}]'"
             )
 
 
@@ -98,14 +120,5 @@ def open_mirror(kind: MirrorKind, sweep: str) -> Mirror:
     PreflightError without its package, LpSweepError if the tool refuses."""
     check_installed([kind])
     module = import_module(f"lp_sweep.orchestrator.mirrors.to_{kind.value}")
-    return cast(Mirror, module.opened(sweep))
-
-
-@contextmanager
-def answering(kind: MirrorKind, *refusals: type[Exception]) -> Iterator[None]:
-    """Raises a tool's error as one sentence without secrets: an address may hold a password."""
-    try:
-        yield
-    except refusals as error:
-        said = short(redact_text(str(error).strip() or type(error).__name__))
-        raise LpSweepError(f"{kind.value}: {said}") from error
+    opened: Mirror = getattr(module, f"{kind.value.title()}Mirror")(sweep)
+    return opened

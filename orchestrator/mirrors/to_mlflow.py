@@ -8,76 +8,56 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import Iterator
 from typing import Any
 
-from mlflow.entities import Metric, Param, Run
+import mlflow
+from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirroredRun, MirrorKind, answering
+from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirroredRun, MirrorKind
 
 _MOST_METRICS = 800  # of one request: a server takes 1000 values in all
 _LONGEST = 500  # characters of a parameter that every server takes
-_PAGE = 1000  # runs
 
 
-def opened(sweep: str) -> Mirror:
-    with answering(MirrorKind.mlflow, MlflowException, OSError):
-        return MlflowMirror(sweep, MlflowClient())
+class MlflowMirror(Mirror):
+    kind, refusals = MirrorKind.mlflow, (MlflowException, OSError)
 
-
-class MlflowMirror:
-    """One sweep's runs. The constructor raises MlflowException."""
-
-    def __init__(self, sweep: str, client: MlflowClient) -> None:
-        self._client = client
-        name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or sweep
-        known = client.get_experiment_by_name(name)
-        self._experiment = known.experiment_id if known else client.create_experiment(name)
-        self._whole: set[str] = set()
-        self._broken: dict[str, str] = {}  # key -> run_id
-        for run in self._runs():
+    def complete(self) -> set[str]:
+        self._client, self._broken = MlflowClient(), dict[str, str]()  # key -> run_id
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or self.sweep
+        known = self._client.get_experiment_by_name(name)
+        self._experiment = known.experiment_id if known else self._client.create_experiment(name)
+        whole = set()
+        for run in mlflow.search_runs([self._experiment], output_format="list"):
             tags = run.data.tags
-            if tags.get("lp_sweep.sweep") != sweep or "lp_sweep.key" not in tags:
+            if tags.get("lp_sweep.sweep") != self.sweep or "lp_sweep.key" not in tags:
                 continue
             if run.info.status == "RUNNING":
                 self._broken[tags["lp_sweep.key"]] = run.info.run_id
             else:
-                self._whole.add(tags["lp_sweep.key"])
+                whole.add(tags["lp_sweep.key"])
+        return whole
 
-    def has(self, key: str) -> bool:
-        return key in self._whole
-
-    def write(self, run: MirroredRun) -> None:
-        with answering(MirrorKind.mlflow, MlflowException, OSError):
-            if run.key in self._broken:
-                self._client.delete_run(self._broken.pop(run.key))
-            ended = _milliseconds(run.ended_at)
-            id_ = self._client.create_run(
-                self._experiment,
-                start_time=_milliseconds(run.started_at),
-                tags=_tags(run),
-                run_name=run.name,
-            ).info.run_id
-            self._broken[run.key] = id_
-            params = [Param(name, str(value)[:_LONGEST]) for name, value in run.params.items()]
-            self._client.log_batch(id_, params=params)
-            metrics = _metrics(run, ended)
-            for start in range(0, len(metrics), _MOST_METRICS):
-                self._client.log_batch(id_, metrics=metrics[start : start + _MOST_METRICS])
-            self._client.set_terminated(id_, "FAILED" if run.failure else "FINISHED", ended)
-            del self._broken[run.key]
-        self._whole.add(run.key)
-
-    def _runs(self) -> Iterator[Run]:
-        token: Any = None
-        while True:
-            page = self._client.search_runs([self._experiment], max_results=_PAGE, page_token=token)
-            yield from page
-            token = page.token
-            if not token:
-                return
+    def put(self, run: MirroredRun) -> None:
+        if run.key in self._broken:
+            self._client.delete_run(self._broken.pop(run.key))
+        ended = _milliseconds(run.ended_at)
+        id_ = self._client.create_run(
+            self._experiment,
+            start_time=_milliseconds(run.started_at),
+            tags=_tags(run),
+            run_name=run.name,
+        ).info.run_id
+        self._broken[run.key] = id_
+        params = [Param(name, str(value)[:_LONGEST]) for name, value in run.params.items()]
+        self._client.log_batch(id_, params=params)
+        metrics = _metrics(run, ended)
+        for start in range(0, len(metrics), _MOST_METRICS):
+            self._client.log_batch(id_, metrics=metrics[start : start + _MOST_METRICS])
+        self._client.set_terminated(id_, "FAILED" if run.failure else "FINISHED", ended)
+        del self._broken[run.key]
 
 
 def _tags(run: MirroredRun) -> dict[str, Any]:

@@ -12,28 +12,18 @@ import sqlite3
 
 from trackio.sqlite_storage import SQLiteStorage
 
-from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirroredRun, MirrorKind, answering
-
-_REFUSALS = (sqlite3.Error, OSError, RuntimeError, ValueError)
+from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirroredRun, MirrorKind
 
 
-def opened(sweep: str) -> Mirror:
-    with answering(MirrorKind.trackio, *_REFUSALS):
-        return TrackioMirror(sweep)
+class TrackioMirror(Mirror):
+    kind = MirrorKind.trackio
+    refusals = (sqlite3.Error, OSError, RuntimeError, ValueError)
 
+    def complete(self) -> set[str]:
+        SQLiteStorage.validate_project_name(self.sweep)
+        return {str(record["id"]) for record in SQLiteStorage.get_run_records(self.sweep)}
 
-class TrackioMirror:
-    """One sweep's project. The constructor raises one of `_REFUSALS`."""
-
-    def __init__(self, sweep: str) -> None:
-        SQLiteStorage.validate_project_name(sweep)
-        self._project = sweep
-        self._keys = {str(record["id"]) for record in SQLiteStorage.get_run_records(sweep)}
-
-    def has(self, key: str) -> bool:
-        return key in self._keys
-
-    def write(self, run: MirroredRun) -> None:
+    def put(self, run: MirroredRun) -> None:
         points = run.by_epoch()
         # trackio drops a run without any number
         points.setdefault(run.last_epoch, {}).update(
@@ -41,14 +31,12 @@ class TrackioMirror:
         )
         ended = run.ended_at or dt.datetime.now(dt.UTC)
         failure = {"failure": run.failure} if run.failure else {}
-        with answering(MirrorKind.trackio, *_REFUSALS):
-            SQLiteStorage.bulk_log(
-                project=self._project,
-                run=run.name,
-                run_id=run.key,
-                metrics_list=[*points.values()],
-                steps=[*points],
-                timestamps=[ended.isoformat()] * len(points),
-                config={**run.params, **run.tags, **failure},
-            )
-        self._keys.add(run.key)
+        SQLiteStorage.bulk_log(
+            project=self.sweep,
+            run=run.name,
+            run_id=run.key,
+            metrics_list=[*points.values()],
+            steps=[*points],
+            timestamps=[ended.isoformat()] * len(points),
+            config={**run.params, **run.tags, **failure},
+        )

@@ -15,56 +15,44 @@ from typing import Any
 
 import wandb
 
-from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirroredRun, MirrorKind, answering
+from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirroredRun, MirrorKind
 from lp_sweep.storage.errors import LpSweepError
 
 
-def opened(sweep: str) -> Mirror:
-    with answering(MirrorKind.wandb, wandb.Error, OSError, ValueError):
-        return WandbMirror(sweep, os.environ.get("WANDB_PROJECT") or "lp-sweep")
+class WandbMirror(Mirror):
+    kind, refusals = MirrorKind.wandb, (wandb.Error, OSError, ValueError)
 
-
-class WandbMirror:
-    """One sweep's runs in a project."""
-
-    def __init__(self, sweep: str, project: str) -> None:
-        self._sweep, self._project = sweep, project
-        offline = os.environ.get("WANDB_MODE", "online") != "online"
-        # without a key, W&B would ask for one during the run
-        if not offline and not wandb.login(prompt=False, verify=False):
+    def complete(self) -> set[str]:
+        self._project = os.environ.get("WANDB_PROJECT") or "lp-sweep"
+        if os.environ.get("WANDB_MODE", "online") != "online":
+            return {*_local_ids()}
+        if not wandb.login(prompt=False, verify=False):  # it would ask for a key during the run
             raise LpSweepError(
                 "wandb: no API key. Log in with `wandb login`, set WANDB_API_KEY, or keep the runs "
                 "here with WANDB_MODE=offline."
             )
-        self._ids = set(_local_ids() if offline else self._ids_at_server())
+        return {*self._ids_at_server()}
 
-    def has(self, key: str) -> bool:
-        return self._id(key) in self._ids
+    def name_of(self, key: str) -> str:
+        """Two sweeps of one project may share a trial."""
+        return f"{key}-{hashlib.sha256(self.sweep.encode()).hexdigest()[:8]}"
 
-    def write(self, run: MirroredRun) -> None:
-        with (
-            answering(MirrorKind.wandb, wandb.Error, OSError, ValueError),
-            wandb.init(
-                project=self._project,
-                group=self._sweep,
-                id=self._id(run.key),
-                name=run.name,
-                config={**run.params, **run.tags},
-                notes=run.failure,
-                tags=[self._sweep[:64]],
-                reinit="create_new",
-                settings=_settings(),
-            ) as theirs,
-        ):
+    def put(self, run: MirroredRun) -> None:
+        with wandb.init(
+            project=self._project,
+            group=self.sweep,
+            id=self.name_of(run.key),
+            name=run.name,
+            config={**run.params, **run.tags},
+            notes=run.failure,
+            tags=[self.sweep[:64]],
+            reinit="create_new",
+            settings=_settings(),
+        ) as theirs:
             for epoch, values in run.by_epoch().items():
                 theirs.log(values, step=epoch)
             theirs.summary.update(dict(run.results))
             theirs.finish(exit_code=1 if run.failure else 0)
-        self._ids.add(self._id(run.key))
-
-    def _id(self, key: str) -> str:
-        """Two sweeps of one project may share a trial."""
-        return f"{key}-{hashlib.sha256(self._sweep.encode()).hexdigest()[:8]}"
 
     def _ids_at_server(self) -> Iterable[str]:
         """The finished runs of this sweep; a project that does not exist yet has none."""
@@ -72,7 +60,7 @@ class WandbMirror:
         entity = os.environ.get("WANDB_ENTITY")
         path = f"{entity}/{self._project}" if entity else self._project
         try:
-            runs = api.runs(path, filters={"group": self._sweep})
+            runs = api.runs(path, filters={"group": self.sweep})
             return [run.id for run in runs if run.state in ("finished", "failed")]
         except ValueError as error:
             if "could not find project" in str(error).lower():

@@ -116,7 +116,7 @@ class PreparedRun(NamedTuple):
 
         options, store, timings = self.options, self.store, self.planned.ledger.timings
         sweep = self.planned.sweep
-        display = make_display(timings)
+        display = make_display()
         stream = EventReporter(display, events) if events else None
         to = (options.mirrors, store.location, sweep.name)
         with ExitStack() as at_the_end:

@@ -1,23 +1,17 @@
-"""`status`, `show` and `logs`: the progress of a store's sweeps, and everything on one trial."""
+"""Opens a store that must exist; `show` and `logs`: everything on one trial."""
 
 from __future__ import annotations
 
 import datetime as dt
 import os
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from lp_sweep.orchestrator.plan.known import attempted_work, failures
-from lp_sweep.orchestrator.watch.picture import STATE_COLUMNS, state_counts
+from lp_sweep.orchestrator.plan.known import attempted_work
 from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.files import is_bucket
-from lp_sweep.storage.lost import lost
 from lp_sweep.storage.printable import page, printable, said_if_slow, say
-from lp_sweep.storage.runs import Announcement, Observer
-from lp_sweep.storage.setups import Setup, earlier_setups
-from lp_sweep.storage.store import Store, Unreadable, is_store
-from lp_sweep.storage.underway import Looks, Underway
+from lp_sweep.storage.store import Store, is_store
 
 _READING_PATIENCE = 60.0  # seconds
 
@@ -48,109 +42,6 @@ def store_patience(usual: float) -> float:
         raise SpecError(
             f"LP_SWEEP_STORE_PATIENCE is {text!r}: give seconds, such as 600."
         ) from None
-
-
-class _NoPandas:
-    """An import hook that hides pandas."""
-
-    @staticmethod
-    def find_spec(name: str, *_: Any) -> None:
-        if name == "pandas":
-            raise ModuleNotFoundError(name=name)
-
-
-def without_pandas() -> None:
-    """Keeps pyarrow from importing pandas at its first array, which takes a third of a second.
-
-    pyarrow still imports it when it is needed (`to_pandas`)."""
-    import pyarrow as pa
-
-    sys.meta_path.insert(0, _NoPandas)
-    try:
-        pa.array([])  # looks for pandas
-    finally:
-        sys.meta_path.remove(_NoPandas)
-
-
-# -- status
-
-
-class States(NamedTuple):
-    """The progress of each sweep, and the active runs. Only readable records count."""
-
-    sweeps: list[dict[str, Any]]  # cells and trials by state
-    runs: list[Announcement]
-    unreadable: list[Unreadable]
-    earlier: list[Setup]  # setups of these sweeps whose finished trials no table shows
-    location: str  # of the store
-    underway: dict[str, tuple[str, Underway]]  # identifier -> in words, and its progress
-    hidden: list[str]  # sweeps whose cells can't be read
-
-    def plain(self) -> list[dict[str, Any]]:
-        """One object for each sweep. `running` has its active runs, and when each `ends_at`;
-        `earlier` has finished trials of another recipe, data or model, which no count includes."""
-        return [
-            {
-                **sweep,
-                "running": [self._run(r) for r in self.runs if r.sweep == sweep["sweep"]],
-                "earlier": [
-                    {
-                        "setup": setup.number,
-                        "differences": list(setup.differences),
-                        "trials_finished": setup.finished,
-                    }
-                    for setup in self.earlier
-                    if setup.sweep == sweep["sweep"]
-                ],
-            }
-            for sweep in self.sweeps
-        ]
-
-    def _run(self, run: Announcement) -> dict[str, Any]:
-        ends = run.ends_at()
-        return {
-            **run._asdict(),
-            "ends_at": ends.isoformat(timespec="seconds") if ends else None,
-            "underway": {
-                id_: self.underway[id_][1]._asdict() for id_ in run.held if id_ in self.underway
-            },
-        }
-
-
-def sweep_states(store: Store, only: str | None = None) -> States:
-    """Raises SpecError for an unknown name."""
-    names = store.sweeps(only)
-    trials = store.read_all("trials", columns=["trial_id"], in_order=False)  # all bytes are checked
-    done = set(trials.rows["trial_id"].to_pylist())
-    attempts = store.read_all("attempts")
-    failed = set(failures(attempts.rows, done))
-    runs = [run for run in Observer(store).living() if only in (None, run.sweep)]
-    earlier = earlier_setups(store, only, done)
-    unreadable = [*trials.unreadable, *attempts.unreadable, *lost(store)]
-    states = States([], runs, unreadable, earlier, store.location, {}, [])
-    how_far = Looks(store).of([id_ for run in runs for id_ in run.held])
-    for name in names:
-        listing = store.read_all("sweeps", [name], STATE_COLUMNS)
-        states.unreadable.extend(listing.unreadable)
-        if listing.unreadable:
-            states.hidden.append(name)
-        else:
-            counts = state_counts(listing.rows, done, failed)
-            states.sweeps.append({"sweep": name, **counts})
-            if how_far and any(run.sweep == name for run in runs):
-                states.underway.update(_described(store, name, how_far))
-    return states
-
-
-def _described(
-    store: Store, sweep: str, how_far: Mapping[str, Underway]
-) -> Iterator[tuple[str, tuple[str, Underway]]]:
-    """The running trials of this sweep, each in words."""
-    from lp_sweep.orchestrator.watch import follower
-
-    sheet = follower.Sheet(store.read_all("sweeps", [sweep], follower.SHEET_COLUMNS).rows)
-    for id_ in filter(sheet.owns, how_far):
-        yield id_, (sheet.describe(id_), how_far[id_])
 
 
 # -- show and logs

@@ -11,12 +11,12 @@ import json
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 from lp_sweep.orchestrator.engine.progress import (
@@ -29,23 +29,21 @@ from lp_sweep.orchestrator.engine.progress import (
     first_line,
 )
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
-from lp_sweep.orchestrator.plan.known import points_of
 from lp_sweep.orchestrator.plan.naming import describe
 from lp_sweep.orchestrator.plan.plan import Plan, Work
-from lp_sweep.orchestrator.watch.painter import Painter, has_screen
-from lp_sweep.orchestrator.watch.picture import SCHEMA, Curves, Picture, Slot, Waiting
-from lp_sweep.orchestrator.watch.screen import Screen
-from lp_sweep.storage.errors import StoreError
-from lp_sweep.storage.printable import printable
+from lp_sweep.orchestrator.watch.screen import bar, has_screen, line
+from lp_sweep.storage.printable import clock, printable
 
+SCHEMA = 1  # of the events
 _RECENT = 6
+_A_SECOND = 2  # drawings; not too many for a slow ssh connection
 
 
-def make_display(timings: pa.Table | None = None) -> Display:
-    """Picks a display for stderr. `timings`: of the store's finished trials (`Ledger.timings`)."""
+def make_display() -> Display:
+    """Picks a display for stderr."""
     console = Console(stderr=True)
     if has_screen(console):
-        return LiveReporter(console, timings)
+        return LiveReporter(console)
     show = display_of_notebook()
     return NotebookReporter(show) if show else PlainReporter()
 
@@ -79,45 +77,37 @@ class NotebookReporter(PlainReporter):
 
 
 class LiveReporter(Display):
-    """A screen that follows the run. The painter's thread goes through the cells once for each
-    plan; each score then costs one dictionary lookup."""
+    """A screen that follows the run: how far it is, the latest ends, and what runs in each slot.
+    Rich draws it in a thread of its own, and leaves out what a small terminal has no room for."""
 
-    def __init__(self, console: Console, timings: pa.Table | None = None) -> None:
+    def __init__(self, console: Console) -> None:
         self.run = Run()
-        self.recent: deque[Text] = deque(maxlen=_RECENT)
-        self._painter = Painter(console, self._draw)
+        self._live = Live(
+            console=console,
+            get_renderable=self._draw,
+            refresh_per_second=_A_SECOND,
+            transient=True,
+            redirect_stdout=sys.stdout.isatty(),  # else it is data for a file
+        )
         self._marks = ("✓", "✗") if console.encoding.startswith("utf") else ("+", "x")
-        self._timings = timings
-        self._hours_before = 0.0  # slot-hours that the sweep had used when the run began
-        self._plan: Plan | None = None
-        self._deferred = 0  # cells
-        self._drawn: Plan | None = None  # whose cells the curves are of
-        self._curves = Curves(())
-        self._scores: dict[str, float] = {}  # of this run
-        self._fresh: deque[tuple[str, float]] = deque()  # scores that the painter has not seen
-        self._elsewhere = Elsewhere()
+        self._recent: deque[Text] = deque(maxlen=_RECENT)
         self._states: dict[str, str] = {}  # notes that still hold, by subject
-
-    def planned(self, plan: Plan) -> None:
-        self._plan = plan
-        self._deferred = sum(cell.state == "deferred" for cell in plan.cells)
 
     def opened(self, queue: WorkQueue, slots: int) -> None:
         self.run.open(queue, slots)
-        self._hours_before = hours_of(queue.plan, self._timings)
-        self._painter.open()
+        self._live.start()
 
     def started(self, work: Work) -> None:
         self.run.start(work)
 
     def ended(self, id_: str, status: str, detail: str, facts: Facts = NO_FACTS) -> None:
-        if facts.score is not None:
-            self._fresh.append((id_, facts.score))
         work = self.run.end(id_, status)
         if work is None:
             return
         mark, style = (self._marks[0], "green") if status == "done" else (self._marks[1], "red")
-        self.recent.append(Text.assemble((mark, style), f" {describe(work)}  {first_line(detail)}"))
+        ended = line(f"{mark} {describe(work)}  {first_line(detail)}")
+        ended.stylize(style, 0, len(mark))
+        self._recent.append(ended)
 
     def note(self, text: str, about: str = "", ends: bool = False) -> None:
         """Prints a note above the display; shows one about a state in it, while it holds."""
@@ -125,88 +115,49 @@ class LiveReporter(Display):
             self._states = {key: said for key, said in self._states.items() if key != about}
             self._states |= {} if ends else {about: text}
         else:
-            self._painter.note(Text(f"note: {printable(text)}", style="yellow"))
+            self._live.console.print(Text(f"note: {printable(text)}", style="yellow"))
 
     def phase(self, text: str) -> None:
-        self._painter.note(Text(printable(text), style="dim"))
+        self._live.console.print(Text(printable(text), style="dim"))
 
     def closed(self) -> None:
-        self._painter.close()
+        self._live.stop()
         for text in self._states.values():
             self.note(text)
 
     def _draw(self) -> RenderableType:
-        """Is called in the painter's thread."""
-        queue = self.run.queue
-        if queue is None:
-            return Text("")
-        return Screen(self.picture(queue), [*self.recent])
+        """Is called in Rich's thread."""
+        return Group(*self._parts(self.run.queue)) if self.run.queue else Text("")
 
-    def picture(self, queue: WorkQueue) -> Picture:
-        """The current picture. Is called in another thread than that of the events."""
-        done, failed, left = queue.progress()[:3]
-        holding = len(queue.others.holding)
-        return Picture(
-            sweep=queue.plan.sweep.name,
-            at=dt.datetime.now(dt.UTC),
-            done=done,
-            failed=failed,
-            left=left,
-            slots=tuple(self._slots(queue)),
-            waiting=tuple(
-                Waiting(model=model, task=task, pieces=pieces)
-                for (model, task), pieces in queue.waiting_by_task().items()
-            ),
-            failures=dict(Counter([*queue.failed.values()]).most_common()),
-            slot_hours=self._hours_before + self.run.slot_hours(),
-            elapsed=self.run.elapsed(),
-            eta=self.run.eta(),
-            curves=self._scored(queue).curves(),
-            counts={"cells_deferred": self._deferred},
-            notes=(
-                *self._states.values(),
-                *([f"{holding} are in the hands of other runs"] if holding else []),
-            ),
-        )
+    def _parts(self, queue: WorkQueue) -> Iterator[RenderableType]:
+        progress, failures = queue.progress(), Counter([*queue.failed.values()])
+        done, failed, left = progress.done, progress.failed, progress.left
+        busy, others = len(queue.live), len(queue.others.holding)
+        deferred = sum(cell.state == "deferred" for cell in queue.plan.cells)
+        yield bar(queue.plan.sweep.name, done + failed, done + failed + left)
+        counts = f"done {done}  running {busy}  failed {failed}  waiting {max(0, left - busy)}"
+        yield line(counts + (f"  deferred {deferred} cells" if deferred else ""))
+        eta = f"ETA {self.run.eta().text()}" if left or deferred else "reading the results"
+        used = f"{self.run.slot_hours():.2f} slot-hours used"
+        yield line(f"{clock(self.run.elapsed())} elapsed  {eta}  {used}")
+        if failures:
+            told = "  ".join(f"{kind} {count}" for kind, count in failures.most_common())
+            yield line(f"failures: {told}", "red")
+        if others:
+            yield line(f"{others} are in the hands of other runs", "yellow")
+        yield from (line(text, "yellow") for text in self._states.values())
+        yield from [*self._recent]
+        yield self._slots(queue)
 
-    def _slots(self, queue: WorkQueue) -> list[Slot]:
-        how_far = self.run.underway()
-        return [
-            Slot(place=f"slot {index}", work="", seconds=None)
-            if work is None
-            else Slot(
-                place=f"slot {index}",
-                work=describe(work),
-                seconds=queue.pace.elapsed(work.id),
-                underway=how_far.get(work.id),
-            )
-            for index, work in enumerate([*self.run.slots])
-        ]
-
-    def _scored(self, queue: WorkQueue) -> Curves:
-        """The curves of the newest plan, with the scores of the store and of this run."""
-        plan = self._plan or queue.plan
-        fresh = dict(self._elsewhere.scores(queue))
-        while self._fresh:
-            trial, points = self._fresh.popleft()
-            fresh[trial] = points
-        self._scores |= fresh
-        if plan is not self._drawn:
-            self._drawn, self._curves = plan, Curves(cell.row() for cell in plan.cells)
-            fresh = {**plan.known.points, **self._scores}
-        for trial, points in fresh.items():
-            self._curves.add(trial, points)
-        return self._curves
-
-
-def hours_of(plan: Plan, timings: pa.Table | None) -> float:
-    """The slot-hours of the plan's finished trials."""
-    if timings is None or not len(timings):
-        return 0.0
-    own = pc.is_in(
-        timings["trial_id"], pa.array(plan.trials.keys() & plan.known.trials, pa.string())
-    )
-    return float(pc.sum(timings.filter(own)["seconds_total"]).as_py() or 0.0) / 3600
+    def _slots(self, queue: WorkQueue) -> Table:
+        """`slot 0  4:05  step 310 of 1,200, 9:05 left  bert, layers 1-8 of 12, rte, seed 42`"""
+        table, how_far = Table.grid(padding=(0, 2)), self.run.underway()
+        for index, work in enumerate([*self.run.slots]):
+            if work is not None:
+                since = clock(queue.pace.elapsed(work.id))
+                long = f"{how_far[work.id].text}  " if work.id in how_far else ""
+                table.add_row(line(f"slot {index}"), line(since), line(f"{long}{describe(work)}"))
+        return table
 
 
 _PROGRESS_SECONDS = 10.0  # between two events of progress
@@ -314,27 +265,3 @@ def _named(work: Work) -> dict[str, Any]:
         **of_trial,
         "work": describe(work),
     }
-
-
-_LOOK_SECONDS = 5.0  # between two looks
-
-
-class Elsewhere:
-    """Reads the scores of other runs' trials for the painter, without blocking on the store."""
-
-    def __init__(self) -> None:
-        self._read: set[str] = set()
-        self._looked = 0.0
-
-    def scores(self, queue: WorkQueue) -> Mapping[str, float]:
-        """New scores, in points, by trial."""
-        new = queue.done_elsewhere - self._read
-        if not new or time.monotonic() - self._looked < _LOOK_SECONDS:
-            return {}
-        self._looked = time.monotonic()
-        try:
-            rows = queue.store.asked_once().read_all("trials", new, ("trial_id", "last")).rows
-        except StoreError:
-            return {}
-        self._read |= new
-        return points_of(rows)

@@ -23,7 +23,7 @@ from lp_sweep.analysis.report.page import Answer, Gaps, Page
 from lp_sweep.analysis.report.writing import Written, cell, render_page, write_report
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import VIEWS, open_views
-from lp_sweep.orchestrator.service.store import sweep_states
+from lp_sweep.orchestrator.watch.states import sweep_states
 from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.places import options_of, run_with
 from lp_sweep.storage.printable import printable

@@ -69,7 +69,7 @@ def test_the_wheel_has_every_module_and_data_file_and_nothing_else(built: Path) 
     (info,) = {name.split("/")[0] for name in names} - {"lp_sweep"}
     assert f"{info}/entry_points.txt" in names
     metadata = content.read(f"{info}/METADATA").decode()
-    for extra in ("cluster", "mlflow", "wandb", "tensorboard", "trackio"):
+    for extra in ("cluster", "mlflow", "wandb", "trackio"):
         assert f"Provides-Extra: {extra}\n" in metadata
 
 

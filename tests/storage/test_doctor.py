@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lp_sweep.orchestrator.service.store import sweep_states
+from lp_sweep.orchestrator.watch.states import sweep_states
 from lp_sweep.storage import doctor, parquet
 from lp_sweep.storage.doctor import examine, fix
 from lp_sweep.storage.packs import compact
@@ -137,7 +137,7 @@ def test_a_copy_is_moved_and_what_only_it_has_gets_its_name(store: Store) -> Non
 
 def test_status_counts_what_can_be_read_and_names_the_rest(store: Store) -> None:
     ids = [f"t1-{name}" for name in "abd"]
-    cells = [cell(number=i, trial_id=id_, kept_layers=[1]) for i, id_ in enumerate(ids)]
+    cells = [cell(number=i, trial_id=id_, kept_layers=[1, 2]) for i, id_ in enumerate(ids)]
     store.put("predictions", "t1-d", [])
     store.put("sweeps", "demo", cells)
     content = bytearray(store.content("trials/t1-b.parquet"))

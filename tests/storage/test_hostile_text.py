@@ -135,8 +135,7 @@ OTHERS = [
     *(f"table {name}" for name in TABLES_SHOWN if f"table {name}" not in EVERY_DAY),
     *("paper", "paper --table 1", "show TRIAL --json", "show SPEED", "show t1", "show"),
     *("logs TRIAL", "report --figures figures", "plan sweep.yaml --data-dir glue"),
-    *("export TRIAL --out exported", "mirror --to tensorboard"),
-    "doctor --json",
+    *("export TRIAL --out exported", "doctor --json"),
 ]
 DRAWN = [verb for verb in EVERY_DAY + OTHERS if verb.startswith(("query", "table", "paper"))]
 

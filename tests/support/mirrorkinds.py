@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.error import URLError
@@ -24,7 +24,6 @@ import pytest
 from lp_sweep.orchestrator.mirrors.copying import copy_trials
 from lp_sweep.orchestrator.mirrors.kinds import MirrorKind, open_mirror
 from lp_sweep.storage.store import Store
-from tests.support.mirrorworld import events, scalars, texts
 from tests.support.program import python, run
 
 
@@ -40,35 +39,37 @@ class Seen(NamedTuple):
     ended_ms: int | None = None  # a timestamp, where the mirror takes it
 
 
-class TensorBoard:
-    name = "tensorboard"
+class FakeWandb:
+    """Our writer of W&B over a small stand-in for its package, which needs no installation."""
+
+    name = "wandb"
+    path = Path(__file__).parent / "fakewandb"
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
-        monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(folder / "tensorboard"))
+        offline(folder, monkeypatch)
+        monkeypatch.setenv("PYTHONPATH", str(self.path))  # of processes
+        _load(monkeypatch, "wandb", self.path / "wandb.py")
+        _load(monkeypatch, to_wandb := "lp_sweep.orchestrator.mirrors.to_wandb", _file_of(to_wandb))
 
-    def copy(
-        self, store: Store, sweep: str = "demo", only: list[str] | None = None
-    ) -> tuple[int, ...]:
-        return copy_trials(store, sweep, open_mirror(MirrorKind(self.name), sweep), only)
+    def copy(self, store: Store, sweep: str = "demo") -> tuple[int, ...]:
+        return copy_trials(store, sweep, open_mirror(MirrorKind(self.name), sweep))
 
     def runs(self) -> dict[str, Seen]:
         """By key."""
-        made = (self.folder / "tensorboard" / "demo").iterdir()
-        return {path.name.rpartition("--")[2]: self._run(path) for path in made}
+        made = [self._run(path) for path in (self.folder / "wandb").glob("offline-run-*")]
+        return {seen.id.rpartition("-")[0]: seen for seen in made}
 
     def _run(self, folder: Path) -> Seen:
-        told, curves = texts(folder), scalars(folder)
-        (file,) = folder.iterdir()
-        (ended,) = {event.wall_time for event in events(folder) if event.summary.value}
+        told = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        assert told["exit_code"] == int(bool(told["notes"]))
         return Seen(
-            f"{file} {file.stat().st_mtime_ns}",
-            folder.name.partition("--")[0].replace("_", " "),
-            told,
-            curves.get("train/loss", []),
-            curves["last"][-1][1] if "last" in curves else None,
-            told["status"].removeprefix("FINISHED").removeprefix("FAILED "),
-            int(1000 * ended),
+            told["id"],
+            told["name"],
+            {key: str(value) for key, value in told["config"].items()},
+            [(row["_step"], row["train/loss"]) for row in told["history"] if "train/loss" in row],
+            told["summary"].get("last"),
+            told["notes"] or "",
         )
 
     def content(self) -> bytes:
@@ -77,7 +78,31 @@ class TensorBoard:
         return b"".join(path.read_bytes() for path in files)
 
 
-class MLflow(TensorBoard):
+def offline(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WANDB_PROJECT", "WANDB_API_KEY", "WANDB_ENTITY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DIR", str(folder))
+
+
+def _file_of(module: str) -> Path:
+    spec = find_spec(module)
+    assert spec
+    assert spec.origin
+    return Path(spec.origin)
+
+
+def _load(monkeypatch: pytest.MonkeyPatch, name: str, file: Path) -> None:
+    """Loads a module in place of what has its name, until the test ends."""
+    spec = spec_from_file_location(name, file)
+    assert spec
+    assert spec.loader
+    module = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)
+    spec.loader.exec_module(module)
+
+
+class MLflow(FakeWandb):
     """In a folder, or at the server of this address."""
 
     name = "mlflow"
@@ -151,7 +176,7 @@ def _answers(address: str) -> bool:
     return True
 
 
-class Trackio(TensorBoard):
+class Trackio(FakeWandb):
     """By processes of its own: trackio reads its variables once."""
 
     name = "trackio"
@@ -169,8 +194,8 @@ print(json.dumps(found))
         self.folder = folder
         monkeypatch.setenv("TRACKIO_DIR", str(folder / "trackio"))
 
-    def copy(self, store: Store, *_: Any) -> tuple[int, ...]:
-        words = ("mirror", "--to", "trackio", "--store", store.location, "--json")
+    def copy(self, store: Store, sweep: str = "demo") -> tuple[int, ...]:
+        words = ("mirror", "--to", "trackio", "--store", store.location, "--json", "--sweep", sweep)
         (told,) = json.loads(run(*words, cwd=self.folder).stdout)
         return told["written"], told["failures"], told["there"]
 
@@ -188,32 +213,25 @@ print(json.dumps(found))
         return Seen(key, name, settings, losses, logs[-1].get("last"), failure, ended)
 
 
-class Wandb(TensorBoard):
+class Wandb(FakeWandb):
     """Offline: what it leaves in its folder."""
 
     name = "wandb"
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
-        for name in ("WANDB_PROJECT", "WANDB_API_KEY", "WANDB_ENTITY"):
-            monkeypatch.delenv(name, raising=False)
-        monkeypatch.setenv("WANDB_MODE", "offline")
-        monkeypatch.setenv("WANDB_DIR", str(folder))
+        offline(folder, monkeypatch)
         monkeypatch.setenv("HOME", str(folder))  # no login of a user
 
-    def copy(self, store: Store, *_: Any) -> tuple[int, ...]:
+    def copy(self, store: Store, sweep: str = "demo") -> tuple[int, ...]:
         """As a process of its own would: W&B reads the environment once, and has written all files
         when its service has ended."""
         import wandb
 
         try:
-            return super().copy(store)
+            return super().copy(store, sweep)
         finally:
             wandb.teardown()
-
-    def runs(self) -> dict[str, Seen]:
-        made = [self._run(path) for path in (self.folder / "wandb").glob("offline-run-*")]
-        return {seen.id.rpartition("-")[0]: seen for seen in made}
 
     def _run(self, folder: Path) -> Seen:
         told = [*_wandb_records(folder)]

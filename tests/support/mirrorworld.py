@@ -1,13 +1,9 @@
-"""A store with trials for a mirror, and readers of what mirrors write. Not a test."""
+"""A store with trials for a mirror. Not a test."""
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-from tensorboardX.proto.event_pb2 import Event
 
 from lp_sweep.storage.store import Store
 from tests.support.fake_records import FakeSweep
@@ -32,33 +28,3 @@ def trial_of(store: Store, sweep: str = "demo", **cell: Any) -> str:
     rows = store.read("sweeps", sweep)
     (found,) = {row["trial_id"] for row in rows if cell.items() <= row.items()}
     return str(found)
-
-
-def events(folder: Path) -> Iterator[Event]:
-    """Reads the one event file of a folder: each record is length, checksum, bytes, checksum."""
-    (path,) = folder.iterdir()
-    content, at = path.read_bytes(), 0
-    while at < len(content):
-        (length,) = struct.unpack_from("<Q", content, at)
-        yield Event.FromString(content[at + 12 : at + 12 + length])
-        at += 12 + length + 4
-
-
-def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """Tag -> (step, value)."""
-    found: dict[str, list[tuple[int, float]]] = {}
-    for event in events(folder):
-        for value in event.summary.value:
-            if value.WhichOneof("value") == "simple_value":
-                found.setdefault(value.tag, []).append((event.step, value.simple_value))
-    return found
-
-
-def texts(folder: Path) -> dict[str, str]:
-    """Tag -> text."""
-    return {
-        value.tag.removesuffix("/text_summary"): value.tensor.string_val[0].decode()
-        for event in events(folder)
-        for value in event.summary.value
-        if value.tag.endswith("/text_summary")
-    }

@@ -62,7 +62,7 @@ def ids(world: Path, table: str) -> list[str]:
         ("lp-sweep export --best --store store --task ", ["SST-2"]),
         ("lp-sweep table tasks --store store --sweep ", ["demo"]),
         ("lp-sweep table tasks --sweep ", ["nightly"]),
-        ("lp-sweep mirror --to t", ["tensorboard", "trackio"]),
+        ("lp-sweep mirror --to t", ["trackio"]),
         ("lp-sweep table tasks --store s3://none/at-all --sweep ", []),
         ("lp-sweep table tasks --store no-such-store --sweep ", []),
         ("lp-sweep show --store sweep.yaml t", []),

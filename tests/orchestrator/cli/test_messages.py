@@ -84,8 +84,7 @@ paper --store store --model =bert-base-cased
 paper --store store --model mine=
 paper --store store --model mine=bert-base-cased
 paper --store store --model bert=bort
-mirror --to tensorbord --store store
-mirror --to tensorboard --store store --sweep dmo
+mirror --to wndb --store store
 report --store x
 quickstart --out glue
 help tabel

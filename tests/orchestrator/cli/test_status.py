@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from lp_sweep.orchestrator.cli.showing import show_text
-from lp_sweep.orchestrator.cli.store import states_text
-from lp_sweep.orchestrator.service.store import history, sweep_states
+from lp_sweep.orchestrator.cli.watching import states_text
+from lp_sweep.orchestrator.service.store import history
+from lp_sweep.orchestrator.watch.states import sweep_states
 from lp_sweep.storage.runs import Observer, Presence, Progress
 from lp_sweep.storage.store import Store
 from tests.support.fake_records import FakeSweep, store_with_scores
@@ -30,7 +31,7 @@ def announcing(fake: FakeSweep, *counts: int, **more: Any) -> Presence:
 def test_a_run_says_when_it_ends(fake: FakeSweep) -> None:
     with announcing(fake, 3, 0, 9, slots=4, seconds_left=5400.0).announced():
         states = sweep_states(fake.store)
-        line = states_text(states).splitlines()[-1]
+        line = states_text(states).splitlines()[2]
         [told] = states.plain()[0]["running"]
     assert "3 done, 9 left, 0 running (trials and measurements) on 4 slots, ends about 20" in line
     assert " UTC (in 1:29:5" in line or line.endswith(" UTC (in 1:30:00)")
@@ -41,7 +42,8 @@ def test_a_run_says_when_it_ends(fake: FakeSweep) -> None:
     # one that can't say yet
     with announcing(fake, 0, 0, 9).announced():
         states = sweep_states(fake.store)
-    assert states_text(states).endswith("0 done, 9 left, 0 running (trials and measurements)")
+    line = states_text(states).splitlines()[2]
+    assert line.endswith("0 done, 9 left, 0 running (trials and measurements)")
     assert states.plain()[0]["running"][0]["ends_at"] is None
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from lp_sweep import Sweep
-from lp_sweep.orchestrator.cli.store import states_text
+from lp_sweep.orchestrator.cli.watching import states_text
 from lp_sweep.orchestrator.engine import connection
-from lp_sweep.orchestrator.service.store import sweep_states
+from lp_sweep.orchestrator.watch.states import sweep_states
 from lp_sweep.storage import underway
 from lp_sweep.storage.errors import GraphRecordingError, SpecError
 from lp_sweep.storage.spool import Spool
@@ -189,7 +189,7 @@ def test_status_tells_how_far_a_long_trial_is(
     monkeypatch.setattr(Store, "put_text", looked)
     Sweep.from_yaml(tmp_path / "sweep.yaml").run(inline=True)
     [(text, [plain])] = seen
-    assert re.search(r"mood, seed 1: step \d+ of \d+, loss \d\.\d+, 0:\d\d left", text)
+    assert re.search(r"mood, seed 1: 0:\d\d, step \d+ of \d+, loss \d\.\d+, 0:\d\d left", text)
     [state] = plain["running"]
     [how_far] = state["underway"].values()
     assert 0 < how_far["step"] <= how_far["steps"]

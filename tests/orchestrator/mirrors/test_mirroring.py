@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 
 import pytest
 
-from lp_sweep.orchestrator.engine.progress import PlainReporter
+from lp_sweep.orchestrator.engine.progress import PlainReporter, Reporter
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirroredRun, MirrorKind
 from lp_sweep.orchestrator.watch import mirroring
-from lp_sweep.orchestrator.watch.mirroring import LiveMirror, MirroringReporter
+from lp_sweep.orchestrator.watch.mirroring import mirrored
 from lp_sweep.storage.errors import LpSweepError
 from lp_sweep.storage.store import Store
-from tests.support.mirrorworld import mirrored_store, texts, trial_of
+from tests.support.fake_records import FakeSweep
+from tests.support.faults import wait_for
+from tests.support.mirrorkinds import FakeWandb
+from tests.support.mirrorworld import mirrored_store
 from tests.support.program import run
 from tests.support.toyworld import save_world
 
-TENSORBOARD = MirrorKind.tensorboard
 
-
-class Kept:
+class Kept(Mirror):
     """A mirror that keeps its runs, and does before each what it is told."""
+
+    kind, refusals = MirrorKind.wandb, (OSError,)
 
     def __init__(self, before: Callable[[MirroredRun], object] = lambda run: None) -> None:
         self.runs: dict[str, MirroredRun] = {}
         self.before = before
+        super().__init__("demo")
 
-    def has(self, key: str) -> bool:
-        return key in self.runs
+    def complete(self) -> set[str]:
+        return {*self.runs}
 
-    def write(self, run: MirroredRun) -> None:
+    def put(self, run: MirroredRun) -> None:
         self.before(run)
         self.runs[run.key] = run
 
@@ -42,87 +47,102 @@ def store(tmp_path: Path) -> Store:
     return mirrored_store(tmp_path / "store")
 
 
-def follow(
+class Told(PlainReporter):
+    """Keeps the notes of a run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[str] = []
+
+    def note(self, text: str, about: str = "", ends: bool = False) -> None:
+        self.notes.append(text)
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirroring, "_PAUSE", 0.0)
+    monkeypatch.setattr(mirroring, "_SHARE", 0)
+
+
+@contextmanager
+def following(
     store: Store, monkeypatch: pytest.MonkeyPatch, opened: Callable[[], Mirror]
-) -> LiveMirror:
+) -> Iterator[tuple[Reporter, list[str]]]:
+    """A run's reporter, and its notes."""
     monkeypatch.setattr(mirroring, "open_mirror", lambda *_: opened())
-    return LiveMirror(TENSORBOARD, store.location, "demo")
+    told = Told()
+    with mirrored(told, [MirrorKind.wandb], store.location, "demo") as reporter:
+        yield reporter, told.notes
 
 
-def notes(mirror: LiveMirror) -> list[str]:
-    return [mirror.notes.get_nowait().text for _ in range(mirror.notes.qsize())]
-
-
-def test_a_trial_is_written_while_the_run_goes_on(
+def test_trials_are_written_while_the_run_goes_on(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = Event()
     kept = Kept(lambda run: written.set())
-    mirror = follow(store, monkeypatch, lambda: kept)
-    mirror.ended(trial_of(store, strategy="top", k=4))
-    assert written.wait(20)
-    mirror.ended(trial_of(store, k=8))
-    mirror.close(20)
-    assert [run.failure is None for run in kept.runs.values()] == [True, False]
-    assert notes(mirror) == []
+    with following(store, monkeypatch, lambda: kept) as (reporter, notes):
+        reporter.ended("t1-a", "lost", "")
+        assert not written.wait(0.5)
+        reporter.ended("t1-a", "done", "")
+        assert written.wait(20)
+        fake = FakeSweep(store.location, "other")
+        added = fake.cell(k=2, score=91.0)
+        store.put("sweeps", "demo", [*store.read("sweeps", "demo"), added | {"sweep": "demo"}])
+        reporter.ended("t1-b", "failed", "")
+    assert len(kept.runs) == 4
+    assert sum(run.failure is not None for run in kept.runs.values()) == 1
+    assert notes == []
 
 
 def test_a_mirror_that_hangs_is_left_behind(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    release = Event()
-    mirror = follow(store, monkeypatch, lambda: Kept(lambda run: release.wait(60)))
-    for k in (4, 8):
-        mirror.ended(trial_of(store, strategy="top", k=k))
-    mirror.close(0.05)
-    (told,) = notes(mirror)
+    monkeypatch.setattr(mirroring, "AT_THE_END", 0.05)
+    release, began = Event(), Event()
+
+    def hangs(run: MirroredRun) -> None:
+        began.set()
+        release.wait(60)
+
+    with following(store, monkeypatch, lambda: Kept(hangs)) as (reporter, notes):
+        reporter.ended("t1-a", "done", "")
+        assert began.wait(20)
+    (told,) = notes
     release.set()
-    assert told.startswith("not every trial of this run is in tensorboard. Copy the others: ")
-    assert f"lp-sweep mirror --to tensorboard --store {store.location} --sweep demo" in told
+    assert told.startswith("not every trial is in wandb. Copy the others: ")
+    assert f"lp-sweep mirror --to wandb --store {store.location} --sweep demo" in told
 
 
 def test_a_mirror_that_is_away_is_told_once_and_catches_up(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept, there = Kept(), Event()
+    kept, there, asked = Kept(), Event(), Event()
 
     def opened() -> Mirror:
+        asked.set()
         if not there.is_set():
             raise LpSweepError("mlflow: no server at http://127.0.0.1:1")
         return kept
 
-    mirror = follow(store, monkeypatch, opened)
-    mirror.ended(trial_of(store, strategy="top", k=4))
-    assert "no server at" in mirror.notes.get(timeout=20).text
-    mirror.ended(trial_of(store, k=8))
-    there.set()
-    mirror.ended(trial_of(store, k=0))
-    mirror.close(20)
+    with following(store, monkeypatch, opened) as (reporter, notes):
+        reporter.ended("t1-a", "done", "")
+        assert asked.wait(20)
+        wait_for(lambda: bool(reporter.tick() or notes), "the note")
+        there.set()
+        reporter.ended("t1-b", "done", "")
     assert len(kept.runs) == 3
-    assert notes(mirror) == ["tensorboard takes trials again"]
+    assert len(notes) == 2
+    assert "the run continues: mlflow: no server at" in notes[0]
+    assert notes[1] == "wandb takes trials again"
 
 
 def test_what_a_mirror_throws_is_a_note(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(run: MirroredRun) -> None:
         raise RuntimeError("a bug\nof theirs")
 
-    mirror = follow(store, monkeypatch, lambda: Kept(broken))
-    mirror.ended(trial_of(store, strategy="top", k=4))
-    mirror.close(20)
-    first, last = notes(mirror)
-    assert first == "tensorboard takes no trials for now; the run continues: a bug\\nof theirs"
-    assert last.startswith("not every trial of this run is in tensorboard")
-
-
-def test_only_trials_that_ended_are_handed_on(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mirror = follow(store, monkeypatch, Kept)
-    handed: list[str] = []
-    monkeypatch.setattr(mirror, "ended", handed.append)
-    reporter = MirroringReporter(PlainReporter(), [mirror])
-    for id_, status in (("t1-a", "done"), ("t1-b", "failed"), ("p1-c", "done"), ("t1-d", "lost")):
-        reporter.ended(id_, status, "")
-    mirror.close(20)
-    assert handed == ["t1-a", "t1-b"]
+    with following(store, monkeypatch, lambda: Kept(broken)) as (reporter, notes):
+        reporter.ended("t1-a", "done", "")
+    first, last = notes
+    assert first == "wandb takes no trials for now; the run continues: a bug\\nof theirs"
+    assert last.startswith("not every trial is in wandb")
 
 
 def test_the_command_that_goes_on_names_the_mirrors(store: Store) -> None:
@@ -136,23 +156,29 @@ def test_the_command_that_goes_on_names_the_mirrors(store: Store) -> None:
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_a_run_shows_its_trials_as_they_end(tmp_path: Path) -> None:
+def test_a_run_shows_its_trials_as_they_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     save_world(tmp_path)
-    run("run", "sweep.yaml", "--mirror", "tensorboard", cwd=tmp_path)
-    runs = {path.name.rpartition("--")[2]: path for path in (tmp_path / "runs/toy").iterdir()}
+    fake = FakeWandb(tmp_path, monkeypatch)
+    run("run", "sweep.yaml", "--mirror", "wandb", cwd=tmp_path)
+    runs = fake.runs()
     assert runs.keys() == Store(tmp_path / "lp-sweep-store").names("trials")
-    assert {texts(path)["strategies"] for path in runs.values()} == {"top K=0", "top K=2"}
-    again = run("mirror", "--to", "tensorboard", cwd=tmp_path)
-    assert again.stdout == "tensorboard  toy: 0 trials written, 0 of them failures; 2 were there\n"
+    assert {seen.settings["strategies"] for seen in runs.values()} == {"top K=0", "top K=2"}
+    again = run("mirror", "--to", "wandb", cwd=tmp_path)
+    assert again.stdout == "wandb  toy: 0 trials written, 0 of them failures; 2 were there\n"
 
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_mirror_that_can_not_be_written_harms_no_trial(tmp_path: Path) -> None:
+def test_a_mirror_that_can_not_be_written_harms_no_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     save_world(tmp_path)
-    (tmp_path / "runs").write_text("a file", encoding="utf-8")
-    done = run("run", "sweep.yaml", cwd=tmp_path, LP_SWEEP_MIRROR="tensorboard")
+    FakeWandb(tmp_path, monkeypatch)
+    (tmp_path / "wandb").write_text("a file", encoding="utf-8")
+    done = run("run", "sweep.yaml", cwd=tmp_path, LP_SWEEP_MIRROR="wandb")
     assert "complete: 2 done in this run" in done.stderr
-    assert done.stderr.count("tensorboard takes no trials for now") == 1
+    assert done.stderr.count("wandb takes no trials for now") == 1
     told = [line for line in done.stderr.splitlines() if "lp-sweep mirror --to" in line]
     assert len(told) == 1

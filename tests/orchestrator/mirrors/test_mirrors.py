@@ -1,25 +1,25 @@
-"""Each mirror takes the right values from a store; then what is TensorBoard's own, and the
-command."""
+"""Each mirror takes the right values from a store; which trials are copied; and the command."""
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from lp_sweep.orchestrator.mirrors import kinds, to_tensorboard
+from lp_sweep.orchestrator.mirrors import kinds
 from lp_sweep.orchestrator.mirrors.copying import run_of_record
 from lp_sweep.storage.errors import LpSweepError
 from lp_sweep.storage.store import Store
 from tests.support.fake_records import FakeSweep
-from tests.support.mirrorkinds import MLflow, TensorBoard, Trackio, Wandb, client, mlflow_server
+from tests.support.mirrorkinds import FakeWandb, MLflow, Trackio, Wandb, client, mlflow_server
 from tests.support.mirrorworld import SECRET, mirrored_store, trial_of
 from tests.support.program import sweep
 
-KINDS = {"tensorboard": TensorBoard, "mlflow": MLflow, "trackio": Trackio, "wandb": Wandb}
+KINDS = {"fake": FakeWandb, "mlflow": MLflow, "trackio": Trackio, "wandb": Wandb}
 SLOW = ("trackio", "wandb", "mlflow server")  # W&B starts a process of its own for each run
 
 
@@ -36,15 +36,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(
     params=[
-        *("tensorboard", "mlflow"),
+        *("fake", "mlflow"),
         *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW),
     ]
 )
 def mirror(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> TensorBoard:
+) -> FakeWandb:
     kind, _, at_server = request.param.partition(" ")
-    if kind != "tensorboard":  # which needs no package
+    if kind != "fake":  # which needs no package
         pytest.importorskip(kind, reason=f"needs {kind}: pip install 'lp-sweep[{kind}]'")
     place = [request.getfixturevalue("server")] if at_server else []
     return KINDS[kind](tmp_path, monkeypatch, *place)
@@ -54,7 +54,7 @@ def mirror(
 
 
 def test_each_trial_is_a_run_with_its_curves_or_its_failure(
-    mirror: TensorBoard, store: Store
+    mirror: FakeWandb, store: Store
 ) -> None:
     pending = next(row for row in store.read("sweeps", "demo") if row["k"] == 10)
     FakeSweep(store.location).failure(pending["trial_id"], pending, "node_lost", final=False)
@@ -84,7 +84,7 @@ def test_each_trial_is_a_run_with_its_curves_or_its_failure(
     }.items()  # fmt: skip
 
 
-def test_nothing_is_written_twice_and_no_secret(mirror: TensorBoard, store: Store) -> None:
+def test_nothing_is_written_twice_and_no_secret(mirror: FakeWandb, store: Store) -> None:
     mirror.copy(store)
     before = mirror.runs()
     assert mirror.copy(store) == (0, 0, 3)
@@ -96,57 +96,53 @@ def test_nothing_is_written_twice_and_no_secret(mirror: TensorBoard, store: Stor
 def test_wandb_without_a_login_says_so_and_asks_nothing(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("wandb", reason="needs W&B: pip install 'lp-sweep[wandb]'")
-    mirror = Wandb(tmp_path, monkeypatch)
+    mirror = FakeWandb(tmp_path, monkeypatch)
     monkeypatch.setenv("WANDB_MODE", "online")
     with pytest.raises(LpSweepError, match=r"no API key\. Log in with `wandb login`"):
         mirror.copy(store)
 
 
-# -- what to copy is decided alike for all: with TensorBoard, which needs no package
+# -- what to copy is decided alike for all
 
 
 @pytest.fixture
-def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TensorBoard:
-    return TensorBoard(tmp_path, monkeypatch)
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeWandb:
+    return FakeWandb(tmp_path, monkeypatch)
 
 
-def test_a_second_sweep_whose_model_is_a_folder(board: TensorBoard, store: Store) -> None:
-    fake = FakeSweep(store.location, "folders")
-    fake.cell(k=4, score=90.0, model="./bert")
-    fake.publish()
-    assert board.copy(store) == (3, 1, 0)
-    assert board.copy(store, "folders") == (1, 0, 0)
-    (run,) = (board.folder / "tensorboard" / "folders").iterdir()
-    assert run.name.startswith("bert_layers_1-8")  # no hidden folder
-    assert board.copy(store, "folders") == (0, 0, 1)
+def test_a_trial_of_two_sweeps_is_a_run_in_each(fake: FakeWandb, store: Store) -> None:
+    other = FakeSweep(store.location, "other")
+    other.cell(k=4, score=90.0)
+    other.publish()
+    assert fake.copy(store) == (3, 1, 0)
+    assert fake.copy(store, "other") == (1, 0, 0)
+    assert fake.copy(store, "other") == (0, 0, 1)
 
 
-def test_only_what_is_asked_for_and_known(board: TensorBoard, store: Store) -> None:
-    one = trial_of(store, strategy="top", k=4)
-    assert board.copy(store, only=[one, "t1-of-another-sweep"]) == (1, 0, 0)
-    assert board.copy(store) == (2, 1, 1)
-
-    # a trial that failed and is done later
+def test_a_trial_that_failed_and_is_done_later_is_another_run(
+    fake: FakeWandb, store: Store
+) -> None:
+    assert fake.copy(store) == (3, 1, 0)
     row = next(row for row in store.read("sweeps", "demo") if row["k"] == 8)
     done = store.read("trials", trial_of(store, strategy="top", k=4))[0]
-    store.put("trials", row["trial_id"], [{**done, "trial_id": row["trial_id"]}])
-    assert board.copy(store) == (1, 0, 2)
-    assert row["trial_id"] in board.runs()
+    of_row = {"trial_id": row["trial_id"], "kept_layers": row["kept_layers"]}
+    store.put("trials", row["trial_id"], [done | of_row])
+    assert fake.copy(store) == (1, 0, 2)
+    assert row["trial_id"] in fake.runs()
 
 
 def test_a_run_that_was_not_written_whole_is_written_again(
-    board: TensorBoard, store: Store, monkeypatch: pytest.MonkeyPatch
+    fake: FakeWandb, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError("No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(to_tensorboard, "scalar", full)
-        with pytest.raises(LpSweepError, match="tensorboard: No space left on device"):
-            board.copy(store)
-    assert board.runs() == {}
-    assert board.copy(store) == (3, 1, 0)
+        patch.setattr(sys.modules["wandb"].Run, "finish", full)
+        with pytest.raises(LpSweepError, match="wandb: No space left on device"):
+            fake.copy(store)
+    assert fake.runs() == {}
+    assert fake.copy(store) == (3, 1, 0)
 
 
 def test_what_is_no_number_is_left_out(store: Store) -> None:
@@ -162,16 +158,14 @@ def test_what_is_no_number_is_left_out(store: Store) -> None:
 # -- the command
 
 
-def test_the_command(board: TensorBoard, store: Store, tmp_path: Path) -> None:
+def test_the_command(fake: FakeWandb, store: Store, tmp_path: Path) -> None:
     env = {"LP_SWEEP_STORE": "store"}
-    done = sweep("mirror", "--to", "tensorboard", cwd=tmp_path, env=env)
+    done = sweep("mirror", "--to", "wandb", cwd=tmp_path, env=env)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == (
-        "tensorboard  demo: 3 trials written, 1 of them failures; 0 were there\n"
-    )
-    again = sweep("mirror", "--to", "tensorboard", "--json", cwd=tmp_path, env=env)
+    assert done.stdout == "wandb  demo: 3 trials written, 1 of them failures; 0 were there\n"
+    again = sweep("mirror", "--to", "wandb", "--json", cwd=tmp_path, env=env)
     assert json.loads(again.stdout) == [
-        {"to": "tensorboard", "sweep": "demo", "written": 0, "failures": 0, "there": 3}
+        {"to": "wandb", "sweep": "demo", "written": 0, "failures": 0, "there": 3}
     ]
 
 

@@ -15,7 +15,7 @@ from tests.support.fake_records import FakeSweep
 from tests.support.liveprocess import Terminal, piped
 from tests.support.program import command
 
-CURSOR_SHOWN, CLEARED = "\x1b[?25h", "\x1b[2J"
+CURSOR_SHOWN = "\x1b[?25h"
 
 
 @pytest.fixture
@@ -28,8 +28,8 @@ def fake(tmp_path: Path) -> FakeSweep:
     return fake
 
 
-def another(fake: FakeSweep) -> None:
-    fake.cell(k=4, score=89.0)
+def another(fake: FakeSweep, k: int = 4) -> None:
+    fake.cell(k=k, score=89.0)
     fake.publish()
 
 
@@ -37,18 +37,28 @@ def words(fake: FakeSweep, *more: str) -> list[str]:
     return ["status", "--watch", "--every", "0.1s", "--store", fake.store.location, *more]
 
 
-def test_piped_it_is_a_line_for_each_change_until_ctrl_c(
+def rows_of(output: str) -> list[list[str]]:
+    """The line of the sweep in each table."""
+    return [line.split() for line in output.splitlines() if line.startswith("demo ")]
+
+
+def test_piped_it_is_a_table_for_each_change_until_ctrl_c(
     fake: FakeSweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # of a build: its logs are no terminals
     with piped(*command(*words(fake))) as process:
-        first = process.stdout.readline()
+        first = [process.stdout.readline() for _ in range(4)]
         another(fake)
-        second = process.stdout.readline()
+        second = [process.stdout.readline() for _ in range(4)]
         process.send_signal(signal.SIGINT)
         rest, stderr = process.communicate(timeout=20)
-    assert "UTC  demo: 2 of 4 trials done, 1 failed (out_of_memory 1), no run is at work" in first
-    assert "demo: 3 of 5 trials done" in second
+    assert first[0].endswith(" UTC\n")
+    assert first[3].startswith("demo: failed: out_of_memory 1.")
+    rows = rows_of("".join([*first, *second]))
+    assert rows == [
+        ["demo", "4", "2", "4", "2", "1", "1", "0"],
+        ["demo", "5", "3", "5", "3", "1", "1", "0"],
+    ]
     assert (rest, stderr, process.returncode) == ("", "", 0)
 
 
@@ -62,10 +72,10 @@ def test_it_may_be_started_before_the_run_that_makes_the_store(tmp_path: Path) -
         fake.curve({0: 90.0})
         fake.publish()
         lines = iter(process.stdout.readline, "")
-        seen = next(line for line in lines if "demo: 1 of 1 trials done" in line)
+        seen = next(line for line in lines if line.split()[:3] == ["demo", "1", "1"])
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=20)
-    assert f"no store at {place}" in waiting
+    assert f"tried again: no store at {place}" in waiting
     assert seen
     assert process.returncode == 0
 
@@ -77,22 +87,23 @@ def test_json_is_an_object_for_each_change_until_nobody_reads(fake: FakeSweep) -
         second = json.loads(process.stdout.readline())
         process.stdout.close()
         assert process.wait(20) == 0
-    assert (first["schema"], first["sweep"], first["done"], second["done"]) == (1, "demo", 2, 3)
-    assert first["counts"]["cells"] == 4
+    assert [(s["sweep"], s["cells"]) for s in first] == [("demo", 4)]
+    assert [seen[0]["trials_done"] for seen in (first, second)] == [2, 3]
 
 
 def test_a_store_that_goes_away_is_said_so_and_followed_again(fake: FakeSweep) -> None:
     place = Path(fake.store.location)
     with piped(*command(*words(fake))) as process:
-        process.stdout.readline()
+        first = [process.stdout.readline() for _ in range(4)]
         place.rename(place.with_name("away"))
         warning = process.stderr.readline()
         place.with_name("away").rename(place)
         another(fake)
-        assert "3 of 5" in process.stdout.readline()
+        second = [process.stdout.readline() for _ in range(4)]
         end = process.stderr.readline()
+    assert [row[1:3] for row in rows_of("".join(first + second))] == [["4", "2"], ["5", "3"]]
     assert warning.startswith("warning: the store can't be read, and is tried again: ")
-    assert end == "the store can be read again\n"
+    assert end == "the store can be read\n"
 
 
 @pytest.fixture
@@ -106,18 +117,15 @@ def terminal(fake: FakeSweep, request: pytest.FixtureRequest) -> Iterator[Termin
 def test_a_terminal_is_followed_resized_and_left_as_it_was(
     fake: FakeSweep, terminal: Terminal
 ) -> None:
-    terminal.wait_for("SST-2 top")
-    assert "2/4" not in terminal.text  # the failed one has ended, too
-    assert "3/4  75%" in terminal.text
+    terminal.wait_for("3/4  75%")  # the failed one has ended, too
     another(fake)
     terminal.wait_for("4/5  80%")
     terminal.resize(60, 15)
     seen = len(terminal.text)
-    terminal.wait_for(CLEARED, after=seen)
-    terminal.wait_for("SST-2 top", after=terminal.text.index(CLEARED, seen))
-    drawn = terminal.text[terminal.text.index(CLEARED, seen) :]
-    lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn))
-    assert max(map(len, lines)) <= 60
+    another(fake, k=2)
+    terminal.wait_for("5/6  83%", after=seen)
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.text[terminal.text.index("5/6") :])
+    assert max(map(len, re.split(r"[\r\n]+", plain))) <= 60
     terminal.process.send_signal(signal.SIGINT)
     assert terminal.ended() == 0
     assert CURSOR_SHOWN in terminal.text
@@ -137,7 +145,7 @@ def test_a_terminal_is_followed_resized_and_left_as_it_was(
     indirect=["terminal"],
 )
 def test_terminals_of_other_kinds(terminal: Terminal, colour: bool, moves: bool) -> None:
-    terminal.wait_for("no run is at work")
+    terminal.wait_for("demo")
     terminal.process.send_signal(signal.SIGTERM)
     terminal.ended()
     assert bool(re.search(r"\x1b\[(?:[0-9]+;)*3[0-9](?:;[0-9]+)*m", terminal.text)) is colour
