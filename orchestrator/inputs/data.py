@@ -16,6 +16,7 @@ import numpy as np
 from lp_sweep.analysis.phrases import heading
 from lp_sweep.analysis.statistics.estimates import smallest_loss
 from lp_sweep.orchestrator.inputs import hub, weights
+from lp_sweep.orchestrator.inputs.folder import TornFile, require_unknown
 from lp_sweep.orchestrator.inputs.models import ModelInput, read_config
 from lp_sweep.storage.errors import TrialError
 from lp_sweep.storage.printable import guess_name, listed, metric_name, shown
@@ -238,7 +239,7 @@ def beyond_tables(model: ModelInput, task: LoadedTask, max_length: int) -> str |
 
         tokenizer = load_tokenizer(folder, local_files_only=True)
         return rows_beyond_tables(tokenizer, task, max_length, words, types)
-    except (weights.Torn, OSError):  # other checks say what is wrong
+    except TornFile:  # other checks say what is wrong
         return None
     except TrialError as error:
         return str(error)
@@ -284,7 +285,7 @@ def open_tokenizer(folder: Path) -> Tokenizer | None:
 
     try:
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        weights.require_unknown(tokenizer)
+        require_unknown(tokenizer)
     except Exception:  # the library raises no other; other checks say what is wrong with the file
         return None
     tokenizer.no_truncation()

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lp_sweep.orchestrator.estimate.estimate import Estimate, Rates, estimate
 from lp_sweep.orchestrator.inputs.data import TaskData
-from lp_sweep.orchestrator.inputs.gpumemory import gpu_notes
 from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.inputs.resolve import Sweep
+from lp_sweep.orchestrator.inputs.room import gpu_notes
 from lp_sweep.orchestrator.plan.known import (
     Known,
     Ledger,

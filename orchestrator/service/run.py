@@ -145,7 +145,6 @@ def prepare(options: RunOptions, tell: Callable[[str], None] = say) -> Prepared:
             first.location,
             options.node_folder,
             offline=options.offline,
-            on_ray=not options.inline,
         )
     for note in checked:
         tell(f"note: {note}")
