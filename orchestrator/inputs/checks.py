@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from huggingface_hub import constants
+
 from lp_sweep.orchestrator.inputs import hub
 from lp_sweep.orchestrator.inputs.data import TaskData, beyond_tables, looked_at
 from lp_sweep.orchestrator.inputs.folder import size_problems
@@ -254,8 +256,6 @@ def _changed(sweep: Sweep, manifest: Manifest, wanted: NeededInputs) -> Iterator
 
 
 def _next_step(sweep: Sweep) -> str:
-    from huggingface_hub import constants
-
     file = shlex.quote(sweep.document.name)
     return (
         f"Next: `lp-sweep prefetch {file}` on a machine with a network, then copy its Hugging Face "

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from tokenizers import Encoding, Tokenizer
 
 from lp_sweep.analysis.phrases import heading
 from lp_sweep.analysis.statistics.estimates import smallest_loss
@@ -24,9 +25,6 @@ from lp_sweep.storage.specs import Recipe
 from lp_sweep.trials.data.datasource import LoadedTask, Split
 from lp_sweep.trials.kinds import Kind, kind_of
 from lp_sweep.trials.train.metrics import majority_score, positive_label
-
-if TYPE_CHECKING:
-    from tokenizers import Encoding, Tokenizer
 
 FEWEST_STEPS = 100  # optimiser steps, below which fine-tuning learns little
 SAMPLE = 2_000  # rows whose tokens are counted
@@ -246,8 +244,6 @@ def beyond_tables(model: ModelInput, task: LoadedTask, max_length: int) -> str |
 
 
 def _may_be_beyond(folder: Path, words: int, types: int, *, pairs: bool) -> bool:
-    from tokenizers import Tokenizer
-
     told = read_config(folder / "special_tokens_map.json") or {}
     told |= read_config(folder / "tokenizer_config.json") or {}
     if (folder / "tokenizer.json").is_file():
@@ -281,8 +277,6 @@ def _folder(model: ModelInput) -> Path:
 
 def open_tokenizer(folder: Path) -> Tokenizer | None:
     """Without truncation or padding; None if the folder has no tokenizer.json that can be read."""
-    from tokenizers import Tokenizer
-
     try:
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         require_unknown(tokenizer)

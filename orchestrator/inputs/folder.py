@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer
+
 from lp_sweep.storage.printable import short, shown
 from lp_sweep.storage.sense import DEEPEST
 from lp_sweep.trials.data.formats import LFS_POINTER
@@ -72,8 +74,6 @@ def has_vocabulary(names: Iterable[str]) -> bool:
 
 
 def tokenizer_problems(folder: Path) -> list[str]:
-    from tokenizers import Tokenizer
-
     if not has_vocabulary([path.name for path in folder.glob("*") if path.is_file()]):
         return [f"no tokenizer vocabulary: none of {', '.join(VOCABULARIES)}"]
     problems = []

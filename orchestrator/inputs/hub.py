@@ -12,6 +12,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from huggingface_hub import constants
+
 from lp_sweep.orchestrator.inputs.folder import VOCABULARIES, has_vocabulary
 from lp_sweep.storage.errors import PreflightError
 from lp_sweep.trials.data.tasks import is_commit
@@ -52,8 +54,6 @@ class HubRefusal(Exception):
 
 def snapshot(kind: Kind, repo_id: str, commit: str) -> Path:
     """The cache's folder of one commit, which may not exist."""
-    from huggingface_hub import constants
-
     folder = "--".join([f"{kind}s", *repo_id.split("/")])
     return Path(constants.HF_HUB_CACHE) / folder / "snapshots" / commit
 

@@ -10,6 +10,8 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+from huggingface_hub import constants
+
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.runs import FOLDER
@@ -24,8 +26,6 @@ _DEVICE_FILES = ("nvidia[0-9]*", "kfd", "dxg")  # NVIDIA, AMD, WSL
 def problems_here(location: str, cache_dir: Path, download_bytes: int) -> Iterator[str]:
     """Why the store, the tokens, the downloads or Ray's files have no place on this machine. Leaves
     no files behind. Other nodes and the space of object stores are not checked."""
-    from huggingface_hub import constants
-
     written = [cache_dir]
     if "://" not in location:
         written.append(Path(location).expanduser())

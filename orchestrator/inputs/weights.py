@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
 from lp_sweep.orchestrator.inputs.folder import (
     TornFile,
@@ -111,8 +112,6 @@ def folder_problems(
 
 def read_header(path: Path) -> Tensors:
     """The name and shape of each tensor of a safetensors file. Raises TornFile."""
-    from safetensors import SafetensorError, safe_open
-
     try:
         with safe_open(path, "numpy") as file:
             names = file.keys()

@@ -12,9 +12,9 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyarrow import dataset
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.printable import did_you_mean, listed, short, shown
@@ -30,6 +30,9 @@ from lp_sweep.trials.data.formats import (
 )
 from lp_sweep.trials.data.jsonrows import json_column, json_names, json_rows
 from lp_sweep.trials.kinds.entities import is_tag
+
+if TYPE_CHECKING:
+    from pyarrow.dataset import Dataset
 
 _CHUNK = 1 << 16  # rows of text at a time
 _MAGIC = {
@@ -191,8 +194,10 @@ def _text_table(rows: Generator[list[str]], columns: Sequence[str], most: int | 
     return pa.table(arrays, names=list(columns))
 
 
-def _tables(path: str, kind: str) -> dataset.Dataset:
+def _tables(path: str, kind: str) -> Dataset:
     """The parts of a file or folder of Parquet or Arrow as one data set; reads no rows."""
+    from pyarrow import dataset  # imports pandas
+
     parts = parts_of(path)
     if kind == "parquet":
         return dataset.dataset([str(part) for part in parts], format="parquet")
