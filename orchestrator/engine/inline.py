@@ -22,7 +22,7 @@ from lp_sweep.orchestrator.engine.course import Course, StopSignals
 from lp_sweep.orchestrator.engine.opening import open_run
 from lp_sweep.orchestrator.engine.recorder import Loss
 from lp_sweep.orchestrator.engine.runoptions import PATIENT_THREADS
-from lp_sweep.orchestrator.inputs.gpumemory import local_gpus
+from lp_sweep.orchestrator.inputs.room import count_gpus
 from lp_sweep.orchestrator.plan.plan import Work
 from lp_sweep.storage.errors import GraphRecordingError, StoreError
 
@@ -72,7 +72,7 @@ def _next(course: Course, books: threading.Lock) -> Work | None:
 
 def _slots(per_trial: PerTrial) -> Slots:
     """One slot with the whole machine. Raises PreflightError if a trial needs more."""
-    cores, gpus = float(os.cpu_count() or 1), float(len(local_gpus()))
+    cores, gpus = float(os.cpu_count() or 1), float(count_gpus())
     asked = cut([(cores, gpus)], per_trial)
     return asked._replace(number=1, cpus=cores)
 

@@ -1,5 +1,6 @@
-"""Checks before the first trial: room on the GPUs, and that all nodes see one store. Also sends the
-store the sweep's own files for nodes that lack them; each node fetches the hub's files itself.
+"""Checks before the first trial: that there are GPUs where they are asked for, and that all nodes
+see one store. Also sends the store the sweep's own files for nodes that lack them; each node
+fetches the hub's files itself.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from typing import Any
 
 from lp_sweep.orchestrator.engine.capacity import Slots, crowded_note, mixed_note
 from lp_sweep.orchestrator.engine.course import Course
-from lp_sweep.orchestrator.inputs.gpumemory import check_gpus, local_gpus
 from lp_sweep.orchestrator.inputs.room import has_probe, probe
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.storage.errors import PreflightError, StoreError
@@ -34,7 +34,7 @@ def open_run(
     """`joined`: on a cluster, whose nodes may see another store and which others may use. Raises
     PreflightError, StoreError."""
     plan, store, reporter = course.queue.plan, course.recorder.store, course.reporter
-    for note in _notes_on_gpus(plan, slots, accelerators, everywhere):
+    for note in _notes_on_gpus(plan, slots, accelerators):
         reporter.note(note)
     if joined:
         for note in look_at_store(plan, store, course.options.node_folder, everywhere):
@@ -45,9 +45,7 @@ def open_run(
     reporter.opened(course.queue, slots.number)
 
 
-def _notes_on_gpus(
-    plan: Plan, slots: Slots, accelerators: Sequence[str], everywhere: Everywhere
-) -> Iterator[str]:
+def _notes_on_gpus(plan: Plan, slots: Slots, accelerators: Sequence[str]) -> Iterator[str]:
     if note := mixed_note(slots, accelerators):
         yield note
     speeds = (work.spec for work in plan.missing_speeds())
@@ -57,9 +55,6 @@ def _notes_on_gpus(
             "the sweep measures speed on cuda (`measure: {speed: cuda}`), but trials here have no "
             "GPU. Run it on a machine with one, or use measure.speed=cpu."
         )
-    if slots.gpus:
-        gpus = [gpu for found in everywhere(local_gpus).values() for gpu in found]
-        yield from check_gpus(plan.sweep.spec, plan.inputs_needed().trials, gpus)
     if 0 < slots.gpus < 1:
         yield "several trials share a GPU: they take turns unless NVIDIA's MPS runs on each node"
 

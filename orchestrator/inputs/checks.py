@@ -11,14 +11,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from huggingface_hub import constants
+
 from lp_sweep.orchestrator.inputs import hub
 from lp_sweep.orchestrator.inputs.data import TaskData, beyond_tables, looked_at
-from lp_sweep.orchestrator.inputs.hub import Refused, absent, model_files
-from lp_sweep.orchestrator.inputs.models import ModelInput, config_depth
+from lp_sweep.orchestrator.inputs.folder import size_problems
+from lp_sweep.orchestrator.inputs.hub import HubRefusal, model_files
+from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.orchestrator.inputs.pins import Manifest
-from lp_sweep.orchestrator.inputs.resolve import Needed, Sweep, TaskInput, local_fingerprints
-from lp_sweep.orchestrator.inputs.room import needs, space_problems, write_problems
-from lp_sweep.orchestrator.inputs.weights import folder_problems
+from lp_sweep.orchestrator.inputs.resolve import NeededInputs, Sweep, TaskInput, local_fingerprints
+from lp_sweep.orchestrator.inputs.room import problems_here
+from lp_sweep.orchestrator.inputs.weights import config_problems, folder_problems
 from lp_sweep.storage.errors import PreflightError, TrialError
 from lp_sweep.storage.printable import also_in_train, listed
 from lp_sweep.storage.specs import Recipe
@@ -26,7 +29,7 @@ from lp_sweep.trials.data.datasource import LoadedTask, dev_texts, doubtful_rows
 from lp_sweep.trials.data.formats import parts_of
 from lp_sweep.trials.data.hub import is_cached
 from lp_sweep.trials.data.tasks import unnamed_positive
-from lp_sweep.trials.model.modelfiles import go_offline, type_problem
+from lp_sweep.trials.model.modelfiles import go_offline
 from lp_sweep.trials.train.devset import gaps
 
 _WHILE_ONE_WAITS = 32 << 20  # bytes of files: about 150,000 rows, read in under a second
@@ -34,32 +37,24 @@ _FIRST_ROWS = 50_000  # of a larger train file
 _WHOLE = Recipe()  # limits no rows
 
 
-class Found(NamedTuple):
-    """The problems with the inputs, and how much a run will download."""
+class _RowCheck(NamedTuple):
+    """The problem with a task's rows, if they have one, notes on doubtful ones, and the rows."""
 
-    problems: list[str]
-    download_bytes: int
-    notes: Sequence[str]  # on doubtful rows, which do not stop a run
-
-
-class Rows(NamedTuple):
-    """The problem with a task's rows, notes on doubtful ones, and the rows."""
-
-    problem: str | None
+    problems: Sequence[str]
     notes: Sequence[str] = ()
     loaded: LoadedTask | None = None
 
 
 def check(
     sweep: Sweep,
-    wanted: Needed,
+    wanted: NeededInputs,
     location: str,
     cache_dir: Path,
     *,
     offline: bool,
-    on_ray: bool = True,
 ) -> Sequence[str]:
-    """Returns notes on the rows. Raises PreflightError with every problem.
+    """Reads the headers of weights, every row of the data and, online, the hub's listings. Returns
+    notes on doubtful rows, which do not stop a run. Raises PreflightError with every problem.
 
     offline: from now on this process and its children contact no hub. A finished sweep needs no
     inputs, so nothing is checked.
@@ -68,21 +63,6 @@ def check(
         go_offline()
     if not wanted.models and not wanted.tasks:
         return []
-    found = check_inputs(sweep, wanted, offline=offline)
-    problems = [
-        *found.problems,
-        *space_problems(
-            needs(sweep, wanted, location, cache_dir, found.download_bytes, on_ray=on_ray)
-        ),
-        *write_problems(location, cache_dir),
-    ]
-    if problems:
-        raise PreflightError("\n".join(problems))
-    return found.notes
-
-
-def check_inputs(sweep: Sweep, wanted: Needed, *, offline: bool) -> Found:
-    """Reads the headers of weights, every row of the data and, online, the hub's listings."""
     local: list[str] = []
     of_hub: list[str] = []
     notes: list[str] = []
@@ -93,19 +73,21 @@ def check_inputs(sweep: Sweep, wanted: Needed, *, offline: bool) -> Found:
         except PreflightError as error:
             (of_hub if model.of_hub else local).append(str(error))
     for task in wanted.tasks:
-        rows = read_rows(task, offline, sweep.recipe)
+        rows = _check_rows(task, offline, sweep.recipe)
         notes += rows.notes
         local += _beyond_tables(sweep, wanted, task, rows)
-        if rows.problem:
-            (of_hub if task.source.dataset else local).append(rows.problem)
+        (of_hub if task.source.dataset else local).extend(rows.problems)
     if offline and sweep.manifest is not None:
         local += _changed(sweep, sweep.manifest, wanted)
         of_hub += _not_in_manifest(sweep, sweep.manifest, wanted)
     next_step = [_next_step(sweep)] if of_hub and offline else []
-    return Found([*local, *of_hub, *next_step], download, notes)
+    here = problems_here(location, cache_dir, download)
+    if problems := [*local, *of_hub, *next_step, *here]:
+        raise PreflightError("\n".join(problems))
+    return notes
 
 
-def check_small_files(sweep: Sweep, wanted: Needed) -> tuple[list[str], list[TaskData]]:
+def check_small_files(sweep: Sweep, wanted: NeededInputs) -> tuple[list[str], list[TaskData]]:
     """Checks the folders of models, and the rows that can be read while a user waits for a plan:
     small data as a run does, and the first rows of large data. Returns notes and a summary of each
     task. Raises PreflightError with every problem that would stop a run."""
@@ -118,17 +100,17 @@ def check_small_files(sweep: Sweep, wanted: Needed) -> tuple[list[str], list[Tas
         if task.source.dataset and not (task.pinned and is_cached(task.source)):
             not_cached.append(task.name)
             continue
-        rows = read_rows(task, True, sweep.recipe, None if whole else _FIRST_ROWS)
+        rows = _check_rows(task, True, sweep.recipe, None if whole else _FIRST_ROWS)
         if rows.loaded:
             problems += _beyond_tables(sweep, wanted, task, rows)
             data.append(looked_at(task.name, rows.loaded, sweep.recipe, sweep.models))
         if whole:
             left -= size
             notes += rows.notes
-            problems += [rows.problem] if rows.problem else []
-        elif rows.problem:  # later rows may solve it, such as a class that comes late
+            problems += rows.problems
+        elif rows.problems:  # later rows may solve it, such as a class that comes late
             first = f"the first {_FIRST_ROWS:,} train rows of {task.name}"
-            notes.append(f"{first} alone can't be judged: {rows.problem}")
+            notes.append(f"{first} alone can't be judged: {rows.problems[0]}")
     if problems:
         raise PreflightError("\n".join(problems))
     if not_cached:
@@ -145,7 +127,9 @@ def _folder_problem(model: ModelInput) -> str | None:
     return None
 
 
-def _beyond_tables(sweep: Sweep, wanted: Needed, task: TaskInput, rows: Rows) -> list[str]:
+def _beyond_tables(
+    sweep: Sweep, wanted: NeededInputs, task: TaskInput, rows: _RowCheck
+) -> list[str]:
     if rows.loaded is None:
         return []
     most = sweep.recipe.max_length
@@ -165,12 +149,8 @@ def check_model(model: ModelInput, sizes: dict[str, int], offline: bool) -> int:
         _refuse(model, folder_problems(Path(model.path), depth=model.depth))
         return 0
     if not model.pinned:
-        raise PreflightError(
-            f"model {model.name!r}: {model.revision!r} is not pinned to a commit "
-            f"({model.why_not_pinned}), and it could change during the sweep. Write "
-            f"`revision:` and a commit of 40 hex digits, or run `lp-sweep prefetch` where there is "
-            f"a network."
-        )
+        of = f"model {model.name!r}: {model.revision!r}"
+        raise PreflightError(_not_pinned(of, model.why_not_pinned))
     problems = folder_problems(
         hub.snapshot("model", model.path, str(model.revision)), depth=model.depth, sizes=sizes
     )
@@ -181,47 +161,51 @@ def check_model(model: ModelInput, sizes: dict[str, int], offline: bool) -> int:
     return _check_remote(model)
 
 
+def _not_pinned(what: str, why: str | None) -> str:
+    return (
+        f"{what} is not pinned to a commit ({why}), and it could change during the sweep. Write "
+        "`revision:` and a commit of 40 hex digits, or run `lp-sweep prefetch` where there is a "
+        "network."
+    )
+
+
 def _check_remote(model: ModelInput) -> int:
     """The bytes that the cache lacks and the hub has. Raises PreflightError."""
     commit = str(model.revision)
+    snapshot = hub.snapshot("model", model.path, commit)
     try:
-        missing = absent(
-            model.path, commit, model_files(model.path, hub.listing("model", model.path, commit))
-        )
-        config = hub.read_json(model.path, "config.json", commit)
-    except Refused as error:
+        hub.read_json(model.path, "config.json", commit)
+        files = model_files(model.path, commit)
+    except HubRefusal as error:
         raise PreflightError(
             f"model {model.name!r} is not complete in the Hugging Face cache, and {error}."
         ) from None
-    if config and (problem := type_problem(config)):
-        _refuse(model, [problem])
-    if (depth := config_depth(config)) != model.depth:
-        _refuse(model, [f"config.json states {depth} layers, the plan expects {model.depth}"])
-    if not missing:  # every file has its size, and one is still wrong
-        snapshot = hub.snapshot("model", model.path, commit)
+    sizes = {name: file.size or 0 for name, file in files.items()}
+    present = {name: size for name, size in sizes.items() if (snapshot / name).is_file()}
+    torn = [*size_problems(snapshot, present).values()]
+    _refuse(model, torn and [*torn, "`lp-sweep prefetch` fetches such a file again"])
+    _refuse(model, config_problems(snapshot / "config.json", model.depth))
+    if present == sizes:  # and yet something is wrong
         _refuse(model, folder_problems(snapshot, depth=model.depth))
-    return sum(file.bytes for file in missing)
+    return sum(sizes.values()) - sum(present.values())
 
 
 def _refuse(model: ModelInput, problems: list[str]) -> None:
     if problems:
         place = model.path
         if model.of_hub:
-            place = f"commit {model.revision} in {hub.repo_folder('model', model.path)}"
+            place = str(hub.snapshot("model", model.path, str(model.revision)))
         raise PreflightError(f"model {model.name!r} ({place}): {'; '.join(problems)}")
 
 
-def read_rows(
+def _check_rows(
     task: TaskInput, offline: bool, recipe: Recipe = _WHOLE, most: int | None = None
-) -> Rows:
+) -> _RowCheck:
     """Reads the data once, as a trial will: columns, labels, encoding, limits on the number of
     rows. `most`: read only so many train rows, the first."""
     if not task.pinned:
-        return Rows(
-            f"task {task.name!r}: {task.source.dataset}@{task.source.revision} is not pinned to a "
-            f"commit ({task.why_not_pinned}). Write `revision:` and a commit of 40 hex digits, or "
-            f"run `lp-sweep prefetch` where there is a network."
-        )
+        of = f"task {task.name!r}: {task.source.dataset}@{task.source.revision}"
+        return _RowCheck([_not_pinned(of, task.why_not_pinned)])
     try:
         loaded = load_task(
             task.definition,
@@ -234,9 +218,9 @@ def read_rows(
             loss=task.loss,
         )
     except TrialError as error:
-        return Rows(str(error))
+        return _RowCheck([str(error)])
     if problem := unnamed_positive(task.name, task.definition, loaded.label_names):
-        return Rows(problem)
+        return _RowCheck([problem])
     both, leaked = overlap(loaded), dev_texts(loaded)
     shared = [f"task {task.name!r}: {also_in_train(*both)}"] if both.rows else []
     if loaded.unlabelled and leaked:
@@ -246,10 +230,10 @@ def read_rows(
             f"{task.source.unlabelled}."
         )
     untold = [f"task {task.name!r}: {gap}" for gap in gaps(loaded)]
-    return Rows(None, [*shared, *doubtful_rows(loaded, task.source), *untold], loaded)
+    return _RowCheck([], [*shared, *doubtful_rows(loaded, task.source), *untold], loaded)
 
 
-def _not_in_manifest(sweep: Sweep, manifest: Manifest, wanted: Needed) -> Iterator[str]:
+def _not_in_manifest(sweep: Sweep, manifest: Manifest, wanted: NeededInputs) -> Iterator[str]:
     """Inputs that the sweep file names and the manifest does not."""
     of = f"is not in the manifest {sweep.manifest_file}"
     for model in wanted.models:
@@ -261,7 +245,7 @@ def _not_in_manifest(sweep: Sweep, manifest: Manifest, wanted: Needed) -> Iterat
             yield f"task {task.name!r}: {source.dataset} ({task.asked}) {of}"
 
 
-def _changed(sweep: Sweep, manifest: Manifest, wanted: Needed) -> Iterator[str]:
+def _changed(sweep: Sweep, manifest: Manifest, wanted: NeededInputs) -> Iterator[str]:
     """Folders and files that have changed since the manifest was written."""
     for name, fingerprint in local_fingerprints(wanted.models, wanted.tasks):
         if manifest.local.get(name, fingerprint) != fingerprint:
@@ -272,8 +256,6 @@ def _changed(sweep: Sweep, manifest: Manifest, wanted: Needed) -> Iterator[str]:
 
 
 def _next_step(sweep: Sweep) -> str:
-    from huggingface_hub import constants
-
     file = shlex.quote(sweep.document.name)
     return (
         f"Next: `lp-sweep prefetch {file}` on a machine with a network, then copy its Hugging Face "

@@ -9,13 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from tokenizers import Encoding, Tokenizer
 
 from lp_sweep.analysis.phrases import heading
 from lp_sweep.analysis.statistics.estimates import smallest_loss
 from lp_sweep.orchestrator.inputs import hub, weights
+from lp_sweep.orchestrator.inputs.folder import TornFile, require_unknown
 from lp_sweep.orchestrator.inputs.models import ModelInput, read_config
 from lp_sweep.storage.errors import TrialError
 from lp_sweep.storage.printable import guess_name, listed, metric_name, shown
@@ -23,9 +25,6 @@ from lp_sweep.storage.specs import Recipe
 from lp_sweep.trials.data.datasource import LoadedTask, Split
 from lp_sweep.trials.kinds import Kind, kind_of
 from lp_sweep.trials.train.metrics import majority_score, positive_label
-
-if TYPE_CHECKING:
-    from tokenizers import Encoding, Tokenizer
 
 FEWEST_STEPS = 100  # optimiser steps, below which fine-tuning learns little
 SAMPLE = 2_000  # rows whose tokens are counted
@@ -238,15 +237,13 @@ def beyond_tables(model: ModelInput, task: LoadedTask, max_length: int) -> str |
 
         tokenizer = load_tokenizer(folder, local_files_only=True)
         return rows_beyond_tables(tokenizer, task, max_length, words, types)
-    except (weights.Torn, OSError):  # other checks say what is wrong
+    except TornFile:  # other checks say what is wrong
         return None
     except TrialError as error:
         return str(error)
 
 
 def _may_be_beyond(folder: Path, words: int, types: int, *, pairs: bool) -> bool:
-    from tokenizers import Tokenizer
-
     told = read_config(folder / "special_tokens_map.json") or {}
     told |= read_config(folder / "tokenizer_config.json") or {}
     if (folder / "tokenizer.json").is_file():
@@ -280,11 +277,9 @@ def _folder(model: ModelInput) -> Path:
 
 def open_tokenizer(folder: Path) -> Tokenizer | None:
     """Without truncation or padding; None if the folder has no tokenizer.json that can be read."""
-    from tokenizers import Tokenizer
-
     try:
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        weights.require_unknown(tokenizer)
+        require_unknown(tokenizer)
     except Exception:  # the library raises no other; other checks say what is wrong with the file
         return None
     tokenizer.no_truncation()

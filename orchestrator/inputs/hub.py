@@ -1,39 +1,39 @@
-"""Reads the Hugging Face hub and this machine's cache of it: commits, sizes, small files.
+"""Reads the Hugging Face hub and this machine's cache of it: commits, lists of files, small files.
 
-Downloads nothing into the cache (`prefetch` does); imports no torch. huggingface_hub cannot read or
-write the commit of a branch while none of its files is cached, so this module reads and writes
-`refs/` in the same format.
+`prefetch` downloads the rest. Imports no torch.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import re
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
-from lp_sweep.orchestrator.inputs.weights import has_vocabulary
+from huggingface_hub import constants
+
+from lp_sweep.orchestrator.inputs.folder import VOCABULARIES, has_vocabulary
 from lp_sweep.storage.errors import PreflightError
-from lp_sweep.storage.files import arriving
 from lp_sweep.trials.data.tasks import is_commit
 from lp_sweep.trials.model.modelfiles import INDEX, WEIGHTS
+
+if TYPE_CHECKING:
+    from huggingface_hub.hf_api import RepoSibling
 
 DEFAULT_REVISION = "main"
 Kind = Literal["model", "dataset"]
 
-_SMALL = {
-    "config.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "merges.txt",
-    "bpe.codes",
-    "chat_template.jinja",
-    "modules.json",
-    "config_sentence_transformers.json",
-}
+# what a trial opens of a model, as patterns of names; a star is for one folder
+_OPENED = (
+    *VOCABULARIES,
+    *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt"),
+    *("bpe.codes", "chat_template.jinja", "config.json"),
+    *("modules.json", "config_sentence_transformers.json", "sentence_*_config.json"),
+    *("[0-9]*_*/config.json", "[0-9]*_*/model.safetensors"),
+)
+_SHARDS = (INDEX, "*-of-*.safetensors")
 _NOT_PICKLED = (
     "has no model.safetensors at that commit, and pickled weights are never fetched. Name a "
     "revision that has it, or convert the model once, where it is trusted, with save_pretrained, "
@@ -43,7 +43,7 @@ _NOT_PICKLED = (
 _SECONDS = 5.0  # timeout of a request: a plan must not hang on a network that drops packets
 
 
-class Refused(Exception):
+class HubRefusal(Exception):
     """The hub did not answer, or refused: nothing of that name, no access. The text is for
     messages."""
 
@@ -52,192 +52,100 @@ class Refused(Exception):
         self.reached = reached
 
 
-class RemoteFile(NamedTuple):
-    """A file of a repository, as the hub lists it."""
-
-    name: str
-    bytes: int
-    sha256: str | None  # None for a file in plain git
-
-
-class Listing(NamedTuple):
-    """A repository at one commit."""
-
-    commit: str
-    files: tuple[RemoteFile, ...]
-
-
-def repo_folder(kind: Kind, repo_id: str) -> Path:
-    """The cache's folder of a repository, with `refs/`, `snapshots/<commit>/` and `blobs/`."""
-    from huggingface_hub import constants
-
-    return Path(constants.HF_HUB_CACHE) / "--".join([f"{kind}s", *repo_id.split("/")])
-
-
 def snapshot(kind: Kind, repo_id: str, commit: str) -> Path:
     """The cache's folder of one commit, which may not exist."""
-    return repo_folder(kind, repo_id) / "snapshots" / commit
+    folder = "--".join([f"{kind}s", *repo_id.split("/")])
+    return Path(constants.HF_HUB_CACHE) / folder / "snapshots" / commit
 
 
 def cached_commit(kind: Kind, repo_id: str, revision: str) -> str | None:
     """The commit of a branch or tag in the cache."""
-    try:
-        text = _ref(kind, repo_id, revision).read_text(encoding="utf-8").strip()
-    except (OSError, ValueError):
-        return None
-    return text if is_commit(text) else None
+    from huggingface_hub import errors, resolve_revision
+
+    with contextlib.suppress(errors.RevisionResolutionError, OSError, ValueError):
+        found = resolve_revision(repo_id, repo_type=kind, revision=revision, local_files_only=True)
+        return found.resolved if is_commit(found.resolved) else None
+    return None
 
 
-def remember_commit(kind: Kind, repo_id: str, revision: str, commit: str) -> None:
-    """Writes to the cache, so that the next plan on this machine uses the same commit offline."""
-    # if the cache can't be written, or a file can't have the name, the next plan asks the hub
-    with contextlib.suppress(OSError, ValueError):
-        path = _ref(kind, repo_id, revision)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with arriving(path) as temporary:
-            temporary.write_text(commit, encoding="utf-8")
+def newest_commit(kind: Kind, repo_id: str, revision: str) -> str:
+    """The hub's commit of a branch or tag. The cache remembers it, so that the next plan on this
+    machine uses it, also offline. Raises HubRefusal."""
+    from huggingface_hub import HfApi, resolve_revision
+
+    with _refusals(kind, repo_id, revision):
+        # `resolve_revision` would wait for an answer without a limit
+        HfApi().repo_info(repo_id, repo_type=kind, revision=revision, timeout=_SECONDS)
+        return resolve_revision(repo_id, repo_type=kind, revision=revision).resolved
 
 
-def _ref(kind: Kind, repo_id: str, revision: str) -> Path:
-    """Raises ValueError for a revision that would lead out of the folder."""
-    folder = repo_folder(kind, repo_id) / "refs"
-    path = folder / revision
-    if ".." in path.parts or not path.is_relative_to(folder) or path == folder:
-        raise ValueError(f"not a revision: {revision!r}")
-    return path
-
-
-def listing(kind: Kind, repo_id: str, revision: str) -> Listing:
-    """The commit of a revision and its files, by one request. Raises Refused."""
+def listing(kind: Kind, repo_id: str, commit: str) -> dict[str, RepoSibling]:
+    """The files of a repository at a commit, by one request. Raises HubRefusal."""
     from huggingface_hub import HfApi
 
-    api = HfApi()
-    ask: Any = api.model_info if kind == "model" else api.dataset_info
-    with _refusals(kind, repo_id, revision):
-        info = _twice(
-            lambda: ask(repo_id, revision=revision, files_metadata=True, timeout=_SECONDS)
+    with _refusals(kind, repo_id, commit):
+        info: Any = HfApi().repo_info(
+            repo_id, repo_type=kind, revision=commit, files_metadata=True, timeout=_SECONDS
         )
-    if not is_commit(info.sha):
-        raise Refused(f"the hub names no commit for {revision!r}", reached=True)
-    files = (
-        RemoteFile(each.rfilename, int(each.size or 0), each.lfs.sha256 if each.lfs else None)
-        for each in info.siblings or ()
-    )
-    return Listing(str(info.sha), tuple(sorted(files)))
+    return {file.rfilename: file for file in info.siblings or ()}
 
 
 def read_json(repo_id: str, name: str, commit: str) -> dict[str, Any] | None:
-    """A small file of a model, by one request; None if there is none. Raises Refused."""
-    from huggingface_hub import get_session, hf_hub_url
-    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+    """A small file of a model, which goes to the cache; None: no such file. Raises HubRefusal."""
+    from huggingface_hub import errors, hf_hub_download
 
     with _refusals("model", repo_id, commit):
-        answer = _twice(
-            lambda: get_session().get(
-                hf_hub_url(repo_id, name, revision=commit),
-                headers=build_hf_headers(),
-                timeout=_SECONDS,
-                follow_redirects=True,
-            )
-        )
-        if answer.status_code == 404:
+        try:
+            path = hf_hub_download(repo_id, name, revision=commit, etag_timeout=_SECONDS)
+        except errors.RemoteEntryNotFoundError:
             return None
-        content = json.loads(answer.raise_for_status().content)
+        content = json.loads(Path(path).read_bytes())
     return content if isinstance(content, dict) else None
 
 
-def _twice(request: Callable[[], Any]) -> Any:
-    """Repeats a request whose connection broke; not one that timed out."""
-    try:
-        return request()
-    except Exception as error:
-        if type(error).__name__ not in ("RemoteProtocolError", "ReadError"):
-            raise
-        return request()
-
-
 @contextlib.contextmanager
-def _refusals(kind: Kind, repo_id: str, revision: str) -> Any:
+def _refusals(kind: Kind, repo_id: str, revision: str) -> Iterator[None]:
     """Turns the client's errors into one sentence each, without tokens and hosts."""
     from huggingface_hub import errors
 
+    unanswered = (errors.LocalEntryNotFoundError, errors.RevisionResolutionError)
     try:
         yield
-    except errors.OfflineModeIsEnabled:
-        raise Refused("HF_HUB_OFFLINE is set: the hub is not asked", reached=False) from None
-    except errors.GatedRepoError:
-        raise Refused(
-            "the hub asks for an accepted licence: accept it there and set HF_TOKEN", reached=True
-        ) from None
-    except errors.RevisionNotFoundError:
-        raise Refused(f"the hub has no revision {revision!r} of it", reached=True) from None
-    except (errors.RepositoryNotFoundError, errors.HFValidationError):
-        raise Refused(
-            f"the hub has no {kind} {repo_id!r}, or it is private: check the name and HF_TOKEN",
-            reached=True,
-        ) from None
     except Exception as error:  # no network, a proxy's page: types of three libraries
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        what = f"answered {status}" if status else f"did not answer ({type(error).__name__})"
-        raise Refused(f"the hub {what}", reached=status is not None) from None
+        cause = error.__cause__ if isinstance(error, unanswered) else error
+        status = getattr(getattr(cause, "response", None), "status_code", None)
+        reached = status is not None or isinstance(cause, errors.HFValidationError)
+        if isinstance(cause, errors.OfflineModeIsEnabled):
+            said = "HF_HUB_OFFLINE is set: the hub is not asked"
+        elif isinstance(cause, errors.GatedRepoError):
+            said = "the hub asks for an accepted licence: accept it there and set HF_TOKEN"
+        elif isinstance(cause, errors.RevisionNotFoundError):
+            said = f"the hub has no revision {revision!r} of it"
+        elif isinstance(cause, errors.RepositoryNotFoundError | errors.HFValidationError):
+            said = f"the hub has no {kind} {repo_id!r}, or it is private: check the name and "
+            said += "HF_TOKEN"
+        else:
+            what = f"answered {status}" if status else f"did not answer ({type(cause).__name__})"
+            said = f"the hub {what}"
+        raise HubRefusal(said, reached=reached) from None
 
 
 # -- the files of a model that a trial opens
 
 
-def model_files(repo_id: str, listing: Listing) -> list[RemoteFile]:
-    """The files to download, by name. Raises Refused; PreflightError for an unusable model."""
-    remote = {file.name: file for file in listing.files}
-    small = [
-        name
-        for name in remote
-        if name in _SMALL or ("/" not in name and has_vocabulary([name])) or _of_vectors(name)
-    ]
-    if "config.json" not in small:
-        raise PreflightError(f"model {repo_id!r} has no config.json at {listing.commit}.")
-    if not has_vocabulary(small):
-        raise PreflightError(f"model {repo_id!r} has no tokenizer vocabulary at {listing.commit}.")
-    names = sorted({*small, *_weights(repo_id, listing.commit, remote)})
-    return [remote[name] for name in names]
-
-
-def _of_vectors(name: str) -> bool:
-    """Whether it is a file of Sentence Transformers, such as 1_Pooling/config.json."""
-    return bool(
-        re.fullmatch(r"(\d+_\w+/(config\.json|model\.safetensors)|sentence_\w+_config\.json)", name)
-    )
-
-
-def _weights(repo_id: str, commit: str, remote: dict[str, RemoteFile]) -> list[str]:
-    """The weights that transformers would choose: one file, else the index and its shards."""
-    if WEIGHTS in remote:
-        return [WEIGHTS]
-    if INDEX not in remote:
+def model_files(repo_id: str, commit: str) -> dict[str, RepoSibling]:
+    """The files to download. Raises HubRefusal; PreflightError for an unusable model."""
+    remote = listing("model", repo_id, commit)
+    weights = (WEIGHTS,) if WEIGHTS in remote else _SHARDS  # as transformers chooses
+    names = [name for name in sorted(remote) if _is_one_of(name, (*_OPENED, *weights))]
+    if "config.json" not in names:
+        raise PreflightError(f"model {repo_id!r} has no config.json at {commit}.")
+    if not has_vocabulary(names):
+        raise PreflightError(f"model {repo_id!r} has no tokenizer vocabulary at {commit}.")
+    if weights[0] not in names:
         raise PreflightError(f"model {repo_id!r} {_NOT_PICKLED}")
-    named = (read_json(repo_id, INDEX, commit) or {}).get("weight_map")
-    shards = sorted(set(map(str, named.values()))) if isinstance(named, dict) else []
-    lacking = [name for name in shards if name not in remote or Path(name).name != name]
-    if not shards or lacking:
-        raise PreflightError(
-            f"model {repo_id!r}: {INDEX} names {', '.join(lacking) or 'no files'}, and the hub "
-            f"has no such file at {commit}."
-        )
-    return [INDEX, *shards]
+    return {name: remote[name] for name in names}
 
 
-def absent(repo_id: str, commit: str, files: list[RemoteFile]) -> list[RemoteFile]:
-    """The files still to download. Raises PreflightError for a torn file in the cache, which the
-    client would not download again."""
-    folder = snapshot("model", repo_id, commit)
-    torn, missing = [], []
-    for file in files:
-        path = folder / file.name
-        if not path.is_file():
-            missing.append(file)
-        elif path.stat().st_size != file.bytes:
-            torn.append(f"{path} has {path.stat().st_size} bytes and should have {file.bytes}")
-    if torn:
-        raise PreflightError(
-            f"model {repo_id!r}: {'; '.join(torn)}. Download it again with `lp-sweep prefetch`."
-        )
-    return missing
+def _is_one_of(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch(name, each) and name.count("/") == each.count("/") for each in patterns)

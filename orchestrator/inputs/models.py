@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.inputs import hub, weights
+from lp_sweep.orchestrator.inputs.folder import TornFile, config_depth, file_problems, read_object
 from lp_sweep.orchestrator.inputs.pins import Pins
 from lp_sweep.orchestrator.sweepfile.entries import is_folder
 from lp_sweep.storage.errors import PreflightError, SpecError
@@ -75,7 +76,6 @@ class ModelInput(NamedTuple):
     depth: int
     fingerprint: str
     layer_parameters: int | None  # of one layer, roughly, for estimates
-    parameters: int | None = None  # of the encoder and its embeddings, if the weights are here
     hidden: int | None = None  # width
     longest_row: int | None = None  # the most tokens; None: no limit, or unknown
     why_not_pinned: str | None = None
@@ -153,7 +153,7 @@ def _hub_model(
         why_unknown = "the hub has no config with a depth"
         try:
             config = hub.read_json(name, "config.json", pin.revision)
-        except hub.Refused as error:
+        except hub.HubRefusal as error:
             why_unknown = str(error)
         depth = config_depth(config)
     if depth is None and snapshot and pins.unreachable:
@@ -184,7 +184,6 @@ def _hub_model(
         depth=depth,
         fingerprint=f"hub:{name}@{pin.revision}",
         layer_parameters=_layer_parameters(config),
-        parameters=weights.count_parameters(snapshot) if snapshot else None,
         hidden=_hidden(config),
         longest_row=longest_row(config) if config else None,
         pads_otherwise=snapshot is not None and pads_otherwise(snapshot, _family(config)),
@@ -217,17 +216,14 @@ def as_folder(name: str, folder: Path) -> Path:
 
 
 def _local_model(name: str, folder: Path) -> ModelInput:
-    if problems := weights.file_problems(folder):
+    if problems := file_problems(folder):
         raise PreflightError(f"model {name!r} ({folder}): {'; '.join(problems)}")
     _refuse_adapter(name, folder)
     try:
-        config = weights.read_object(folder / "config.json")
-    except FileNotFoundError:
-        raise SpecError(f"model {name!r}: {_without_config(folder)}") from None
-    except (weights.Torn, OSError) as error:
-        raise SpecError(
-            f"model {name!r}: {folder} has no readable config.json: {weights.reason(error)}."
-        ) from None
+        config = read_object(folder / "config.json")
+    except TornFile as error:
+        why = f"{folder} has no readable config.json: {error}. {_named_instead(folder)}"
+        raise SpecError(f"model {name!r}: {why}") from None
     _refuse_kind(name, config)
     depth = config_depth(config)
     if depth is None:
@@ -244,7 +240,7 @@ def _local_model(name: str, folder: Path) -> ModelInput:
         )
     if problem := weights.absent_weights(folder):
         raise PreflightError(f"model {name!r} ({folder}): {problem}")
-    with contextlib.suppress(weights.Torn, OSError):  # which the preflight reports
+    with contextlib.suppress(TornFile):  # which the preflight reports
         if problems := weights.shape_problems(folder):
             raise PreflightError(f"model {name!r}: {'; '.join(problems)}")
     return ModelInput(
@@ -254,7 +250,6 @@ def _local_model(name: str, folder: Path) -> ModelInput:
         depth=depth,
         fingerprint=folder_fingerprint(folder),
         layer_parameters=_layer_parameters(config),
-        parameters=weights.count_parameters(folder),
         hidden=_hidden(config),
         longest_row=longest_row(config),
         family=_family(config),
@@ -274,13 +269,13 @@ def _refuse_adapter(name: str, folder: Path) -> None:
         )
 
 
-def _without_config(folder: Path) -> str:
+def _named_instead(folder: Path) -> str:
     found = [*folder.glob("*/config.json"), *folder.glob("snapshots/*/config.json")]
     if inner := sorted(f"{path.parent.relative_to(folder)}" for path in found):
-        return f"{folder} has no readable config.json. Name a folder in it: {listed(inner, most=3)}"
+        return f"Name a folder in it: {listed(inner, most=3)}"
     return (
-        f"{folder} has no readable config.json. A model folder is what `save_pretrained` writes: "
-        "config.json, model.safetensors, tokenizer files."
+        "A model folder is what `save_pretrained` writes: config.json, model.safetensors, "
+        "tokenizer files."
     )
 
 
@@ -317,15 +312,9 @@ def _lowers(folder: Path) -> bool:
 
 
 def read_config(path: Path) -> dict[str, Any] | None:
-    try:
-        return weights.read_object(path) if path.is_file() else None
-    except (weights.Torn, OSError):
-        return None
-
-
-def config_depth(config: dict[str, Any] | None) -> int | None:
-    values = (config.get(name) for name in DEPTH_FIELDS) if config else ()
-    return next((n for n in values if type(n) is int and 0 < n <= DEEPEST), None)
+    with contextlib.suppress(TornFile, OSError):
+        return read_object(path) if path.is_file() else None
+    return None
 
 
 def _layer_parameters(config: dict[str, Any] | None) -> int | None:

@@ -13,13 +13,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lp_sweep.orchestrator.inputs import hub
-from lp_sweep.orchestrator.inputs.hub import DEFAULT_REVISION, Kind, Refused
+from lp_sweep.orchestrator.inputs.hub import DEFAULT_REVISION, HubRefusal, Kind
 from lp_sweep.orchestrator.sweepfile.load import SweepFile
 from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.files import arriving
@@ -30,17 +30,8 @@ class _Entry(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-def _inside(name: str) -> str:
-    """Checks that a manifest's name stays inside its folder."""
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or not path.parts:
-        raise ValueError(f"{name!r} is not a file inside a repository")
-    return name
-
-
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
-Name = Annotated[str, AfterValidator(_inside)]
 
 
 class FileEntry(_Entry):
@@ -50,14 +41,14 @@ class FileEntry(_Entry):
     sha256: Sha256
 
 
-class Held(_Entry):
+class PinnedRepo(_Entry):
     """A model or data set at the commit of `asked` (a branch, a tag or a commit)."""
 
-    id: Name
+    id: str
     asked: str
     config: str | None = None  # of a data set; None: the default one
     commit: Commit
-    files: dict[Name, FileEntry]
+    files: dict[str, FileEntry]
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -72,8 +63,8 @@ class Manifest(_Entry):
     """All inputs of a sweep. `local`: a folder or a task of files -> its fingerprint."""
 
     lp_sweep_manifest: Literal[1] = 1
-    models: tuple[Held, ...] = Field(default=(), strict=False)
-    datasets: tuple[Held, ...] = Field(default=(), strict=False)
+    models: tuple[PinnedRepo, ...] = Field(default=(), strict=False)
+    datasets: tuple[PinnedRepo, ...] = Field(default=(), strict=False)
     local: dict[str, str] = Field(default={})
 
     def commit(self, kind: Kind, repo_id: str, asked: str) -> str | None:
@@ -83,7 +74,7 @@ class Manifest(_Entry):
                 return held.commit
         return None
 
-    def find(self, repo_id: str, asked: str, config: str | None = None) -> Held | None:
+    def find(self, repo_id: str, asked: str, config: str | None = None) -> PinnedRepo | None:
         """A model, or a data set's configuration (None: the default one)."""
         for held in (*self.models, *self.datasets):
             if (held.id, held.asked, held.config) == (repo_id, asked, config):
@@ -99,7 +90,7 @@ class Manifest(_Entry):
         )
 
 
-def _sorted(entries: Iterable[Held]) -> tuple[Held, ...]:
+def _sorted(entries: Iterable[PinnedRepo]) -> tuple[PinnedRepo, ...]:
     latest = {held.key: held for held in entries}
     return tuple(latest[key] for key in sorted(latest))
 
@@ -177,12 +168,10 @@ class Pins:
         if self.unreachable is not None:
             return Pin(revision, self.unreachable)
         try:
-            commit = hub.listing(kind, repo_id, revision).commit
-        except Refused as error:
+            return Pin(hub.newest_commit(kind, repo_id, revision))
+        except HubRefusal as error:
             self.unreachable = None if error.reached else str(error)
             return Pin(revision, str(error))
-        hub.remember_commit(kind, repo_id, revision, commit)
-        return Pin(commit)
 
     def _known(self, kind: Kind, repo_id: str, revision: str) -> str | None:
         held = self._manifest.commit(kind, repo_id, revision) if self._manifest else None

@@ -7,26 +7,21 @@ Ray.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich import filesize
 
 from lp_sweep.orchestrator.inputs import hub
-from lp_sweep.orchestrator.inputs.hub import (
-    Kind,
-    Refused,
-    RemoteFile,
-    model_files,
-)
+from lp_sweep.orchestrator.inputs.hub import HubRefusal, Kind, model_files
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.orchestrator.inputs.pins import (
     FileEntry,
-    Held,
     Manifest,
+    PinnedRepo,
     Pins,
     manifest_path,
     read_manifest,
@@ -38,8 +33,8 @@ from lp_sweep.orchestrator.sweepfile.load import SweepFile
 from lp_sweep.storage.errors import MissingInputError, PreflightError
 from lp_sweep.trials.data.hub import hub_builder, read_hub
 
-_TRIES = 2  # of the libraries' own five
-_Found = TypeVar("_Found")
+if TYPE_CHECKING:
+    from huggingface_hub.hf_api import RepoSibling
 
 
 class Prefetched(NamedTuple):
@@ -115,49 +110,45 @@ def _fetch_all(sweep: Sweep) -> Manifest:
     )
 
 
-def fetch_model(model: ModelInput) -> Held:
+def fetch_model(model: ModelInput) -> PinnedRepo:
     """Config, safetensors and tokenizer of one model. Raises PreflightError."""
     where = f"model {model.name!r}"
     commit = str(model.revision)
     try:
-        wanted = model_files(model.path, hub.listing("model", model.path, commit))
-    except Refused as error:
+        wanted = model_files(model.path, commit)
+    except HubRefusal as error:
         raise PreflightError(f"{where}: {error}") from None
-    files = {file.name: _fetch("model", model.path, commit, file) for file in wanted}
+    files = {name: _fetch("model", model.path, commit, file) for name, file in wanted.items()}
     sizes = {name: entry.bytes for name, entry in files.items()}
     folder = hub.snapshot("model", model.path, commit)
     if problems := folder_problems(folder, depth=model.depth, sizes=sizes):
         raise PreflightError(f"{where} at {commit}: {'; '.join(problems)}")
-    if model.asked != commit:
-        hub.remember_commit("model", model.path, model.asked, commit)
-    return Held(id=model.path, asked=model.asked, commit=commit, files=files)
+    return PinnedRepo(id=model.path, asked=model.asked, commit=commit, files=files)
 
 
-def _fetch_dataset(task: TaskInput) -> Held:
+def _fetch_dataset(task: TaskInput) -> PinnedRepo:
     """One configuration of one data set, ready for `read_hub`. Raises PreflightError or, for rows
     that can't be read, MissingInputError."""
     source, where = task.source, f"task {task.name!r}"
     repo_id, commit = str(source.dataset), str(source.revision)
     try:
-        remote = {file.name: file for file in hub.listing("dataset", repo_id, commit).files}
-    except Refused as error:
+        remote = hub.listing("dataset", repo_id, commit)
+    except HubRefusal as error:
         raise PreflightError(f"{where}: {error}") from None
-    builder = _retried(lambda: hub_builder(source), where)
-    if builder.name == "cache":  # what `datasets` returns if the hub does not answer
-        raise PreflightError(f"{where}: the hub did not answer. Run `lp-sweep prefetch` again.")
+    with _fetching(where):
+        builder = hub_builder(source)
     names = [name for name in remote if name in {"README.md", *_data_files(builder)}]
     files = {name: _fetch("dataset", repo_id, commit, remote[name]) for name in sorted(names)}
-    _retried(builder.download_and_prepare, where)
+    with _fetching(where):
+        builder.download_and_prepare()
     try:
         _read_all(task)
     except MissingInputError:  # the prepared rows are torn: prepare them again
-        again = {"download_mode": "reuse_cache_if_exists"}
-        _retried(lambda: builder.download_and_prepare(**again), where)
+        with _fetching(where):
+            builder.download_and_prepare(download_mode="reuse_cache_if_exists")
         _read_all(task)
     asked = task.asked or commit
-    if asked != commit:
-        hub.remember_commit("dataset", repo_id, asked, commit)
-    return Held(id=repo_id, asked=asked, config=source.config, commit=commit, files=files)
+    return PinnedRepo(id=repo_id, asked=asked, config=source.config, commit=commit, files=files)
 
 
 def _data_files(builder: Any) -> set[str]:
@@ -173,56 +164,40 @@ def _read_all(task: TaskInput) -> None:
         read_hub(task.source, split, columns, offline=True)
 
 
-def _fetch(kind: Kind, repo_id: str, commit: str, file: RemoteFile) -> FileEntry:
+def _fetch(kind: Kind, repo_id: str, commit: str, file: RepoSibling) -> FileEntry:
     """One file, in the cache and whole. Raises PreflightError."""
     from huggingface_hub import hf_hub_download
 
-    where = f"{kind} {repo_id!r}: {file.name}"
-
-    def download(again: bool) -> Path:
-        return Path(
-            _retried(
-                lambda: hf_hub_download(
-                    repo_id, file.name, repo_type=kind, revision=commit, force_download=again
-                ),
-                where,
+    name, where = file.rfilename, f"{kind} {repo_id!r}: {file.rfilename}"
+    stated = file.lfs.sha256 if file.lfs else None  # none for a file in plain git
+    for again in (False, True):  # the cache never checks its files
+        with _fetching(where):
+            path = Path(
+                hf_hub_download(
+                    repo_id, name, repo_type=kind, revision=commit, force_download=again
+                )
             )
-        )
-
-    entry = _measure(download(again=False))
-    if not _is(entry, file):  # the cache never checks its files
-        entry = _measure(download(again=True))
-    if not _is(entry, file):
-        raise PreflightError(
-            f"{where} came with {entry.bytes} bytes and is not what the hub lists "
-            f"({file.bytes} bytes, sha256 {file.sha256}). Try again later."
-        )
-    return entry
-
-
-def _is(entry: FileEntry, file: RemoteFile) -> bool:
-    return entry.bytes == file.bytes and file.sha256 in (None, entry.sha256)
-
-
-def _measure(path: Path) -> FileEntry:
-    with path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    return FileEntry(bytes=path.stat().st_size, sha256=digest)
-
-
-def _retried(get: Callable[[], _Found], where: str) -> _Found:
-    """Tries again after a broken connection; whole files are in the cache by then."""
-    for attempt in range(_TRIES):
-        try:
-            return get()
-        except Exception as error:  # the hub's clients raise dozens of types
-            reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-            status = getattr(getattr(error, "response", None), "status_code", 500)
-            if 400 <= status < 500 and status not in (408, 429):  # it would be refused again
-                break
-            if attempt < _TRIES - 1:
-                time.sleep(2.0**attempt)
+        with path.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        entry = FileEntry(bytes=path.stat().st_size, sha256=digest)
+        if entry.bytes == file.size and stated in (None, digest):
+            return entry
     raise PreflightError(
-        f"{where} can't be fetched: {reason}. Check the network and run `lp-sweep prefetch` again: "
-        "whole files are kept."
+        f"{where} came with {entry.bytes} bytes and is not what the hub lists "
+        f"({file.size} bytes, sha256 {stated}). Try again later."
     )
+
+
+@contextlib.contextmanager
+def _fetching(where: str) -> Iterator[None]:
+    """Turns the clients' errors, after their own tries, into a PreflightError."""
+    try:
+        yield
+    except MissingInputError:
+        raise
+    except Exception as error:  # the hub's clients raise dozens of types
+        reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        raise PreflightError(
+            f"{where} can't be fetched: {reason}. Check the network and run `lp-sweep prefetch` "
+            "again: whole files are kept."
+        ) from None

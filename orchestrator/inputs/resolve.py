@@ -84,22 +84,11 @@ class TaskInput(NamedTuple):
         return self.source.dataset is None or is_commit(self.source.revision)
 
 
-class Training(NamedTuple):
-    """The part of a missing trial that decides its memory and disk."""
-
-    model: ModelInput
-    task: TaskInput
-    recipe: Recipe
-    layers: int
-    kept: bool  # whether its network stays until other work is done
-
-
-class Needed(NamedTuple):
-    """The inputs of the missing work, and its trials."""
+class NeededInputs(NamedTuple):
+    """The inputs of the missing work."""
 
     models: list[ModelInput]
     tasks: list[TaskInput]
-    trials: Sequence[Training] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

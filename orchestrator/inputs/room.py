@@ -1,8 +1,4 @@
-"""Checks that the store and the disks of this machine have room for what a sweep writes.
-
-The sizes are rough and low on purpose: a check that refuses a sweep that would have worked is worse
-than none. Every file that a check creates is removed.
-"""
+"""What this machine gives a run: free space on its disks, places that can be written, GPUs."""
 
 from __future__ import annotations
 
@@ -11,63 +7,61 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
-from lp_sweep.orchestrator.inputs.resolve import Needed, Sweep
+from huggingface_hub import constants
+
+from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.runs import FOLDER
 from lp_sweep.storage.store import Store
 
-MARGIN = 100 * 2**20  # bytes that stay free on each disk
-_RECORD = 40_000  # bytes of a record with its curves, and of a log
-_PREDICTION = 30  # bytes of a dev example's row, compressed
-_TOKENS = 64  # mean length of a row, as in the estimate of hours
-_TOKEN = 5  # bytes in the cache: an int32 and a type
-_RAY = 300 * 2**20  # bytes of logs, and of the object store if there is no /dev/shm
-_WEIGHT = 4  # bytes
+SPARE = 200 * 2**20  # bytes: a disk with less is full for a run
 _PATIENCE = 5.0  # seconds: one busy answer of an object store must not refuse a run
-
-
-# -- space
-
-
-class Need(NamedTuple):
-    """Bytes to be written below a folder, which may not exist yet."""
-
-    folder: Path
-    bytes: int
-    what: str
-
-
-def needs(
-    sweep: Sweep,
-    wanted: Needed,
-    location: str,
-    cache_dir: Path,
-    download_bytes: int,
-    *,
-    on_ray: bool = True,
-) -> list[Need]:
-    """The needs on this machine's disks. Other nodes and object stores are not checked."""
-    from huggingface_hub import constants
-
-    rows = sum(task.train_rows + task.dev_rows + task.unlabelled_rows for task in wanted.tasks)
-    tokens = rows * min(sweep.recipe.max_length, _TOKENS) * _TOKEN
-    asked = [
-        Need(cache_dir, tokens, "tokens"),
-        Need(Path(constants.HF_HUB_CACHE), download_bytes, "downloads"),
-    ]
-    if on_ray:
-        asked.append(Need(ray_folder(), _RAY, "Ray's files"))
-    if "://" not in location:
-        asked.append(Need(Path(location).expanduser(), _store_bytes(sweep, wanted), "records"))
-    return asked
-
-
 _LONGEST = 35  # bytes; Ray adds 68 for its sockets, whose paths have at most 103, on Linux 107
+_DEVICE_FILES = ("nvidia[0-9]*", "kfd", "dxg")  # NVIDIA, AMD, WSL
+
+
+def problems_here(location: str, cache_dir: Path, download_bytes: int) -> Iterator[str]:
+    """Why the store, the tokens, the downloads or Ray's files have no place on this machine. Leaves
+    no files behind. Other nodes and the space of object stores are not checked."""
+    written = [cache_dir]
+    if "://" not in location:
+        written.append(Path(location).expanduser())
+    for folder in (*written, ray_folder()):
+        yield from _space_problem(folder, 0)
+    if download_bytes:
+        yield from _space_problem(Path(constants.HF_HUB_CACHE), download_bytes)
+    for folder in written:
+        there = _existing(folder)
+        if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+            what = "no folder" if not there.is_dir() else "read-only for this user"
+            yield (
+                f"can't write to {folder}: {there} is {what}. Name another folder with --store "
+                "(records) or --cache-dir (tokens, kept between trials)."
+            )
+    if "://" in location:
+        try:
+            with probe(Store(location, create=True, patience=_PATIENCE)):
+                pass
+        except StoreError as error:
+            yield str(error)
+
+
+def _space_problem(folder: Path, size: int) -> Iterator[str]:
+    free = shutil.disk_usage(_existing(folder)).free
+    if free < size + SPARE:
+        yield (
+            f"only {free >> 20:,} MiB are free for {folder}, and about {size + SPARE >> 20:,} MiB "
+            "are needed. Free some, or name another folder (--store, --cache-dir, HF_HOME, TMPDIR)."
+        )
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or its nearest parent that exists."""
+    folder = folder.absolute()
+    return next(path for path in (folder, *folder.parents) if path.exists())
 
 
 def ray_folder() -> Path:
@@ -77,51 +71,6 @@ def ray_folder() -> Path:
     folder = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()).absolute()
     short = len(os.fsencode(folder)) <= _LONGEST
     return folder if short else Path(f"/tmp/lp-sweep-{os.getuid()}")
-
-
-def _store_bytes(sweep: Sweep, wanted: Needed) -> int:
-    records = sum(_RECORD + trial.task.dev_rows * _PREDICTION for trial in wanted.trials)
-    weights = [(trial.model.parameters or 0) * _WEIGHT for trial in wanted.trials]
-    share = {"none": 0.0, "best": 1 / len(sweep.spec.seeds), "all": 1.0}[sweep.spec.keep]
-    networks = sum(
-        size if trial.kept else share * size
-        for trial, size in zip(wanted.trials, weights, strict=True)
-    )
-    # weights and both moments of one trial at a time, at least
-    checkpoint = 3 * max(weights, default=0) if sweep.spec.checkpoint_every else 0
-    return records + int(networks) + checkpoint
-
-
-def space_problems(asked: Sequence[Need]) -> list[str]:
-    """Compares the needs of each disk with its free space."""
-    disks: dict[int, list[Need]] = defaultdict(list)
-    for need in asked:
-        disks[existing(need.folder).stat().st_dev].append(need)
-    problems = []
-    for together in disks.values():
-        total = sum(need.bytes for need in together) + MARGIN
-        free = shutil.disk_usage(existing(together[0].folder)).free
-        if free < total:
-            parts = ", ".join(f"{_mib(n.bytes)} of {n.what} in {n.folder}" for n in together)
-            problems.append(
-                f"only {_mib(free)} are free, and about {_mib(total)} are needed: {parts}, and "
-                f"{_mib(MARGIN)} to spare. Free some, or name other folders (--store, "
-                f"--cache-dir, HF_HOME, TMPDIR)."
-            )
-    return problems
-
-
-def existing(folder: Path) -> Path:
-    """The folder, or its nearest parent that exists."""
-    folder = folder.absolute()
-    return next(path for path in (folder, *folder.parents) if path.exists())
-
-
-def _mib(count: int) -> str:
-    return f"{count / 2**20:,.0f} MiB"
-
-
-# -- writing
 
 
 @contextlib.contextmanager
@@ -141,39 +90,25 @@ def has_probe(store: Store, name: str) -> bool:
     return store.read_text(FOLDER, name) == name
 
 
-def write_problems(location: str, cache_dir: Path) -> Iterator[str]:
-    """Why the store, or the folder for tokens, can't be written."""
-    made = [] if "://" in location else _absent_folders(Path(location).expanduser().absolute())
-    try:
-        with probe(Store(location, create=True, patience=_PATIENCE)):
-            pass
-    except StoreError as error:
-        yield str(error)
-    finally:
-        _remove_empty(made)
-    made = _absent_folders(cache_dir.absolute())
-    file = cache_dir / f".probe-{uuid.uuid4().hex}"
-    try:
-        cache_dir.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(b"")
-        file.unlink()
-    except OSError as error:
-        yield (
-            f"can't write to {cache_dir}: {error.strerror}. Tokens are kept there between trials; "
-            "name another folder with --cache-dir."
-        )
-    finally:
-        _remove_empty(made)
+def count_gpus() -> int:
+    """The GPUs that this process may use."""
+    if not _has_devices():
+        return 0  # without the seconds that torch takes to find none
+    import torch
+
+    return torch.cuda.device_count()
 
 
-def _absent_folders(folder: Path) -> list[Path]:
-    """The folder and its parents that don't exist, the lowest first."""
-    return [path for path in (folder, *folder.parents) if not path.exists()]
+def _has_devices() -> bool:
+    return any(found for pattern in _DEVICE_FILES for found in Path("/dev").glob(pattern))
 
 
-def _remove_empty(folders: list[Path]) -> None:
-    """Removes the empty folders that creating a store left behind."""
-    below = sorted(folders[0].rglob("*"), reverse=True) if folders else []
-    with contextlib.suppress(OSError):
-        for folder in (*below, *folders):
-            folder.rmdir()
+def gpu_notes(spec: SweepSpec) -> list[str]:
+    """A note where trials ask for a GPU that this machine lacks."""
+    asked = spec.resources_per_trial.gpu
+    if not asked or _has_devices():
+        return []
+    return [
+        f"resources_per_trial asks for {asked:g} GPU a trial, and this machine has none: a run "
+        "here does not start. Run the sweep where there is one, or remove `gpu:`."
+    ]

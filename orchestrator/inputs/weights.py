@@ -7,25 +7,27 @@ can't build, are found by the trial.
 from __future__ import annotations
 
 import json
-import math
 import re
-import stat
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
+from lp_sweep.orchestrator.inputs.folder import (
+    TornFile,
+    config_depth,
+    has_vocabulary,
+    read_object,
+    size_problems,
+    tokenizer_problems,
+    unreadable,
+)
 from lp_sweep.storage.printable import listed, short, shown
-from lp_sweep.trials.model.modelfiles import DEPTH_FIELDS, INDEX, WEIGHTS, type_problem
+from lp_sweep.trials.model.modelfiles import INDEX, WEIGHTS, type_problem
 
-# a tokenizer's files with words; its other files only say how to treat them
-_VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
-# other files of a tokenizer
-_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json")
-_READ = {".json", ".safetensors", ".txt", ".model", ".jinja"}  # the ends of names of files we read
-_POINTER = b"version https://git-lfs.github.com"
 _SAVE = "load the model once where you trust it and call save_pretrained(folder)."
 # what a folder has in place of weights
 _NO_WEIGHTS = {
@@ -81,39 +83,11 @@ _NORM = re.compile(r"norm|\bln", re.IGNORECASE)
 Tensors = Mapping[str, tuple[int, ...]]
 
 
-class Torn(Exception):
-    """A file is not complete. The text is for messages."""
-
-
 class Tables(NamedTuple):
     """Rows of the tables of tokens and of token types in the weights; 0: no such table."""
 
     words: int
     types: int
-
-
-def file_problems(folder: Path) -> list[str]:
-    """The files of a folder that can't be read, or hold a pointer in place of their content."""
-    paths = [path for pattern in ("*", "[0-9]_*/*") for path in sorted(folder.glob(pattern))]
-    whys = {path: _why_unreadable(path) for path in paths if path.suffix in _READ}
-    return [f"{path.relative_to(folder)} {why}" for path, why in whys.items() if why]
-
-
-def _why_unreadable(path: Path) -> str | None:
-    try:
-        found = path.stat()
-        if stat.S_ISDIR(found.st_mode):
-            return "is a folder, and a file is expected"
-        if not stat.S_ISREG(found.st_mode):
-            return "is no file but a pipe, a socket or a device"
-        with path.open("rb") as stream:
-            start = stream.read(len(_POINTER))
-    except OSError as error:
-        target = f", a link to {shown(str(path.readlink()))}" if path.is_symlink() else ""
-        return f"can't be read{target}: {error.strerror}"
-    if start == _POINTER:
-        return "is a pointer of Git LFS, not the file itself. Run `git lfs pull` in its repository"
-    return None
 
 
 def folder_problems(
@@ -123,101 +97,84 @@ def folder_problems(
 
     depth: layers that the plan expects. sizes: bytes of each file, if a manifest states them.
     """
-    wrong = {name: size for name, size in (sizes or {}).items() if _size(folder / name) != size}
-    problems = [
-        f"{name} has {_size(folder / name)} bytes and should have {size}"
-        if (folder / name).is_file()
-        else f"{name} is missing"
-        for name, size in wrong.items()
-    ]  # such a file is not checked further
+    wrong = size_problems(folder, sizes or {})  # such a file is not checked further
+    problems = [*wrong.values()]
     if "config.json" not in wrong:
-        problems += _config_problems(folder / "config.json", depth)
+        problems += config_problems(folder / "config.json", depth)
     if not any("safetensors" in name for name in wrong):
         problems += _weight_problems(folder, depth)
     if not problems:
         problems += shape_problems(folder) or _number_problems(folder)
     if not has_vocabulary(wrong):
-        problems += _tokenizer_problems(folder)
+        problems += tokenizer_problems(folder)
     return problems
 
 
-def count_parameters(folder: Path) -> int | None:
-    """Parameters of the encoder, its embeddings and its pooler; None if they can't be read."""
-    try:
-        tensors = _all_tensors(folder)
-    except (Torn, OSError):
-        return None
-    own = [math.prod(shape) for name, shape in tensors.items() if not _OTHER_HEADS.match(name)]
-    return sum(own) or None
-
-
 def read_header(path: Path) -> Tensors:
-    """The name and shape of each tensor of a safetensors file. Raises Torn or OSError."""
-    from safetensors import SafetensorError, safe_open
-
+    """The name and shape of each tensor of a safetensors file. Raises TornFile."""
     try:
-        with path.open("rb"), safe_open(path, "numpy") as file:  # errors of `open` name the file
+        with safe_open(path, "numpy") as file:
             names = file.keys()
             return {name: tuple(file.get_slice(name).get_shape()) for name in names}
+    except OSError as error:
+        raise unreadable(path, error) from None
     except SafetensorError as error:
         reason = str(error).removeprefix("Error while deserializing header: ")
         size = path.stat().st_size
-        raise Torn(
+        raise TornFile(
             f"{path.name} is not a whole safetensors file ({size} bytes): {short(reason)}"
         ) from None
 
 
 def shard_names(index: Path) -> list[str]:
-    """The files in an index of weights. Raises Torn or OSError."""
+    """The files in an index of weights. Raises TornFile."""
     return sorted(set(_weight_map(index).values()))
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    """Tensor -> file. Raises Torn or OSError."""
+    """Tensor -> file. Raises TornFile."""
     told = read_object(index)
     names = told.get("weight_map")
     if not isinstance(names, dict) or not names:
-        raise Torn(f"{index.name} names no files")
+        raise TornFile(f"{index.name} names no files")
     if wrong := [name for name in names.values() if Path(str(name)).name != name]:
-        raise Torn(f"{index.name}: {shown(wrong[0])} is no name of a file in the folder")
+        raise TornFile(f"{index.name}: {shown(wrong[0])} is no name of a file in the folder")
     if not isinstance(told.get("metadata"), dict):
-        raise Torn(f'{index.name} has no "metadata", without which transformers reads no index')
+        raise TornFile(f'{index.name} has no "metadata", without which transformers reads no index')
     return names
 
 
-def has_vocabulary(names: Iterable[str]) -> bool:
-    """Whether a tokenizer's vocabulary is among these files."""
-    return any(Path(name).match(pattern) for name in names for pattern in _VOCABULARIES)
+def _weight_files(folder: Path) -> list[Path]:
+    """Raises TornFile."""
+    single, index = folder / WEIGHTS, folder / INDEX
+    if single.is_file() or not index.is_file():
+        return [single]
+    return [folder / name for name in shard_names(index)]
 
 
 def _all_tensors(folder: Path) -> dict[str, tuple[int, ...]]:
-    """The tensors of all files of weights. Raises Torn or OSError."""
-    single, index = folder / WEIGHTS, folder / INDEX
-    names = [WEIGHTS] if single.is_file() or not index.is_file() else shard_names(index)
+    """The tensors of all files of weights. Raises TornFile."""
     tensors: dict[str, tuple[int, ...]] = {}
-    for name in names:
-        tensors |= read_header(folder / name)
-    if names != [WEIGHTS]:
-        _refuse_absent(folder / INDEX, tensors)
+    files = _weight_files(folder)
+    stated = _weight_map(folder / INDEX) if files != [folder / WEIGHTS] else {}
+    for path in files:
+        if stated and not path.is_file():
+            lost = [name for name, file in stated.items() if file == path.name]
+            of = f"{len(lost)} tensors of {INDEX}, such as {lost[0]}"
+            raise TornFile(f"{path.name} is missing, with {of}")
+        tensors |= read_header(path)
+    if absent := [name for name in stated if name not in tensors]:
+        first = f"{absent[0]} in {stated[absent[0]]}"
+        raise TornFile(f"{INDEX} names {len(absent)} tensors that are absent: {first}")
     return tensors
 
 
-def _refuse_absent(index: Path, tensors: Tensors) -> None:
-    absent = {name: file for name, file in _weight_map(index).items() if name not in tensors}
-    if absent:
-        name, file = next(iter(absent.items()))
-        raise Torn(f"{index.name} names {len(absent)} tensors that are absent: {name} in {file}")
-
-
-def _config_problems(path: Path, depth: int) -> list[str]:
+def config_problems(path: Path, depth: int) -> list[str]:
     try:
         config = read_object(path)
-    except FileNotFoundError:
-        return ["config.json is missing"]
-    except (Torn, OSError) as error:
-        return [reason(error)]
-    found = next((config[name] for name in DEPTH_FIELDS if isinstance(config.get(name), int)), None)
-    if found != depth:
+    except TornFile as error:
+        return [str(error)]
+    if (found := config_depth(config)) != depth:
         return [f"config.json states {found} layers, the plan expects {depth}"]
     problem = type_problem(config) or _value_problem(config)
     return [problem] if problem else []
@@ -233,8 +190,7 @@ def _value_problem(config: Mapping[str, Any]) -> str | None:
                 return f"config.json has {name} {shown(value)}. Give a number from 0 to below 1"
         elif name.endswith(("_eps", "_epsilon", "initializer_range")) and not _is_number(value):
             return f"config.json has {name} {shown(value)}. Give a number"
-    heads = next((config[name] for name in HEADS if config.get(name) is not None), None)
-    hidden = next((config[name] for name in HIDDEN if config.get(name) is not None), None)
+    heads, hidden = _stated_as(config, HEADS), _stated_as(config, HIDDEN)
     if type(heads) is not int or type(hidden) is not int or _HEAD & {*config}:
         return None
     if heads < 1 or hidden % heads:
@@ -243,6 +199,11 @@ def _value_problem(config: Mapping[str, Any]) -> str | None:
             "head has an equal share of the width: correct one of the two"
         )
     return None
+
+
+def _stated_as(config: Mapping[str, Any], fields: Sequence[str]) -> Any:
+    """The value of the first of the fields that a config has."""
+    return next((config[name] for name in fields if config.get(name) is not None), None)
 
 
 def _is_number(value: object) -> bool:
@@ -254,10 +215,8 @@ def _weight_problems(folder: Path, depth: int) -> list[str]:
         return [problem]
     try:
         tensors = _all_tensors(folder)
-    except FileNotFoundError as error:
-        return [f"{Path(str(error.filename)).name} is missing{_lost(folder, error.filename)}"]
-    except (Torn, OSError) as error:
-        return [reason(error)]
+    except TornFile as error:
+        return [str(error)]
     wrapped = [
         f"the names of the weights begin with {start!r}: they are those of {what}"
         for start, what in _WRAPPED.items()
@@ -271,7 +230,7 @@ def _name_problems(tensors: Tensors, folder: Path) -> list[str]:
     weights out and keep random ones."""
     try:
         model_type = read_object(folder / "config.json").get("model_type")
-    except (Torn, OSError):  # another check says why
+    except TornFile:  # another check says why
         return []
     prefix = _PREFIXES.get(str(model_type))
     own = [name for name in tensors if not _OTHER_HEADS.match(name)]
@@ -337,17 +296,9 @@ def absent_weights(folder: Path) -> str | None:
     return f"{WEIGHTS} is missing"
 
 
-def _lost(folder: Path, file: str) -> str:
-    """The tensors in a file that is missing."""
-    names = [name for name, at in _weight_map(folder / INDEX).items() if at == Path(file).name]
-    return f", with {len(names)} tensors of {INDEX}, such as {names[0]}"
-
-
 def _number_problems(folder: Path) -> list[str]:
     """Weights that are no numbers to train from: NaN and infinite ones, integers."""
-    single = folder / WEIGHTS
-    names = [WEIGHTS] if single.is_file() else shard_names(folder / INDEX)
-    found = [problem for name in names for problem in _odd_numbers(folder / name)]
+    found = [problem for path in _weight_files(folder) for problem in _odd_numbers(path)]
     more = f" ({len(found) - 1} more such tensors)" if len(found) > 1 else ""
     return [f"{found[0]}{more}"] if found else []
 
@@ -384,7 +335,7 @@ def _odd_numbers(path: Path) -> Iterable[str]:
 
 def shape_problems(folder: Path) -> list[str]:
     """Where config.json and the weights disagree. A network built from such a config could take any
-    amount of memory, and would keep random weights. Raises Torn or OSError if one can't be read."""
+    amount of memory, and would keep random weights. Raises TornFile if one can't be read."""
     config = read_object(folder / "config.json")
     tensors = {n: s for n, s in _all_tensors(folder).items() if not _OTHER_HEADS.match(n)}
     found = _stated(tensors)
@@ -409,7 +360,7 @@ def shape_problems(folder: Path) -> list[str]:
 
 
 def tables(folder: Path) -> Tables:
-    """Raises Torn or OSError."""
+    """Raises TornFile."""
     tensors = {n: s for n, s in _all_tensors(folder).items() if not _OTHER_HEADS.match(n)}
     words, _, types = (max(sizes, default=0) for _, sizes in _stated(tensors))
     return Tables(words, types)
@@ -424,102 +375,9 @@ def _stated(tensors: Tensors) -> list[tuple[Sequence[str], set[int]]]:
 
 
 def _unlike(config: Mapping[str, Any], fields: Sequence[str], sizes: set[int]) -> str | None:
-    field = next((name for name in fields if config.get(name) is not None), None)
-    if field is None or not sizes or config[field] in sizes:
+    stated = _stated_as(config, fields)
+    if stated is None or not sizes or stated in sizes:
         return None
+    field = next(name for name in fields if config.get(name) is not None)
     there = listed(sorted(sizes), most=5)
-    return f"config.json states {field} {shown(config[field])}, and the weights have {there}"
-
-
-def _tokenizer_problems(folder: Path) -> list[str]:
-    from tokenizers import Tokenizer
-
-    if not has_vocabulary([path.name for path in folder.glob("*") if path.is_file()]):
-        return [f"no tokenizer vocabulary: none of {', '.join(_VOCABULARIES)}"]
-    problems = []
-    if not (folder / "tokenizer.json").is_file():
-        problems += _word_list_problems(folder / "vocab.txt")
-    for name in ("tokenizer.json", *_SETTINGS):
-        try:
-            read_object(folder / name)
-            if name == "tokenizer.json":
-                require_unknown(Tokenizer.from_file(str(folder / name)))
-        except FileNotFoundError:
-            continue
-        except (Torn, OSError) as error:
-            problems.append(reason(error))
-        except Exception as error:  # the library raises no other
-            problems.append(f"{name} can't be read by the library tokenizers: {short(str(error))}")
-    return problems
-
-
-def _word_list_problems(path: Path) -> list[str]:
-    if not path.is_file():
-        return []
-    if (path.parent / "bpe.codes").is_file():  # its tokenizer adds the token
-        return []
-    known = {line.split()[0] for line in path.read_bytes().splitlines() if line.strip()}
-    if known & {b"[UNK]", b"<unk>"} or b'"unk_token"' in _settings(path.parent):
-        return []
-    return [
-        f"{path.name} has no [UNK], the token for unknown words. Copy the tokenizer again from the "
-        "model's source"
-    ]
-
-
-def _settings(folder: Path) -> bytes:
-    files = (folder / name for name in ("tokenizer_config.json", "special_tokens_map.json"))
-    return b"".join(file.read_bytes() for file in files if file.is_file())
-
-
-def require_unknown(tokenizer: Any) -> None:
-    """Raises Torn for a tokenizer that can't read a word that it does not know."""
-    try:
-        tokenizer.encode("\u0f00 \ue000")
-    except Exception as error:  # the library raises no other
-        raise Torn(
-            f"tokenizer.json can't read a word that it does not know: {short(str(error))}. Copy it "
-            "again from the model's source"
-        ) from None
-
-
-def _infinity(name: str) -> float:
-    if name == "NaN":
-        raise ValueError("NaN is no number")
-    return float(name)
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file, as transformers reads it. Raises Torn or OSError."""
-    content = path.read_bytes()
-    try:
-        value = json.loads(content.decode("utf-8"), parse_constant=_infinity)
-    except UnicodeDecodeError:
-        raise Torn(f"{path.name} is not complete JSON: it is not UTF-8. Save it as UTF-8") from None
-    except (ValueError, RecursionError) as error:
-        if content.startswith(b"\xef\xbb\xbf"):
-            raise Torn(
-                f"{path.name} begins with a byte order mark (BOM), which transformers does not "
-                "read. Save it as UTF-8 without one"
-            ) from None
-        why = short(str(error)) if content.strip() else "it is empty"
-        raise Torn(f"{path.name} is not complete JSON: {why}") from None
-    if not isinstance(value, dict):
-        raise Torn(f"{path.name} holds no JSON object ({{...}}) but {short(content.decode(), 40)}")
-    return value
-
-
-def reason(error: Exception) -> str:
-    """The text of a Torn or OSError."""
-    if isinstance(error, OSError):
-        name = Path(str(error.filename)).name
-        return f"{name} can't be read: {error.strerror}"
-    return str(error)
-
-
-def _size(path: Path) -> int:
-    """-1 if there is no file."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return -1
+    return f"config.json states {field} {shown(stated)}, and the weights have {there}"

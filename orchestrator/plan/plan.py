@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from lp_sweep.orchestrator.inputs.models import ModelInput
-from lp_sweep.orchestrator.inputs.resolve import Needed, Sweep, TaskInput, Training
+from lp_sweep.orchestrator.inputs.resolve import NeededInputs, Sweep, TaskInput
 from lp_sweep.orchestrator.plan.cells import Asked
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.searching import SearchState
@@ -178,24 +178,15 @@ class Plan:
         """The trials that incomplete work depends on."""
         return set().union(*map(self.needs, self.trials))
 
-    def inputs_needed(self) -> Needed:
+    def inputs_needed(self) -> NeededInputs:
         """The inputs of the missing work, and of cells that wait for a profile."""
         work = self.missing()
         asked = [cell.asked for cell in self.cells if cell.state == "deferred"]
         models = {item.model.name for item in work} | {cell.model for cell in asked}
         tasks = {item.task.name for item in work} | {cell.task for cell in asked}
-        kept = self.needed_networks()
-        trainings = []
-        for item in work:
-            if isinstance(spec := item.spec, TrialSpec):
-                size = len(spec.kept_layers)
-                trainings.append(
-                    Training(item.model, item.task, spec.recipe, size, item.id in kept)
-                )
-        return Needed(
+        return NeededInputs(
             [model for model in self.sweep.all_models if model.name in models],
             [task for task in self.sweep.tasks.values() if task.name in tasks],
-            trainings,
         )
 
     def failed_with(self, id_: str) -> str | None:

@@ -29,12 +29,12 @@ from lp_sweep.trials.data import delimited
 from lp_sweep.trials.data.columns import UNIT, Rows, beside_number, feature_names, group_column
 from lp_sweep.trials.data.datasource import LoadedTask, Split, doubtful_rows, load_task, text_keys
 from lp_sweep.trials.data.formats import TABLES, file_format
+from lp_sweep.trials.data.jsonrows import json_lines
 from lp_sweep.trials.data.readers import (
     CONLL,
     column_names,
     conll_text,
     headerless,
-    json_lines,
     read_file,
     require_columns,
 )

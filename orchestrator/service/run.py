@@ -166,7 +166,6 @@ def prepare(options: RunOptions) -> PreparedRun:
             first.location,
             options.node_folder,
             offline=options.offline,
-            on_ray=not options.inline,
         )
     for note in checked:
         say(f"note: {note}")

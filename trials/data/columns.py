@@ -254,7 +254,7 @@ def _class_column(rows: Rows, definition: TaskDefinition) -> pa.ChunkedArray:
         outside = pc.or_(pc.less(column, 0), pc.greater_equal(column, len(features)))
         _refuse(rows, name, outside, f"is none of 0 to {len(features) - 1}")
         column = pa.chunked_array([pa.array(features, pa.string()).take(column.combine_chunks())])
-    lists = "; lists are for kind: multi_label or tokens" * _is_list(column)
+    lists = "; lists are for kind: multi_label or tokens" * pa.types.is_list(column.type)
     try:
         column = column.cast(pa.string())
     except pa.ArrowException as error:
@@ -304,12 +304,8 @@ def all_whole(values: Sequence[str]) -> bool:
 
 
 def plain_column(rows: Rows, name: str) -> pa.ChunkedArray:
-    """The column, refused if it has nulls, with dictionaries and string views decoded."""
+    """The column, refused if it has nulls."""
     column = rows.table.column(name)
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if pa.types.is_string_view(column.type):
-        column = column.cast(pa.large_string())
     _refuse(rows, name, pc.is_null(column, nan_is_null=True), "is empty")
     return column
 
@@ -339,15 +335,11 @@ class Items(NamedTuple):
         return f"row {row + 1}, {self.each} {position - ends[row] + self.lengths[row] + 1}"
 
 
-def _is_list(column: pa.ChunkedArray) -> bool:
-    return bool(pa.types.is_list(column.type) or pa.types.is_large_list(column.type))
-
-
 def list_items(rows: Rows, name: str, instead: str, each: str) -> Items:
     """Raises MissingInputError for a column without lists (`instead` says what to write), and for a
     null in a list."""
     column = plain_column(rows, name)
-    if not _is_list(column):
+    if not pa.types.is_list(column.type):
         value = column[0].as_py() if len(column) else None
         written = isinstance(value, str) and _WRITTEN_LIST.fullmatch(value)
         holds = "text that only reads like a list" if written else short(str(column.type), 80)
@@ -355,10 +347,6 @@ def list_items(rows: Rows, name: str, instead: str, each: str) -> Items:
     lists = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
     lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False).astype(np.int64)
     items = pc.list_flatten(lists)
-    if pa.types.is_dictionary(items.type):
-        items = items.dictionary_decode()
-    if pa.types.is_large_string(items.type) or pa.types.is_string_view(items.type):
-        items = items.cast(pa.string())
     found = Items(items, lengths, each)
     _refuse_items(rows, name, found, pc.is_null(items, nan_is_null=True), "holds a null")
     return found

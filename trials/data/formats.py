@@ -33,6 +33,7 @@ FORMATS: dict[str, str] = {
     ".qrels": "trec",
     ".txt": "trec",
 }
+LFS_POINTER = b"version https://git-lfs"  # how such a file begins
 TABLES = ("parquet", "arrow")  # a folder may hold several files of these
 _UNPACK: dict[str, Callable[[str], Any]] = {
     ".gz": gzip.open,

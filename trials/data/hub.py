@@ -6,15 +6,14 @@ hub doesn't answer. That is refused here: only rows of the requested commit are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from lp_sweep.storage.errors import MissingInputError
-from lp_sweep.trials.data.readers import require_columns
+from lp_sweep.trials.data.readers import plain_table, require_columns
 from lp_sweep.trials.data.tasks import TaskSource, is_commit
 
 
@@ -41,20 +40,24 @@ def read_hub(
         )
     try:
         builder = _cached_builder(source)
+        if builder is None and offline:
+            named = "" if source.config else ", or name its configuration in the task (`config:`)"
+            raise MissingInputError(
+                f"{where}: the Hugging Face cache does not have {_config(source)!r} at that "
+                f"commit. Load it while online (`lp-sweep prefetch`){named}."
+            )
         if builder is None:
-            with _cache_only() if offline else nullcontext():
-                builder = hub_builder(source)
-            _refuse_guess(source, builder)
+            builder = hub_builder(source)
             builder.download_and_prepare()
         rows = builder.as_dataset(split=source.splits[split]).with_format("arrow")
         wanted = int(builder.info.splits[source.splits[split]].num_examples)
-        table = rows[:most]
+        table = plain_table(rows[:most])
     except MissingInputError:
         raise
     except Exception as error:  # the hub's clients raise dozens of types, from three libraries
         raise MissingInputError(
             f"{where}: can't load {source.config or 'the default configuration'}, split "
-            f"{source.splits[split]!r}, {'offline ' if offline else ''}from the Hugging Face hub: "
+            f"{source.splits[split]!r}, from the Hugging Face hub: "
             f"{type(error).__name__}: {error}. Check the names and the network, load it with "
             f"`lp-sweep prefetch` where there is one, or use local files."
         ) from error
@@ -75,10 +78,17 @@ def is_cached(source: TaskSource) -> bool:
 
 def hub_builder(source: TaskSource) -> Any:
     """The `datasets` builder: configuration and files as the hub has them. Downloads only the
-    card."""
+    card. Raises MissingInputError if it is not that of the hub."""
     import datasets
 
-    return datasets.load_dataset_builder(source.dataset, source.config, revision=source.revision)
+    name, commit = source.dataset, source.revision
+    builder = datasets.load_dataset_builder(name, source.config, revision=commit)
+    if builder.name == "cache" or builder.hash != commit:  # the hub did not answer
+        raise MissingInputError(
+            f"{name}@{commit}: the hub did not answer, and the cache or a folder of this name has "
+            f"revision {builder.hash}. Load the right one while online (`lp-sweep prefetch`)."
+        )
+    return builder
 
 
 def _cached_builder(source: TaskSource) -> Any:
@@ -94,14 +104,13 @@ def _cached_builder(source: TaskSource) -> Any:
     versions = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     for version in versions:
         if (folder / version / str(source.revision) / "dataset_info.json").is_file():
-            with _quiet():
-                return Cache(
-                    repo_id=source.dataset,
-                    dataset_name=name,
-                    config_name=folder.name,
-                    version=version,
-                    hash=source.revision,
-                )
+            return Cache(
+                repo_id=source.dataset,
+                dataset_name=name,
+                config_name=folder.name,
+                version=version,
+                hash=source.revision,
+            )
     return None
 
 
@@ -120,46 +129,3 @@ def _config(source: TaskSource) -> str:
     named = MetadataConfigs.from_dataset_card_data(DatasetCard.load(card).data)
     default = named.get_default_config_name() or (next(iter(named)) if len(named) == 1 else None)
     return str(default or "default")
-
-
-def _refuse_guess(source: TaskSource, builder: Any) -> None:
-    """Raises MissingInputError if `datasets` guessed another commit or configuration."""
-    if builder.hash != source.revision:
-        raise MissingInputError(
-            f"{source.dataset}@{source.revision}: the hub wasn't asked or didn't answer, and the "
-            f"cache or a folder of this name has revision {builder.hash}. Load the right one "
-            f"while online (`lp-sweep prefetch`)."
-        )
-    if builder.name == "cache":
-        raise MissingInputError(
-            f"{source.dataset}@{source.revision}: the cache holds configuration "
-            f"{builder.config.name!r}, which may not be the default one. "
-            f"Name it in the task: config: {builder.config.name}."
-        )
-
-
-@contextmanager
-def _cache_only() -> Iterator[None]:
-    """Keeps `datasets` off the network without its warnings. Its errors then name the commits or
-    configurations that the cache has."""
-    from datasets import config
-
-    before = config.HF_HUB_OFFLINE
-    config.HF_HUB_OFFLINE = True
-    try:
-        with _quiet():
-            yield
-    finally:
-        config.HF_HUB_OFFLINE = before
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    from datasets.utils import logging
-
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)

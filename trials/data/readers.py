@@ -7,24 +7,20 @@ MissingInputError that says how to fix it.
 from __future__ import annotations
 
 import csv as plain_csv
-import json
 import re
-from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from functools import lru_cache
-from itertools import accumulate, chain, islice
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyarrow import parquet as pq
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.printable import did_you_mean, listed, short, shown
 from lp_sweep.trials.data import delimited
-from lp_sweep.trials.data.columns import SPANS, first_failing
 from lp_sweep.trials.data.formats import (
+    LFS_POINTER,
     TABLES,
     UNPACKING,
     file_format,
@@ -32,7 +28,11 @@ from lp_sweep.trials.data.formats import (
     open_text,
     parts_of,
 )
+from lp_sweep.trials.data.jsonrows import json_column, json_names, json_rows
 from lp_sweep.trials.kinds.entities import is_tag
+
+if TYPE_CHECKING:
+    from pyarrow.dataset import Dataset
 
 _CHUNK = 1 << 16  # rows of text at a time
 _MAGIC = {
@@ -45,7 +45,7 @@ _MAGIC = {
     b"ARROW1": "is an Arrow file: give it the suffix .arrow",
     b"\xff\xff\xff\xff": "is an Arrow file: give it the suffix .arrow",
     b"PAR1": "is a Parquet file: give it the suffix .parquet",
-    b"version https://git-lfs": "is a pointer of Git LFS, not the file itself: run `git lfs pull`",
+    LFS_POINTER: "is a pointer of Git LFS, not the file itself: run `git lfs pull`",
     b"<!doctype html": "is a web page: fetch the file itself, by its link for raw content",
     b"<html": "is a web page: fetch the file itself, by its link for raw content",
 }
@@ -139,11 +139,14 @@ def column_names(path: str) -> list[str]:
     """The columns that the file's header names; of JSON, those of all rows."""
     with _readable(path) as kind:
         if kind in TABLES:
-            return list(_tables(path, kind, None, 0).column_names)
+            return list(_tables(path, kind).schema.names)
         if kind == "jsonl":
-            return list(_json_names(path))
+            return list(json_names(path))
         if kind == "trec":
-            return [*TREC]
+            with closing(_trec_rows(path)) as judgements:
+                names = next(judgements)
+                next(judgements, None)  # a file of other texts is refused
+                return names
         if kind in CONLL:
             return _conll_names(kind, next(_sentences(path, kind)))
         with closing(delimited.rows(path, kind)) as rows:
@@ -158,10 +161,14 @@ def read_file(path: str, columns: Sequence[str], most: int | None = None) -> pa.
     require_columns(path, column_names(path), columns)
     with _readable(path) as kind:
         if kind in TABLES:
-            return _tables(path, kind, columns, most)
+            found, names = _tables(path, kind), list(columns)
+            rows = (
+                found.to_table(columns=names) if most is None else found.head(most, columns=names)
+            )
+            return plain_table(rows)
         if kind == "jsonl":
-            rows = list(islice(json_rows(path), most))
-            return pa.table({name: _json_column(rows, name) for name in columns})
+            objects = list(islice(json_rows(path), most))
+            return pa.table({name: json_column(objects, name) for name in columns})
         if kind in CONLL:
             return _conll_table(list(islice(_sentences(path, kind), most)), kind, columns)
         texts = _trec_rows(path) if kind == "trec" else _cells(path, kind)
@@ -187,56 +194,49 @@ def _text_table(rows: Generator[list[str]], columns: Sequence[str], most: int | 
     return pa.table(arrays, names=list(columns))
 
 
-def _tables(path: str, kind: str, columns: Sequence[str] | None, most: int | None) -> pa.Table:
-    """The rows of all parts. Raises ValueError for parts with other columns."""
-    found: list[pa.Table] = []
-    for part in parts_of(path):
-        left = None if most is None else max(0, most - sum(table.num_rows for table in found))
-        if found and left == 0:
-            break
-        table = (_parquet if kind == "parquet" else _arrow)(part, columns, left)
-        if found and table.column_names != found[0].column_names:
-            raise ValueError(f"{part.name} has other columns than the parts before it")
-        found.append(table)
-    whole = pa.concat_tables(found, promote_options="permissive") if found[1:] else found[0]
-    whole = whole.replace_schema_metadata(found[0].schema.metadata)
-    for index, field in enumerate(whole.schema):
-        if (plain := _plain(field.type)) != field.type:
-            column = whole.column(index).cast(plain)
-            whole = whole.set_column(index, field.with_type(plain), column)
-    whole.validate(full=True)  # reading does not check that texts are UTF-8
-    return whole
+def _tables(path: str, kind: str) -> Dataset:
+    """The parts of a file or folder of Parquet or Arrow as one data set; reads no rows."""
+    from pyarrow import dataset  # imports pandas
+
+    parts = parts_of(path)
+    if kind == "parquet":
+        return dataset.dataset([str(part) for part in parts], format="parquet")
+    tables = [_arrow(part) for part in parts]
+    return dataset.dataset(pa.concat_tables(tables, promote_options="permissive"))
 
 
-def _plain(type_: pa.DataType) -> pa.DataType:
-    """The type without views, for which pyarrow lacks functions, and with one kind of list."""
-    types = pa.types
-    if types.is_string_view(type_):
-        return pa.string()
-    if types.is_binary_view(type_):
-        return pa.binary()
-    lists = (types.is_list, types.is_large_list, types.is_fixed_size_list)
-    return pa.list_(_plain(type_.value_type)) if any(is_(type_) for is_ in lists) else type_
-
-
-def _parquet(path: Path, columns: Sequence[str] | None, most: int | None) -> pa.Table:
-    file = pq.ParquetFile(path)
-    if columns is None:
-        return file.schema_arrow.empty_table()
-    groups = range(file.num_row_groups)
-    if most is not None:
-        before = accumulate((file.metadata.row_group(i).num_rows for i in groups), initial=0)
-        groups = range(sum(rows < most for rows in [*before][:-1]))
-    return file.read_row_groups(groups, columns=list(columns)).slice(0, most)
-
-
-def _arrow(path: Path, columns: Sequence[str] | None, most: int | None) -> pa.Table:
-    """A file or a stream of Arrow: `datasets` writes streams."""
+def _arrow(path: Path) -> pa.Table:
+    """A file or a stream of Arrow, in memory as far as it is looked at. `datasets` writes streams,
+    which pyarrow's data sets do not read."""
     with pa.memory_map(str(path)) as source:
         whole = source.read(6) == b"ARROW1"
         source.seek(0)
-        table = (pa.ipc.open_file if whole else pa.ipc.open_stream)(source).read_all()
-    return table.slice(0, most) if columns is None else table.select(list(columns)).slice(0, most)
+        return (pa.ipc.open_file if whole else pa.ipc.open_stream)(source).read_all()
+
+
+def plain_table(table: pa.Table) -> pa.Table:
+    """The table without dictionaries and views, for which pyarrow lacks functions, and with one
+    kind of text and of list. Raises ArrowException for texts that are not UTF-8."""
+    for index, field in enumerate(table.schema):
+        if (plain := _plain(field.type)) != field.type:
+            column = table.column(index).cast(plain)
+            table = table.set_column(index, field.with_type(plain), column)
+    table.validate(full=True)  # reading does not check that texts are UTF-8
+    return table
+
+
+def _plain(type_: pa.DataType) -> pa.DataType:
+    types = pa.types
+    if types.is_dictionary(type_):
+        return _plain(type_.value_type)
+    if types.is_string_view(type_):
+        return pa.large_string()
+    if types.is_binary_view(type_):
+        return pa.binary()
+    if any(is_(type_) for is_ in (types.is_list, types.is_large_list, types.is_fixed_size_list)):
+        inner = _plain(type_.value_type)
+        return pa.list_(pa.string() if types.is_large_string(inner) else inner)
+    return type_
 
 
 @contextmanager
@@ -249,11 +249,6 @@ def _readable(path: str) -> Iterator[str]:
         if kind in ("csv", "tsv"):
             with open_text(path) as lines:
                 kind = "trec" if _JUDGEMENT.fullmatch(lines.readline()) else kind
-        elif kind == "trec":
-            with open_text(path) as lines:
-                fields = lines.readline().split()
-            if fields:
-                _require_judgement(1, fields)
         yield kind
     except (*UNPACKING, pa.ArrowException, OSError, ValueError, plain_csv.Error) as error:
         reason = short(str(error))
@@ -292,198 +287,10 @@ def _require_file(path: Path, kind: str) -> None:
         raise MissingInputError(f"{path}: can't be read as {kind}: it {other}.")
 
 
-class JsonRow(NamedTuple):
-    """`place`: `line 3`, or `row 3` where the file is one document."""
-
-    place: str
-    content: dict[str, Any]
-
-
-def json_rows(path: str) -> Iterator[JsonRow]:
-    """Yields one row or more, from an object on each line or from one document. Raises ValueError
-    with the line."""
-    with open_text(path, "\n") as lines:
-        filled = ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
-        first = list(islice(filled, 2))
-        if not first:
-            raise ValueError("it holds empty lines only")
-        own = _is_object(first[0][1])
-        if not own or len(first) < 2:
-            rows = _of_document(path)
-            if len(rows) > own:
-                yield from rows
-                return
-        for number, line in chain(first, filled):
-            try:
-                row = json.loads(line, object_pairs_hook=_object)
-            except _RepeatedKeyError as error:
-                raise ValueError(f"line {number}: {error}") from None
-            except (ValueError, RecursionError) as error:  # too many brackets
-                raise ValueError(
-                    f"line {number} is not JSON{_why(line) or f': {error}'}"
-                ) from error
-            if not isinstance(row, dict):
-                raise ValueError(f"line {number} is no JSON object. Write one object per line")
-            yield JsonRow(f"line {number}", row)
-
-
-def _why(line: str) -> str:
-    if line.rstrip().endswith(","):
-        return ": it ends in a comma. Write one object per line, and no comma between them"
-    if re.match(r"\s*\{\s*'", line):
-        return ": it has single quotes, as Python prints. Write each row with json.dumps"
-    return ""
-
-
-def json_lines(path: str) -> Iterator[bytes]:
-    """The rows as lines of JSON: those of the file, if it has them."""
-    with open_text(path, "\n") as lines:
-        own = [line.strip() for line in lines if line.strip()]
-    rows = list(json_rows(path))
-    alone = len(own) == len(rows) and rows[0].place.startswith("line")
-    yield from map(str.encode, own if alone else (json.dumps(row.content) for row in rows))
-
-
-class _RepeatedKeyError(ValueError):
-    pass
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = next(
-            name for name, count in Counter(name for name, _ in pairs).items() if count > 1
-        )
-        raise _RepeatedKeyError(f"{shown(twice)} has two values in one object. Keep one")
-    return found
-
-
-def _is_object(line: str) -> bool:
-    try:
-        return isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
-        return False
-
-
-def _of_document(path: str) -> list[JsonRow]:
-    """The rows of a file that is not one object per line: an array, an object around it, or objects
-    of several lines. [] if it is none of these. Raises ValueError with the line of a mistake."""
-    with open_text(path) as file:
-        text = file.read()
-    documents: list[Any] = []
-    decoder, at = json.JSONDecoder(object_pairs_hook=_object), 0
-    try:
-        while (at := _after_blanks(text, at)) < len(text):
-            document, at = decoder.raw_decode(text, at)
-            documents.append(document)
-    except _RepeatedKeyError:
-        raise
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, json.JSONDecodeError) and re.match(r"\s*(\[|\{\s*\n)", text):
-            raise ValueError(f"line {error.lineno} is not JSON: {error.msg}") from error
-        return []
-    rows = documents if len(documents) > 1 else _unwrapped(documents[0])
-    for number, row in enumerate(rows, start=1):
-        if not isinstance(row, dict):
-            raise ValueError(f"row {number} is {shown(row)}, not an object with columns")
-    return [JsonRow(f"row {number}", row) for number, row in enumerate(rows, start=1)]
-
-
-def _after_blanks(text: str, at: int) -> int:
-    while at < len(text) and text[at].isspace():
-        at += 1
-    return at
-
-
-def _unwrapped(document: Any) -> list[Any]:
-    """The rows of one document: an array, the only array of objects in an object, or what pandas
-    writes (`orient`: columns, index, split). Another object is a row."""
-    if not isinstance(document, dict):
-        return document if isinstance(document, list) else [document]
-    values = list(document.values())
-    _refuse_several_sets(document)
-    tables = [value for value in values if isinstance(value, list) and len(value) > 1]
-    if len(tables) == 1 and all(isinstance(item, dict) for item in tables[0]):
-        return tables[0]
-    columns, cells = document.get("columns"), document.get("data")
-    if isinstance(columns, list) and isinstance(cells, list):
-        return [dict(zip(columns, row, strict=True)) for row in cells]
-    if values and all(isinstance(v, dict) and v and v.keys() == values[0].keys() for v in values):
-        if all(str(row).isdigit() for row in values[0]):
-            return [{name: of[row] for name, of in document.items()} for row in values[0]]
-        if all(str(row).isdigit() for row in document):
-            return values
-    if _are_columns(values):
-        return [dict(zip(document, row, strict=True)) for row in zip(*values, strict=True)]
-    return [document]
-
-
-def _refuse_several_sets(document: dict[str, Any]) -> None:
-    """Raises ValueError for an object with a set of train rows and another set."""
-    named = {"train", "test", "dev", "validation"} & {*document}
-    if len(named) > 1 and all(isinstance(document[name], list) for name in named):
-        names = listed(map(shown, sorted(named)))
-        raise ValueError(f"it has several sets of rows ({names}). Write each into a file")
-
-
-def _are_columns(values: Sequence[Any]) -> bool:
-    """Whether these are columns of equal length, as `to_dict("list")` writes, and not the words and
-    the tags of one sentence: most texts of some column have a blank."""
-    lists = all(isinstance(value, list) for value in values)
-    if not lists or len(values) < 2 or len({len(value) for value in values}) > 1:
-        return False
-    blanks = [sum(isinstance(item, str) and " " in item for item in value) for value in values]
-    nested = any(isinstance(item, list | dict) for value in values for item in value)
-    return not nested and 2 * max(blanks) > len(values[0]) > 1
-
-
-@lru_cache(maxsize=64)
-def _names_of_json(path: str, _size: int, _changed: int) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for row in json_rows(path) for name in row.content))
-
-
-def _json_names(path: str) -> tuple[str, ...]:
-    place = Path(path).stat()
-    return _names_of_json(path, place.st_size, place.st_mtime_ns)
-
-
 def first_lacks(path: str, name: str) -> bool:
     """Whether a file of JSON has a column, and its first row does not."""
     with _readable(path):
-        return name in _json_names(path) and name not in next(json_rows(path)).content
-
-
-def _json_column(rows: Sequence[JsonRow], name: str) -> pa.Array:
-    """Missing values and NaN are null. Raises ValueError with the first row whose value has another
-    type than most."""
-    values = [row.content.get(name) for row in rows]
-    values = [None if value != value else value for value in values]
-    try:
-        return pa.array(values)
-    except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
-        kinds = [_kind_of(value) for value in values]
-        common = Counter(kind for kind in kinds if kind).most_common(1)[0][0]
-        odd = (i for i, kind in enumerate(kinds) if kind and kind != common)
-        bad = next(odd, None)
-        if bad is None:
-            bad = first_failing(len(values), lambda count: pa.array(values[:count]))
-        why = f"a value of another kind than most. Write all as {common}s"
-        if isinstance(error, UnicodeEncodeError):
-            why = "which ends in half a character. Write the whole one"
-        elif isinstance(error, OverflowError):
-            why = "a number of more than 64 bits. Write it as a text"
-        elif kinds[bad] == common == "list":
-            inner = {_kind_of(item) for item in values[bad] or ()}
-            fix = SPANS if inner & {"object", "list"} else "Write all of them as texts"
-            why = f"a list of values of several kinds. {fix}"
-        raise ValueError(
-            f"{rows[bad].place}: {shown(name)} is {shown(values[bad])}, {why}"
-        ) from None
-
-
-def _kind_of(value: Any) -> str:
-    kinds = {bool: "truth value", int: "number", float: "number", str: "text", list: "list"}
-    return "" if value is None else kinds.get(type(value), "object")
+        return name in json_names(path) and name not in next(json_rows(path)).content
 
 
 CONLL = ("conll", "conllu")
@@ -620,17 +427,14 @@ def _trec_rows(path: str) -> Generator[list[str]]:
     yield [*TREC]
     with open_text(path) as lines:
         for number, line in enumerate(lines, start=1):
-            if fields := line.split():
-                _require_judgement(number, fields)
+            fields = line.split()
+            if fields and (len(fields) != len(TREC) or not _RELEVANCE.fullmatch(fields[-1])):
+                raise ValueError(
+                    f"line {number} is {shown(' '.join(fields))}, not query, 0, document and "
+                    "relevance. A file of words is named .conll, one of texts .csv"
+                )
+            if fields:
                 yield fields
-
-
-def _require_judgement(line: int, fields: Sequence[str]) -> None:
-    if len(fields) != len(TREC) or not _RELEVANCE.fullmatch(fields[-1]):
-        raise ValueError(
-            f"line {line} is {shown(' '.join(fields))}, not query, 0, document and relevance. "
-            "A file of words is named .conll, one of texts .csv"
-        )
 
 
 def reading(path: str) -> str:

@@ -52,9 +52,9 @@ def test_offline_by_the_hubs_own_variable(online: World) -> None:
 
 _DEVICES = """
 import json, torch
-from lp_sweep.orchestrator.inputs.gpumemory import local_gpus
+from lp_sweep.orchestrator.inputs.room import count_gpus
 from lp_sweep.trials.device import pick_device
-print(json.dumps([pick_device().type, torch.cuda.device_count(), len(local_gpus())]))
+print(json.dumps([pick_device().type, torch.cuda.device_count(), count_gpus()]))
 """
 
 
@@ -66,5 +66,5 @@ def devices(visible: str) -> list[object]:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_trial_uses_the_gpus_that_are_shown() -> None:
-    assert devices("0")[:2] == ["cuda", 1]
-    assert devices("")[:2] == ["cpu", 0]
+    assert devices("0") == ["cuda", 1, 1]
+    assert devices("") == ["cpu", 0, 0]

@@ -376,13 +376,6 @@ def test_a_tsv_whose_texts_all_have_marks_was_quoted(tmp_path: Path) -> None:
     assert '"' not in (tmp_path / "data-train.csv").read_text()
 
 
-def test_columns_as_lists_are_rows(tmp_path: Path) -> None:
-    columns = {"text": [f"good {i}" for i in range(40)], "label": ["a", "b"] * 20}
-    (tmp_path / "data.json").write_text(json.dumps(columns))
-    asked = ("--text", "text", "--label", "label", "--model", MODEL)
-    assert "40 rows, 2 classes" in init(tmp_path, "--data", "data.json", *asked)
-
-
 @pytest.mark.parametrize("kind", [pa.string_view(), pa.list_(pa.string_view())], ids=str)
 def test_views_of_arrow_are_texts(tmp_path: Path, kind: pa.DataType) -> None:
     lists = pa.types.is_list(kind)

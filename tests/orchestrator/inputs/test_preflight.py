@@ -1,4 +1,4 @@
-"""Before anything starts: inputs, room, a store that can be written, memory of GPUs."""
+"""Before anything starts: inputs, space on disks, places that can be written."""
 
 from __future__ import annotations
 
@@ -11,37 +11,22 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
-from lp_sweep.orchestrator.inputs import checks, gpumemory, room
+from lp_sweep.orchestrator.inputs import checks, room
 from lp_sweep.orchestrator.inputs.checks import check_small_files
-from lp_sweep.orchestrator.inputs.gpumemory import (
-    GpuInfo,
-    check_gpus,
-    local_gpus,
-    memory_needed,
-)
-from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.orchestrator.inputs.prefetch import prefetch
 from lp_sweep.orchestrator.inputs.resolve import resolve
-from lp_sweep.orchestrator.inputs.room import Need, needs, space_problems
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import MissingInputError, PreflightError
-from lp_sweep.storage.specs import Recipe
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.model.load import load_encoder
 from lp_sweep.trials.worker.inputs import load_inputs
 from lp_sweep.trials.worker.job import Job
 from tests.support.program import sweep
 from tests.support.toyworld import WORDS, jobs, save_model, save_world, sweep_content
-
-GIB = 2**30
 
 
 @pytest.fixture
@@ -109,8 +94,7 @@ def test_everything_that_is_wrong_is_one_message(world: Path) -> None:
     assert "model.safetensors is not a whole" in told[0]
     assert "no tokenizer vocabulary" in told[0]
     assert "has no rows" in told[1]
-    assert "as a store" in told[2]
-    assert "it is a file" in told[2]
+    assert f"can't write to {world / 'store'}" in told[2]
     assert (world / "store").is_file()
 
 
@@ -239,153 +223,26 @@ def test_offline_is_of_this_process_and_its_children(
     assert os.environ["HF_HUB_OFFLINE"] == "1"
 
 
-# -- writing
+# -- the disks
 
 
 def test_a_store_and_a_cache_that_can_not_be_written(world: Path) -> None:
     for name in ("store", "cache"):  # root may write where nobody else may, but not below a file
         (world / name).write_text("")
-    store, cache = problems(world)
-    assert "as a store: it is a file" in store
-    assert cache.startswith(f"can't write to {world / 'cache'}")
-    assert "--cache-dir" in cache
+    for name, told in zip(("cache", "store"), problems(world), strict=True):
+        assert told.startswith(f"can't write to {world / name}: {world / name} is no folder")
+        assert "--cache-dir" in told
 
 
-# -- room
-
-
-def test_folders_of_one_disk_share_its_room(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room.shutil, "disk_usage", lambda path: SimpleNamespace(free=10 * GIB))
-    one, two = (Need(world / name / "not yet", 6 * GIB, name) for name in ("records", "tokens"))
-    assert space_problems([one]) == space_problems([two]) == []
-    (told,) = space_problems([one, two])
-    assert "MiB of records in" in told
-    assert "MiB of tokens in" in told
-    assert "--cache-dir" in told
-    monkeypatch.setattr(room.shutil, "disk_usage", lambda path: SimpleNamespace(free=2**20))
-    assert problems(world)[0].startswith("only 1 MiB are free, and about ")
-
-
-def test_what_is_kept_is_counted(world: Path) -> None:
-    def records(*overrides: str) -> int:
-        plan = planned(world, "seed=1,2", *overrides)
-        asked = needs(plan.sweep, plan.inputs_needed(), str(world / "s"), world, 0)
-        return next(need.bytes for need in asked if need.what == "records")
-
-    nothing = records("keep=none", "checkpoint_every=off")
-    parameters = planned(world).sweep.models[0].parameters
-    assert parameters
-    assert records("keep=all", "checkpoint_every=off") - nothing == 4 * 4 * parameters
-    assert records("keep=best", "checkpoint_every=off") - nothing == 4 * 2 * parameters
-    assert records("keep=none", "checkpoint_every=5m") - nothing == 12 * parameters
-    compared = records("keep=none", "checkpoint_every=off", "measure.cka=pruned")
-    assert compared - nothing == 4 * 2 * parameters  # the full network of each seed waits
-
-
-# -- GPUs
-
-BERT_BASE = ModelInput(
-    "bert", "bert", "a" * 40, 12, "hub:bert@a", 7_077_888, parameters=109_482_240, hidden=768
-)
-
-
-def gpu(gib: float, node: str = "n1") -> GpuInfo:
-    return GpuInfo(node, "GPU", int(gib * GIB))
-
-
-def test_bert_base_needs_about_two_gigabytes_at_least() -> None:
-    """Its state alone is 16 bytes for each of 109 million parameters: 1.63 GiB."""
-    least = memory_needed(BERT_BASE, Recipe()) or 0
-    assert 1.63 * GIB < least < 2.0 * GIB
-    assert 3 * GIB < (memory_needed(BERT_BASE, Recipe(), whole_batch=True) or 0) < 5 * GIB
-
-
-@given(
-    batch=st.integers(1, 512),
-    length=st.integers(4, 8192),
-    layers=st.integers(1, 12),
-    precision=st.sampled_from(["fp32", "bf16", "auto"]),
-)
-def test_memory_grows_with_what_it_is_for(
-    batch: int, length: int, layers: int, precision: Any
+@pytest.mark.parametrize(("free", "told"), [(2**20, 4), (2**40, 0)])
+def test_a_disk_without_space(
+    world: Path, monkeypatch: pytest.MonkeyPatch, free: int, told: int
 ) -> None:
-    def needed(length: int = length, **settings: Any) -> int:
-        recipe = Recipe(batch_size=batch, max_length=length, precision=precision)
-        return memory_needed(BERT_BASE, recipe, **settings) or 0
-
-    least = needed(layers=layers)
-    assert 0 < least <= needed(layers=layers, whole_batch=True)
-    assert least <= needed()
-    assert least < needed(length + 1, layers=layers)
-
-
-def test_the_bound_is_below_what_a_step_really_holds(world: Path) -> None:
-    """Counted on a real network: parameters, gradients, moments, and what autograd keeps."""
-    model_input = planned(world).sweep.models[0]
-    assert model_input.parameters
-    model = load_encoder(
-        world / "model", num_labels=2, problem_type="single_label_classification"
-    ).model.train()
-    kept: dict[int, int] = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        if not isinstance(tensor, torch.nn.Parameter):
-            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        model(input_ids=torch.ones(2, 32, dtype=torch.long)).logits.sum().backward()
-    state = 16 * sum(parameter.numel() for parameter in model.parameters())
-    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    activations = sum(size for place, size in kept.items() if place not in weights)
-    least = memory_needed(model_input, Recipe(batch_size=16, max_length=32))  # 2 of 16 at a time
-    assert least is not None
-    assert least <= state + activations
-    whole = memory_needed(model_input, Recipe(batch_size=2, max_length=32), whole_batch=True)
-    assert 0.6 < (whole or 0) / (state + activations) < 1.4
-
-
-def toy_on(
-    world: Path, gpus: list[GpuInfo], *overrides: str, known: Known | None = None
-) -> list[str]:
-    plan = planned(world, *overrides, known=known)
-    return check_gpus(plan.sweep.spec, plan.inputs_needed().trials, gpus)
-
-
-def test_a_gpu_that_is_too_small_alone_or_shared(world: Path) -> None:
-    with pytest.raises(PreflightError, match=r"'./model' needs at least .*largest GPU has 0.0"):
-        toy_on(world, [gpu(0.0001, "n1"), gpu(0.0002, "n2")])
-    (note,) = toy_on(world, [gpu(0.0001, "small"), gpu(80, "large")])
-    assert "too much for these: GPU with 0.0 GiB on small" in note
-
-    need = memory_needed(planned(world).sweep.models[0], planned(world).sweep.recipe)
-    assert need
-    size = gpu(need * 1.5 / GIB)
-    assert "a share of 0.5" in toy_on(world, [size], "resources_per_trial.gpu=0.5")[0]
-    assert "a share of 0.5" in toy_on(world, [size], "trials_per_gpu=2")[0]
-    assert "a share" not in " ".join(toy_on(world, [size]))
-
-
-def test_only_what_is_left_to_train_counts(world: Path) -> None:
-    """A GPU that has no room for all layers is enough once K=0 is trained."""
-    model = planned(world).sweep.models[0]
-    full, half = (memory_needed(model, planned(world).sweep.recipe, layers=n) for n in (4, 1))
-    assert full
-    assert half
-    assert full - half >= 16 * 3 * (model.layer_parameters or 0) > 0
-    between = gpu((full + half) / 2 / GIB)
-    with pytest.raises(PreflightError, match="needs at least"):
-        toy_on(world, [between], "k=3")
-    done = Known.nothing()._replace(trials=frozenset(planned(world, "k=0").trials))
-    toy_on(world, [between], "k=3", known=done)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_the_gpu_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # as in a Ray task that holds no GPU
-    (first, *_) = local_gpus()
-    assert first.total_bytes == torch.cuda.get_device_properties(0).total_memory
+    monkeypatch.setattr(room.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    found = list(room.problems_here(str(world / "store"), world / "cache", 2**30))
+    assert len(found) == told
+    assert all(re.match("only 1 MiB are free for .*, and about .*--cache-dir", at) for at in found)
+    assert ["1,224 MiB" in at for at in found] == [False, False, False, True][:told]  # downloads
 
 
 # -- a plan also reads small files
@@ -483,9 +340,9 @@ def test_a_plan_tells_that_this_machine_has_no_gpu(
     world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = "resources_per_trial.gpu=1"
-    monkeypatch.setattr(gpumemory, "_DEVICE_FILES", ("lp-sweep-none",))
+    monkeypatch.setattr(room, "_DEVICE_FILES", ("lp-sweep-none",))
     told = sweep("plan", "sweep.yaml", asked, cwd=world).stdout
     assert re.search("note: resources_per_trial .* 1 GPU .* this machine has none", told)
     assert "GPU" not in sweep("plan", "sweep.yaml", cwd=world).stdout
-    monkeypatch.setattr(gpumemory, "_DEVICE_FILES", ("null",))
+    monkeypatch.setattr(room, "_DEVICE_FILES", ("null",))
     assert "GPU" not in sweep("plan", "sweep.yaml", asked, cwd=world).stdout

@@ -18,14 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import save_file as save_torch
-from transformers import AutoModel
 from transformers.models.auto import modeling_auto
 
+from lp_sweep.orchestrator.inputs.folder import TornFile
 from lp_sweep.orchestrator.inputs.models import find_model
 from lp_sweep.orchestrator.inputs.pins import Pins
 from lp_sweep.orchestrator.inputs.weights import (
-    Torn,
-    count_parameters,
     folder_problems,
     read_header,
     shard_names,
@@ -60,12 +58,6 @@ def test_a_whole_model_of_every_family(family: Any, tmp_path: Path) -> None:
     assert type_problem(family.config(DEPTH).to_dict()) is None
     assert folder_problems(tmp_path, depth=DEPTH) == []
     assert "layers, the plan expects 5" in folder_problems(tmp_path, depth=5)[0]
-    encoder = AutoModel.from_pretrained(tmp_path)
-    parameters = sum(parameter.numel() for parameter in encoder.parameters())
-    counted = count_parameters(tmp_path)
-    assert counted is not None
-    # a pooler that the checkpoint does not have is not counted: a bound from below
-    assert 0.8 * parameters <= counted <= parameters
 
 
 def cut(name: str) -> Callable[[Path], None]:
@@ -337,11 +329,9 @@ def test_shards(folder: Path) -> None:
     edited(num_hidden_layers=2, intermediate_size=3)(folder)
     assert folder_problems(folder, depth=2) == []
     assert shard_names(folder / INDEX) == ["a.safetensors", "b.safetensors"]
-    assert count_parameters(folder) == 12
     (folder / "b.safetensors").unlink()
     (problem,) = folder_problems(folder, depth=2)
     assert re.search(r"b.safetensors is missing.* 1 tensors .*bert.encoder.layer.1.w", problem)
-    assert count_parameters(folder) is None
 
 
 @given(data=st.data())
@@ -359,7 +349,7 @@ def test_no_torn_file_passes_for_whole(whole: Path, data: st.DataObject) -> None
         torn = content[:place] + bytes([value]) + content[place + 1 :]
     path = whole.parent / "torn.safetensors"
     path.write_bytes(torn)
-    with pytest.raises(Torn, match=r"torn\.safetensors"):
+    with pytest.raises(TornFile, match=r"torn\.safetensors"):
         read_header(path)
     assert read_header(whole / WEIGHTS)
 
@@ -377,5 +367,5 @@ def test_no_torn_file_passes_for_whole(whole: Path, data: st.DataObject) -> None
 def test_a_header_of_another_kind(tmp_path: Path, header: bytes) -> None:
     path = tmp_path / WEIGHTS
     path.write_bytes(len(header).to_bytes(8, "little") + header)
-    with pytest.raises(Torn, match=r"not a whole safetensors"):
+    with pytest.raises(TornFile, match=r"not a whole safetensors"):
         read_header(path)

@@ -274,7 +274,6 @@ def test_a_file_that_was_once_read_in_another_way_has_another_fingerprint(tmp_pa
 
 
 OBJECTS = [{"text": text, "label": label} for text, label in zip("abc", "xyx", strict=True)]
-COLUMNS = {name: {str(i): row[name] for i, row in enumerate(OBJECTS)} for name in ("text", "label")}
 
 
 @pytest.mark.parametrize(
@@ -285,12 +284,9 @@ COLUMNS = {name: {str(i): row[name] for i, row in enumerate(OBJECTS)} for name i
         json.dumps({"version": "1", "data": OBJECTS}),
         "\n".join(json.dumps(row, indent=2) for row in OBJECTS),
         "\r".join(map(json.dumps, OBJECTS)),
-        json.dumps(COLUMNS),
-        json.dumps({str(i): row for i, row in enumerate(OBJECTS)}),
-        json.dumps({"columns": [*OBJECTS[0]], "data": [[*row.values()] for row in OBJECTS]}),
     ],
-    ids=["indented", "array", "wrapped", "long objects", "old Mac", "columns", "index", "split"],
-)  # fmt: skip
+    ids=["indented", "array", "wrapped", "long objects", "old Mac"],
+)
 def test_json_of_other_shapes(tmp_path: Path, content: str) -> None:
     task = load_task(ONE, files(tmp_path, content, content, kind="json"))
     assert (task.train.texts, task.train.labels.tolist()) == ((["a", "b", "c"],), [0, 1, 0])

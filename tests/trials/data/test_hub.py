@@ -88,8 +88,11 @@ def test_rows_of_the_wanted_commit_come_from_the_cache(hub: Hub, offline: bool) 
 
 def test_another_cached_revision_is_refused(hub: Hub) -> None:
     put_in_cache(hub.cache, "a" * 40, [1, 0])
-    with pytest.raises(MissingInputError, match=f"has revision {'a' * 40}"):
+    with pytest.raises(MissingInputError, match=r"does not have 'rte' at that.*prefetch"):
         load()
+    with pytest.raises(MissingInputError, match=f"did not answer.*has revision {'a' * 40}"):
+        load(offline=False)
+    assert hub.asked
 
 
 def test_fewer_rows_than_were_once_written(hub: Hub) -> None:
@@ -126,8 +129,9 @@ def test_the_default_configuration_is_the_cards(
 
 def test_a_configuration_is_not_guessed(hub: Hub) -> None:
     put_in_cache(hub.cache, GLUE_REVISION, [0, 0, 0], config="cola")
-    with pytest.raises(MissingInputError, match="Name it in the task: config: cola"):
+    with pytest.raises(MissingInputError, match=r"does not have 'default'.*name its config"):
         load(config=None)
+    assert not hub.asked
 
 
 @pytest.mark.parametrize("revision", [None, "main", "abc123"])
@@ -138,20 +142,7 @@ def test_rows_of_a_branch_are_not_read(hub: Hub, revision: str | None) -> None:
     assert not hub.asked
 
 
-def test_looking_in_the_cache_leaves_datasets_as_it_was(hub: Hub) -> None:
-    from datasets import config
-    from datasets.utils import logging
-
-    before = config.HF_HUB_OFFLINE, logging.get_verbosity()
-    with pytest.raises(MissingInputError, match=r"can't load rte, split 'train', offline.*local"):
-        load()
-    assert (config.HF_HUB_OFFLINE, logging.get_verbosity()) == before
-    assert not hub.asked
-
-
-@pytest.mark.parametrize("name", ["rte", "wnli"])
-def test_hub_is_asked_for_what_is_not_cached(hub: Hub, name: str) -> None:
-    put_in_cache(hub.cache, "a" * 40, [1, 0])  # another revision of rte, nothing of wnli
-    with pytest.raises(MissingInputError, match="hub"):
-        load(name, offline=False)
+def test_hub_is_asked_for_what_is_not_cached(hub: Hub) -> None:
+    with pytest.raises(MissingInputError, match=r"can't load wnli.* hub"):
+        load("wnli", offline=False)
     assert hub.asked

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lp_sweep.orchestrator.inputs.checks import check_small_files
-from lp_sweep.orchestrator.inputs.resolve import Needed, resolve
+from lp_sweep.orchestrator.inputs.resolve import NeededInputs, resolve
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
@@ -338,7 +338,7 @@ def test_a_plan_says_what_the_rows_are(tmp_path: Path) -> None:
     assert (found.train_rows, found.dev_rows) == (40, 49)
     plan = make_plan(sweep, Known.nothing())
     assert len(plan.trials) == 3
-    notes, (data,) = check_small_files(sweep, Needed([*sweep.models], [found]))
+    notes, (data,) = check_small_files(sweep, NeededInputs([*sweep.models], [found]))
     assert not notes
     assert (data.train_rows, data.dev_rows, data.metric) == (40, 9, "ndcg@10")
 
