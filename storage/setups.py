@@ -47,7 +47,7 @@ def earlier_setups(
     earlier = store.read_all(EARLIER, names).rows
     if not len(earlier):
         return []
-    done = store.names("trials", finished=True) if done is None else done
+    done = store.names("trials") if done is None else done
     return compared(earlier, store.read_all("sweeps", names, _COLUMNS).rows, done)
 
 

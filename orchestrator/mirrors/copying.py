@@ -94,7 +94,7 @@ def _cells(store: Store, sweep: str, only: Collection[str] | None) -> dict[str, 
 def _done(store: Store, ids: Collection[str]) -> set[str]:
     if len(ids) <= _FEW:
         return {id_ for id_ in ids if store.find("trials", id_)}
-    return store.names("trials", finished=True) & set(ids)
+    return store.names("trials") & set(ids)
 
 
 def _records(store: Store, names: Sequence[str]) -> Iterator[Row]:

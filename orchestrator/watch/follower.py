@@ -26,13 +26,12 @@ from lp_sweep.orchestrator.watch.picture import (
     state_counts,
     waiting_trials,
 )
-from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.files import FileInfo
 from lp_sweep.storage.parquet import id_column, schema_of
 from lp_sweep.storage.printable import printable, unknown_sweep
 from lp_sweep.storage.runs import Announcement, Observer
 from lp_sweep.storage.store import Store
-from lp_sweep.storage.tablefiles import LISTINGS, record_name
+from lp_sweep.storage.tablefiles import record_name
 from lp_sweep.storage.underway import Looks, Underway
 
 _TRIALS = ("trial_id", "last", "seconds_total")
@@ -348,16 +347,9 @@ class NewRecords:
         self._missing = present - self.taken
 
     def _listed(self) -> tuple[dict[str, FileInfo], dict[str, frozenset[str]]]:
-        for _ in range(LISTINGS):
-            contents = self._store.contents(self._table)
-            try:
-                packs = self._store.pack_ids(self._table, contents)
-            except FileNotFoundError:  # merged into another pack, which a new listing shows
-                continue
-            return {name: info for name, info in contents.singles.items() if info.size}, packs
-        raise StoreError(
-            f"the {self._table} of {self._store.location} keep changing while they are listed"
-        )
+        contents = self._store.contents(self._table)
+        packs = self._store.pack_ids(self._table, contents)
+        return {name: info for name, info in contents.singles.items() if info.size}, packs
 
     def unread(self, wanted: Set[str]) -> Set[str]:
         """Those of `wanted` that exist and were not read yet."""

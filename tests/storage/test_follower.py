@@ -113,7 +113,7 @@ def test_a_large_store_is_read_in_parts(fake: FakeSweep, monkeypatch: pytest.Mon
 def test_compaction_changes_nothing(fake: FakeSweep, opened: Counter[str]) -> None:
     follower = Follower(fake.store)
     before = look(follower)
-    compact(fake.store, settle=0)
+    compact(fake.store)
     opened.clear()
     after = look(follower)
     assert not opened
