@@ -27,7 +27,7 @@ from tests.support.program import sweep
 from tests.support.sweepfiles import PLAIN, find, make_data, make_inputs, make_model, run_of
 
 AMENDED = f"{PLAIN}recipe: {{epochs: 1}}\n"
-RECIPE = "another recipe (epochs 3 instead of 1)"
+RECIPE = "another setup (epochs 3 instead of 1)"
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_every_answer_names_what_it_does_not_show(amended: Path) -> None:
     for words in (("status",), ("table", "tasks", "--json")):
         text = said(amended, *words)
         assert f"8 finished trials of 'plain' used {RECIPE} and are not shown: `lp-sweep" in text
-        assert "--sweep plain --setup 1" in text
+        assert "tasks --setup 1 --sweep plain" in text
     with open_views(store_of(amended)) as catalog:
         assert any(RECIPE in sentence for sentence in gaps(catalog, "store").sentences)
 
