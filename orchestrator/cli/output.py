@@ -42,11 +42,9 @@ _STYLES = re.compile(r"(\x1b\[[0-9;]*m)")  # bold, colours, and their end
 
 
 def stored(location: str | None) -> Store:
-    """The store that a command reads, by default the one in this folder. Only for a process that
-    runs one command, because of `without_pandas`."""
-    from lp_sweep.orchestrator.service.store import existing, without_pandas
+    """The store that a command reads, by default the one in this folder."""
+    from lp_sweep.orchestrator.service.store import existing
 
-    without_pandas()
     return existing(location or DEFAULT_STORE)
 
 

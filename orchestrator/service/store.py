@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -48,28 +47,6 @@ def store_patience(usual: float) -> float:
         raise SpecError(
             f"LP_SWEEP_STORE_PATIENCE is {text!r}: give seconds, such as 600."
         ) from None
-
-
-class _NoPandas:
-    """An import hook that hides pandas."""
-
-    @staticmethod
-    def find_spec(name: str, *_: Any) -> None:
-        if name == "pandas":
-            raise ModuleNotFoundError(name=name)
-
-
-def without_pandas() -> None:
-    """Keeps pyarrow from importing pandas at its first array, which takes a third of a second.
-
-    pyarrow still imports it when it is needed (`to_pandas`)."""
-    import pyarrow as pa
-
-    sys.meta_path.insert(0, _NoPandas)
-    try:
-        pa.array([])  # looks for pandas
-    finally:
-        sys.meta_path.remove(_NoPandas)
 
 
 # -- status

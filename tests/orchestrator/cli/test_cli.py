@@ -205,7 +205,7 @@ def test_ctrl_c(
 
 # what no driver needs: a mistake is reported without the seconds that these take to load
 HEAVY = ["torch", "ray", "transformers", "datasets", "sklearn", "mlflow"]
-READING = [*HEAVY, "pandas", "yaml", "scipy"]
+READING = [*HEAVY, "yaml", "scipy"]
 AT = ["--store", "store"]
 # in this order: what one has loaded the next ones may need
 COMMANDS = [
@@ -234,8 +234,6 @@ for words, not_needed in commands:
     check(words, not_needed)
 import lp_sweep.orchestrator.service.run, lp_sweep.orchestrator.engine.driver
 check("a driver", not_needed)
-import pyarrow as pa
-assert pa.table({"a": [1, 2]}).to_pandas()["a"].sum() == 3, "who needs pandas later has it"
 """
 
 
