@@ -228,7 +228,7 @@ CELLS = pa.schema(
         ("search", _text),  # of until: min_layers: asked, waiting, not_needed; null: of no search
         ("overrides", _text),  # of the run that asked, as a shell takes them; null: not known
         ("setup", _text),  # hash of recipe, rows and model: what cells that are compared must share
-        ("settings", _text),  # what `setup` is a hash of, in the first cell of each; null elsewhere
+        ("settings", _text),  # what `setup` is a hash of
     ]
 )
 

@@ -51,7 +51,7 @@ def earlier_setups(
 
 def compared(earlier: pa.Table, today: pa.Table, done: Set[str]) -> list[Setup]:
     """Compares the setups in `earlier`, rows of that table, with `today`, rows of `sweeps`."""
-    current = _with_settings_each(today)
+    current = _rows(today)
     now = {(row["sweep"], row["model"], row["task"]): row["settings"] for row in current}
     in_use = {(row["sweep"], row["setup"]) for row in current}
     hidden = done - {row["trial_id"] for row in current}
@@ -66,18 +66,16 @@ def compared(earlier: pa.Table, today: pa.Table, done: Set[str]) -> list[Setup]:
     return found
 
 
-def _with_settings_each(cells: pa.Table) -> list[dict[str, Any]]:
-    """The cells whose setup is known, each with its settings, which one cell of each has."""
-    rows = [row for row in cells.select(_COLUMNS).to_pylist() if row["setup"] is not None]
-    settings = settings_in(rows)
-    return [row | {"settings": settings.get(row["setup"])} for row in rows]
+def _rows(cells: pa.Table) -> list[dict[str, Any]]:
+    """The cells whose setup is known."""
+    return [row for row in cells.select(_COLUMNS).to_pylist() if row["setup"] is not None]
 
 
 def numbered(earlier: pa.Table) -> dict[tuple[str, int], list[dict[str, Any]]]:
     """Numbers the setups of each sweep in the table `earlier`. A model and task joins the first
     number that has the same recipe and no other setup of this model and task."""
     kinds: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for row in _with_settings_each(earlier):
+    for row in _rows(earlier):
         key = (row["sweep"], row["model"], row["task"], row["setup"])
         kinds.setdefault(key, []).append(row)
     found: dict[tuple[str, int], list[dict[str, Any]]] = {}
@@ -107,13 +105,19 @@ def differences(was: Row, today: Mapping[tuple[str, str, str], str | None]) -> I
     recipe = asdict(Recipe(**now["recipe"]))
     for name, value in asdict(Recipe(**before["recipe"])).items():
         if value != recipe[name]:
-            yield f"{name} {value} instead of {recipe[name]}"
+            yield f"{name} {_value(value)} instead of {_value(recipe[name])}"
     if here and before["data"] != now["data"]:
         yield f"other data of task {was['task']!r}"
     if here and before["task"] != now["task"]:
         yield f"task {was['task']!r} read or scored in another way"
     if here and before["model"] != now["model"]:
         yield f"another revision or other weights of model {was['model']!r}"
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "no limit"
+    return ("+".join(map(str, value)) or "none") if isinstance(value, tuple | list) else str(value)
 
 
 def cells_of_setup(earlier: pa.Table, number: int, location: str) -> pa.Table:
@@ -133,19 +137,6 @@ def cells_of_setup(earlier: pa.Table, number: int, location: str) -> pa.Table:
         )
     own = zip(earlier["sweep"].to_pylist(), earlier["setup"].to_pylist(), strict=True)
     return earlier.filter(pa.array([key in chosen for key in own], pa.bool_()))
-
-
-def settings_in(rows: Iterable[Row]) -> dict[str, str]:
-    """The settings stored in these rows, by setup."""
-    return {row["setup"]: row["settings"] for row in rows if row["settings"]}
-
-
-def with_settings(rows: list[dict[str, Any]], settings: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Stores each setup's settings in its first row, and in no other."""
-    left = dict(settings)
-    for row in rows:
-        row["settings"] = left.pop(row["setup"], None)
-    return rows
 
 
 def hidden_notes(setups: Iterable[Setup], location: str, *, after_a_run: bool = False) -> list[str]:

@@ -177,11 +177,10 @@ def test_a_number_that_is_not_there_names_those_that_are(amended: Path) -> None:
 
 
 def test_two_names_of_one_model_are_one_earlier_setup() -> None:
-    """The settings are stored once for each setup, with the first of its cells."""
     text = setup_text("weights", TaskDefinition(text_columns=("t",)), "data", Recipe())
-    row = {"sweep": "s", "task": "sst2", "setup": setup_id(text), "settings": None}
+    row = {"sweep": "s", "task": "sst2", "setup": setup_id(text), "settings": text}
     cells = [
-        row | {"model": "a", "trial_id": "t1-a", "settings": text},
+        row | {"model": "a", "trial_id": "t1-a"},
         row | {"model": "b", "trial_id": "t1-b"},
     ]
     earlier = pa.Table.from_pylist(cells, TABLES["earlier"])
