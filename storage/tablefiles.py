@@ -177,7 +177,6 @@ class TableFiles:
 
     def names(self) -> set[str]:
         """Without empty files, which a crash leaves."""
-
         contents = self.contents()
         singles = {name for name, info in contents.singles.items() if info.size}
         return singles.union(*self.pack_ids(contents.packs).values())
