@@ -165,10 +165,10 @@ class Results:
         return packs.compact(self._store)._asdict()
 
     def doctor(self, *, fix: bool = False) -> list[dict[str, Any]]:
-        """Damaged, foreign and leftover files; `fix` sets them aside."""
+        """What the store has lost or can't read; `fix` sets unreadable files aside."""
         findings = doctor.examine(self._store)
         if fix:
-            doctor.fix(self._store, findings)
+            doctor.set_aside(self._store, findings)
         return [item._asdict() for item in findings]
 
     def close(self) -> None:

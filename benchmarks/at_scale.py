@@ -47,7 +47,7 @@ MODELS, TASKS, DEPTH = 5, ("sentiment", "topic"), 12
 _FEW_SEEDS = 4
 _STORE = "store"
 _TOY = Path(__file__).parents[1] / "quickstart" / "model"
-_PACK = 20_000  # records that `lp-sweep compact` puts into one file
+_PACK = 1_000  # records that `lp-sweep compact` puts into one file
 _START = dt.datetime(2026, 1, 5, tzinfo=dt.UTC)
 
 

@@ -32,7 +32,7 @@ import numpy as np
 from benchmarks.at_scale import DEPTH, planned, record, write_sweep
 from benchmarks.simulation import Driver, Setting, Simulation
 from lp_sweep.orchestrator.plan.plan import Plan, Work
-from lp_sweep.storage.folder import Folder
+from lp_sweep.storage.files import Folder
 from lp_sweep.storage.store import Store
 
 CASES = (  # slots, seconds of a trial, ms of a request

@@ -31,7 +31,7 @@ from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.plan.plan import Plan, Work
-from lp_sweep.storage.folder import Folder
+from lp_sweep.storage.files import Folder
 from lp_sweep.storage.runs import Presence
 from lp_sweep.storage.store import Store
 
@@ -74,7 +74,8 @@ class Driver:
 
     def __init__(self, plan: Plan, folder: Path, setting: Setting) -> None:
         store = Store(folder / "store", create=True)
-        store.files = self.files = Counted(Folder(folder / "store", durable=False))
+        self.files = Counted(Folder(folder / "store", durable=False))
+        store.files = self.files
         self.setting, self.cpu, self.tuners = setting, 0.0, 0
         self.queue = WorkQueue(plan, store, Rates([], gpu=True), lambda plan: None)
         self.presence = Presence(store, plan.sweep.name, self.queue.progress)

@@ -51,9 +51,7 @@ def timed(what: str, action: Callable[[], Any]) -> None:
 
 def measure(location: str, when: str, one: str) -> None:
     timed(f"{when}: names", lambda: len(Store(location).names("trials")))
-    timed(
-        f"{when}: names(finished=True)", lambda: len(Store(location).names("trials", finished=True))
-    )
+    timed(f"{when}: names()", lambda: len(Store(location).names("trials")))
     timed(f"{when}: read_all", lambda: len(Store(location).read_all("trials").rows))
     timed(f"{when}: find one", lambda: len(Store(location).find("trials", one) or ()))
 

@@ -11,19 +11,23 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from typing import IO, Any, NamedTuple, TypeVar
+from urllib.parse import parse_qsl, urlencode
 
 import pyarrow.fs as arrow_fs
 
 from lp_sweep.storage.errors import StoreError
-from lp_sweep.storage.files import FileInfo, PermanentError, UnreachableError, arriving
+from lp_sweep.storage.files import (
+    FileInfo,
+    Files,
+    PermanentError,
+    UnreachableError,
+)
 
 _CONNECT_SECONDS, _SILENCE_SECONDS, _TRIES = 5, 30, 2  # the store has its own retries
 _ONE_PUT = 5 * 2**20  # bytes; up to this size Arrow sends one atomic request
@@ -40,7 +44,7 @@ _FORM = "s3://BUCKET/PREFIX, optionally with ?endpoint_override=HOST:PORT&scheme
 T = TypeVar("T")
 
 
-class Bucket:
+class Bucket(Files):
     """Writes atomically: by one PUT; above 5 MiB under another name that the server then copies."""
 
     is_folder = False
@@ -83,10 +87,10 @@ class Bucket:
 
     def exists(self) -> bool:
         with self._explained():
-            if self._type(self._root) == arrow_fs.FileType.NotFound:
+            found: bool = self._type(self._root) != arrow_fs.FileType.NotFound
+            if not found:
                 self._check_bucket()
-                return False
-            return True
+            return found
 
     def create(self, folders: Iterable[str]) -> None:
         """Marks the prefix as a store, unless it is one."""
@@ -142,10 +146,6 @@ class Bucket:
             self._check_bucket()
             return None
 
-    def read(self, path: str) -> bytes:
-        with self._explained(), self.open(path) as stream:
-            return bytes(stream.read())
-
     def open(self, path: str) -> Any:
         with self._explained():
             try:
@@ -154,26 +154,23 @@ class Bucket:
                 self._check_bucket()
                 raise
 
-    def write(self, path: str, content: bytes) -> None:
+    def read(self, path: str) -> bytes:
         with self._explained():
-            if len(content) <= _ONE_PUT:
+            return super().read(path)
+
+    def publish(self, path: str, source: IO[bytes], size: int) -> None:
+        with self._explained():
+            if size <= _ONE_PUT:
+                content = source.read()
                 _uninterrupted(lambda: self._put(f"{self._root}/{path}", content))
             else:
-                self._publish(path, [content])
-
-    def upload(self, source: Path, path: str) -> None:
-        with source.open("rb") as stream:
-            if source.stat().st_size <= _ONE_PUT:
-                self.write(path, stream.read())
-                return
-            with self._explained():
-                self._publish(path, iter(lambda: stream.read(_CHUNK), b""))
+                self._put_large(path, iter(lambda: source.read(_CHUNK), b""))
 
     def _put(self, key: str, content: bytes) -> None:
         with self._fs.open_output_stream(key) as stream:
             stream.write(content)
 
-    def _publish(self, path: str, chunks: Iterable[bytes]) -> None:
+    def _put_large(self, path: str, chunks: Iterable[bytes]) -> None:
         """Arrow's stream publishes what it has when it is closed, even after an error. So write
         under another name, and let the server copy the complete file."""
         folder, _, _ = path.rpartition("/")
@@ -193,12 +190,8 @@ class Bucket:
                 self._fs.delete_file(temporary)
 
     def download(self, path: str, target: Path) -> None:
-        with arriving(target) as temporary:
-            with self.open(path) as reading, temporary.open("wb") as stream, self._explained():
-                shutil.copyfileobj(reading, stream, _CHUNK)
-                size = reading.size()
-            if temporary.stat().st_size != size:
-                raise UnreachableError(f"{self.where(path)} was cut off on its way")
+        with self._explained():
+            super().download(path, target)
 
     def delete(self, path: str) -> None:
         with self._explained(), contextlib.suppress(FileNotFoundError):
@@ -208,9 +201,6 @@ class Bucket:
         with self._explained():
             self._fs.copy_file(f"{self._root}/{path}", f"{self._root}/{target}")
             self._fs.delete_file(f"{self._root}/{path}")
-
-    def free_bytes(self) -> int | None:
-        return None
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
@@ -268,37 +258,26 @@ class Url(NamedTuple):
 def parse_url(text: str) -> Url:
     """Raises StoreError, whose message never repeats a possible secret."""
     rest, _, query = text.removeprefix("s3://").partition("?")
-    if "@" in rest.split("/")[0]:
+    bucket, _, prefix = rest.partition("/")
+    parts = [part for part in prefix.split("/") if part]
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    if "@" in bucket + options.get("endpoint_override", ""):
         raise StoreError(
             "credentials do not belong in a store's location (it is written into records, logs and "
             "commands): leave out the part before the @. Set AWS_ACCESS_KEY_ID and "
             "AWS_SECRET_ACCESS_KEY, or use ~/.aws/credentials."
         )
-    bucket, _, prefix = rest.partition("/")
-    parts = [part for part in prefix.split("/") if part]
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{2,}", bucket) or {".", ".."} & set(parts):
         raise StoreError(f"{text.partition('?')[0]!r} names no bucket and prefix. Write {_FORM}.")
-    return _with_options(bucket, "/".join(parts), query)
-
-
-def _with_options(bucket: str, prefix: str, query: str) -> Url:
-    options = dict(parse_qsl(query, keep_blank_values=True))
-    unknown = sorted(set(options) - set(_OPTIONS))
-    if unknown or (query and not options):
-        named = ", ".join(name for name in unknown if re.fullmatch("[a-z_]+", name))
-        raise StoreError(  # shows no value: it may be a secret
-            f"the location s3://{bucket}/{prefix} has unknown options{named and f': {named}'}. "
-            f"Write {_FORM}; credentials come from the environment or ~/.aws."
-        )
-    if "@" in options.get("endpoint_override", ""):
+    place = "/".join([f"s3://{bucket}", *parts])
+    if not query:
+        return Url(bucket, "/".join(parts), {}, place)
+    if not options or options.keys() - set(_OPTIONS):  # shows no name and value: may be secrets
         raise StoreError(
-            f"the endpoint of s3://{bucket}/{prefix} has credentials in it: leave out the part "
-            "before the @. They come from the environment or ~/.aws."
+            f"the location {place} has unknown options. Write {_FORM}; credentials come from the "
+            "environment or ~/.aws."
         )
-    place = f"s3://{bucket}/{prefix}".rstrip("/")
-    return Url(
-        bucket, prefix, options, f"{place}?{urlencode(options, safe=':/')}" if query else place
-    )
+    return Url(bucket, "/".join(parts), options, f"{place}?{urlencode(options, safe=':/')}")
 
 
 class Endpoint(NamedTuple):
@@ -313,13 +292,8 @@ class Endpoint(NamedTuple):
 
 def find_endpoint(options: dict[str, str]) -> Endpoint:
     """The endpoint of the location, else of AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL."""
-    told = options.get("endpoint_override")
-    if told is None and os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "") != "true":
-        told = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    if not told:
-        return Endpoint(None, options.get("scheme", "https"))
-    if "://" not in told:
-        return Endpoint(told.rstrip("/"), options.get("scheme", "https"))
-    parts = urlsplit(told)
-    host = parts.netloc.rpartition("@")[2] + parts.path.rstrip("/")
-    return Endpoint(host, options.get("scheme", parts.scheme))
+    names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+    told = [options.get("endpoint_override"), *(os.environ.get(name) for name in names)]
+    scheme, _, host = next(filter(None, told), "").rpartition("://")
+    host = host.rpartition("@")[2].rstrip("/")
+    return Endpoint(host or None, options.get("scheme") or scheme or "https")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any, NamedTuple, Self
@@ -141,16 +140,13 @@ def _fill(
 ) -> None:
     """Loads the tables. Unless `copied`, DuckDB scans Arrow's memory: faster for a few queries."""
     connection.execute("CREATE SCHEMA store")
-    for table in sorted(LARGE):
-        _load(connection, table, TABLES[table].empty_table(), create=True)
-    others = [table for table in TABLES if table not in LARGE]
-    with ThreadPoolExecutor() as pool:  # reads the next table while one is loaded
-        for table, rows in zip(others, pool.map(records.read, others), strict=True):
-            if copied:
-                _load(connection, table, rows, create=True)
-            else:
-                connection.register(f"arrow_{table}", rows)
-                connection.execute(f"CREATE VIEW store.{table} AS FROM arrow_{table}")
+    for table in TABLES:
+        rows = TABLES[table].empty_table() if table in LARGE else records.read(table)
+        if copied or table in LARGE:
+            _load(connection, table, rows, create=True)
+        else:
+            connection.register(f"arrow_{table}", rows)
+            connection.execute(f"CREATE VIEW store.{table} AS FROM arrow_{table}")
     unique = sorted({float(delta) for delta in deltas})
     _load(connection, "deltas", pa.table({"delta": pa.array(unique, pa.float64())}), create=True)
     _load(connection, "possible", _possible(records.read("sweeps")), create=True)

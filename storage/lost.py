@@ -26,7 +26,7 @@ _BACKUP = "Copy it back from a backup, or run the sweep file again: `lp-sweep ru
 def lost(store: Store) -> list[Unreadable]:
     """What is missing, and what to do. Raises StoreError."""
     with ThreadPoolExecutor(len(_TABLES)) as pool:
-        listed = pool.map(lambda table: store.names(table, finished=table != "trials"), _TABLES)
+        listed = pool.map(store.names, _TABLES)
         names = dict(zip(_TABLES, listed, strict=True))
     for table in _TABLES[1:]:  # a copy under another name is no record
         names[table] = {*filter(_ID.fullmatch, names[table])}
@@ -72,7 +72,7 @@ def _records(store: Store, names: dict[str, set[str]]) -> Iterator[tuple[str, st
     if bare:
         yield (
             "predictions",
-            f"{_some(bare, 'finished trials')}: predictions are gone or cut off. Scores count "
+            f"{_some(bare, 'finished trials')}: predictions are gone. Scores count "
             "without them, but no comparison of examples does. Copy them back from a backup; or "
             "move these records out of trials/ and run the sweep file again",
         )

@@ -25,7 +25,7 @@ def run_with(file: str, data_dir: Path | None) -> str:
 
 def options_of(stored: str | None) -> list[str]:
     """The options with which a command finds the inputs of a stored sweep file; [] if the file no
-    longer exists, or an older version stored it."""
+    longer exists."""
     line = (stored or "").partition("\n")[0]
     try:
         places = json.loads(line.removeprefix(_RUN_WITH)) if line.startswith(_RUN_WITH) else {}

@@ -1,7 +1,6 @@
 """The Arrow schemas of everything a store holds. `docs/columns.md` says what each column means.
 
-Every file carries `lp_sweep.table` and `lp_sweep.schema_version` in its metadata. A column that a
-later version adds reads as null in an older file.
+Every file carries `lp_sweep.table` and `lp_sweep.schema_version` in its metadata.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ TRIALS = pa.schema(
         ("started_from", _text),  # the trial whose network this one went on from
         ("precision_used", _text),  # fp32 or bf16
         ("compute_used", _text),  # unpadded, grouped, padded, graphs or packed: trials/fast/
-        ("deterministic", pa.bool_()),  # whether the seed fixes the result; null in older files
+        ("deterministic", pa.bool_()),  # whether the seed fixes the result
         ("metric", _text),  # the main metric, that `last` and `best` are of
         ("positive", _text),  # the class that f1 scores, where the task names it
         ("positive_label", pa.int32()),  # its number
@@ -109,9 +108,9 @@ TRIALS = pa.schema(
         ("train_losses", pa.list_(_float)),  # mean loss of each epoch, over its rows
         ("train_examples", _int),
         ("dev_examples", _int),
-        ("dev_in_train", _int),  # dev rows whose texts also occur in train; null in older files
+        ("dev_in_train", _int),  # dev rows whose texts also occur in train
         ("dev_relabelled", _int),  # of them those with another label there
-        ("train_tokens", _int),  # of one epoch, after truncation; null in older files
+        ("train_tokens", _int),  # of one epoch, after truncation
         ("dev_tokens", _int),
         ("steps", _int),
         ("micro_batch", pa.int32()),  # examples of one forward pass
@@ -195,7 +194,7 @@ ATTEMPTS = pa.schema(
         ("seed", _int),
         ("kept_layers", _layers),
         ("error_type", _text),
-        ("final", pa.bool_()),  # no further try in that run; null (an older file): true
+        ("final", pa.bool_()),  # no further try in that run
         ("message", _text),
         ("traceback", _text),
         ("log", _text),  # the end of what the worker printed
@@ -225,7 +224,7 @@ CELLS = pa.schema(
         ("search", _text),  # of until: min_layers: asked, waiting, not_needed; null: of no search
         ("overrides", _text),  # of the run that asked, as a shell takes them; null: not known
         ("setup", _text),  # hash of recipe, rows and model: what cells that are compared must share
-        ("settings", _text),  # what `setup` is a hash of, in the first cell of each; null elsewhere
+        ("settings", _text),  # what `setup` is a hash of
     ]
 )
 

@@ -26,8 +26,7 @@ import pyarrow as pa
 
 from lp_sweep.storage import parquet
 from lp_sweep.storage.errors import StoreError, SweepWarning
-from lp_sweep.storage.files import NOT_A_FILE
-from lp_sweep.storage.folder import Folder, open_files
+from lp_sweep.storage.files import Folder
 from lp_sweep.storage.networks import (
     BEST,
     CONFIG,
@@ -40,7 +39,7 @@ from lp_sweep.storage.networks import (
     settle,
 )
 from lp_sweep.storage.places import expanded
-from lp_sweep.storage.store import Store
+from lp_sweep.storage.store import Store, open_files
 from lp_sweep.storage.tablefiles import record_name
 
 _OTHERS_SECONDS = 60.0  # a younger file may be being sent by its own worker
@@ -133,7 +132,7 @@ class Spool:
         return sorted(
             item.name.removesuffix(".parquet")
             for item in found
-            if record_name(item.name) and item.size != NOT_A_FILE and item.modified <= latest
+            if record_name(item.name) and item.modified <= latest
         )
 
     def networks(self, older_than: float = 0.0) -> list[Path]:

@@ -10,12 +10,13 @@
 
 A trial is done when its record is there and readable. Writing a record twice is harmless: its name
 is the identifier of its content, and the last complete file wins. A file that is torn, foreign or
-of a newer schema is listed in `Listing.unreadable` and never breaks a query.
+of a newer schema is listed in `Records.unreadable` and never breaks a query.
 """
 
 from __future__ import annotations
 
 import copy
+import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -27,16 +28,44 @@ import pyarrow as pa
 
 from lp_sweep.storage import parquet
 from lp_sweep.storage.errors import StoreError
-from lp_sweep.storage.files import NOT_A_FILE, Deadline, FileInfo, NotAFileError
-from lp_sweep.storage.folder import open_files
+from lp_sweep.storage.files import Deadline, FileInfo, Files, Folder, is_bucket
 from lp_sweep.storage.parquet import SUFFIX, NotARecordError
-from lp_sweep.storage.printable import unknown_sweep
+from lp_sweep.storage.places import expanded, is_file
+from lp_sweep.storage.printable import shown, unknown_sweep
 from lp_sweep.storage.schema import TABLES
-from lp_sweep.storage.tablefiles import THREADS, Contents, Listing, PackIds, TableFiles, Unreadable
+from lp_sweep.storage.tablefiles import (
+    THREADS,
+    PackIds,
+    Records,
+    TableContents,
+    TableFiles,
+    Unreadable,
+)
 
-__all__ = ["Listing", "Store", "Unreadable", "is_store"]
+__all__ = ["Records", "Store", "Unreadable", "is_store"]
+
+_OTHER_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 T = TypeVar("T")
+
+
+def open_files(location: str | Path) -> Files:
+    """A Folder, or a Bucket for `s3://`. Touches nothing at the location yet. Raises StoreError for
+    an impossible location."""
+    if is_bucket(location):
+        from lp_sweep.storage.bucket import Bucket  # loading Arrow's S3 client takes a while
+
+        return Bucket(str(location))
+    if _OTHER_URL.match(str(location)):  # a folder named `gs:` is nobody's wish
+        raise StoreError(
+            f"can't use {shown(str(location))} as a store. Name a folder or s3://BUCKET/PREFIX."
+        )
+    if is_file(expanded(location)):
+        raise StoreError(
+            f"can't use {shown(str(location))} as a store: it is a file. Name a folder or "
+            "s3://BUCKET/PREFIX with --store or LP_SWEEP_STORE."
+        )
+    return Folder(location)
 
 
 def is_store(location: str | Path, patience: float = 0.0) -> bool:
@@ -138,11 +167,6 @@ class Store:
         """Reads a file; `path` as for `write`. Raises FileNotFoundError."""
         return self.perform(f"read {self.files.where(path)}", lambda: self.files.read(path))
 
-    def has(self, table: str, name: str) -> bool:
-        """Whether the record exists. An empty file, which a crash leaves, does not count."""
-        _path(table, name)
-        return self._of_table(table, lambda files: files.has(name))
-
     def find(self, table: str, name: str) -> list[dict[str, Any]] | None:
         """Returns the rows of a record; None if it is missing or unreadable."""
         try:
@@ -176,10 +200,9 @@ class Store:
         except OSError as error:
             raise StoreError(f"can't read {self.files.where(table)}: {error}") from error
 
-    def names(self, table: str, *, finished: bool = False) -> set[str]:
-        """The identifiers of all records of a table. `finished` leaves out files that are empty
-        or cut off."""
-        return self._of_table(table, lambda files: files.names(finished=finished))
+    def names(self, table: str) -> set[str]:
+        """The identifiers of all records of a table. An empty file is no record."""
+        return self._of_table(table, lambda files: files.names())
 
     def sweeps(self, only: str | None = None) -> list[str]:
         """The names of all sweeps, or `only` this one. Raises SpecError if it is unknown."""
@@ -195,7 +218,7 @@ class Store:
         columns: Collection[str] | None = None,
         *,
         in_order: bool = True,
-    ) -> Listing:
+    ) -> Records:
         """All rows of a table, or those of the records `names` that exist. No record counts twice.
 
         Rows are in the order of the names; predictions, and all rows unless `in_order`, are in the
@@ -203,33 +226,22 @@ class Store:
         """
         return self._of_table(table, lambda files: files.read(names, columns, in_order=in_order))
 
-    def contents(self, table: str) -> Contents:
+    def contents(self, table: str) -> TableContents:
         """The files of a table, for callers that work on files rather than records."""
         return self._of_table(table, lambda files: files.contents())
 
-    def pack_ids(self, table: str, contents: Contents) -> dict[str, frozenset[str]]:
-        """The identifiers in each pack, by its path; none for an unreadable pack. Raises
-        FileNotFoundError if a pack is gone."""
-        return self._of_table(table, lambda files: files.pack_ids(contents))
-
-    def pack_rows(self, table: str, path: str) -> parquet.PackRows:
-        """The rows of one pack. Raises FileNotFoundError and NotARecordError."""
-        read = partial(parquet.read_rows, self.files, path, table)
-        return self.perform(f"read {self.files.where(path)}", read)
+    def pack_ids(self, table: str, contents: TableContents) -> dict[str, frozenset[str]]:
+        """The identifiers in each pack, by its path; none for an unreadable pack."""
+        return self._of_table(table, lambda files: files.pack_ids(contents.packs))
 
     # -- other files
 
     def read_text(self, table: str, file_name: str) -> str | None:
         """Returns a text as put_text wrote it; None if there is none."""
         try:
-            content = self.content(_path(table, file_name))
+            return self.content(_path(table, file_name)).decode(errors="replace")
         except FileNotFoundError:
             return None
-        except StoreError as error:
-            if isinstance(error.__cause__, NotAFileError):
-                return None
-            raise
-        return content.decode(errors="replace")
 
     def texts(self, table: str) -> dict[str, str]:
         """The texts of all .json files of a folder, by file name."""
@@ -238,14 +250,11 @@ class Store:
             texts = list(pool.map(lambda name: self.read_text(table, name), names))
         return {name: text for name, text in zip(names, texts, strict=True) if text is not None}
 
-    def listing(self, folder: str, *, others: bool = False) -> list[FileInfo]:
-        """The files of a folder, by name, without those being written. `others`: also what is not
-        a file."""
+    def listing(self, folder: str) -> list[FileInfo]:
+        """The files of a folder, by name, without those being written."""
         where = self.files.where(_folder(folder))
         infos = self.perform(f"list {where}", lambda: self.files.list(folder))
-        return sorted(
-            info for info in infos if info.name[0] != "." and (others or info.size != NOT_A_FILE)
-        )
+        return sorted(info for info in infos if info.name[0] != ".")
 
     def folders(self, below: str) -> set[str]:
         """The names of the folders in a folder."""
@@ -269,29 +278,17 @@ class Store:
 
     def delete(self, folder: str, name: str) -> None:
         """Deletes a file, if it exists."""
-        self.remove(_path(folder, name))
-
-    def remove(self, path: str) -> None:
-        """Deletes a file, if it exists; `path` as for `write`."""
+        path = _path(folder, name)
         self.perform(f"delete {self.files.where(path)}", lambda: self.files.delete(path))
-
-    def free_bytes(self) -> int | None:
-        """The free space of the store; None if unknown, as in a bucket."""
-        return self.perform(f"ask for the room at {self.location}", self.files.free_bytes)
 
 
 class _NotThereError(OSError):
     """The location does not exist: a wrong name, or an unmounted folder that may come back."""
 
 
-def is_file_name(name: str) -> bool:
-    """Whether a record can have this name: damaged and foreign files may contain any name."""
-    return bool(name) and name[0] != "." and not set(name) & set("/\\\0")
-
-
 def _path(folder: str, file_name: str) -> str:
     """Raises StoreError for a name that would be a path or a hidden file."""
-    if not is_file_name(file_name):
+    if not file_name or file_name[0] == "." or set(file_name) & set("/\\\0"):
         raise StoreError(
             f"{file_name!r} can't be the name of a file in {folder}: it starts with a dot or has "
             "a slash or a backslash. Choose a plain name."

@@ -33,7 +33,7 @@ from lp_sweep.analysis.report.page import Page
 from lp_sweep.analysis.sqlfiles import VIEWS
 from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.errors import SpecError, StoreError
-from lp_sweep.storage.folder import Folder
+from lp_sweep.storage.files import Folder
 from lp_sweep.storage.places import expanded
 from lp_sweep.storage.printable import printable
 from lp_sweep.storage.store import Store, Unreadable

@@ -60,7 +60,7 @@ def publish(store: Path, names: list[str]) -> None:
                 longest = pc.max(pc.list_value_length(rows["scores"])).as_py() or 0
                 rows = _with(rows, "scores", None) if longest > MOST_LOGITS else rows
             target.put(table, file.stem, rows)
-    print(compact(target, settle=0))
+    print(compact(target))
 
 
 def _ids(folder: Path, column: str) -> set[str]:

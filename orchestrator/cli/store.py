@@ -16,8 +16,7 @@ from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import page
 
 if TYPE_CHECKING:
-    from lp_sweep.storage.doctor import Finding
-    from lp_sweep.storage.store import Store
+    from lp_sweep.storage.store import Store, Unreadable
 
 app = typer.Typer()
 
@@ -111,7 +110,7 @@ def doctor(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List damaged, foreign and leftover files of a store; exit 1 if there are any.
+    """List what a store can't read or has lost; exit 1 if there is anything.
 
     Example: lp-sweep doctor --fix
     """
@@ -120,27 +119,26 @@ def doctor(
     found = stored(store)
     findings = doctor.examine(found)
     if fix:
-        doctor.fix(found, findings)
+        doctor.set_aside(found, findings)
     if as_json:
         emit(json.dumps([item._asdict() for item in findings]))
     else:
         emit(_findings_text(found, findings, fixed=fix))
-    left = [item for item in findings if item.action != "leave"]
-    raise typer.Exit(int(any(not fix or item.action == "restore" for item in left)))
+    raise typer.Exit(int(any(not fix or item.lost for item in findings if not item.newer)))
 
 
-def _findings_text(store: Store, findings: list[Finding], *, fixed: bool) -> str:
-    to_fix = [item for item in findings if item.action not in ("leave", "restore")]
-    lines = [f"{item.location}: {item.reason}; {item.remedy}" for item in findings]
+def _findings_text(store: Store, findings: list[Unreadable], *, fixed: bool) -> str:
+    damaged = [item for item in findings if not item.lost and not item.newer]
+    lines = [f"{item.location}: {item.reason}" for item in findings]
     if not findings:
         lines = [f"{store.location} is in order"]
-    elif fixed and to_fix:
-        lines.append(f"files dealt with: {len(to_fix)}; the next run does torn trials again")
-        if any(item.path.startswith("predictions/") for item in to_fix):
+    elif damaged and fixed:
+        lines.append("the unreadable files are in set-aside/; the next run does their work again")
+        if any("/predictions/" in item.location for item in damaged):
             lines.append("a trial whose own record is whole is not done again for its predictions")
-    elif to_fix:
+    elif damaged:
         where = shlex.quote(store.location)
-        lines.append(f"to deal with {len(to_fix)} of them: lp-sweep doctor --fix --store {where}")
+        lines.append(f"to move unreadable files away: lp-sweep doctor --fix --store {where}")
     return page(lines)
 
 

@@ -92,7 +92,7 @@ def with_scores(
     other runs), and the trials that this run still waits for. Raises StoreError."""
     searched = {cell.trial_id for cell in plan.cells if cell.search and cell.trial_id}
     lacking = searched - known.points.keys()
-    here = lacking & (done | store.names("trials", finished=True) if shared else done)
+    here = lacking & (done | store.names("trials") if shared else done)
     rows = store.read_all("trials", sorted(here)).rows if here else None
     points = {**known.points, **(points_of(rows) if rows is not None else {})}
     return known._replace(

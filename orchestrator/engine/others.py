@@ -65,7 +65,7 @@ class Others:
         free = sorted(self.holding - held)
         if not free:
             return
-        done = self.store.names("trials", finished=True) | self.store.names("profiles")
+        done = self.store.names("trials") | self.store.names("profiles")
         failed = self._failed(id_ for id_ in free if id_ not in done)
         for id_ in free:
             measures_failed = recorded(id_) if id_ in done else None

@@ -70,7 +70,7 @@ def read_ledger(store: Store) -> Ledger:
     measured = measurements(profiles.rows)
     taught = profiles.rows.filter(pc.equal(profiles.rows["measure"], TEACHER))["profile_id"]
     if len(taught):  # one whose logits are lost is measured again
-        for id_ in set(taught.to_pylist()) - store.names("teacher_logits", finished=True):
+        for id_ in set(taught.to_pylist()) - store.names("teacher_logits"):
             del measured[id_]
     attempts = store.read_all("attempts")
     return Ledger(

@@ -21,27 +21,18 @@ from lp_sweep.orchestrator.sweepfile.load import is_part
 from lp_sweep.storage.identity import setup_id, setup_text
 from lp_sweep.storage.networks import BEST, WEIGHTS
 from lp_sweep.storage.schema import TABLES
-from lp_sweep.storage.setups import (
-    EARLIER,
-    compared,
-    differences,
-    hidden_notes,
-    recipe_of,
-    settings_in,
-    with_settings,
-)
+from lp_sweep.storage.setups import EARLIER, compared, differences, hidden_notes, recipe_of
 from lp_sweep.storage.store import Store
 
 Row = dict[str, Any]
 
 
 class Listing(NamedTuple):
-    """`cells`: new rows of the table `sweeps`. `replaced`: its present rows that move to `earlier`.
-    `settings`: of the setups of both, by identifier."""
+    """`cells`: new rows of the table `sweeps`. `replaced`: its present rows that move to
+    `earlier`."""
 
     cells: list[Row]
     replaced: list[Row]
-    settings: Mapping[str, str]
 
 
 def point(row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -66,19 +57,18 @@ def relisted(plan: Plan, listed: Iterable[Row], *, part: bool, overrides: str = 
     """`listed`: the rows of `sweeps` in the store. A run of a `part` of a sweep keeps the rows of
     the other cells."""
     before = {point(row): row for row in listed}
-    settings = settings_in(before.values())
     texts = _settings(plan.sweep)
     ids = {key: setup_id(text) for key, text in texts.items()}
-    settings |= {ids[key]: text for key, text in texts.items()}
     cells = {point(row): row for row in (cell.row() for cell in plan.cells)}
     for asked, row in cells.items():
         row["overrides"] = _asked_by(row, before.get(asked), overrides)
         row["setup"] = ids[row["model"], row["task"]]
+        row["settings"] = texts[row["model"], row["task"]]
     merged = (before if part else {}) | cells
-    replaced = _replaced(before, merged, settings)
+    replaced = _replaced(before, merged)
     name = plan.sweep.name
     rows = [row | {"sweep": name, "cell": index} for index, row in enumerate(merged.values())]
-    return Listing(with_settings(rows, settings), replaced, settings)
+    return Listing(rows, replaced)
 
 
 def _asked_by(row: Mapping[str, Any], listed: Mapping[str, Any] | None, overrides: str) -> str:
@@ -91,22 +81,21 @@ def _asked_by(row: Mapping[str, Any], listed: Mapping[str, Any] | None, override
     return overrides
 
 
-def _replaced(
-    before: Mapping[Any, Row], after: Mapping[Any, Row], settings: Mapping[str, str]
-) -> list[Row]:
+def _replaced(before: Mapping[Any, Row], after: Mapping[Any, Row]) -> list[Row]:
     """The rows of `before` whose cell has another setup in `after`. A cell that is no longer asked
     for is replaced only if the recipe, the data or the model has changed: a shorter list of seeds
     replaces nothing."""
     pairs = {(row["model"], row["task"]) for row in after.values()}
     today = {row["setup"] for row in after.values()}
-    recipes = [recipe_of(settings.get(id_)) for id_ in today]
+    texts = {row["setup"]: row["settings"] for row in (*before.values(), *after.values())}
+    recipes = {id_: recipe_of(text) for id_, text in texts.items()}
+    in_use = [recipes[id_] for id_ in today]
     replaced = []
     for key, row in before.items():
         now = after.get(key)
         if now is None:
             changed = row["setup"] not in today and (
-                (row["model"], row["task"]) in pairs
-                or recipe_of(settings.get(row["setup"])) not in recipes
+                (row["model"], row["task"]) in pairs or recipes[row["setup"]] not in in_use
             )
         else:
             changed = row["setup"] != now["setup"]
@@ -118,9 +107,8 @@ def _replaced(
 def with_earlier(earlier: Iterable[Row], listing: Listing) -> list[Row]:
     """The rows of the table `earlier`, with those that the listing replaces."""
     merged = {(row["setup"], *point(row)): row for row in earlier}
-    settings = settings_in(merged.values())
-    merged |= {(row["setup"], *point(row)): dict(row) for row in listing.replaced}
-    return with_settings(list(merged.values()), {**listing.settings, **settings})
+    merged |= {(row["setup"], *point(row)): row for row in listing.replaced}
+    return list(merged.values())
 
 
 def hidden_by(store: Store, plan: Plan, *, part: bool) -> list[str]:
@@ -155,10 +143,9 @@ def trained_otherwise(store: Store, plan: Plan) -> list[str]:
     data or model than the plan, since the tables compare both. Raises StoreError."""
     name = plan.sweep.name
     listed, own = store.find("sweeps", name) or [], {point(cell.row()) for cell in plan.cells}
-    settings = settings_in(listed)
     today = {(name, *pair): text for pair, text in _settings(plan.sweep).items()}
     ways = [
-        [*differences({**row, "settings": settings.get(row["setup"])}, today)]
+        [*differences(row, today)]
         for row in listed
         if point(row) not in own and row["trial_id"] in plan.known.trials
     ]

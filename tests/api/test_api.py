@@ -54,16 +54,6 @@ def test_an_import_loads_nothing_heavy() -> None:
     assert python(program) == "[]"
 
 
-@pytest.mark.slow
-def test_a_users_pandas_is_left_alone(fake: FakeSweep) -> None:
-    """pyarrow looks for pandas once, and never again."""
-    program = (
-        f"from lp_sweep import open_store; open_store({str(fake.store.location)!r})\n"
-        "import pandas, pyarrow; print(pyarrow.array(pandas.Series([1.0, None])).null_count)"
-    )
-    assert python(program) == "1"
-
-
 def test_public_names() -> None:
     assert all(getattr(lp_sweep, name).__doc__ for name in lp_sweep.__all__)
     with pytest.raises(AttributeError, match="no attribute 'open_stoer'"):

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from lp_sweep.analysis.views import open_views
+from lp_sweep.orchestrator.service import run
 from lp_sweep.storage import packs, parquet
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.packs import compact
+from lp_sweep.storage.runs import Presence, Progress
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.store import Store
 from tests.support.everyday import few
@@ -61,49 +63,49 @@ def test_a_store_says_the_same_before_and_after(location: str) -> None:
     before, names = rows_of(store), {table: store.names(table) for table in TABLES}
     asked = ("FROM cells ORDER BY cell", "FROM trials ORDER BY trial_id")
     answers = [open_views(store).query(sql).to_pylist() for sql in asked]
-    done = compact(store, settle=0)
+    done = compact(store)
     # one profile is not worth a pack, and 9 trials have no row of predictions
     assert done == (12 + 2 + 3, 12 + 1 + 2 + 12, 4 + 9)
     for again in (store, Store(store.location)):
         assert rows_of(again) == before
         assert {table: again.names(table) for table in TABLES} == names
-        assert again.names("trials", finished=True) == names["trials"]
         catalog = open_views(again)
         assert answers == [catalog.query(sql).to_pylist() for sql in asked]
         assert catalog.unreadable == []
     one = fake.cells[1]["trial_id"]
-    assert store.has("trials", one)
     assert store.find("trials", one) == store.read("trials", one)
     answered = [(r["trial_id"], r["example"]) for r in store.read("predictions", one)]
     assert answered == [(one, 0), (one, 1), (one, 2)]
     assert store.read_all("trials", [one, "t1-no"]).rows["trial_id"].to_pylist() == [one]
-    assert not store.has("trials", "t1-no")
     assert store.find("trials", "t1-no") is None
     with pytest.raises(StoreError, match="No such file"):
         store.read("trials", "t1-no")
 
 
-def test_small_packs_are_merged_again_once_they_settled(store: Store) -> None:
-    for prefix in "abc":
-        fill(store, 3, prefix)
-        compact(store)
-    assert files(store) == (0, 3)
-    assert compact(store) == (0, 3, 3)
-    assert compact(store, settle=0) == (0, 3, 1)
-    assert len(store.read_all("trials").rows) == 9
-    assert compact(store, settle=0) == (0, 1, 1)
-
-
 def test_packs_are_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     names = fill(store, 40)
-    size = parquet.to_table("trials", [trial("t1-00000", 0)]).nbytes
+    size = len(parquet.encode("trials", [trial("t1-00000", 0)]))
     monkeypatch.setattr(packs, "PACK_BYTES", 10 * size + size // 2)
-    compact(store, settle=0)
+    compact(store)
     assert files(store) == (0, 4)
     ids = store.pack_ids("trials", store.contents("trials")).values()
     assert sorted(map(len, ids)) == [10] * 4
-    assert compact(store, settle=0).files_after == 4, "full packs are not written again"
+    assert compact(store) == (0, 4, 4), "packs are not written again"
     assert store.names("trials") == set(names)
+
+
+def test_the_last_run_on_a_store_compacts_many_files(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(store, 3)
+    run.compact_many(store)
+    assert files(store) == (3, 0), "few files stay as they are"
+    monkeypatch.setattr(run, "MANY_FILES", 3)
+    with Presence(store, "demo", lambda: Progress(0, 0, 1)).announced():
+        run.compact_many(store)
+        assert files(store) == (3, 0), "another run is at work"
+    run.compact_many(store)
+    assert files(store) == (0, 1)
 
 
 def test_a_record_that_no_pack_may_take_stays(store: Store) -> None:
@@ -113,7 +115,7 @@ def test_a_record_that_no_pack_may_take_stays(store: Store) -> None:
     store.files.write("trials/t1-torn.parquet", b"PAR1 half")
     store.files.write("trials/t1-zero.parquet", b"")
     store.files.write("trials/notes.txt", b"mine")
-    assert compact(store, settle=0).records == 2
+    assert compact(store).records == 2
     assert set(store.contents("trials").singles) == {
         *("t1-empty", "copy of t1-00000", "t1-torn", "t1-zero")
     }
@@ -125,67 +127,26 @@ def test_a_record_that_no_pack_may_take_stays(store: Store) -> None:
 
 
 @pytest.mark.parametrize("twice", ["single files", "pack"])
-def test_what_is_there_twice_counts_once_and_goes_next_time(store: Store, twice: str) -> None:
+def test_what_is_there_twice_counts_once(store: Store, twice: str) -> None:
     """A compactor was killed before it deleted, or two made a pack of the same records."""
-
-    def write(files: dict[str, bytes]) -> None:
-        for path, content in files.items():
-            store.files.write(path, content)
-
     names = fill(store, 6)
     before = rows_of(store)
     singles = {path: store.files.read(path) for path in [f"trials/{n}.parquet" for n in names]}
-    compact(store, settle=0)
+    compact(store)
+    for path, content in list(singles.items())[: 6 if twice == "pack" else 4]:
+        store.files.write(path, content)
     if twice == "pack":
-        (first,) = store.contents("trials").packs
-        pack = {first: store.files.read(first)}
-        store.files.delete(first)
-        write(singles)
-        compact(store, settle=0)
-        write(pack)
-    else:
-        write(dict(list(singles.items())[:4]))
+        compact(store)
     assert files(store) == ((0, 2) if twice == "pack" else (4, 1))
     assert rows_of(store) == before
     assert store.names("trials") == set(names)
-    compact(store, settle=0)
-    assert files(store) == (0, 1)
+    compact(store)
+    assert files(store) == (0, 2)
     assert rows_of(store) == before
 
 
-def damage(store: Store, table: str, at: float) -> str:
-    """Writes over a part of the only pack."""
-    (path,) = store.contents(table).packs
-    content = bytearray(store.files.read(path))
-    start = int(len(content) * at)
-    content[start : start + 64] = b"\xaa" * 64
-    store.files.write(path, bytes(content))
-    return path
-
-
-def test_only_damaged_row_groups_are_lost(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet, "_GROUP_ROWS", 5)
-    names = fill(store, 50)
-    compact(store, settle=0)
-    path = damage(store, "trials", 0.3)
-    listing = Store(store.location).read_all("trials")
-    (item,) = listing.unreadable
-    assert item.location == store.files.where(path)
-    assert "5 of its 50 rows can't be read" in item.reason
-    kept = set(listing.rows["trial_id"].to_pylist())
-    assert len(kept) == 45 == len(listing.rows)
-    assert all(row["last"] == float(row["trial_id"][3:]) for row in listing.rows.to_pylist())
-    lost = sorted(set(names) - kept)
-    assert store.find("trials", lost[0]) is None
-    store.put("trials", lost[0], [trial(lost[0], 7.0)])  # its work is done again
-    assert store.read("trials", lost[0])[0]["last"] == 7.0
-    assert len(Store(store.location).read_all("trials").rows) == 46
-    assert compact(store, settle=0).files_after == 2, "a damaged pack is not touched"
-
-
-def test_some_columns_are_those_of_all(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Columns are read from single files, from packs and from the rest of a damaged pack."""
-    monkeypatch.setattr(parquet, "_GROUP_ROWS", 5)
+def test_some_columns_are_those_of_all(store: Store) -> None:
+    """Columns are read from single files and from packs."""
     wanted = ["seconds_total", "last", "kept_layers"]
     names = fill(store, 50)
 
@@ -195,24 +156,22 @@ def test_some_columns_are_those_of_all(store: Store, monkeypatch: pytest.MonkeyP
         )
         assert some.rows.column_names == ["trial_id", "kept_layers", "last", "seconds_total"]
         assert some.rows == every.rows.select(some.rows.column_names)
-        assert some.unreadable == every.unreadable
 
     check()
-    compact(store, settle=0)
+    compact(store)
     fill(store, 3, prefix="single")
     check()
     check(names[:2])
-    damage(store, "trials", 0.3)
-    check()
 
 
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
         (lambda content: content[: len(content) // 2], "not a whole Parquet file"),
+        (lambda content: content[:900] + b"\xaa" * 64 + content[964:], "not a whole Parquet file"),
         (newer, "newer lp-sweep"),
     ],
-    ids=["cut", "newer"],
+    ids=["cut", "changed", "newer"],
 )
 def test_an_unreadable_pack_is_named_and_never_in_the_way(
     store: Store, spoil: Callable[[bytes], bytes], reason: str
@@ -224,13 +183,12 @@ def test_an_unreadable_pack_is_named_and_never_in_the_way(
     store.files.write(path, spoilt)
     names = set(fill(store, 3, "b"))
     again = Store(store.location)
-    assert again.names("trials") == names
     listing = again.read_all("trials")
     assert set(listing.rows["trial_id"].to_pylist()) == names
     (item,) = listing.unreadable
     assert (item.location, reason in item.reason) == (store.files.where(path), True)
     assert again.find("trials", "t1-a00001") is None
-    compact(again, settle=0)
+    compact(again)
     assert files(again) == (0, 2)
     assert store.files.read(path) == spoilt
 
@@ -241,7 +199,7 @@ def test_a_torn_pack_costs_nothing(store: Store, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(
         type(store.files), "write", lambda self, path, content: write(self, path, content[:-9])
     )
-    assert compact(store, settle=0).records == 0
+    assert compact(store).records == 0
     monkeypatch.undo()
     assert len(store.read_all("trials").rows) == len(names)
     assert files(store) == (4, 1)
@@ -272,15 +230,15 @@ def test_a_compactor_killed_over_and_over_loses_and_doubles_nothing(tmp_path: Pa
     store = Store(tmp_path / "store", create=True)
     draw = random.Random(3)
     writer = start("write", store.location, "w", "1500")
-    partner = start("compact", store.location, "2")
+    partner = start("compact", store.location)
     killed = asked = 0
     try:
         while writer.poll() is None or killed < 25:
-            victim = start("compact", store.location, "2")
+            victim = start("compact", store.location)
             assert victim.stdout.readline() == "ready\n"
             until = time.monotonic() + draw.uniform(0.02, 0.7)
             while time.monotonic() < until:
-                before = store.names("trials", finished=True)
+                before = store.names("trials")
                 asked += 1
                 assert check_all_there(store, before) >= len(before)
             victim.send_signal(signal.SIGKILL)
@@ -294,9 +252,9 @@ def test_a_compactor_killed_over_and_over_loses_and_doubles_nothing(tmp_path: Pa
     assert len(written) == 1500
     assert asked >= killed
     assert check_all_there(Store(store.location), written) == 1500
-    compact(store, settle=0)
+    compact(store)
     assert check_all_there(Store(store.location), written) == 1500
-    assert files(store) == (0, 1)
+    assert files(store)[0] == 0
 
 
 class Interrupted:
@@ -316,7 +274,7 @@ class Interrupted:
                 if self.left != -1:
                     return action(*arguments)
                 before = action(*arguments) if name == "list" else None
-                compact(self._store, settle=0)
+                compact(self._store)
                 after = action(*arguments)
                 return after if before is None else [item for item in before if item in after]
 
@@ -325,7 +283,6 @@ class Interrupted:
 
 LOOKS: dict[str, Callable[[Store, list[str]], bool]] = {
     "names": lambda store, names: store.names("trials") == set(names),
-    "finished": lambda store, names: store.names("trials", finished=True) == set(names),
     "read-all": lambda store, names: (
         store.read_all("trials").rows["trial_id"].to_pylist() == sorted(names)
     ),
@@ -334,7 +291,6 @@ LOOKS: dict[str, Callable[[Store, list[str]], bool]] = {
     ),
     "find-a-single-one": lambda store, names: store.find("trials", names[-1]) is not None,
     "find-a-packed-one": lambda store, names: store.find("trials", names[0]) is not None,
-    "has": lambda store, names: store.has("trials", names[-1]),
 }
 
 
@@ -347,7 +303,7 @@ LOOKS: dict[str, Callable[[Store, list[str]], bool]] = {
 )
 @pytest.mark.parametrize("look", few(LOOKS, 3))
 def test_a_compaction_at_any_moment_of_a_look(tmp_path: Path, look: str, packed: str) -> None:
-    """Two packs that are merged, and single files that go into them, at every moment in turn."""
+    """Single files go into a pack, at every moment in turn."""
     moment = 0
     while True:
         store = Store(tmp_path / str(moment), create=True)
@@ -362,6 +318,6 @@ def test_a_compaction_at_any_moment_of_a_look(tmp_path: Path, look: str, packed:
         assert LOOKS[look](reader, names), f"at look {moment}"
         if interrupted.left >= 0:
             break  # it was done before that moment came
-        assert files(store) == (0, 1)
+        assert files(store) == (0, len(packed) + 1)
         moment += 1
     assert moment >= 1

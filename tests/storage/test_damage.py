@@ -29,13 +29,11 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @pytest.fixture(scope="module")
 def pack(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, str, bytes]:
-    """A store with nothing but a pack of 40 trials in 8 row groups."""
+    """A store with nothing but a pack of 40 trials."""
     store = Store(tmp_path_factory.mktemp("packed"), create=True)
     for i in range(40):
         store.put("trials", f"t1-{i:05d}", [trial(f"t1-{i:05d}", i)])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parquet, "_GROUP_ROWS", 5)
-        compact(store, settle=0)
+    compact(store)
     (path,) = store.contents("trials").packs
     return store, path, store.files.read(path)
 
@@ -125,4 +123,4 @@ def test_readers_never_raise_on_a_store_of_rubbish(tmp_path: Path) -> None:
     listing = store.read_all("trials")
     assert listing.rows["trial_id"].to_pylist() == ["t1-good"]
     assert len(listing.unreadable) >= 2 * len(rubbish) - 2
-    assert "t1-good" in store.names("trials", finished=True)
+    assert "t1-good" in store.names("trials")

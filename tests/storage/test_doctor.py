@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from lp_sweep.orchestrator.watch.states import sweep_states
-from lp_sweep.storage import doctor, parquet
-from lp_sweep.storage.doctor import examine, fix
+from lp_sweep.storage import parquet
+from lp_sweep.storage.doctor import examine, set_aside
 from lp_sweep.storage.packs import compact
-from lp_sweep.storage.runs import Presence, Progress
-from lp_sweep.storage.schema import TABLES
+from lp_sweep.storage.schema import TABLES, TRIALS
 from lp_sweep.storage.store import Store
+from tests.support.program import sweep
 from tests.support.stores import newer
 from tests.support.storeworkers import cell, predictions, trial
 
@@ -50,36 +49,25 @@ def whole_store(store: Store) -> dict[str, bytes]:
 
 def test_a_store_in_order(store: Store) -> None:
     assert examine(store) == []
-    compact(store, settle=0)
+    compact(store)
     before = whole_store(store)
     assert examine(store) == []
-    fix(store, [])
+    set_aside(store, [])
     assert whole_store(store) == before
 
 
-def test_what_a_killed_run_left(store: Store) -> None:
-    """On this machine it is known at once, on another one after an hour."""
-    killed = Presence(store, "demo", lambda: Progress(0, 0, 1))
-    elsewhere = Presence(store, "demo", lambda: Progress(0, 0, 1))
-    killed._me = killed._me._replace(pid=2**22 + 1)  # no such process
-    elsewhere._me = elsewhere._me._replace(machine="another machine")
-    killed._write()
-    elsewhere._write()
-    findings = examine(store)
-    assert [finding.path for finding in findings] == [f"runs/{killed._me.run_id}.json"]
-    fix(store, findings)
-    assert examine(store) == []
-    assert len(store.listing("runs")) == 2
-
-
 BAD = {
-    "zero-bytes": ("trials/t1-x.parquet", lambda good: b"", "empty"),
+    "zero-bytes": ("trials/t1-x.parquet", lambda good: b"", "not a whole Parquet file"),
     "of-another-table": ("profiles/p1-x.parquet", lambda good: good, "not written by lp-sweep"),
-    "foreign": ("trials/demo.yaml", lambda good: b"a: 1", "not a file of lp-sweep"),
     "without-a-row": (
         "trials/t1-x.parquet",
         lambda good: parquet.encode("trials", []),
         "a record without a row",
+    ),
+    "a-copy": (
+        "trials/copy.parquet",
+        lambda good: good,
+        "its name is not that of its content, t1-a",
     ),
     "cut-pack": ("trials/packs/0af.parquet", lambda good: good[:-99], "not a whole Parquet file"),
 }
@@ -95,9 +83,8 @@ def test_what_is_no_record_is_named_and_moved(
     (finding,) = examine(store)
     assert finding.location == store.files.where(path)
     assert reason in finding.reason
-    assert finding.remedy == "--fix moves it to set-aside/"
     assert whole_store(store) == before, "to look changes nothing"
-    fix(store, [finding])
+    set_aside(store, [finding])
     assert examine(store) == []
     del before[path]
     assert whole_store(store) == before | {f"set-aside/{path}": bad}
@@ -106,7 +93,7 @@ def test_what_is_no_record_is_named_and_moved(
 def test_a_file_set_aside_before_is_kept_too(store: Store) -> None:
     for content in (b"one", b"two"):
         store.files.write("trials/t1-x.parquet", content)
-        fix(store, examine(store))
+        set_aside(store, examine(store))
     kept = [i.name for i in store.files.list("set-aside/trials")]
     assert {store.files.read(f"set-aside/trials/{name}") for name in kept} == {b"one", b"two"}
 
@@ -117,22 +104,10 @@ def test_a_file_of_a_newer_version_is_named_and_never_moved(store: Store) -> Non
         store.files.write(path, newer(good))
     before = whole_store(store)
     findings = examine(store)
-    assert [f.remedy for f in findings] == ["--fix leaves it as it is"] * 2
+    assert [f.newer for f in findings] == [True, True]
     assert all("newer lp-sweep" in f.reason for f in findings)
-    fix(store, findings)
+    set_aside(store, findings)
     assert whole_store(store) == before
-
-
-def test_a_copy_is_moved_and_what_only_it_has_gets_its_name(store: Store) -> None:
-    store.put("trials", "copy", [trial("t1-b", 0.125), trial("t1-y"), trial("t1-z")])
-    (named,) = store.read_all("trials").unreadable
-    (finding,) = examine(store)
-    assert finding.reason == named.reason == "its name is not that of its content, t1-b, t1-y, t1-z"
-    fix(store, [finding])
-    assert store.names("trials") == {"t1-a", "t1-b", "t1-y", "t1-z"}
-    assert store.read("trials", "t1-b")[0]["last"] == 0.5, "what was there stays"
-    assert len(store.read_all("trials").rows) == 4
-    assert examine(store) == []
 
 
 def test_status_counts_what_can_be_read_and_names_the_rest(store: Store) -> None:
@@ -153,79 +128,42 @@ def test_status_counts_what_can_be_read_and_names_the_rest(store: Store) -> None
     ]
 
 
-def test_a_damaged_pack_is_salvaged(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet, "_GROUP_ROWS", 5)
-    for i in range(40):
-        store.put("predictions", f"t1-{i:05d}", [])
-        store.put("trials", f"t1-{i:05d}", [trial(f"t1-{i:05d}", i)])
-    compact(store, settle=0)
-    (path,) = store.contents("trials").packs
-    content = bytearray(store.files.read(path))
-    content[5000:5040] = b"\xaa" * 40
-    store.files.write(path, bytes(content))
-    kept = store.read_all("trials").rows
-    assert 30 < len(kept) < 42
-    (finding,) = examine(store)
-    assert "rows can't be read" in finding.reason
-    fix(store, [finding])
-    assert examine(Store(store.location)) == []
-    assert Store(store.location).read_all("trials").rows == kept
-    assert store.files.read(f"set-aside/{path}") == bytes(content)
-
-
 def test_a_record_that_was_mended_meanwhile_stays(store: Store) -> None:
     store.files.write("trials/t1-x.parquet", b"torn")
     store.files.write("trials/t1-y.parquet", b"torn")
     findings = examine(store)
     store.put("trials", "t1-x", [trial("t1-x")])  # a run did the work again
     store.delete("trials", "t1-y.parquet")
-    fix(store, findings)
+    set_aside(store, findings)
     assert store.read("trials", "t1-x")
     assert examine(store) == []
 
 
-def test_checkpoints_of_finished_trials_go(store: Store) -> None:
-    compact(store, settle=0)
-    for name in ("t1-a", "t1-c", "t1-torn"):
-        store.put_text("checkpoints", f"{name}.safetensors", "state")
-    store.files.write("trials/t1-torn.parquet", b"torn")
-    _, finding = examine(store)
-    assert finding.location.endswith("t1-a.safetensors")
-    assert finding.remedy == "--fix deletes it"
-    fix(store, [finding])
-    left = [info.name for info in store.listing("checkpoints")]
-    assert left == ["t1-c.safetensors", "t1-torn.safetensors"]
-
-
-def test_what_a_stopped_write_left_is_deleted_after_an_hour(tmp_path: Path) -> None:
-    store = Store(tmp_path, create=True)
-    for table in ("trials", "trials/packs", "checkpoints"):
-        (tmp_path / table).mkdir(exist_ok=True)
-        for name in (".old.tmp", ".young.tmp", ".DS_Store", "._t1-a.parquet"):
-            (tmp_path / table / name).write_bytes(b"x")
-            if "young" not in name:
-                two_hours_ago = time.time() - 7200
-                os.utime(tmp_path / table / name, (two_hours_ago, two_hours_ago))
-    findings = examine(store)
-    assert [Path(f.location).name for f in findings] == [".old.tmp"] * 3
-    fix(store, findings)
-    assert len([path for path in tmp_path.rglob(".*") if path.is_file()]) == 9
-
-
-def test_networks_of_before_today(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Halves are deleted; whole ones that nothing came to use are named."""
-    for path in ("t1-half/a", "t1-half/kept-by.txt", "t1-whole/a", "t1-whole/config.json"):
-        store.files.write(f"weights/{path}", b"{}")
-    for trial_id, by in (("t1-a", "need"), ("t1-b", "need, best"), ("t1-c", "best")):
-        store.files.write(f"weights/{trial_id}/config.json", b"{}")
-        store.files.write(f"weights/{trial_id}/kept-by.txt", by.encode())
+def test_the_rest_of_a_pack_with_a_record_that_can_not_be_true_moves(store: Store) -> None:
+    store.put("predictions", "t1-c", [])
+    rows = pa.Table.from_pylist([trial("t1-c"), trial("t1-b") | {"kept_layers": None}], TRIALS)
+    path = "trials/packs/0af.parquet"
+    store.write(path, parquet.encode_pack("trials", rows))
+    (finding,) = examine(store)
+    assert finding.reason == "t1-b: it has no kept_layers"
+    set_aside(store, [finding])
     assert examine(store) == []
-    monkeypatch.setattr(doctor, "_DAY", -60.0)
-    found = examine(store)
-    needed = ["weights/t1-a", "weights/t1-b"]
-    halves = ["weights/t1-half/a", "weights/t1-half/kept-by.txt"]
-    assert [finding.path for finding in found] == needed + halves
-    assert "for trials that go on from it" in found[0].reason
-    fix(store, found)
-    assert [finding.path for finding in examine(store)] == needed
-    assert len(store.listing("weights/t1-whole")) == 2
+    assert store.names("trials") == {"t1-a", "t1-b", "t1-c"}
+    assert len(store.contents("trials").packs) == 1
+    assert store.files.size(f"set-aside/{path}")
+
+
+def test_what_is_wrong_is_said_with_the_next_step(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store", create=True)
+    store.put("sweeps", "demo", [cell(trial_id="t1-a", kept_layers=[1, 2])])
+    store.put("predictions", "t1-a", [])
+    store.write("trials/t1-a.parquet", b"torn")
+    for words, code, next_step in (
+        ([], 1, "lp-sweep doctor --fix --store"),
+        (["--fix"], 0, "the next run does their work again"),
+        ([], 1, "Copy it back from a backup, or run the sweep file again"),
+    ):
+        done = sweep("doctor", *words, "--store", "store", cwd=tmp_path)
+        assert (done.returncode, next_step in done.stdout) == (code, True), done
+    store.put("trials", "t1-a", [trial("t1-a")])
+    assert sweep("doctor", "--store", "store", cwd=tmp_path).stdout.endswith("is in order\n")

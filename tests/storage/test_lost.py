@@ -4,7 +4,6 @@ is named by what reads the store, and done again by the next run."""
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import tempfile
 import time
@@ -18,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lp_sweep.storage import parquet
-from lp_sweep.storage.doctor import examine, fix, set_aside
+from lp_sweep.storage.doctor import examine, set_aside
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.identity import canonical_json, trial_id
 from lp_sweep.storage.lost import lost
@@ -65,14 +64,11 @@ def folder(world: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("table", ["trials", "predictions", "sweeps"])
-@pytest.mark.parametrize("way", ["deleted", "emptied", "renamed"])
+@pytest.mark.parametrize("way", ["deleted", "emptied"])
 def test_every_reader_names_what_is_gone(folder: Path, table: str, way: str) -> None:
     place = folder / "store" / table
     assert told_by(("doctor",), folder)[0] == 0
-    if way == "renamed":
-        place.rename(place.with_name("away"))
-    else:
-        shutil.rmtree(place)
+    shutil.rmtree(place)
     if way == "emptied":
         place.mkdir()
     verbs = READING if way == "deleted" else READING[:3]
@@ -131,12 +127,10 @@ def test_a_copy_without_empty_folders_is_whole(folder: Path) -> None:
 IN_PLACE: dict[str, Callable[[Path], object]] = {
     "file": lambda place: place.write_text(""),
     "link to nothing": lambda place: place.symlink_to("/nowhere/at/all"),
-    "link in a circle": lambda place: place.symlink_to(place.name),
-    "pipe": os.mkfifo,
 }
 
 
-@pytest.mark.parametrize("table", ["trials", "predictions", "sweeps", "profiles", "attempts"])
+@pytest.mark.parametrize("table", ["trials", "predictions"])
 @pytest.mark.parametrize("kind", IN_PLACE)
 def test_what_is_no_folder_is_named_at_once(folder: Path, table: str, kind: str) -> None:
     place = folder / "store" / table
@@ -147,20 +141,17 @@ def test_what_is_no_folder_is_named_at_once(folder: Path, table: str, kind: str)
     for verb in verbs if (table, kind) == ("predictions", "link to nothing") else verbs[:3]:
         code, text = told_by(verb, folder)
         assert code == 4, verb
-        assert str(place) in text
-        assert "not a folder" in text
+        assert f"{place} is not a folder" in text
     assert time.monotonic() - begun < 60, "it is not waited for"
-    with pytest.raises(StoreError, match=f"{table}.*not a folder"):
+    with pytest.raises(StoreError, match=f"{table} is not a folder"):
         Store(folder / "store", create=True, patience=600)
 
 
-@pytest.mark.parametrize("kind", ["link to nothing", "link in a circle", "pipe"])
-def test_a_store_that_is_no_folder_is_named(folder: Path, kind: str) -> None:
-    place = folder / "store"
-    shutil.rmtree(place)
-    IN_PLACE[kind](place)
+def test_a_store_that_is_no_folder_is_named(tmp_path: Path) -> None:
+    place = tmp_path / "store"
+    IN_PLACE["link to nothing"](place)
     for create in (False, True):
-        with pytest.raises(StoreError, match=r"store is a .*, not a folder"):
+        with pytest.raises(StoreError, match="store is not a folder"):
             Store(place, create=create, patience=600)
 
 
@@ -267,11 +258,11 @@ def test_a_record_that_can_not_be_true(sound: Store, reason: str, packed: bool) 
         assert named.location == sound.files.where(path)
         assert reason in named.reason
     assert sound.find("trials", bad["trial_id"]) is None
-    compact(sound, settle=0)
+    compact(sound)
     (finding,) = examine(sound)
-    assert finding.path == path
+    assert finding.location == sound.files.where(path)
     assert reason in finding.reason
-    fix(sound, [finding])
+    set_aside(sound, [finding])
     assert examine(Store(sound.location)) == []
     assert {*Store(sound.location).read_all("trials").rows["trial_id"].to_pylist()} == ids
     put(sound, row_of(1))  # trained again
@@ -304,9 +295,9 @@ def test_files_with_different_scores_of_a_trial(sound: Store, packed: bool) -> N
         listing = sound.read_all("trials", columns=columns)
         assert name not in listing.rows["trial_id"].to_pylist()
         assert {item.location for item in listing.unreadable} == {*map(sound.files.where, paths)}
-    compact(sound, settle=0)
+    compact(sound)
     assert {item.record for item in sound.read_all("trials").unreadable} == {name}, "is kept"
-    assert {item.path for item in examine(sound)} == paths
+    assert {item.location for item in examine(sound)} == {*map(sound.files.where, paths)}
     set_aside(sound, sound.read_all("trials").unreadable)
     again = Store(sound.location)
     assert name not in again.names("trials")
@@ -320,7 +311,7 @@ def test_files_that_agree_count_once(sound: Store) -> None:
     pack_of(sound, row_of(7), row_of(8))
     listing = sound.read_all("trials")
     assert (len(listing.rows), listing.unreadable) == (3, [])
-    compact(sound, settle=0)
+    compact(sound)
     assert len(sound.read_all("trials").rows) == 3
 
 

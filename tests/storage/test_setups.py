@@ -27,7 +27,7 @@ from tests.support.program import sweep
 from tests.support.sweepfiles import PLAIN, find, make_data, make_inputs, make_model, run_of
 
 AMENDED = f"{PLAIN}recipe: {{epochs: 1}}\n"
-RECIPE = "another recipe (epochs 3 instead of 1)"
+RECIPE = "another setup (epochs 3 instead of 1)"
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_every_answer_names_what_it_does_not_show(amended: Path) -> None:
     for words in (("status",), ("table", "tasks", "--json")):
         text = said(amended, *words)
         assert f"8 finished trials of 'plain' used {RECIPE} and are not shown: `lp-sweep" in text
-        assert "--sweep plain --setup 1" in text
+        assert "tasks --setup 1 --sweep plain" in text
     with open_views(store_of(amended)) as catalog:
         assert any(RECIPE in sentence for sentence in gaps(catalog, "store").sentences)
 
@@ -177,11 +177,10 @@ def test_a_number_that_is_not_there_names_those_that_are(amended: Path) -> None:
 
 
 def test_two_names_of_one_model_are_one_earlier_setup() -> None:
-    """The settings are stored once for each setup, with the first of its cells."""
     text = setup_text("weights", TaskDefinition(text_columns=("t",)), "data", Recipe())
-    row = {"sweep": "s", "task": "sst2", "setup": setup_id(text), "settings": None}
+    row = {"sweep": "s", "task": "sst2", "setup": setup_id(text), "settings": text}
     cells = [
-        row | {"model": "a", "trial_id": "t1-a", "settings": text},
+        row | {"model": "a", "trial_id": "t1-a"},
         row | {"model": "b", "trial_id": "t1-b"},
     ]
     earlier = pa.Table.from_pylist(cells, TABLES["earlier"])

@@ -7,15 +7,12 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lp_sweep.analysis.views import open_views
-from lp_sweep.storage.doctor import examine, fix
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.packs import compact
 from lp_sweep.storage.store import Store, is_store
@@ -51,7 +48,7 @@ def test_folder_name_that_is_not_text(tmp_path: Path) -> None:
     store = Store(folder, create=True)
     for name in ("t1-a", "t1-b"):
         store.put("trials", name, [trial(name)])
-    compact(store, settle=0)
+    compact(store)
     assert Store(store.location).read_all("trials").rows.num_rows == 2
 
 
@@ -63,82 +60,6 @@ def test_a_file_in_place_of_the_store(tmp_path: Path) -> None:
     for place in (tmp_path / "file", tmp_path / "file" / "store"):
         with pytest.raises(StoreError, match=r"can't (use|make) .*(file.* a store|a store .*file)"):
             Store(place, create=True)
-
-
-NO_FILES: dict[str, Callable[[Path], object]] = {
-    "directory": lambda path: (path / "mine").mkdir(parents=True),
-    "pipe": os.mkfifo,
-    "link in a circle": lambda path: path.symlink_to(path.name),
-    "link to a directory": lambda path: path.symlink_to("/"),
-}
-
-
-@pytest.fixture(params=NO_FILES, ids=lambda kind: kind.replace(" ", "-"))
-def littered(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    """Two records and a pack; beside them what is no file, named like a record and like a pack."""
-    store = Store(tmp_path, create=True)
-    store.put("sweeps", "demo", [])
-    for name in ("t1-a", "t1-b", "t1-c", "t1-x"):
-        store.put("predictions", name, [])
-    for name in ("t1-a", "t1-b"):
-        store.put("trials", name, [trial(name)])
-    compact(store, settle=0)
-    store.put("trials", "t1-c", [trial("t1-c")])
-    for name in ("trials/t1-x", "trials/packs/0", "sweeps/mine", "attempts/t1-a.0"):
-        NO_FILES[request.param](tmp_path / f"{name}.parquet")
-    return store
-
-
-NAMED = {"trials/t1-x", "trials/packs/0", "sweeps/mine", "attempts/t1-a.0"}
-
-
-@pytest.mark.timeout(20)  # a pipe would be waited for for ever
-def test_what_is_no_file_is_named_and_in_nobodys_way(littered: Store, tmp_path: Path) -> None:
-    with open_views(littered) as catalog:
-        ids = catalog.query("SELECT trial_id FROM trials ORDER BY ALL")["trial_id"].to_pylist()
-        told = {
-            str(Path(item.location).relative_to(tmp_path).with_suffix(""))
-            for item in catalog.unreadable
-        }
-    assert ids == ["t1-a", "t1-b", "t1-c"]
-    assert {"trials/t1-x", "trials/packs/0"} <= told <= NAMED
-    for finished in (False, True):
-        assert littered.names("trials", finished=finished) == set(ids)
-    assert littered.find("trials", "t1-x") is None
-    assert not littered.has("trials", "t1-x")
-    assert littered.find("sweeps", "mine") is None
-    found = examine(littered)
-    assert {item.path.removesuffix(".parquet") for item in found} == NAMED
-    assert {item.action for item in found} == {"set aside"}
-    compact(littered, settle=0)
-    assert littered.names("trials") == set(ids)
-
-    fix(littered, examine(littered))
-    assert examine(littered) == []
-    for name in NAMED:
-        assert os.path.lexists(tmp_path / "set-aside" / f"{name}.parquet"), name
-    moved = tmp_path / "set-aside" / "trials" / "t1-x.parquet"
-    assert (moved / "mine").exists() or moved.is_symlink() or not moved.is_dir()
-
-
-@pytest.mark.timeout(20)
-def test_its_trial_is_stored_all_the_same(littered: Store, tmp_path: Path) -> None:
-    place = tmp_path / "trials" / "t1-x.parquet"
-    is_folder = place.is_dir() and not place.is_symlink()
-    with warnings.catch_warnings(record=True, action="always") as told:
-        littered.put("trials", "t1-x", [trial("t1-x")])
-    assert len(told) == is_folder
-    assert all("t1-x" in str(w.message) and "was a directory" in str(w.message) for w in told)
-    assert littered.find("trials", "t1-x")
-    assert (tmp_path / "set-aside/trials/t1-x.parquet/mine").exists() == is_folder
-
-
-def test_a_text_that_is_no_file_is_none(tmp_path: Path) -> None:
-    store = Store(tmp_path, create=True)
-    os.mkfifo(tmp_path / "sweeps" / "mine.yaml")
-    assert store.read_text("sweeps", "mine.yaml") is None
-    store.put_text("sweeps", "mine.yaml", "name: mine")
-    assert store.read_text("sweeps", "mine.yaml") == "name: mine"
 
 
 def test_a_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +91,7 @@ def test_a_full_disk_tears_nothing_and_goes_on_after(small_disk: Path) -> None:
         store.put("trials", names[0], [trial(names[0], 99.0)] * 5000)
     assert store.read("trials", names[0])[0]["last"] == 0, "what was there stays"
     with pytest.raises(StoreError, match="No space left"):
-        compact(store, settle=0)
+        compact(store)
     assert len(store.read_all("trials").rows) == len(names)
     for name in names[-5:]:
         store.delete("trials", f"{name}.parquet")
@@ -202,7 +123,7 @@ def test_a_read_only_store_can_be_asked_and_refuses_writes(small_disk: Path) -> 
         lambda: again.put("trials", "t1-c", [trial("t1-c")]),
         lambda: again.put_text("runs", "x.json", ""),
         lambda: again.delete("trials", "t1-a.parquet"),
-        lambda: compact(again, settle=0),
+        lambda: compact(again),
     ):
         with pytest.raises(StoreError, match="Read-only file system"):
             refused()
@@ -290,7 +211,6 @@ def test_a_store_that_is_gone_is_an_error_and_never_made_anew(tmp_path: Path) ->
         "read_all": lambda: store.read_all("trials"),
         "find": lambda: store.find("trials", "t1-a"),
         "read": lambda: store.read("trials", "t1-a"),
-        "has": lambda: store.has("trials", "t1-a"),
         "texts": lambda: store.texts("runs"),
         "compact": lambda: compact(store),
     }
@@ -353,7 +273,7 @@ def test_two_processes_write_one_record_while_a_third_reads(tmp_path: Path) -> N
         values = {row["last"] for row in store.read("trials", "t1-a")}
         assert len(values) == 1
         seen |= values
-        assert store.names("trials", finished=True) == {"t1-a"}
+        assert store.names("trials") == {"t1-a"}
     assert [writer.returncode for writer in writers] == [0, 0]
     assert {0.25, 0.75} & seen
     assert [row["last"] for row in store.read("trials", "t1-a")] in ([0.25], [0.75])

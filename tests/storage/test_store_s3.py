@@ -14,9 +14,8 @@ from lp_sweep.storage import bucket
 from lp_sweep.storage.bucket import find_endpoint, parse_url
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.files import is_bucket
-from lp_sweep.storage.folder import open_files
 from lp_sweep.storage.packs import compact
-from lp_sweep.storage.store import Store, is_store
+from lp_sweep.storage.store import Store, is_store, open_files
 from tests.support.program import sweep
 from tests.support.s3proxy import answering, breaking_proxy, failing_proxy, say
 from tests.support.s3server import BUCKET, OWN_SERVER, UNUSED, client, free_port
@@ -51,9 +50,9 @@ def test_a_location(text: str) -> None:
 
 NO_LOCATIONS = {
     "s3://AKIAX:HUSH@bucket/p": r"leave out the part before the @.*AWS_ACCESS_KEY_ID",
-    "s3://bucket/p?access_key=HUSH&secret_key=HUSH": "access_key, secret_key.*Write s3:",
+    "s3://bucket/p?access_key=HUSH&secret_key=HUSH": "unknown options. Write s3:",
     "s3://bucket/p?HUSH": "unknown options. Write s3:",
-    "s3://bucket/p?endpoint_override=http://u:HUSH@host": "endpoint .* before the @",
+    "s3://bucket/p?endpoint_override=http://u:HUSH@host": r"leave out the part before the @",
     "s3:///p": "names no bucket",
     "s3://bucket/../p": "names no bucket",
 }
@@ -79,7 +78,6 @@ E2 = {"AWS_ENDPOINT_URL": "http://e:2"}
         ({"endpoint_override": "http://h:1/"}, {}, "http://h:1"),
         ({}, E2 | {"AWS_ENDPOINT_URL_S3": "http://s:3"}, "http://s:3"),
         (OURS, E2, "https://h:1"),
-        ({}, E2 | {"AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true"}, "Amazon S3"),
         ({}, {"AWS_ENDPOINT_URL": "http://user:HUSH@e:2"}, "http://e:2"),
     ],
 )
@@ -255,7 +253,7 @@ def test_nothing_is_lost_on_a_server_that_breaks_every_fifth_request(
         for name in sorted(names):
             store.put("trials", name, [trial(name)])
         assert store.names("trials") == names
-        compact(store, settle=0)
+        compact(store)
         listing = store.read_all("trials")
         del store
     assert sum(breaking.counts.values()) - breaking.counts["passed"] >= 3

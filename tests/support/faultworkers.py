@@ -22,8 +22,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from lp_sweep.orchestrator.export.folder import ABOUT, staged
-from lp_sweep.storage.doctor import examine, fix
+from lp_sweep.storage import parquet
+from lp_sweep.storage.doctor import examine, set_aside
 from lp_sweep.storage.errors import LpSweepError
 from lp_sweep.storage.networks import SUMS, changed_files, write_sums
 from lp_sweep.storage.packs import compact
@@ -99,14 +102,14 @@ def given_many(folder: Path) -> None:
     store = store_in(folder)
     for i in range(3):
         store.put("trials", f"t1-p{i}", [trial(f"t1-p{i}", i)])
-    compact(store, settle=0)
+    compact(store)
     given_little(folder)
     # what a compactor leaves that was killed before it deleted
     store.put("trials", "t1-p1", [trial("t1-p1", 1)])
 
 
 def compaction(folder: Path) -> None:
-    compact(store_in(folder), settle=0)
+    compact(store_in(folder))
 
 
 def given_damaged(folder: Path) -> None:
@@ -115,17 +118,16 @@ def given_damaged(folder: Path) -> None:
     trials = folder / "store" / "trials"
     (trials / "t1-torn.parquet").write_bytes((trials / "t1-a.parquet").read_bytes()[:-40])
     (trials / "t1-empty.parquet").touch()
-    (trials / "t1-folder.parquet").mkdir()
     (trials / "notes.txt").write_text("mine")
     store.put("trials", "t1-copied", [trial("t1-only-there"), trial("t1-a")])
-    stale = trials / f".{'0' * 32}.tmp"
-    stale.write_bytes(b"half")
-    os.utime(stale, (0, 0))
+    rows = [trial("t1-sound"), trial("t1-senseless") | {"kept_layers": None}]
+    pack = parquet.encode_pack("trials", pa.Table.from_pylist(rows, TABLES["trials"]))
+    store.write(f"trials/packs/{'0' * 32}.parquet", pack)
 
 
 def doctor(folder: Path) -> None:
     store = store_in(folder)
-    fix(store, examine(store))
+    set_aside(store, examine(store))
 
 
 def given_export(folder: Path) -> None:
@@ -201,7 +203,7 @@ VERBS = {
     "doctor": Verb(
         given_damaged,
         doctor,
-        settled=lambda f: [item.path for item in examine(store_in(f)) if item.action != "leave"],
+        settled=lambda f: [item.location for item in examine(store_in(f)) if not item.lost],
     ),
     "export": Verb(
         given_export,

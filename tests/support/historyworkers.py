@@ -20,8 +20,7 @@ from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.storage import runs
-from lp_sweep.storage.files import FileInfo
-from lp_sweep.storage.folder import Folder
+from lp_sweep.storage.files import FileInfo, Folder
 from lp_sweep.storage.runs import Presence
 from lp_sweep.storage.store import Store
 from tests.support.storeworkers import trial

@@ -54,12 +54,12 @@ def rewrite(location: str, value: str, number: str) -> None:
         store.put("trials", "t1-a", [trial("t1-a", float(value))])
 
 
-def compact(location: str, settle: str) -> None:
+def compact(location: str) -> None:
     """Until it is killed."""
     store = Store(location)
     print("ready", flush=True)
     while True:
-        packs.compact(store, settle=float(settle))
+        packs.compact(store)
         time.sleep(0.01)
 
 

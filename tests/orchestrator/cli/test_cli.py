@@ -235,8 +235,6 @@ for words, not_needed in commands:
     check(words, not_needed)
 import lp_sweep.orchestrator.service.run, lp_sweep.orchestrator.engine.driver
 check("a driver", not_needed)
-import pyarrow as pa
-assert pa.table({"a": [1, 2]}).to_pandas()["a"].sum() == 3, "who needs pandas later has it"
 """
 
 

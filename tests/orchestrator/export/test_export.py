@@ -353,7 +353,7 @@ def test_records_that_do_not_agree_are_not_published(world: World, tmp_path: Pat
     with pytest.raises(ExportError, match="the stored logits give"):
         mine.export(mine.kept, tmp_path / "out")
     rows = mine.store.read("predictions", mine.kept)
-    mine.store.remove(f"predictions/{mine.kept}.parquet")
+    mine.store.delete("predictions", f"{mine.kept}.parquet")
     mine.store.put("predictions", mine.kept, rows[:-1])
     with pytest.raises(ExportError, match="are not of the dev rows"):
         mine.export(mine.kept, tmp_path / "out")

@@ -212,7 +212,7 @@ def test_a_student_learns_from_the_stored_logits(world: Path, store: Store) -> N
     spec = spec_of(student)
     fewer = with_spec(student, replace(spec, recipe=replace(spec.recipe, limit_train=5)))
     assert_fails(store, fewer, "missing_input", "rows")
-    store.remove(f"teacher_logits/{name}.parquet")  # lost, they are computed again
+    store.delete("teacher_logits", f"{name}.parquet")  # lost, they are computed again
     done(store, teacher)
     assert store.read("teacher_logits", name) == logits
 
@@ -344,7 +344,7 @@ def test_a_folder_teaches_by_the_names_of_its_classes(
     record = done(store, job, student | {"lesson": Lesson("", job["id"])._asdict()})
     assert (record["teacher"], record["distill"]) == (job["id"], "logits")
     own = np.array([row["scores"] for row in store.read("teacher_logits", job["id"])])
-    store.remove(f"teacher_logits/{job['id']}.parquet")
+    store.delete("teacher_logits", f"{job['id']}.parquet")
     done(store, job)  # once more: they are gone
     again = np.array([row["scores"] for row in store.read("teacher_logits", job["id"])])
     assert np.array_equal(own, again)
