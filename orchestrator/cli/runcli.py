@@ -119,8 +119,8 @@ def _start(options: RunOptions, printing: Printing) -> NoReturn:
 
     def told(result: RunResult) -> None:
         code = farewell(result, options, as_json=printing.as_json)
-        if lifeline := sys.modules.get("lp_sweep.orchestrator.engine.lifeline"):
-            lifeline.end_process(code)
+        if connection := sys.modules.get("lp_sweep.orchestrator.engine.connection"):
+            connection.end_process(code)
         raise typer.Exit(code)
 
     prepared.run(partial(emit, to=sys.stdout) if printing.events else None, told)
