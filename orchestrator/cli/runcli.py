@@ -163,8 +163,8 @@ def _start(options: RunOptions, as_json: bool, events: bool = False) -> NoReturn
 
     def told(result: RunResult) -> None:
         code = farewell(result, options, as_json=as_json)
-        if lifeline := sys.modules.get("lp_sweep.orchestrator.engine.lifeline"):
-            lifeline.end_process(code)
+        if connection := sys.modules.get("lp_sweep.orchestrator.engine.connection"):
+            connection.end_process(code)
         raise typer.Exit(code)
 
     prepared.run(partial(emit, to=sys.stdout) if events else None, told)

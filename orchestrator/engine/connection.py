@@ -1,13 +1,21 @@
-"""Ray as the engine of a run: a cluster that is joined, or a local Ray that the run starts."""
+"""Ray as the engine of a run: a cluster that is joined, or a local Ray that the run starts.
+
+A Ray that is lost ends the run: finished work is safe, and the same command goes on. Ray itself
+leaves a driver waiting without end if its raylet is gone or its head is stopped, so a thread
+watches, and ends the process.
+"""
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import socket
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,20 +23,17 @@ from typing import Any
 from lp_sweep.orchestrator.engine.capacity import Capacity, PerTrial
 from lp_sweep.orchestrator.engine.clusterfile import await_workers, file_on_head
 from lp_sweep.orchestrator.engine.course import Course, StopSignals
-from lp_sweep.orchestrator.engine.everynode import on_each_node
-from lp_sweep.orchestrator.engine.lifeline import Lifeline, OwnRay, RayLost, connected, leave_ray
 from lp_sweep.orchestrator.engine.opening import open_run
 from lp_sweep.orchestrator.engine.raycompat import (
-    NodeTable,
-    bound_calls,
+    keep_references,
     keep_sigterm,
     keep_stdout,
     private_ray,
 )
-from lp_sweep.orchestrator.engine.recorder import Loss
 from lp_sweep.orchestrator.engine.runoptions import PATIENT_THREADS
 from lp_sweep.orchestrator.inputs.room import ray_folder
-from lp_sweep.storage.errors import PreflightError, lines_of
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.storage.errors import LpSweepError, PreflightError, lines_of
 
 # Set before Ray is imported: no snapshots, no loggers, no console output, and Ctrl-C is ours
 _TUNE_ENVIRONMENT = {
@@ -44,6 +49,8 @@ _TUNE_ENVIRONMENT = {
     "RAY_DEDUP_LOGS": "0",
     "RAY_gcs_server_request_timeout_seconds": "15",  # a call does not react to Ctrl-C
     "TUNE_STATE_REFRESH_PERIOD": "1000000000",  # its call would wait for a lost head without end
+    # else a killed worker looks unreachable where Ray is slow to learn of its death
+    "RAY_timeout_ms_task_wait_for_death_info": "10000",
     "RAY_USAGE_STATS_ENABLED": "0",
     "TOKENIZERS_PARALLELISM": "false",
     "RAY_worker_niceness": "0",  # of our own Ray; at 15 a trial beside other work looks hung
@@ -55,81 +62,197 @@ _JOIN_ANOTHER = (
     "own."
 )
 _LOOK = (
-    "It was tried twice. Check the free memory, the space in {0} and Ray's own logs "
+    "Check the free memory, the space in {0} and Ray's own logs "
     "({0}/ray/session_latest/logs), then run the same command again."
 )
-_RAYS_IN_VAIN = 3  # local Rays lost in a row with no work finished in between: the run stops
+_DAEMONS = ("gcs_server", "raylet")  # processes that a local Ray can't do without
+_LOOK_SECONDS = 1.0
+_STOPPED_SECONDS = 15.0  # a daemon that is stopped for so long counts as dead
+_SILENT_SECONDS = 30.0  # without an answer from the head; Ray aborts the driver after 60
+_SHUTDOWN_SECONDS = 10.0  # 5 with a dead head, 1 with a live one
+_ON_EACH_NODE_SECONDS = 120  # for a process to start and the function to end
+_INCOMPLETE = 3  # the exit code of a run that goes on with the same command
 
 
 class OnRay:
-    """Runs work on the cluster at `address`; None: on a local Ray, which is replaced when it is
-    lost, as long as there is progress. `at_the_end` leaves the last one."""
+    """Runs work on the cluster at `address`; None: on a local Ray. `at_the_end` leaves it."""
 
     def __init__(self, address: str | None, at_the_end: ExitStack) -> None:
         self._address, self._at_the_end = address, at_the_end
 
     def everywhere(self, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
-        return on_each_node(function, *arguments)
+        """Returns node -> the function's value there, without nodes that do not answer."""
+        import ray
+        from ray.exceptions import RayError
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        # a task that has no GPU of its own must still see the node's GPUs
+        see = {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}}
+        remote = ray.remote(num_cpus=0, max_retries=0, runtime_env=see)(
+            lambda: function(*arguments)
+        )
+        nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+        there = [NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes]
+        tasks = {
+            remote.options(scheduling_strategy=place).remote(): node
+            for place, node in zip(there, nodes, strict=True)
+        }
+        ready, late = ray.wait([*tasks], num_returns=len(tasks), timeout=_ON_EACH_NODE_SECONDS)
+        for task in late:
+            ray.cancel(task, force=True)
+        found = {}
+        for task in ready:
+            with suppress(RayError):
+                found[tasks[task]] = ray.get(task)
+        return found
 
     def run(self, course: Course, signals: StopSignals) -> None:
         check_ray()
-        queue = course.queue
-        why, ended, in_vain = "", 0, 0
         keep_sigterm()
-        while queue.open:
-            with ExitStack() as ray:
-                try:
-                    self._on_ray(ray, course, signals)
-                except RayLost as error:
-                    why = str(error)
-                except PreflightError as error:
-                    if not why:
-                        raise
-                    why, in_vain = f"{why}; {error}", _RAYS_IN_VAIN
-                else:
-                    if not queue.live:  # else its trials would go on
-                        self._at_the_end.push(ray.pop_all())
-                    return
-                in_vain = in_vain + 1 if queue.settled == ended else 1
-                ended = queue.settled
-                self._lost(course, why, in_vain)
-                if not queue.open:  # no other Ray follows
-                    self._at_the_end.push(ray.pop_all())
+        queue, address = course.queue, self._address
+        course.reporter.phase(
+            f"joining the Ray at {address}" if address else "starting Ray on this machine"
+        )
+        with ExitStack() as ray:
+            ray.enter_context(connection(address))
+            with Watch(own=address is None).watching(lambda why: _end_lost(course, why)):
+                self._run(course, signals)
+            if not queue.live or queue.stopped == "ray":  # else its trials would go on
+                self._at_the_end.push(ray.pop_all())
 
-    def _lost(self, course: Course, why: str, in_vain: int) -> None:
-        if self._address or in_vain > _RAYS_IN_VAIN:
-            course.queue.ray_lost(why)
-            return
-        course.reporter.note(f"Ray was lost: {why}. The run continues with a new one")
-        course.lost_all(Loss("node_lost", "Ray was lost with its live trials", why, None))
+    def _run(self, course: Course, signals: StopSignals) -> None:
+        # Tune reads some of its settings when it is imported, so Ray must be set up first
+        import ray
+        from ray.exceptions import RayError
+        from ray.tune import TuneError
 
-    def _on_ray(self, ray: ExitStack, course: Course, signals: StopSignals) -> None:
-        """Raises RayLost, PreflightError, StoreError."""
+        from lp_sweep.orchestrator.engine.ray_tune import fit
+
         address, tell = self._address, course.reporter.note
-        step = f"joining the Ray at {address}" if address else "starting Ray on this machine"
-        course.reporter.phase(step)
-        own = ray.enter_context(connection(address))
-        with Lifeline(own).watched():
-            nodes = NodeTable()
-            if address:
-                tell(joined(address))
+        if address:
+            tell(joined(address))
+        try:
             file = file_on_head() if address else None
             if file:
-                await_workers(file, nodes, tell)
-            capacity = Capacity(PerTrial.of(course.queue.plan.sweep.spec), nodes, file)
+                await_workers(file, ray.nodes, tell)
+            capacity = Capacity(PerTrial.of(course.queue.plan.sweep.spec), ray.nodes, file)
             seen = (capacity.slots, self.everywhere, capacity.accelerators)
             open_run(course, *seen, joined=bool(address))
-            # Tune reads some of its settings when it is imported, so Ray must be set up first
-            from lp_sweep.orchestrator.engine.ray_tune import fit
-
             signals.arm()
             fit(course, capacity)
+        except LpSweepError:
+            raise
+        except Exception as error:
+            time.sleep(3 * _LOOK_SECONDS)  # if its cause is a lost Ray, the watch ends the process
+            if not isinstance(error, (RayError, TuneError)):
+                raise
+            course.queue.ray_lost(lines_of(error)[-1])
+
+
+class Watch:
+    """Watches the Ray that this process is connected to. It counts its own looks, since the whole
+    process may have been suspended. `own`: this process has started it."""
+
+    def __init__(self, *, own: bool) -> None:
+        import psutil
+        import ray
+
+        children = psutil.Process().children() if own else []
+        self._daemons = [child for child in children if child.name() in _DAEMONS]
+        self._node = ray.get_runtime_context().get_node_id()
+        self._over = threading.Event()
+        self._alive, self._silent, self._stopped = True, 0, 0
+
+    @contextmanager
+    def watching(self, lost: Callable[[str], object]) -> Iterator[None]:
+        """Calls `lost` with the reason, in a thread, once Ray is lost."""
+        threads = [
+            threading.Thread(target=self._ask, daemon=True),
+            threading.Thread(target=self._look, args=[lost], daemon=True),
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            for thread in threads:
+                thread.join(_LOOK_SECONDS)
+
+    def _ask(self) -> None:
+        """Asks the head who is alive. A head that is lost may not answer for ever."""
+        import ray
+
+        while not self._over.wait(_LOOK_SECONDS):
+            with suppress(Exception):  # of any type, while a head goes down
+                alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+                self._alive, self._silent = self._node in alive, 0
+
+    def _look(self, lost: Callable[[str], object]) -> None:
+        while not self._over.wait(_LOOK_SECONDS):
+            if why := self._why():
+                lost(why)
+                return
+
+    def _why(self) -> str:
+        """Why Ray is lost by now; "" if it is not."""
+        import psutil
+
+        states = {daemon.name(): _state(daemon) for daemon in self._daemons}
+        for name, state in states.items():
+            if state in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+                return f"its {name or 'process'} has died"
+        self._stopped = self._stopped + 1 if psutil.STATUS_STOPPED in states.values() else 0
+        self._silent += 1
+        if self._stopped * _LOOK_SECONDS > _STOPPED_SECONDS:
+            return f"one of its processes has been stopped for {_STOPPED_SECONDS:.0f} s"
+        if self._silent * _LOOK_SECONDS > _SILENT_SECONDS:
+            return f"its head has not answered for {_SILENT_SECONDS:.0f} s"
+        return "" if self._alive else "the raylet of this machine has died"
+
+
+def _state(process: Any) -> str:
+    import psutil
+
+    try:
+        return str(process.status())
+    except psutil.Error:
+        return str(psutil.STATUS_DEAD)
+
+
+def _end_lost(course: Course, why: str) -> None:
+    with suppress(Exception):  # the end of a live display is not worth a run that hangs
+        course.reporter.closed()
+    complete = False
+    with suppress(Exception):  # the main thread may be changing it
+        queue = course.queue
+        complete = not make_plan(queue.plan.sweep, queue.known()).missing()
+    _end(f"Ray was lost: {why}", 0 if complete else _INCOMPLETE)
+
+
+def _end(why: str, code: int = _INCOMPLETE) -> None:
+    """Ends the process, whatever its main thread waits for. The Ray that it started ends with it,
+    as Linux has it."""
+    told = "the sweep is complete" if code == 0 else "Go on: the same command again"
+    print(f"\nstopped: {why}. Finished work is safe. {told}.", file=sys.stderr, flush=True)
+    os._exit(code)
+
+
+def end_process(code: int) -> None:
+    """Ends the process if it is connected to a Ray. For a command that has told its result: Ray's
+    own way out may change the exit code, print, or not end."""
+    if (ray := sys.modules.get("ray")) is None or not ray.is_initialized():
+        return
+    with suppress(OSError, ValueError):  # nobody reads it any more
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
 
 
 @contextmanager
-def connection(address: str | None) -> Iterator[OwnRay | None]:
-    """Connects this process to the cluster at `address`, or to a local Ray of our own, which it
-    gives. Raises PreflightError."""
+def connection(address: str | None) -> Iterator[None]:
+    """Connects this process to the cluster at `address`, or to a local Ray of our own. Raises
+    PreflightError."""
     if address and address.startswith(("http://", "https://")):
         raise PreflightError(
             f"{address} is a cluster's job server, and no driver can join there. Submit the run as "
@@ -143,15 +266,31 @@ def connection(address: str | None) -> Iterator[OwnRay | None]:
             "run in another process."
         )
     with _settings(), keep_stdout(), nullcontext() if address else private_ray():
-        own = None if address else _start()
-        if address:
-            _join(address)
-        bound_calls()
-        connected(own)
         try:
-            yield own
+            if address:
+                _join(address)
+            else:
+                _start()
+            yield
         finally:
-            leave_ray(own)
+            _leave()
+
+
+def _leave() -> None:
+    """`ray.shutdown()`, which does not return while a stopped head keeps its connection: then it
+    ends the process."""
+    import ray
+
+    gc.collect()  # what Tune leaves are cycles, and they hold references
+    late = threading.Timer(_SHUTDOWN_SECONDS, _end, ["Ray does not let this process go"])
+    late.daemon = True
+    late.start()
+    try:
+        keep_references()
+        with suppress(Exception):  # of many types; there is nothing left to do with it
+            ray.shutdown()
+    finally:
+        late.cancel()
 
 
 def check_ray() -> None:
@@ -188,10 +327,7 @@ def _join(address: str) -> None:
     try:
         _knock(address)
         ray.init(address=address, **_QUIET)
-    except BaseException as error:  # of many types
-        leave_ray(None)
-        if not isinstance(error, Exception):
-            raise
+    except Exception as error:  # of many types
         raise _no_ray(f"at {address}", error, _JOIN_ANOTHER) from error
 
 
@@ -202,32 +338,21 @@ def _knock(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=10).close()
 
 
-def _start() -> OwnRay:
-    """Starts a local Ray, with a second try, since a busy machine may only have been slow. Raises
-    PreflightError."""
+def _start() -> None:
+    """Starts a local Ray. Raises PreflightError."""
     import ray
 
     folder = _own_folder()
-    for last in (False, True):
-        own = OwnRay()
-        try:
-            with own.starting():
-                ray.init(
-                    address="local",
-                    include_dashboard=False,
-                    _temp_dir=str(folder / "ray"),
-                    object_store_memory=200 * 2**20,  # records go to the store, not through Ray
-                    **_QUIET,
-                )
-            return own
-        except BaseException as error:  # of many types
-            own.kill()
-            leave_ray(own)
-            if not isinstance(error, Exception):
-                raise
-            if last:
-                raise _no_ray("on this machine", error, _LOOK.format(folder)) from error
-    raise AssertionError("unreachable")
+    try:
+        ray.init(
+            address="local",
+            include_dashboard=False,
+            _temp_dir=str(folder / "ray"),
+            object_store_memory=200 * 2**20,  # records go to the store, not through Ray
+            **_QUIET,
+        )
+    except Exception as error:  # of many types
+        raise _no_ray("on this machine", error, _LOOK.format(folder)) from error
 
 
 def _own_folder() -> Path:

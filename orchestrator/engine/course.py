@@ -1,8 +1,4 @@
-"""Handles the events of a run. Every engine reports here; nothing here knows Ray.
-
-While code of this file runs, a loss of Ray does not interrupt the driver, so that its bookkeeping
-stays consistent (see `lifeline`).
-"""
+"""Handles the events of a run. Every engine reports here; nothing here knows Ray."""
 
 from __future__ import annotations
 
@@ -79,12 +75,9 @@ class Nodes:
         self.set_aside: set[str] = set()
         self._row: dict[str, list[str]] = defaultdict(list)
 
-    def readmit(self) -> bool:
-        """Takes the nodes that were set aside again if no other is left; True if it does."""
-        if not self.set_aside or self._alive() - self.set_aside:
-            return False
-        self.set_aside.clear()
-        return True
+    def no_other(self) -> bool:
+        """Whether only nodes are left that were set aside. Trials that avoid them would wait."""
+        return bool(self.set_aside) and not self._alive() - self.set_aside
 
     def succeeded(self, node: str | None) -> None:
         if node:
@@ -138,6 +131,9 @@ class Course:
             run = self._met.pop(id_)
             ended = f"the other run has ended: sweep {run.sweep!r} on {run.host} (pid {run.pid})"
             self.reporter.note(ended, id_, ends=True)
+        if self.nodes.no_other():
+            self.queue.stop("lost nodes")
+            self.must_end = True
         self.reporter.tick()
 
     def check(self) -> bool:
@@ -183,9 +179,7 @@ class Course:
         self.reporter.started(work)
 
     def ended(self, work: Work, answer: Mapping[str, Any]) -> None:
-        """Handles a worker's answer. Ignores work that has ended already, when its engine died."""
-        if work.id not in self.queue.live:
-            return
+        """Handles a worker's answer."""
         told = Answer.from_plain(answer)
         if told.unkept:
             if not self.queue.unkept:  # the others are counted at the end
@@ -210,8 +204,6 @@ class Course:
     def lost(self, work: Work, loss: Loss) -> None:
         """Handles a worker that could not answer: its work is retried as often as the type of
         failure allows."""
-        if work.id not in self.queue.live:
-            return
         put_back = False
         try:
             put_back = self.queue.lost(work.id, loss.error_type)
@@ -224,20 +216,6 @@ class Course:
         self._blame(loss.node, work.id, loss.error_type)
         told = f"{loss.error_type}; it is tried again"
         self.reporter.ended(work.id, "lost", told, Facts(error_type=loss.error_type))
-
-    def lost_all(self, loss: Loss) -> None:
-        """Handles the loss of an engine: its live work is retried, unless it is recorded."""
-        try:
-            for id_, work in list(self.queue.live.items()):
-                measures_failed = self.queue.recorded(id_)
-                if measures_failed is None:
-                    self.lost(work, loss)
-                else:
-                    self.queue.ended(id_, None, measures_failed)
-                    told = f"recorded{told_of_measures(measures_failed)}"
-                    self.reporter.ended(id_, "done", told)
-        except StoreError as refusal:
-            self.queue.refused(str(refusal))
 
     def _failed(self, id_: str, error_type: str, message: str, node: str | None) -> None:
         told = f"{error_type}: {message}"

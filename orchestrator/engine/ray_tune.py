@@ -7,23 +7,24 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import ray
 from ray import tune
+from ray.exceptions import ActorUnavailableError, RayTaskError
 from ray.tune.search import Searcher
 
-from lp_sweep.storage.errors import GraphRecordingError, lines_of
+from lp_sweep.storage.errors import GraphRecordingError, StoreError
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.engine.capacity import Capacity, Slots
     from lp_sweep.orchestrator.engine.course import Course
-    from lp_sweep.orchestrator.engine.raycompat import Fate
     from lp_sweep.orchestrator.engine.recorder import Loss
     from lp_sweep.orchestrator.plan.plan import Work
 
@@ -33,7 +34,7 @@ _LEAST_A_TUNER, _A_TUNER_AND_SLOT = 2000, 20
 _MOST_AT_A_TIME = 100_000  # without it Tune keeps one trial pending; `room` is the real limit
 _LOOK_SECONDS = 5.0  # between two looks at the nodes
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_ACTOR = re.compile(r"actor_id[=:]\s*([0-9a-f]{32})")
+_ON_NODE = "on node"  # begins the last line of an error that a worker raised
 _SUMMARIES = {
     "node_lost": "the node was lost",
     "worker_lost": "the worker process died: it was killed, or crashed",
@@ -46,35 +47,29 @@ class EndOfFit(KeyboardInterrupt):
 
 
 def fit(course: Course, capacity: Capacity) -> None:
-    """Runs one Tuner after another until nothing is left: each takes some thousand trials, and one
-    that dies is followed by the next."""
+    """Runs one Tuner after another until nothing is left: each takes some thousand trials. Raises
+    TuneError."""
     from lp_sweep.orchestrator.engine.course import Nodes
-    from lp_sweep.orchestrator.engine.everynode import alive_nodes
     from lp_sweep.orchestrator.engine.raycompat import keep_credentials, keep_fit_alive
-    from lp_sweep.orchestrator.engine.recorder import Loss
 
     keep_fit_alive()
-    course.nodes = Nodes(alive_nodes)
-    scratch = Path(tempfile.mkdtemp(prefix="lp-sweep-tune-"))
-    try:
+    course.nodes = Nodes(_able_nodes)
+    with suppress(EndOfFit), keep_credentials():
         while course.queue.open:
-            try:
-                with keep_credentials():
-                    _tuner(course, capacity, scratch).fit()
-            except EndOfFit:
-                return
-            except (RuntimeError, tune.TuneError) as error:
-                if not course.queue.live:
-                    raise
-                course.reporter.note(f"Ray Tune ended and is restarted: {lines_of(error)[-1]}")
-                message = "Ray Tune ended with its live trials"
-                course.lost_all(Loss("worker_lost", message, str(error), None))
-            shutil.rmtree(scratch, ignore_errors=True)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+            with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
+                _tuner(course, capacity, scratch).fit()
 
 
-def _tuner(course: Course, capacity: Capacity, scratch: Path) -> tune.Tuner:
+def _able_nodes() -> set[str]:
+    """The ids of the nodes that can take work now."""
+    return {
+        node["NodeID"]
+        for node in ray.nodes()
+        if node["Alive"] and (node["Resources"].get("CPU") or node["Resources"].get("GPU"))
+    }
+
+
+def _tuner(course: Course, capacity: Capacity, scratch: str) -> tune.Tuner:
     searcher = PlanSearcher(course, capacity.slots, capacity.now)
     return tune.Tuner(
         tune.with_resources(TrialActor, partial(resources, capacity.slots)),
@@ -86,7 +81,7 @@ def _tuner(course: Course, capacity: Capacity, scratch: Path) -> tune.Tuner:
         ),
         run_config=tune.RunConfig(
             name=course.queue.plan.sweep.name,
-            storage_path=str(scratch),
+            storage_path=scratch,
             verbose=0,
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             callbacks=[WorkCallback(searcher)],
@@ -179,15 +174,11 @@ class WorkCallback(tune.Callback):  # type: ignore[misc]
             self._leave()
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """If the last good node is gone, trials that avoid the others would wait for ever: this
-        ends the fit, and the next one uses the nodes that were set aside."""
         self._leave()
         if time.monotonic() - self._looked < _LOOK_SECONDS:
             return
         self._looked = time.monotonic()
         self.course.tick()
-        if self.course.nodes.readmit():
-            raise RuntimeError("the other nodes are gone, and those set aside are taken again")
 
     def _leave(self) -> None:
         if self.course.check():
@@ -207,17 +198,17 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
         return True  # False would hang the sweep
 
     def step(self) -> dict[str, Any]:
-        import ray
-
-        from lp_sweep.storage.errors import StoreError
-        from lp_sweep.trials.worker.run import execute
-
         job = json.loads(self._job)
         node = ray.get_runtime_context().get_node_id()
         try:
+            from lp_sweep.trials.worker.run import execute
+
             told = execute(job)
         except StoreError as error:  # neither the store nor the spool took the record
             told = {"id": job["id"], "status": "not stored", "message": str(error)}
+        except Exception as error:
+            error.add_note(f"{_ON_NODE} {node}")  # the driver gets its text
+            raise
         return {**told, "node_id": node, "done": True}
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
@@ -232,18 +223,14 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
 
 def loss_of(trial: Any) -> Loss:
     """Why a Tune trial ended whose worker could not report it."""
-    from lp_sweep.orchestrator.engine.everynode import answers
-    from lp_sweep.orchestrator.engine.raycompat import fate_of
     from lp_sweep.orchestrator.engine.recorder import Loss
 
     error = _error(trial)
     text = _COLOURS.sub("", str(error) if error is not None else _error_text(trial)).strip()
-    fate = fate_of(_actor_id(error, text))
-    error_type = _type(error, text, fate)
-    if error_type == "worker_lost" and "is unavailable" in text and not answers(fate.node):
-        error_type = "node_lost"  # Ray itself needs a minute to be sure
-    last_line = (text.splitlines() or ["no message"])[-1]
-    return Loss(error_type, _SUMMARIES.get(error_type, last_line), text, fate.node)
+    error_type = _type(error, text)
+    lines = [line for line in text.splitlines() if not line.startswith(_ON_NODE)]
+    last_line = (lines or ["no message"])[-1]
+    return Loss(error_type, _SUMMARIES.get(error_type, last_line), text, _node_of(text))
 
 
 def _error(trial: Any) -> Any:
@@ -264,30 +251,26 @@ def _error_text(trial: Any) -> str:
         return ""
 
 
-def _actor_id(error: Any, text: str) -> str | None:
-    """The actor that failed. An error of our own code names its worker only in its text."""
-    actor = getattr(error, "actor_id", None)
-    if isinstance(actor, bytes):
-        return actor.hex()
-    named = _ACTOR.search(text)
-    return actor or (named[1] if named else None)
+def _node_of(text: str) -> str | None:
+    """The node that was lost, or whose worker was."""
+    if named := re.search(rf"^{_ON_NODE} (\w+)", text, re.MULTILINE):
+        return named[1]
+    at = re.search(r"^\s*ip: (\S+)", text, re.MULTILINE)
+    nodes = ray.nodes() if at else []
+    return next(
+        (node["NodeID"] for node in nodes if at and node["NodeManagerAddress"] == at[1]), None
+    )
 
 
-def _type(error: Any, text: str, fate: Fate) -> str:
+def _type(error: Any, text: str) -> str:
     if GraphRecordingError.__name__ in text:
         return GraphRecordingError.kind
     if "OutOfMemoryError" in text or "low on memory" in text:
         return "out_of_memory"
-    preempted = getattr(error, "preempted", False) or "preempt" in fate.cause.lower()
-    if preempted or "NODE_DIED" in fate.cause or "node has died" in text or "NodeDied" in text:
+    preempted = getattr(error, "preempted", False) or "NodeDied" in text
+    if preempted or isinstance(error, ActorUnavailableError) or "node has died" in text:
         return "node_lost"
     if "AcceleratorError" in text or "CUDA error" in text:
         return "device_error"
     # our own code raised a RayTaskError that is not about a device
-    return "bug" if _is_task_error(error) else "worker_lost"
-
-
-def _is_task_error(error: Any) -> bool:
-    from ray.exceptions import RayTaskError
-
-    return isinstance(error, RayTaskError)
+    return "bug" if isinstance(error, RayTaskError) else "worker_lost"

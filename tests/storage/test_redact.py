@@ -190,19 +190,3 @@ def test_a_stored_attempt_holds_no_secret(tmp_path: Path, monkeypatch: pytest.Mo
     for text in (told, str(row), content.decode(errors="replace")):
         assert secret not in text
         assert "Zq-from" not in text
-
-
-def test_tune_hands_on_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would write it into a log of Ray's, in a folder that everybody may read."""
-    from ray.tune.execution import class_cache
-
-    from lp_sweep.orchestrator.engine.raycompat import keep_credentials
-
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted")
-    before = class_cache.ENV_VARS_TO_PROPAGATE
-    with keep_credentials():
-        actor = class_cache._ActorClassCache().get(type("Trial", (), {}))
-    assert before is class_cache.ENV_VARS_TO_PROPAGATE
-    handed_on = actor._default_options["runtime_env"]["env_vars"]
-    assert handed_on
-    assert "planted" not in handed_on.values()

@@ -11,10 +11,9 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTa
 from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
 
-from lp_sweep.orchestrator.engine import everynode, ray_tune, raycompat
+from lp_sweep.orchestrator.engine import ray_tune
 from lp_sweep.orchestrator.engine.connection import _TUNE_ENVIRONMENT
 from lp_sweep.orchestrator.engine.ray_tune import PlanSearcher, loss_of
-from lp_sweep.orchestrator.engine.raycompat import Fate, fate_of
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.storage.errors import GraphRecordingError
 from lp_sweep.storage.store import Store
@@ -25,40 +24,39 @@ CUT_OFF = ActorUnavailableError("connection refused", None)
 GRAPH = GraphRecordingError("compute: graphs: a CUDA graph could not be recorded")
 RECORDING = RayTaskError("step", f"torch.AcceleratorError: CUDA error\n{GRAPH!r}", GRAPH)
 OUT_OF_MEMORY = RayActorError(error_msg="OutOfMemoryError: the node was low on memory")
+NODE_DIED = RayActorError(error_msg="The actor died because its node has died. Node Id: b1")
+KILLED = RayActorError(
+    error_msg="The actor died unexpectedly.\n\tpid: 7\n\tip: 10.0.0.2\nby a signal"
+)
+BUG = RayTaskError("step", "Traceback\nValueError: no\non node a1", ValueError("no"))
 
 
 @pytest.mark.parametrize(
-    ("error", "fate", "error_type"),
+    ("error", "error_type", "node"),
     [
-        pytest.param(RayActorError(preempted=True), Fate(), "node_lost", id="Ray says so"),
-        pytest.param(RayActorError(), Fate("n", "reason: AUTOSCALER_DRAIN_PREEMPTED"), "node_lost"),
-        pytest.param(CUT_OFF, Fate("node"), "node_lost", id="cut off"),
-        pytest.param(RayActorError(), Fate("node", "NODE_DIED"), "node_lost", id="the node died"),
-        pytest.param(RayActorError(), Fate("node", ""), "worker_lost", id="the worker died"),
-        pytest.param(OUT_OF_MEMORY, Fate("node"), "out_of_memory", id="its own memory"),
-        pytest.param(
-            RayTaskError("step", "Traceback", ValueError("no")), Fate(), "bug", id="its own bug"
-        ),
-        pytest.param(RECORDING, Fate(), "graph_not_recorded", id="no CUDA graph"),
+        pytest.param(RayActorError(preempted=True), "node_lost", None, id="preempted"),
+        pytest.param(CUT_OFF, "node_lost", None, id="cut off"),
+        pytest.param(NODE_DIED, "node_lost", None, id="the node died"),
+        pytest.param(KILLED, "worker_lost", "a2", id="the worker died"),
+        pytest.param(OUT_OF_MEMORY, "out_of_memory", None, id="its own memory"),
+        pytest.param(BUG, "bug", "a1", id="its own bug"),
+        pytest.param(RECORDING, "graph_not_recorded", None, id="no CUDA graph"),
     ],
 )
 def test_what_a_loss_was(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     error: RayError,
-    fate: Fate,
     error_type: str,
+    node: str | None,
 ) -> None:
-    monkeypatch.setattr(raycompat, "fate_of", lambda actor_id: fate)
-    monkeypatch.setattr(everynode, "answers", lambda node: False)
+    nodes = [{"NodeID": f"a{i}", "NodeManagerAddress": f"10.0.0.{i}"} for i in (1, 2)]
+    monkeypatch.setattr(ray_tune.ray, "nodes", lambda: nodes)
     path = tmp_path / "error.pkl"
     path.write_bytes(cloudpickle.dumps(error))
     found = loss_of(SimpleNamespace(pickled_error_file=str(path)))
-    assert (found.error_type, found.node) == (error_type, fate.node)
-
-
-def test_nothing_is_known_of_an_actor_that_ray_does_not_know() -> None:
-    assert fate_of(None) == fate_of("not an id") == fate_of("ab" * 16) == Fate()
+    assert (found.error_type, found.node) == (error_type, node)
+    assert "on node" not in found.message
 
 
 def test_tune_leaves_a_preempted_trial_to_us(monkeypatch: pytest.MonkeyPatch) -> None:

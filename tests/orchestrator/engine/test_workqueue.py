@@ -214,7 +214,7 @@ def test_a_node_is_set_aside_after_three_different_trials_in_a_row() -> None:
     assert nodes.failed("bad", "t5", "diverged") == []
 
 
-def test_what_sets_no_node_aside_or_takes_it_again() -> None:
+def test_what_sets_no_node_aside() -> None:
     assert set_aside(Nodes(lambda: {"bad"})) == set(), "the last node"
     for error_type in ("diverged", "node_lost"):  # the fault of the trial, or of nobody
         assert set_aside(Nodes(lambda: {"good", "bad"}), error_type) == set()
@@ -225,15 +225,12 @@ def test_what_sets_no_node_aside_or_takes_it_again() -> None:
     nodes.failed("bad", "t3", "bug")
     assert nodes.set_aside == set()
 
-    # when no other is left
     alive = {"good", "bad"}
     nodes = Nodes(lambda: alive)
     set_aside(nodes)
-    assert not nodes.readmit()
+    assert not nodes.no_other()
     alive.remove("good")
-    assert nodes.readmit()
-    assert nodes.set_aside == set()
-    assert not nodes.readmit()
+    assert nodes.no_other()
 
 
 # -- two runs on one store
