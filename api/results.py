@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pyarrow as pa
 
-from lp_sweep.analysis.paper.compare import paper_table
+from lp_sweep.analysis.paper.compare import paper_tables
 from lp_sweep.analysis.render import render, render_rows
 from lp_sweep.orchestrator.service.store import existing, history, logs_text, sweep_states
 from lp_sweep.orchestrator.service.tables import TableAsked, draw, make_table
@@ -96,7 +96,7 @@ class Results:
     def paper(self, number: int, names: Mapping[str, str] | None = None) -> TableRows:
         """Table 1 to 6 of Poor Man's BERT next to ours; `names` maps our models to the paper's.
         Raises SpecError for another number."""
-        return TableRows(paper_table(self._catalog, number, names=names or {}))
+        return TableRows(paper_tables(self._catalog, [number], names=names)[number])
 
     def figures(self, folder: str | os.PathLike[str]) -> list[Path]:
         """Writes the paper's figures 2 to 5 and our own, as SVG and PNG. Raises StoreError."""

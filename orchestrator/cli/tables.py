@@ -155,18 +155,18 @@ def paper(
     from lp_sweep.orchestrator.cli import paperview
     from lp_sweep.orchestrator.service.tables import draw
 
-    asked = paperview.Asked(
-        number or (), Format.json if as_json else form, paperview.model_names(model or ())
-    )
+    form = Format.json if as_json else form
+    names = paperview.model_names(model or ())
     with ends_promptly():
         catalog = open_views(stored(store), sweep=sweep)
         warn_unreadable(catalog.unreadable)
-        emit(paperview.tables_text(catalog, asked), end="", form=asked.form)
+        compared = paperview.compared(catalog, number or (), names, form)
+        emit(paperview.tables_text(compared, form), end="", form=form)
     if figures:
         drawn = draw(catalog, figures)
         for note in (*drawn.absent, *(f"wrote {path}" for path in drawn.files)):
             say(note)
-    if check and not paperview.checked(catalog, asked):
+    if check and not paperview.checked(compared):
         raise typer.Exit(1)
 
 
