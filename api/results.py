@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from lp_sweep.analysis.paper.compare import paper_table
+from lp_sweep.analysis.paper.compare import paper_tables
 from lp_sweep.orchestrator.service.rows import ResultRows, TableRows, html_table
 from lp_sweep.orchestrator.service.store import existing, history, logs_text
 from lp_sweep.orchestrator.service.tables import draw, make_table
@@ -87,7 +87,7 @@ class Results:
     def paper(self, number: int, names: Mapping[str, str] | None = None) -> TableRows:
         """Table 1 to 6 of Poor Man's BERT next to ours; `names` maps our models to the paper's.
         Raises SpecError for another number."""
-        return TableRows(paper_table(self._catalog, number, names=names or {}))
+        return TableRows(paper_tables(self._catalog, [number], names=names)[number])
 
     def figures(self, folder: str | os.PathLike[str]) -> list[Path]:
         """Writes the paper's figures 2 to 5 and our own, as SVG and PNG. Raises StoreError."""

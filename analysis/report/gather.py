@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from lp_sweep.analysis.figures.drawings import FIGURES, why_absent
 from lp_sweep.analysis.notes import did_not_learn, mixed_notes
-from lp_sweep.analysis.paper.compare import PAPER_TABLES, paper_table
-from lp_sweep.analysis.paper.ours import models, stands
+from lp_sweep.analysis.paper.compare import paper_tables
+from lp_sweep.analysis.paper.models import paper_models, store_models
 from lp_sweep.analysis.report.about import (
     asked,
     gaps,
@@ -160,11 +160,10 @@ def _figures(catalog: Catalog, tell: Callable[[str], None]) -> Shown:
 
 def _paper(catalog: Catalog, options: str) -> tuple[list[Sheet], str]:
     """The paper's tables for which the store has a number to compare, and a sentence about them."""
-    if not stands(models(catalog).items(), {}).of:
+    if not paper_models(store_models(catalog), {}).of:
         return [], ""
     sheets, empty = [], []
-    for number in PAPER_TABLES:
-        table = paper_table(catalog, number)
+    for number, table in paper_tables(catalog).items():
         command = f"lp-sweep paper --table {number} {options}"
         if pc.all(pc.equal(table.long["verdict"], "missing")).as_py():
             empty.append(str(number))

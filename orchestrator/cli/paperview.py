@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from lp_sweep.analysis.paper.compare import JUDGED, MANY, PAPER_TABLES, check, compare, paper_table
-from lp_sweep.analysis.paper.numbers import DEPTHS
-from lp_sweep.analysis.paper.ours import models, stands
+from lp_sweep.analysis.paper.compare import JUDGED, counted, paper_tables
+from lp_sweep.analysis.paper.models import DEPTHS, paper_models, store_models
 from lp_sweep.analysis.raw import RAW
 from lp_sweep.analysis.render import render, render_rows
+from lp_sweep.analysis.tabledef import Table
 from lp_sweep.orchestrator.cli.output import say
 from lp_sweep.storage.errors import SpecError
 
 if TYPE_CHECKING:
     from lp_sweep.storage.catalog import Catalog
-
-
-class Asked(NamedTuple):
-    """The tables (empty: all) and their form; `names` maps our models to the paper's."""
-
-    tables: Sequence[int]
-    form: str
-    names: Mapping[str, str]
 
 
 def model_names(pairs: Sequence[str]) -> dict[str, str]:
@@ -39,70 +30,53 @@ def model_names(pairs: Sequence[str]) -> dict[str, str]:
     return names
 
 
-def tables_text(catalog: Catalog, asked: Asked) -> str:
-    """The tables one after another, or all in one CSV or JSON. For a store without any of the
-    paper's models only tables asked for by number, since every number would be `missing`.
-    """
-    import pyarrow as pa
-
-    numbers = _numbers(asked)
-    stranger = _stranger(catalog, asked.names)
-    if stranger:
-        say(stranger)
-        if not asked.tables and asked.form not in RAW:
-            return ""
-    made = [paper_table(catalog, number, names=asked.names) for number in numbers]
-    if asked.form in RAW:
-        return render_rows(pa.concat_tables(table.long for table in made), asked.form)
-    return "\n\n".join(render(table, asked.form).rstrip("\n") for table in made) + "\n"
-
-
-def _stranger(catalog: Catalog, names: Mapping[str, str]) -> str:
-    """A note with the next step if the store has none of the paper's models, else ""."""
-    found = models(catalog)
-    stand = stands(found.items(), names)
-    if stand.of:
-        return ""
-    have = ", ".join(f"{model} ({depth} layers)" for model, depth in found.items()) or "none"
+def compared(
+    catalog: Catalog, numbers: Sequence[int], names: Mapping[str, str], form: str
+) -> list[Table]:
+    """The tables of these numbers, or all. For people, a store without any of the paper's models
+    has only tables asked for by number, since every number would be `missing`."""
+    tables = paper_tables(catalog, numbers, names=names)
+    models = store_models(catalog)
+    if paper_models(models, names).of:
+        return list(tables.values())
+    have = ", ".join(f"{model} ({depth} layers)" for model, depth in models.items()) or "none"
     fitting = (
         f"{ours}={paper}"
-        for ours, own in found.items()
+        for ours, own in models.items()
         for paper, depth in DEPTHS.items()
         if own == depth
     )
     pair = next(fitting, "./my-bert=bert-base-cased")
-    return (
+    say(
         f"the store has none of the paper's models ({', '.join(DEPTHS)}). It has: {have}. "
         "`lp-sweep run examples/poor-mans-bert.yaml` trains the paper's. A model of as many layers "
         f"may stand for one: --model {pair}. --table prints a table all the same."
     )
+    return list(tables.values()) if numbers or form in RAW else []
 
 
-def checked(catalog: Catalog, asked: Asked) -> bool:
+def tables_text(tables: Sequence[Table], form: str) -> str:
+    """The tables one after another, or all in one CSV or JSON."""
+    import pyarrow as pa
+
+    if form in RAW:
+        return render_rows(pa.concat_tables(table.long for table in tables), form)
+    return "\n".join(render(table, form) for table in tables)
+
+
+def checked(tables: Sequence[Table]) -> bool:
     """Whether some numbers agree with the paper's and none differs. Prints the differences."""
-    compared = [
-        item for number in _numbers(asked) for item in compare(catalog, number, names=asked.names)
-    ]
-    found = check(compared)
-    for item in found:
-        ours = "?" if item.ours is None else f"{item.ours:.2f}"
-        say(
-            f"differs: {item.source}: ours {ours}, paper {item.paper:g}, "
-            f"margin {item.margin:.2g}, n={item.n}"
-        )
-    counts = Counter(item.verdict for item in compared)
-    if not any(counts[verdict] for verdict in JUDGED):
+    rows = [row for table in tables for row in table.long.to_pylist()]
+    judged = [row for row in rows if row["verdict"] in JUDGED]
+    differ = [row for row in judged if row["verdict"] == "differs"]
+    for row in differ:
+        ours = "?" if row["ours"] is None else f"{row['ours']:.2f}"
+        say(f"differs: {row['source']}: ours {ours}, paper {row['paper']:g}, n={row['n']}")
+    if not judged:
         say("nothing was compared: the store has no score of the paper's models on its tasks")
         return False
-    say(", ".join(f"{counts[verdict]} {MANY.get(verdict, verdict)}" for verdict in JUDGED))
-    if not counts["agrees"] and not found:
-        say("no number agrees: nothing is confirmed. `lp-sweep paper` shows how many seeds decide.")
-    return bool(counts["agrees"]) and not found
-
-
-def _numbers(asked: Asked) -> Sequence[int]:
-    unknown = [number for number in asked.tables if number not in PAPER_TABLES]
-    if unknown:
-        allowed = ", ".join(map(str, PAPER_TABLES))
-        raise SpecError(f"the paper has no Table {unknown[0]}. Choose one of: {allowed}.")
-    return asked.tables or PAPER_TABLES
+    say(counted(judged))
+    agrees = any(row["verdict"] == "agrees" for row in judged)
+    if not agrees and not differ:
+        say("no number agrees: nothing is confirmed. More seeds narrow the intervals.")
+    return agrees and not differ

@@ -229,17 +229,17 @@ def paper(
     from lp_sweep.orchestrator.cli import paperview
     from lp_sweep.orchestrator.service.tables import draw
 
-    asked = paperview.Asked(
-        number or (), "json" if as_json else form, paperview.model_names(model or ())
-    )
+    form = "json" if as_json else form
+    names = paperview.model_names(model or ())
     with _ends_promptly():
         catalog = open_views(stored(store), sweep=sweep)
         warn_unreadable(catalog.unreadable)
-        emit(paperview.tables_text(catalog, asked), end="", form=asked.form)
+        compared = paperview.compared(catalog, number or (), names, form)
+        emit(paperview.tables_text(compared, form), end="", form=form)
     if figures:
         for path in draw(catalog, figures):
             say(f"wrote {path}")
-    if check and not paperview.checked(catalog, asked):
+    if check and not paperview.checked(compared):
         raise typer.Exit(1)
 
 

@@ -18,7 +18,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("storage", "trials", "analysis", "orchestrator", "quickstart")
-DATA = {".sql", ".j2", ".css", ".js", ".yaml", ".parquet", ".safetensors", ".json"}
+DATA = {".sql", ".csv", ".j2", ".css", ".js", ".yaml", ".parquet", ".safetensors", ".json"}
 PINS = ROOT / "constraints.txt"
 
 
