@@ -30,7 +30,7 @@ from lp_sweep.orchestrator.inputs.pins import (
 from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput, local_fingerprints, resolve
 from lp_sweep.orchestrator.inputs.weights import folder_problems
 from lp_sweep.orchestrator.sweepfile.load import SweepFile
-from lp_sweep.storage.errors import MissingInputError, PreflightError
+from lp_sweep.storage.errors import LpSweepError, MissingInputError, PreflightError
 from lp_sweep.trials.data.hub import hub_builder, read_hub
 
 if TYPE_CHECKING:
@@ -114,10 +114,8 @@ def fetch_model(model: ModelInput) -> PinnedRepo:
     """Config, safetensors and tokenizer of one model. Raises PreflightError."""
     where = f"model {model.name!r}"
     commit = str(model.revision)
-    try:
+    with _fetching(where):
         wanted = model_files(model.path, commit)
-    except HubRefusal as error:
-        raise PreflightError(f"{where}: {error}") from None
     files = {name: _fetch("model", model.path, commit, file) for name, file in wanted.items()}
     sizes = {name: entry.bytes for name, entry in files.items()}
     folder = hub.snapshot("model", model.path, commit)
@@ -131,11 +129,8 @@ def _fetch_dataset(task: TaskInput) -> PinnedRepo:
     that can't be read, MissingInputError."""
     source, where = task.source, f"task {task.name!r}"
     repo_id, commit = str(source.dataset), str(source.revision)
-    try:
-        remote = hub.listing("dataset", repo_id, commit)
-    except HubRefusal as error:
-        raise PreflightError(f"{where}: {error}") from None
     with _fetching(where):
+        remote = hub.listing("dataset", repo_id, commit)
         builder = hub_builder(source)
     names = [name for name in remote if name in {"README.md", *_data_files(builder)}]
     files = {name: _fetch("dataset", repo_id, commit, remote[name]) for name in sorted(names)}
@@ -193,7 +188,9 @@ def _fetching(where: str) -> Iterator[None]:
     """Turns the clients' errors, after their own tries, into a PreflightError."""
     try:
         yield
-    except MissingInputError:
+    except HubRefusal as error:
+        raise PreflightError(f"{where}: {error}") from None
+    except LpSweepError:
         raise
     except Exception as error:  # the hub's clients raise dozens of types
         reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
