@@ -307,14 +307,6 @@ def test_files_with_different_scores_of_a_trial(sound: Store, packed: bool) -> N
     assert again.read("trials", name)[0]["last"] == 0.5
 
 
-def test_files_that_agree_count_once(sound: Store) -> None:
-    pack_of(sound, row_of(7), row_of(8))
-    listing = sound.read_all("trials")
-    assert (len(listing.rows), listing.unreadable) == (3, [])
-    compact(sound)
-    assert len(sound.read_all("trials").rows) == 3
-
-
 def test_readers_name_it_and_a_run_does_it_again(folder: Path) -> None:
     store = Store(folder / "store")
     (first, *_) = sorted(store.names("trials"))

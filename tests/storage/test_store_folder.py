@@ -16,8 +16,7 @@ import pytest
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.packs import compact
 from lp_sweep.storage.store import Store, is_store
-from tests.support.stores import fill_disk
-from tests.support.storeworkers import start, trial
+from tests.support.storeworkers import trial
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = ["a 0", "a'; echo foo", 'a "b"', "ünï 🙂", "100%", "a%20b", "s3:", "a\\b", "k=v", "a\nb"]
@@ -97,19 +96,6 @@ def test_a_full_disk_tears_nothing_and_goes_on_after(small_disk: Path) -> None:
         store.delete("trials", f"{name}.parquet")
     store.put("trials", refused, [trial(refused, 1.0)])
     assert store.read("trials", refused)[0]["last"] == 1.0
-
-
-def test_a_put_waits_for_room(small_disk: Path) -> None:
-    store = Store(small_disk / "store", create=True, patience=20)
-    filler = small_disk / "filler"
-    fill_disk(filler)
-    thread = threading.Timer(0.5, filler.unlink)
-    thread.start()
-    begun = time.monotonic()
-    store.put("trials", "t1-a", [trial("t1-a")])
-    assert 0.4 < time.monotonic() - begun < 15
-    assert store.find("trials", "t1-a") is not None
-    thread.join()
 
 
 def test_a_read_only_store_can_be_asked_and_refuses_writes(small_disk: Path) -> None:
@@ -260,24 +246,7 @@ def test_patience_ends(tmp_path: Path) -> None:
     assert time.monotonic() - begun < 2, "what is not there is not waited for"
 
 
-# -- SIGKILL, and many at once
-
-
-@pytest.mark.slow
-def test_two_processes_write_one_record_while_a_third_reads(tmp_path: Path) -> None:
-    store = Store(tmp_path, create=True)
-    store.put("trials", "t1-a", [trial("t1-a")])
-    writers = [start("rewrite", store.location, value, "60") for value in ("0.25", "0.75")]
-    seen = set()
-    while any(writer.poll() is None for writer in writers):
-        values = {row["last"] for row in store.read("trials", "t1-a")}
-        assert len(values) == 1
-        seen |= values
-        assert store.names("trials") == {"t1-a"}
-    assert [writer.returncode for writer in writers] == [0, 0]
-    assert {0.25, 0.75} & seen
-    assert [row["last"] for row in store.read("trials", "t1-a")] in ([0.25], [0.75])
-    assert everything(store) == {"t1-a.parquet"}
+# -- a look while a file is written
 
 
 def test_half_written_files_are_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,13 +47,6 @@ def write(location: str, prefix: str, number: str) -> None:
         print(name, flush=True)
 
 
-def rewrite(location: str, value: str, number: str) -> None:
-    """One record again and again."""
-    store = Store(location)
-    for _ in range(int(number)):
-        store.put("trials", "t1-a", [trial("t1-a", float(value))])
-
-
 def compact(location: str) -> None:
     """Until it is killed."""
     store = Store(location)
@@ -64,4 +57,4 @@ def compact(location: str) -> None:
 
 
 if __name__ == "__main__":
-    {f.__name__: f for f in (write, rewrite, compact)}[sys.argv[1]](*sys.argv[2:])
+    {f.__name__: f for f in (write, compact)}[sys.argv[1]](*sys.argv[2:])
