@@ -75,7 +75,7 @@ def write_sweep(folder: Path, first_seed: int, seeds: int) -> Path:
             {"name": t, "train": f"{t}-train.csv", "dev": f"{t}-dev.csv", "text": ["text"]}
             for t in TASKS
         ],
-        "seeds": f"{first_seed}-{first_seed + seeds - 1}",
+        "seeds": {"from": first_seed, "count": seeds},
         "strategies": [{"name": name, "k": every_k} for name in ("top", "bottom")],
     }
     file = folder / "sweep.yaml"

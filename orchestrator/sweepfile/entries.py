@@ -32,7 +32,7 @@ from lp_sweep.trials.kinds import KINDS
 
 _OF_VECTORS = ("pooling", "similarity", "prompts", "loss")
 SEARCHED = (CORPUS, QUERIES, QRELS)
-_RANGE = re.compile(r"^\s*(\d{1,18})\s*-\s*(\d{1,18})\s*$")
+_RANGE = re.compile(r"^\s*(\d{1,18})\s*(?:-|\.\.)\s*(\d{1,18})\s*$")
 _MOST_NUMBERS = 10_000
 _DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*$")
 _UNIT_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
@@ -76,7 +76,7 @@ def duration(value: Any) -> Any:
 
 
 def seed_list(value: Any) -> Any:
-    """`42`, `[42, 43]`, or `42-46` (with 46)."""
+    """`42`, `[42, 43]`, `42-46` (with 46), `{from: 42, to: 46}` or `{from: 42, count: 5}`."""
     return _numbers(value, "seeds")
 
 
@@ -95,10 +95,22 @@ def _numbers(value: Any, what: str) -> Any:
             if len(numbers) > _MOST_NUMBERS:
                 raise ValueError(f"more than {_MOST_NUMBERS} {what}. Split the sweep.")
         return numbers
+    if isinstance(value, Mapping):
+        if set(value) not in ({"from", "to"}, {"from", "count"}) or not all(
+            type(number) is int for number in value.values()
+        ):
+            raise ValueError(
+                f"a range of {what} is {{from: 42, to: 46}} or {{from: 42, count: 5}}, got "
+                f"{shown(dict(value))}"
+            )
+        first = value["from"]
+        last = value["to"] if "to" in value else first + value["count"] - 1
+        return _from_to(first, last, what)
     match = _RANGE.match(value) if isinstance(value, str) else None
-    if match is None:
-        return [value]
-    first, last = int(match[1]), int(match[2])
+    return _from_to(int(match[1]), int(match[2]), what) if match else [value]
+
+
+def _from_to(first: int, last: int, what: str) -> list[int]:
     if not first <= last < first + _MOST_NUMBERS:
         raise ValueError(
             f"the {what} from {first} to {last} are not 1 to {_MOST_NUMBERS} ascending numbers"

@@ -91,7 +91,7 @@ class SweepSpec(Entry):
         Field(
             default=[42],
             min_length=1,
-            description="numbers and ranges, such as `42-46`",
+            description="`42-46`, `{from: 42, to: 46}` and `{from: 42, count: 5}` also work",
         )
     )
     recipe: RecipeEntry = Field(RecipeEntry(), description="how each network is fine-tuned")

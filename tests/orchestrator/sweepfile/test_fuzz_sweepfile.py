@@ -31,7 +31,7 @@ tasks:
      kind: classification, metric: f1}
   - {name: hub, dataset: o/d, config: c, revision: '0000000000000000000000000000000000000000',
      text: t}
-seeds: [1, 3-5]
+seeds: [1, 3-5, {from: 7, count: 2}]
 strategies:
   - {name: top, k: all}
   - {name: symmetric, k: [0, 2]}

@@ -55,7 +55,7 @@ MISTAKES = [
     (8, "  - {name: top, k: [0, two]}", "k: 'two' is not a whole number"),
     (8, "  - {name: top, k: al}", "must be 'all' or a list of whole numbers.*'all'"),
     (6, "seeds: many", "seeds must be a whole number or a list of whole numbers, got 'many'"),
-    (6, "seeds: {from: 3}", "seeds: {'from': 3} is not a whole number"),
+    (6, "seeds: {from: a, to: 3}", "a range of seeds is"),
     (6, "seeds: 5-3", "from 5 to 3 are not"),
     (2, "name: a b", "name 'a b': a text of letters"),
     (2, "name: 2024", "name 2024: .*Quote a number"),
