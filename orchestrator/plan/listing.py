@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lp_sweep.orchestrator.inputs.resolve import Sweep
 from lp_sweep.orchestrator.plan.known import with_networks
@@ -157,6 +158,23 @@ def trained_otherwise(store: Store, plan: Plan) -> list[str]:
         f"{number} cell{'s' if number > 1 else ''} of sweep {name!r} that this run leaves as they "
         f"are were trained in another way ({said}), and its tables compare them with the cells of "
         "this run. Run the whole sweep, or give this one another `name:`."
+    ]
+
+
+def mixed_threads(plan: Plan, trials: pa.Table) -> list[str]:
+    """A note where the plan's done trials used different numbers of CPU threads. `trials` has
+    their columns `trial_id`, `device_type` and `threads`."""
+    own = pc.is_in(trials["trial_id"], pa.array(plan.trials, pa.string()))
+    on_cpu = trials.filter(pc.and_(own, pc.equal(trials["device_type"], "cpu")))
+    counts = on_cpu.group_by("threads").aggregate([("trial_id", "count")]).to_pylist()
+    numbers = sorted((row["threads"], row["trial_id_count"]) for row in counts if row["threads"])
+    if len(numbers) < 2:
+        return []
+    said = ", ".join(f"{count} with {threads}" for threads, count in numbers)
+    return [
+        f"done trials used different numbers of CPU threads ({said}), on which scores depend in "
+        "their last bits. Where that matters, set resources_per_trial: {cpu: ...} and use another "
+        "--store"
     ]
 
 

@@ -22,7 +22,7 @@ from lp_sweep.orchestrator.plan.known import (
     timing_columns,
     with_networks,
 )
-from lp_sweep.orchestrator.plan.listing import hidden_by, trained_otherwise
+from lp_sweep.orchestrator.plan.listing import hidden_by, mixed_threads, trained_otherwise
 from lp_sweep.orchestrator.plan.plan import Plan, Work, state_of
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.selection import taken_on
@@ -68,6 +68,7 @@ def planned(
         ledger = read_ledger(store)
     plan = make_plan(sweep, ledger.known)
     part = is_part(request.overrides)
+    sweep.notes.extend(mixed_threads(plan, ledger.timings))
     if store is not None:
         sweep.notes.extend(trained_otherwise(store, plan) if part else [])
         sweep.notes.extend(hidden_by(store, plan, part=part))

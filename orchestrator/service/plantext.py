@@ -11,12 +11,13 @@ from lp_sweep.orchestrator.estimate.span import Span, duration
 from lp_sweep.orchestrator.inputs.data import TaskData
 from lp_sweep.orchestrator.inputs.resolve import TaskInput
 from lp_sweep.orchestrator.plan.naming import ASSUMED, short_model
-from lp_sweep.orchestrator.plan.plan import Plan, Work
+from lp_sweep.orchestrator.plan.plan import Cell, Plan, Work
 from lp_sweep.orchestrator.plan.selection import taken_on
-from lp_sweep.storage.printable import metric_name, page
+from lp_sweep.storage.printable import metric_name, page, ranges
 from lp_sweep.trials.model.feedforward_rules import NONE
 from lp_sweep.trials.train.procedures import DIRECT, UNTAUGHT
 
+_SHARED_SHOWN = 8
 _IMPOSSIBLE = "no layer would stay, or none that a removed feed-forward or a bridge needs"
 
 
@@ -25,7 +26,7 @@ def plan_text(plan: Plan, estimate: TimeEstimate, data: Sequence[TaskData]) -> s
     lines = [f"sweep {plan.sweep.name}", *_counts(plan), *_hours(estimate)]
     for task in data:
         lines += ["", f"data of {task.task}", *(f"  {line}" for line in task.lines())]
-    lines += ["", *_matrix(plan)]
+    lines += ["", *_matrix(plan), *_shared(plan)]
     lines += [f"note: {note}" for note in plan.sweep.notes]
     return page(lines)
 
@@ -130,3 +131,31 @@ def _task(task: TaskInput) -> str:
     definition = task.definition
     metric = metric_name(definition.metric, definition.positive)
     return f"{task.name} ({heading('', metric).strip()})" if definition.positive else task.name
+
+
+def _shared(plan: Plan) -> list[str]:
+    """Names that mean the same network, over all tasks and seeds."""
+    names: dict[tuple[str, tuple[int, ...], str], dict[str, None]] = defaultdict(dict)
+    for cell in plan.cells:
+        if cell.kept and cell.trial_id:
+            names[cell.asked.model, cell.kept, cell.trial_id][_point(cell)] = None
+    shared = dict.fromkeys(
+        f"  {short_model(model)} layers {ranges(kept)}: {' = '.join(alike)}"
+        for (model, kept, _), alike in names.items()
+        if len(alike) > 1
+    )
+    if not shared:
+        return []
+    more = [f"  and {len(shared) - _SHARED_SHOWN} more"] if len(shared) > _SHARED_SHOWN else []
+    head = "one network under several names (trained once):"
+    return [head, *[*shared][:_SHARED_SHOWN], *more, ""]
+
+
+def _point(cell: Cell) -> str:
+    asked = cell.asked
+    words = [asked.strategy, f"K={asked.k}" if asked.threshold is None else f">{asked.threshold}"]
+    if asked.procedure != DIRECT:
+        words.append(asked.procedure)
+    if asked.feed_forward != NONE:
+        words.append(f"(feed-forwards removed: {asked.feed_forward})")
+    return " ".join(words)

@@ -75,7 +75,12 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> SweepFile:
     for override in sorted(last.values(), key=_is_for_strategies):
         document = _apply(document, override)
     spec = check(document)
-    notes = [*_unlisted(written, overrides), *_unread(spec, document)]
+    replaced = [
+        f"override {shown(override)} has no effect: {shown(by)} replaces it"
+        for override in overrides
+        if override != (by := last[_key(override)])
+    ]
+    notes = [*replaced, *_unlisted(written, overrides), *_unread(spec, document)]
     return SweepFile(spec, path.absolute().parent, document, notes, [*_entries(written, "models")])
 
 

@@ -92,6 +92,7 @@ def test_cells_that_are_one_network_are_one_trial(tmp_path: Path) -> None:
     plan = planned(make_inputs(tmp_path, text, depth=6), "task=rte", "seed=42")
     assert [cell.kept for cell in plan.cells[1:]] == [(1, 2, 3, 4, 5)] * 2
     assert len(plan.trials) == 2
+    assert "layers 1-5: top K=1 = even-alternate K=1" in answer_of(plan).text()
 
     # one model under two names
     file = make_inputs(tmp_path, PLAIN.replace("models:\n", "models:\n  - ./copy\n"))
@@ -385,6 +386,26 @@ def test_of_the_seeds_one_is_enough_for_a_best(
     note = unkept_note(plan, store, "best")
     text = f"not to {count} done networks without a kept seed. `lp-sweep export"
     assert text in note if note else count == 0
+
+
+@pytest.mark.parametrize(
+    ("threads", "said"),
+    [([1, 2, 2, 2], "(1 with 1, 3 with 2)"), ([2, 2, 2, 2], None), ([None, 2, 2, 2], None)],
+)
+def test_a_resumed_sweep_that_mixes_numbers_of_threads(
+    tmp_path: Path, threads: list[int | None], said: str | None
+) -> None:
+    """A plan names them; neither a GPU's trials nor another sweep's count."""
+    file = save_world(tmp_path, seeds=[1, 2, 3, 4, 5], strategies=[{"name": "top", "k": [0]}])
+    *ids, on_gpu = make_plan(resolve(load_sweep(file)), Known.nothing()).trials
+    store = Store(tmp_path / "store", create=True)
+    rows = [(id_, "cpu", number) for id_, number in zip(ids, threads, strict=True)]
+    for id_, device, number in [*rows, (on_gpu, "cuda", 8), ("t1-of-another-sweep", "cpu", 4)]:
+        row = trial(id_) | {"device_type": device, "threads": number}
+        store.put("trials", id_, [row])
+    told = sweep("plan", file.name, "--store", "store", cwd=tmp_path).stdout
+    assert ("CPU threads" in told) == bool(said)
+    assert (said or "") in told
 
 
 def test_a_run_says_it_before_it_begins(tmp_path: Path) -> None:

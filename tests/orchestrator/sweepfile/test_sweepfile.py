@@ -308,3 +308,10 @@ def test_what_an_override_replaces_is_not_looked_at(tmp_path: Path, entry: str) 
     assert note.startswith("task 'rte': not in the file (mrpc), ")
     none = PLAIN.replace(TASKS, f"tasks: [{entry}]")
     assert load_sweep(make_inputs(tmp_path, none), ["task=rte"]).notes == []
+
+
+def test_an_override_that_another_replaces_is_said(tmp_path: Path) -> None:
+    file = load_sweep(make_inputs(tmp_path, PLAIN), ["seed=42", "task=rte", "seed=43"])
+    (note,) = file.notes
+    assert "'seed=42' has no effect" in note
+    assert file.spec.seeds == [43]
