@@ -14,7 +14,6 @@ from lp_sweep.orchestrator.service.tables import draw, make_table
 from lp_sweep.storage import doctor, packs
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.places import DEFAULT_STORE
-from lp_sweep.storage.printable import say
 
 _COUNTED = ("cells", "trials", "trials_done", "trials_failed", "trials_pending")
 
@@ -91,10 +90,7 @@ class Results:
 
     def figures(self, folder: str | os.PathLike[str]) -> list[Path]:
         """Writes the paper's figures 2 to 5 and our own, as SVG and PNG. Raises StoreError."""
-        drawn = draw(self._catalog, Path(folder))
-        for note in drawn.absent:
-            say(note)
-        return drawn.files
+        return draw(self._catalog, Path(folder))
 
     def report(
         self, out: str | os.PathLike[str], *, figures: str | os.PathLike[str] | None = None
@@ -130,13 +126,17 @@ class Results:
         `task`, as a folder that plain transformers loads. Name the sweep `file` and `data_dir`
         (GLUE) if model or data are local. Raises SpecError if the smallest is not known yet,
         ExportError if the folder does not answer as recorded."""
-        from lp_sweep.orchestrator.export.options import BestOptions, ExportOptions
+        from lp_sweep.orchestrator.export.options import ExportOptions
         from lp_sweep.orchestrator.service.export import export_trial
 
         asked = ExportOptions(
             out=Path(out),
             trial=trial,
-            best=BestOptions(task, within, model=model, strategy=strategy) if task else None,
+            best=bool(task),
+            task=task or "",
+            within=within,
+            model=model,
+            strategy=strategy,
             store=self.location,
             sweep=self._sweep,
             file=None if file is None else os.fspath(file),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from lp_sweep.orchestrator.cli.output import emit, end_in_order, say
-from lp_sweep.orchestrator.export.options import BestOptions, ExportOptions
+from lp_sweep.orchestrator.export.options import ExportOptions
 from lp_sweep.orchestrator.options import (
     ForceOption,
     JsonOption,
@@ -25,26 +25,16 @@ from lp_sweep.storage.select import by_position
 app = typer.Typer()
 
 PushOption = Annotated[
-    str | None, typer.Option("--push-to-hub", help="Also send it to this hub repository.")
+    str | None, Option("--push-to-hub", help="Also send it to this hub repository.")
 ]
 PrivateOption = Annotated[
-    bool,
-    typer.Option("--private", envvar="LP_SWEEP_PRIVATE", help="Create the repository as private."),
+    bool, Option("--private", envvar="LP_SWEEP_PRIVATE", help="Create the repository as private.")
 ]
 
 
 @app.command()
 @takes_options
 def export(
-    trial: Annotated[
-        str | None, typer.Argument(help="A trial's identifier, or the beginning of one.")
-    ] = None,
-    best: Annotated[
-        bool,
-        typer.Option("--best", help="Choose the smallest network that loses at most --within."),
-    ] = False,
-    *,
-    asked: BestOptions,
     options: ExportOptions,
     push_to_hub: PushOption = None,
     private: PrivateOption = False,
@@ -56,16 +46,9 @@ def export(
     """
     from lp_sweep.orchestrator.service.export import export_trial
 
-    if best == (trial is not None):
-        both = "; not both" if best else ""
-        raise SpecError(f"name a trial, or choose one with --best --task NAME{both}.")
-    if best and not asked.task:
-        raise SpecError("--best: on which task? Name it with --task.")
-    if options.setup and not best:
-        raise SpecError("--setup is for --best: an identifier names one trial in any setup.")
     _check_push(push_to_hub, options.offline, private)
     end_in_order()
-    done = export_trial(replace(options, trial=trial, best=asked if best else None))
+    done = export_trial(options)
     score = f"{done.metric} {done.score:.2f}"
     if done.interval:
         score += f" (95% {done.interval[0]:.2f} to {done.interval[1]:.2f} over the dev set)"
@@ -77,19 +60,16 @@ def export(
 
 @app.command()
 def prune(
-    model: Annotated[str, typer.Argument(help="A model folder, or a hub model.")],
+    model: Annotated[str, Argument(help="A model folder, or a hub model.")],
     out: OutOption,
     strategy: Annotated[
-        str | None,
-        typer.Option("--strategy", autocompletion=strategies, help=f"{by_position()}."),
+        str | None, Option("--strategy", autocompletion=strategies, help=f"{by_position()}.")
     ] = None,
-    k: Annotated[int | None, typer.Option("--k", help="How many layers to drop.")] = None,
+    k: Annotated[int | None, Option("--k", help="How many layers to drop.")] = None,
     layers: Annotated[
-        str | None, typer.Option("--layers", help="Layers to keep, such as 1,2,5; 1 is the lowest.")
+        str | None, Option("--layers", help="Layers to keep, such as 1,2,5; 1 is the lowest.")
     ] = None,
-    revision: Annotated[
-        str | None, typer.Option("--revision", help="Hub commit, branch or tag.")
-    ] = None,
+    revision: Annotated[str | None, Option("--revision", help="Hub commit, branch or tag.")] = None,
     offline: OfflineOption = False,
     force: ForceOption = False,
     push_to_hub: PushOption = None,

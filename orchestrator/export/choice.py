@@ -16,7 +16,7 @@ from lp_sweep.analysis.notes import barely, mixed_notes, untaught
 from lp_sweep.analysis.statistics import selection
 from lp_sweep.analysis.statistics.minimum import credible_sets
 from lp_sweep.analysis.statistics.networks import Answers, Network, Reader, answers_of
-from lp_sweep.orchestrator.export.options import BestOptions
+from lp_sweep.orchestrator.export.options import ExportOptions
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import choose
@@ -54,7 +54,7 @@ class Chosen(NamedTuple):
     luck: str = ""  # how much of the score comes from being chosen on these rows
 
 
-def best(catalog: Catalog, asked: BestOptions, read: Reader | None = None) -> Chosen:
+def best(catalog: Catalog, asked: ExportOptions, read: Reader | None = None) -> Chosen:
     """Chooses from a catalog whose only delta is `asked.within`. `read` returns the predictions
     that the luck of the choice is estimated from. Raises SpecError if the answer is not known."""
     rows = _answers(catalog, asked)
@@ -104,7 +104,7 @@ def stored_answers(store: Store) -> Reader:
     return read
 
 
-def _answers(catalog: Catalog, asked: BestOptions) -> list[Row]:
+def _answers(catalog: Catalog, asked: ExportOptions) -> list[Row]:
     """One row for each strategy and procedure, all of one sweep and one model."""
     for column in ("task", "model", "strategy"):
         _check_name(catalog, column, getattr(asked, column))
@@ -132,7 +132,7 @@ def _check_name(catalog: Catalog, column: str, name: str | None) -> None:
         raise SpecError(f"--{column}: {error}") from None
 
 
-def _smallest(rows: Sequence[Row], asked: BestOptions) -> Row:
+def _smallest(rows: Sequence[Row], asked: ExportOptions) -> Row:
     """The row with the largest known K; ties go to the best mean score, then the file's order."""
     known = [row for row in rows if not needed.is_open(row)]
     most = max((row["max_dropped_low"] for row in known), default=-1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,18 +19,16 @@ from lp_sweep.storage.store import Store
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.export.choice import Chosen
-    from lp_sweep.orchestrator.export.options import BestOptions
     from lp_sweep.orchestrator.export.prunedfolder import Pruned
     from lp_sweep.orchestrator.export.trialfolder import Exported
     from lp_sweep.orchestrator.inputs.models import ModelInput
     from lp_sweep.orchestrator.inputs.resolve import Sweep
 
 
-def export_trial(asked: ExportOptions, tell: Callable[[str], None] = say) -> Exported:
-    """Writes the network to the folder `out`, which appears complete or not at all. `tell` gets
-    lines of progress. Raises LpSweepError."""
-    if (asked.trial is None) == (asked.best is None):
-        raise SpecError("name either a trial, or a task for its best network.")
+def export_trial(asked: ExportOptions) -> Exported:
+    """Writes the network to the folder `out`, which appears complete or not at all. Progress goes
+    to stderr. Raises LpSweepError."""
+    _check(asked)
     from lp_sweep.orchestrator.export.folder import check_free
     from lp_sweep.orchestrator.export.network import kept_instead
     from lp_sweep.orchestrator.export.places import Where
@@ -40,17 +38,27 @@ def export_trial(asked: ExportOptions, tell: Callable[[str], None] = say) -> Exp
     if asked.onnx:
         _check_onnx_packages()
     store = existing(asked.store or DEFAULT_STORE)
-    record, choice = _chosen(store, asked, tell)
+    record, choice = _chosen(store, asked)
     refuse_unsupported(record, onnx=asked.onnx)
-    caution = " ".join(filter(None, (choice.caution, _caution(store, record, asked.best))))
-    tell(f"{record['trial_id']}: {choice.why}")
+    caution = " ".join(filter(None, (choice.caution, _caution(store, record, asked))))
+    say(f"{record['trial_id']}: {choice.why}")
     hint = kept_instead(store, record["trial_id"], choice.seeds)
     for note in (choice.luck, caution and f"warning: {caution}", hint):
         if note:
-            tell(note)
-    where = Where(asked, store, _sweep(asked, store, record, tell))
+            say(note)
+    where = Where(asked, store, _sweep(asked, store, record))
     chosen = " ".join(filter(None, (choice.why, choice.luck, caution)))
-    return export(record, chosen, where, tell)
+    return export(record, chosen, where, say)
+
+
+def _check(asked: ExportOptions) -> None:
+    if asked.best == (asked.trial is not None):
+        both = "; not both" if asked.best else ""
+        raise SpecError(f"name a trial, or choose one with --best --task NAME{both}.")
+    if asked.best and not asked.task:
+        raise SpecError("--best: on which task? Name it with --task.")
+    if asked.setup and not asked.best:
+        raise SpecError("--setup is for --best: an identifier names one trial in any setup.")
 
 
 def prune_model(
@@ -63,7 +71,6 @@ def prune_model(
     revision: str | None = None,
     offline: bool = False,
     force: bool = False,
-    tell: Callable[[str], None] = say,
 ) -> Pruned:
     """Writes a model, from a folder or the hub, to the folder `out`: without the layers that
     `strategy` drops, or with `layers` (1-based) alone, and not fine-tuned. Raises LpSweepError."""
@@ -78,9 +85,9 @@ def prune_model(
     found = find_model(model, revision=revision, layers=None, folder=Path.cwd(), pins=pins)
     kept = chosen_layers(found.depth, strategy, k, layers)
     how = f"strategy {strategy}" if strategy else "layers named by hand"
-    tell(f"{found.name}: {len(kept)} of {found.depth} layers stay, {how}")
+    say(f"{found.name}: {len(kept)} of {found.depth} layers stay, {how}")
     files = _files_of(found, offline)
-    return prune(found, files, kept, how, out=out, force=force, offline=offline, tell=tell)
+    return prune(found, files, kept, how, out=out, force=force, offline=offline, tell=say)
 
 
 def _check_onnx_packages() -> None:
@@ -92,24 +99,22 @@ def _check_onnx_packages() -> None:
         )
 
 
-def _chosen(
-    store: Store, asked: ExportOptions, tell: Callable[[str], None]
-) -> tuple[Mapping[str, Any], Chosen]:
+def _chosen(store: Store, asked: ExportOptions) -> tuple[Mapping[str, Any], Chosen]:
     """The record, and why it was chosen."""
     from lp_sweep.analysis.views import open_views
     from lp_sweep.orchestrator.export import choice
 
-    if asked.best is None:
+    if not asked.best:
         chosen = choice.Chosen(str(asked.trial), "Named by its identifier.", {})
     else:
-        deltas = (asked.best.within,)
+        deltas = (asked.within,)
         views = open_views(
             store, sweep=asked.sweep, setup=asked.setup, deltas=deltas, only=choice.VIEWS
         )
         with views as catalog:
             for file in catalog.unreadable:
-                tell(f"warning: {file.sentence}")
-            chosen = choice.best(catalog, asked.best, choice.stored_answers(store))
+                say(f"warning: {file.sentence}")
+            chosen = choice.best(catalog, asked, choice.stored_answers(store))
     found = history(store, chosen.trial_id)
     if found.id.startswith("p"):
         raise SpecError(f"{found.id} is a measurement and has no network. Name a trial.")
@@ -121,20 +126,18 @@ def _chosen(
     return found.record, chosen
 
 
-def _caution(store: Store, record: Mapping[str, Any], best: BestOptions | None) -> str:
+def _caution(store: Store, record: Mapping[str, Any], asked: ExportOptions) -> str:
     """A warning if the network, or the full model, is no better than guessing. The choice of the
     best network has already warned about the full model."""
     from lp_sweep.analysis.notes import untaught_network
     from lp_sweep.orchestrator.export.card import full_record
     from lp_sweep.orchestrator.export.places import spec_of
 
-    full = None if best else full_record(store, spec_of(record), record["depth"])
+    full = None if asked.best else full_record(store, spec_of(record), record["depth"])
     return untaught_network(record, full)
 
 
-def _sweep(
-    asked: ExportOptions, store: Store, record: Mapping[str, Any], tell: Callable[[str], None]
-) -> Sweep | None:
+def _sweep(asked: ExportOptions, store: Store, record: Mapping[str, Any]) -> Sweep | None:
     """The sweep that knows where the record's model and data are: that of the file, or else of
     sweep.yaml here or of the file that the record's run used. Without a file of the user's own an
     unusable one is skipped with a note, since model and data may all be on the hub."""
@@ -155,7 +158,7 @@ def _sweep(
         try:
             sweep: Sweep = request.resolved(request.sweep_file())
         except LpSweepError as error:
-            tell(f"note: {request.file} is not looked at: {error}")
+            say(f"note: {request.file} is not looked at: {error}")
             continue
         found = found or sweep
         if record["data_fingerprint"] in {task.fingerprint for task in sweep.tasks.values()}:

@@ -1,4 +1,4 @@
-"""`run`, `resume` and `retry`: plan, check the inputs, run. `tell` gets notes for the user."""
+"""`run`, `resume` and `retry`: plan, check the inputs, run. Notes go to stderr."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class RunResult(NamedTuple):
         return f"<p>{told}</p>{failed if self.failed else ''}"
 
 
-class Prepared(NamedTuple):
+class PreparedRun(NamedTuple):
     """A run that is ready: everything was checked, and nothing was trained yet."""
 
     options: RunOptions
@@ -138,7 +138,7 @@ class Prepared(NamedTuple):
         return result
 
 
-def prepare(options: RunOptions, tell: Callable[[str], None] = say) -> Prepared:
+def prepare(options: RunOptions) -> PreparedRun:
     """Reads the sweep file, its inputs and its store, and checks what a run needs. Raises
     SpecError, PreflightError and StoreError."""
     from lp_sweep.orchestrator.inputs import checks
@@ -158,8 +158,8 @@ def prepare(options: RunOptions, tell: Callable[[str], None] = say) -> Prepared:
     if options.retry:
         selection = retry_selection(options.error_type, list(options.trials), first.plan)
     for note in first.sweep.notes:
-        tell(f"note: {note}")
-    with said_if_slow(tell, "checking models, data and the room for them ..."):
+        say(f"note: {note}")
+    with said_if_slow(say, "checking models, data and the room for them ..."):
         checked = checks.check(
             first.sweep,
             first.plan.inputs_needed(),
@@ -169,15 +169,15 @@ def prepare(options: RunOptions, tell: Callable[[str], None] = say) -> Prepared:
             on_ray=not options.inline,
         )
     for note in checked:
-        tell(f"note: {note}")
+        say(f"note: {note}")
     refused = f"the store does not take the sweep file yet: trying for {patience:g} s"
-    with said_if_slow(tell, f"{refused} (LP_SWEEP_STORE_PATIENCE) ...", after=5.0, in_logs=True):
+    with said_if_slow(say, f"{refused} (LP_SWEEP_STORE_PATIENCE) ...", after=5.0, in_logs=True):
         store = Store(first.location, create=True, patience=patience)
-        _set_aside(store, first.ledger.unreadable, tell)
+        _set_aside(store, first.ledger.unreadable)
         _keep_file(first, options, store)
     if unkept := unkept_note(first.plan, store, first.sweep.spec.keep):
-        tell(f"note: {unkept}")
-    return Prepared(options, first, store, selection, budget)
+        say(f"note: {unkept}")
+    return PreparedRun(options, first, store, selection, budget)
 
 
 def _check_failures(request: Request, patience: float) -> None:
@@ -188,15 +188,15 @@ def _check_failures(request: Request, patience: float) -> None:
         raise SpecError(f"nothing has failed in {location}: there is nothing to try again.")
 
 
-def _set_aside(store: Store, files: Sequence[Unreadable], tell: Callable[[str], None]) -> None:
+def _set_aside(store: Store, files: Sequence[Unreadable]) -> None:
     """Moves what can't be read out of the way of its new record."""
     for item in files:
-        tell(f"warning: {item.sentence}")
+        say(f"warning: {item.sentence}")
     damaged = [item for item in files if not item.lost]
     if damaged:
         set_aside(store, damaged)
         aside = store.files.where(SET_ASIDE)
-        tell(f"note: files that can't be read go to {aside}; what they held is done again")
+        say(f"note: files that can't be read go to {aside}; what they held is done again")
 
 
 def _keep_file(first: Planned, request: Request, store: Store) -> None:

@@ -6,16 +6,24 @@ import fnmatch
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from lp_sweep.analysis.notes import mixed_notes, setup_notes
-from lp_sweep.analysis.tabledef import Table, Unit
+from lp_sweep.analysis.tabledef import Table, TableDef, Unit
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.storage.errors import SpecError, StoreError
-from lp_sweep.storage.printable import choose
+from lp_sweep.storage.printable import choose, say
 
 if TYPE_CHECKING:
     from lp_sweep.storage.catalog import Catalog
+
+
+def table_named(name: str) -> TableDef:
+    """Raises SpecError for an unknown name."""
+    try:
+        return TABLES[choose("table", name, TABLES)]
+    except ValueError as error:
+        raise SpecError(str(error)) from None
 
 
 def make_table(
@@ -28,11 +36,7 @@ def make_table(
 ) -> Table:
     """Models and strategies are names or patterns (empty: all). Raises SpecError for an unknown
     table, and for a model or strategy that is not in the store."""
-    try:
-        choose("table", name, TABLES)
-    except ValueError as error:
-        raise SpecError(str(error)) from None
-    definition = TABLES[name]
+    definition = table_named(name)
     if strategies and "strategy" not in definition.takes:
         also = "" if "model" in definition.takes else " and no --model"
         raise SpecError(f"table {name} takes no --strategy{also}.")
@@ -75,26 +79,20 @@ def _meant(column: str, pattern: str, names: Sequence[str]) -> list[str]:
         raise SpecError(f"--{column}: {error}") from None
 
 
-class Drawn(NamedTuple):
-    """The files that were written, and a note for each figure without numbers in the store."""
-
-    files: list[Path]
-    absent: list[str]
-
-
-def draw(catalog: Catalog, folder: Path) -> Drawn:
-    """Writes the paper's figures 2 to 5 and our own, as SVG and PNG. Raises StoreError."""
+def draw(catalog: Catalog, folder: Path) -> list[Path]:
+    """Writes the paper's figures 2 to 5 and our own, as SVG and PNG, and says why one is absent.
+    Raises StoreError."""
     from lp_sweep.analysis.figures.drawings import FIGURES, why_absent
 
-    drawn = Drawn([], [])
+    files: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, make in FIGURES.items():
             drawing = make(catalog)
             if drawing is None:
-                drawn.absent.append(why_absent(catalog, name))
+                say(why_absent(catalog, name))
             else:
-                drawn.files.extend(drawing.save(folder))
+                files.extend(drawing.save(folder))
     except OSError as error:
         raise StoreError(f"can't write figures to {folder}: {error}. Choose another.") from None
-    return drawn
+    return files

@@ -125,7 +125,7 @@ def test_a_program_exports_too(world: World, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with open_store(world.store.location) as results:
         assert results.export(out, world.kept, file=world.file, offline=True) == out
-        with pytest.raises(SpecError, match=r"a trial.*a task"):
+        with pytest.raises(SpecError, match=r"a trial.*--task.*not both"):
             results.export(tmp_path / "other", world.kept, task="mood", within=50)
     assert (out / "model.safetensors").is_file()
 

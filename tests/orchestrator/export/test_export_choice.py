@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from lp_sweep.analysis.views import open_views
-from lp_sweep.orchestrator.export.choice import VIEWS, BestOptions, Chosen, best, stored_answers
+from lp_sweep.orchestrator.export.choice import VIEWS, Chosen, best, stored_answers
 from lp_sweep.orchestrator.service.export import ExportOptions, export_trial
 from lp_sweep.storage.errors import LpSweepError, SpecError
 from tests.support.fake_records import FakeSweep
+
+BEST: dict[str, Any] = {"best": True, "task": "SST-2", "out": Path("out"), "offline": True}
 
 
 @pytest.fixture
@@ -23,7 +25,7 @@ def fake(tmp_path: Path) -> FakeSweep:
 
 def choose(fake: FakeSweep, within: float = 1, **asked: Any) -> Chosen:
     with open_views(fake.publish(), deltas=(within,), only=VIEWS) as catalog:
-        return best(catalog, BestOptions(**({"task": "SST-2", "within": within} | asked)))
+        return best(catalog, ExportOptions(**(BEST | {"within": within} | asked)))
 
 
 def trial(fake: FakeSweep, **where: Any) -> str:
@@ -138,9 +140,8 @@ def test_cells_of_two_recipes_are_a_caution(tmp_path: Path) -> None:
 def test_the_command_warns_of_it(fake: FakeSweep, capsys: pytest.CaptureFixture[str]) -> None:
     fake.curve({0: 50.0, 4: 49.5})
     fake.publish()
-    asked = BestOptions("SST-2", 1)
     folder = Path(fake.store.location) / "out"
-    options = ExportOptions(out=folder, best=asked, store=fake.store.location, offline=True)
+    options = ExportOptions(**(BEST | {"out": folder, "store": fake.store.location}))
     with pytest.raises(LpSweepError):  # the records are of no model that there is
         export_trial(options)
     printed = capsys.readouterr()
@@ -181,7 +182,7 @@ def test_it_says_how_much_of_the_score_is_luck(fake: FakeSweep) -> None:
 
     def luck() -> str:
         with open_views(store, deltas=(3,), only=VIEWS) as catalog:
-            return best(catalog, BestOptions("SST-2", 3), stored_answers(store)).luck
+            return best(catalog, ExportOptions(**BEST, within=3), stored_answers(store)).luck
 
     assert "can't be estimated: no predictions" in luck()
     fake.predictions(full["trial_id"], [True] * 360 + [False] * 40)

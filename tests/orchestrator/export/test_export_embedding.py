@@ -18,7 +18,6 @@ from safetensors.numpy import load_file
 from transformers import AutoTokenizer
 
 from lp_sweep.orchestrator.engine.recorder import Recorder
-from lp_sweep.orchestrator.export.choice import BestOptions
 from lp_sweep.orchestrator.export.forms import form_of
 from lp_sweep.orchestrator.export.trialfolder import Exported
 from lp_sweep.orchestrator.inputs.resolve import resolve
@@ -281,7 +280,7 @@ def test_the_best_of_a_sweep(made: Made, tmp_path: Path) -> None:
     )
     done = service.export_trial(
         service.ExportOptions(
-            best=BestOptions("sim", 200.0), out=tmp_path / "out", store=world.store.location,
+            best=True, task="sim", within=200.0, out=tmp_path / "out", store=world.store.location,
             file=str(world.file), cache_dir=world.cache, offline=True,
         )
     )  # fmt: skip

@@ -72,7 +72,11 @@ def test_a_sweep_file_names_the_places(file: Path, where: Where) -> None:
 
 
 def test_without_a_file_it_is_the_one_that_the_trials_run_used(
-    file: Path, where: Where, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    file: Path,
+    where: Where,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Overrides included, and whatever sweep.yaml lies in the working directory."""
     spec = trial_spec_from_plain(jobs(file, "k=2", "seed=9")[0]["spec"])
@@ -85,11 +89,10 @@ def test_without_a_file_it_is_the_one_that_the_trials_run_used(
     for text in (None, "name: [", "tasks: [sst2]"):
         if text:
             Path("sweep.yaml").write_text(text)
-        told: list[str] = []
-        sweep = _sweep(where.options, where.store, record, told.append)
+        sweep = _sweep(where.options, where.store, record)
         assert sweep
         assert spec.data_fingerprint in {task.fingerprint for task in sweep.tasks.values()}
-        assert all("sweep.yaml" in line for line in told)
+        assert all("sweep.yaml" in line for line in capsys.readouterr().err.splitlines())
 
 
 def test_a_student_needs_its_texts_without_labels(file: Path, where: Where) -> None:

@@ -14,7 +14,8 @@ from lp_sweep.orchestrator.cli.farewell import answer_command
 from lp_sweep.orchestrator.cli.store import states_text
 from lp_sweep.orchestrator.engine.recorder import Recorder
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
-from lp_sweep.orchestrator.export.choice import VIEWS, Asked, best
+from lp_sweep.orchestrator.export.choice import VIEWS, best
+from lp_sweep.orchestrator.export.options import ExportOptions
 from lp_sweep.orchestrator.plan.known import read_ledger
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
@@ -347,7 +348,8 @@ def test_tables_show_the_answer_with_its_set_and_what_was_not_needed(finished: W
     pages = (answer_of(plan).text(), states_text(sweep_states(finished.store)))
     assert all("never trained" in page and "table min-layers" in page for page in pages)
     with open_views(finished.store, deltas=(1,), only=VIEWS) as catalog:
-        caution = best(catalog, Asked("rte", 1)).caution
+        options = ExportOptions(out=Path("out"), best=True, task="rte", within=1)
+        caution = best(catalog, options).caution
     assert "1 or 2 layers, which the search never trained" in caution
 
 
