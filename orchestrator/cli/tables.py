@@ -1,4 +1,4 @@
-"""The commands that answer from a store: query, table, paper, report, cka."""
+"""The commands that answer from a store: query, table, paper, report."""
 
 from __future__ import annotations
 
