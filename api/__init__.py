@@ -16,25 +16,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lp_sweep.orchestrator.service.export import prune_model
-    from lp_sweep.orchestrator.service.plan import SweepPlan
-    from lp_sweep.orchestrator.service.rows import ResultRows, TableRows
-    from lp_sweep.orchestrator.service.run import RunResult
-    from lp_sweep.results import Results, open_store
-    from lp_sweep.storage.errors import LpSweepError
-    from lp_sweep.sweep import Sweep
-
-__all__ = [
-    "LpSweepError",
-    "ResultRows",
-    "Results",
-    "RunResult",
-    "Sweep",
-    "SweepPlan",
-    "TableRows",
-    "open_store",
-    "prune_model",
-]
+    from lp_sweep.orchestrator.service.export import prune_model as prune_model
+    from lp_sweep.orchestrator.service.plan import SweepPlan as SweepPlan
+    from lp_sweep.orchestrator.service.rows import ResultRows as ResultRows
+    from lp_sweep.orchestrator.service.rows import TableRows as TableRows
+    from lp_sweep.orchestrator.service.run import RunResult as RunResult
+    from lp_sweep.results import Results as Results
+    from lp_sweep.results import open_store as open_store
+    from lp_sweep.storage.errors import LpSweepError as LpSweepError
+    from lp_sweep.sweep import Sweep as Sweep
 
 _WHERE = {
     "LpSweepError": "storage.errors",
@@ -47,6 +37,9 @@ _WHERE = {
     "open_store": "results",
     "prune_model": "orchestrator.service.export",
 }
+
+
+__all__ = [*_WHERE]
 
 
 def __getattr__(name: str) -> Any:

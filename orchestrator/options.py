@@ -1,6 +1,6 @@
 """Options of the command line: those of several verbs, and how a dataclass has some as fields.
 
-An option is declared once, as `Annotated[its type, typer.Option("--its-name", ...)]`: an alias here
+An option is declared once, as `Annotated[its type, Option("--its-name", ...)]`: an alias here
 if several verbs have it, else a field of the verb's dataclass or a parameter of its command.
 `takes_options` makes a command with an option for each such field. Python has the same options:
 `from_environment` gives those that a shell's variables say.
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_origin, get_type_hints
 
 import typer
+from typer import Option
 
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import DEFAULT_STORE
@@ -78,7 +79,7 @@ def _not_empty(value: str | None) -> str | None:
 
 StoreOption = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--store",
         envvar="LP_SWEEP_STORE",
         callback=_not_empty,
@@ -87,7 +88,7 @@ StoreOption = Annotated[
 ]
 DataDirOption = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--data-dir",
         envvar="LP_SWEEP_DATA_DIR",
         help="GLUE from files <task>/train.parquet, not from the hub.",
@@ -95,7 +96,7 @@ DataDirOption = Annotated[
 ]
 OfflineOption = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--offline",
         envvar="LP_SWEEP_OFFLINE",
         help="Use cached models and data; never contact the hub.",
@@ -103,7 +104,7 @@ OfflineOption = Annotated[
 ]
 ManifestOption = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--manifest",
         envvar="LP_SWEEP_MANIFEST",
         help="File of pinned revisions. [sweep.manifest.json next to sweep.yaml]",
@@ -112,7 +113,7 @@ ManifestOption = Annotated[
 ]
 CacheDirOption = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--cache-dir",
         envvar="LP_SWEEP_CACHE_DIR",
         help="Folder on each node for cached tokens and unsent records.",
@@ -121,7 +122,7 @@ CacheDirOption = Annotated[
 ]
 InlineOption = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--inline",
         envvar="LP_SWEEP_INLINE",
         help="Train one trial after another in this process, without Ray.",
@@ -129,7 +130,7 @@ InlineOption = Annotated[
 ]
 SweepOption = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--sweep",
         envvar="LP_SWEEP_SWEEP",
         autocompletion=sweeps,
@@ -138,7 +139,7 @@ SweepOption = Annotated[
 ]
 SetupOption = Annotated[
     int | None,
-    typer.Option(
+    Option(
         "--setup",
         envvar="LP_SWEEP_SETUP",
         min=1,
@@ -148,18 +149,18 @@ SetupOption = Annotated[
 ]
 UnitOption = Annotated[
     Literal["points", "percent"],
-    typer.Option(
+    Option(
         "--unit",
         envvar="LP_SWEEP_UNIT",
         help="The unit of a loss: points, or percent of the full model's score.",
     ),
 ]
-OutOption = Annotated[Path, typer.Option("--out", help="Folder to create.")]
-ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite an earlier export there.")]
-JsonOption = Annotated[bool, typer.Option("--json", envvar="LP_SWEEP_JSON", help="Print JSON.")]
+OutOption = Annotated[Path, Option("--out", help="Folder to create.")]
+ForceOption = Annotated[bool, Option("--force", help="Overwrite an earlier export there.")]
+JsonOption = Annotated[bool, Option("--json", envvar="LP_SWEEP_JSON", help="Print JSON.")]
 Format = Literal["table", "csv", "json", "markdown", "latex"]
 FormatOption = Annotated[
-    Format, typer.Option("--format", "-f", envvar="LP_SWEEP_FORMAT", help="Output format.")
+    Format, Option("--format", "-f", envvar="LP_SWEEP_FORMAT", help="Output format.")
 ]
 
 
@@ -231,6 +232,6 @@ def words_of(options: Any) -> list[str]:
         if isinstance(value, bool):
             words += [flag] * value
         elif value is not None:
-            for one in value if isinstance(value, list) else [value]:
+            for one in value if isinstance(value, list | tuple) else [value]:
                 words += [flag, str(one)]
     return words

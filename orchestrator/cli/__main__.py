@@ -13,13 +13,9 @@ from shlex import quote
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from lp_sweep.orchestrator.cli import (
-    exporting,
-    runcli,
-    store,
-    tables,
-)
+from lp_sweep.orchestrator.cli import exporting, runcli, store, tables
 from lp_sweep.orchestrator.cli.output import INTERRUPTED, complain, emit, guard, say
 from lp_sweep.orchestrator.cli.root import Root
 from lp_sweep.orchestrator.options import takes_options
@@ -73,7 +69,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     del version
@@ -90,7 +86,7 @@ def show_help(
     ctx: typer.Context,
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[command]...", help="A command, or `more` for all of them."),
+        Argument(metavar="[command]...", help="A command, or `more` for all of them."),
     ] = None,
 ) -> None:
     """Print the help of a command; with `more`, of all commands.
@@ -124,8 +120,7 @@ def init(options: InitOptions) -> None:
 @app.command()
 def schema(
     markdown: Annotated[
-        bool,
-        typer.Option("--markdown", envvar="LP_SWEEP_MARKDOWN", help="Print a Markdown page."),
+        bool, Option("--markdown", envvar="LP_SWEEP_MARKDOWN", help="Print a Markdown page.")
     ] = False,
 ) -> None:
     """Print every key of a sweep file, as a JSON Schema or as a page.

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from lp_sweep.orchestrator.cli.output import emit, end_in_order, say
 from lp_sweep.orchestrator.export.options import ExportOptions
@@ -24,11 +25,10 @@ from lp_sweep.storage.select import by_position
 app = typer.Typer()
 
 PushOption = Annotated[
-    str | None, typer.Option("--push-to-hub", help="Also send it to this hub repository.")
+    str | None, Option("--push-to-hub", help="Also send it to this hub repository.")
 ]
 PrivateOption = Annotated[
-    bool,
-    typer.Option("--private", envvar="LP_SWEEP_PRIVATE", help="Create the repository as private."),
+    bool, Option("--private", envvar="LP_SWEEP_PRIVATE", help="Create the repository as private.")
 ]
 
 
@@ -60,19 +60,16 @@ def export(
 
 @app.command()
 def prune(
-    model: Annotated[str, typer.Argument(help="A model folder, or a hub model.")],
+    model: Annotated[str, Argument(help="A model folder, or a hub model.")],
     out: OutOption,
     strategy: Annotated[
-        str | None,
-        typer.Option("--strategy", autocompletion=strategies, help=f"{by_position()}."),
+        str | None, Option("--strategy", autocompletion=strategies, help=f"{by_position()}.")
     ] = None,
-    k: Annotated[int | None, typer.Option("--k", help="How many layers to drop.")] = None,
+    k: Annotated[int | None, Option("--k", help="How many layers to drop.")] = None,
     layers: Annotated[
-        str | None, typer.Option("--layers", help="Layers to keep, such as 1,2,5; 1 is the lowest.")
+        str | None, Option("--layers", help="Layers to keep, such as 1,2,5; 1 is the lowest.")
     ] = None,
-    revision: Annotated[
-        str | None, typer.Option("--revision", help="Hub commit, branch or tag.")
-    ] = None,
+    revision: Annotated[str | None, Option("--revision", help="Hub commit, branch or tag.")] = None,
     offline: OfflineOption = False,
     force: ForceOption = False,
     push_to_hub: PushOption = None,

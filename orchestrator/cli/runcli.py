@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
+from typer import Argument, Option
 
 from lp_sweep.orchestrator.cli.output import INTERRUPTED, emit, say, warn_unreadable
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
@@ -39,16 +40,13 @@ _IDENTIFIER = re.compile(r"^[tp]\d+-\w*$")
 
 app = typer.Typer()
 
-FileArgument = Annotated[
-    str, typer.Argument(help=f"Sweep file, or `{BUILT_IN}` for the built-in one.")
-]
+FileArgument = Annotated[str, Argument(help=f"Sweep file, or `{BUILT_IN}` for the built-in one.")]
 OverridesArgument = Annotated[
-    list[str] | None,
-    typer.Argument(help="key=value, such as task=rte,mrpc seed=42,43 recipe.lr=3e-5"),
+    list[str] | None, Argument(help="key=value, such as task=rte,mrpc seed=42,43 recipe.lr=3e-5")
 ]
 EventsOption = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--events",
         envvar="LP_SWEEP_EVENTS",
         help="Print events as they happen, one JSON object per line.",
@@ -64,7 +62,7 @@ def run(
     overrides: OverridesArgument = None,
     *,
     options: RunOptions,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only plan.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Only plan.")] = False,
     as_json: JsonOption = False,
     events: EventsOption = False,
 ) -> None:
@@ -103,14 +101,14 @@ def _failures(ctx: typer.Context, incomplete: str) -> Collection[str]:
 def retry(
     what: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             autocompletion=_failures,
             help="[sweep file] [failed trials] [key=value]; default sweep.yaml, all.",
         ),
     ] = None,
-    failed: Annotated[bool, typer.Option("--failed", help="All failures (the default).")] = False,
+    failed: Annotated[bool, Option("--failed", help="All failures (the default).")] = False,
     error_type: Annotated[
-        str | None, typer.Option("--type", help="Only failures of this type, such as bug.")
+        str | None, Option("--type", help="Only failures of this type, such as bug.")
     ] = None,
     *,
     options: RunOptions,
@@ -218,7 +216,7 @@ def prefetch(
 def quickstart(
     overrides: OverridesArgument = None,
     out: Annotated[
-        Path, typer.Option("--out", help="Folder for the sweep file, model, data and store.")
+        Path, Option("--out", help="Folder for the sweep file, model, data and store.")
     ] = Path("lp-sweep-quickstart"),
     inline: InlineOption = False,
     as_json: JsonOption = False,

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from lp_sweep.orchestrator.cli.output import emit, stored, warn_unreadable
 from lp_sweep.orchestrator.mirrors.kinds import MirrorKind
@@ -26,12 +27,10 @@ def status(
     store: StoreOption = None,
     sweep: SweepOption = None,
     as_json: JsonOption = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Follow one sweep until Ctrl-C.")] = False,
+    watch: Annotated[bool, Option("--watch", help="Follow one sweep until Ctrl-C.")] = False,
     every: Annotated[
         str | None,
-        typer.Option(
-            "--every", envvar="LP_SWEEP_EVERY", help="With --watch: time between updates. [5s]"
-        ),
+        Option("--every", envvar="LP_SWEEP_EVERY", help="With --watch: time between updates. [5s]"),
     ] = None,
 ) -> None:
     """Show the progress of a store's sweeps, and the active runs.
@@ -57,9 +56,8 @@ def _records(ctx: typer.Context) -> Collection[str]:
 
 TrialArgument = Annotated[
     str,
-    typer.Argument(
-        autocompletion=_records,
-        help="A trial's or profile's identifier, or the beginning of one.",
+    Argument(
+        autocompletion=_records, help="A trial's or profile's identifier, or the beginning of one."
     ),
 ]
 
@@ -106,7 +104,7 @@ def compact(store: StoreOption = None, as_json: JsonOption = False) -> None:
 def doctor(
     store: StoreOption = None,
     fix: Annotated[
-        bool, typer.Option("--fix", help="Move damaged files to the store's set-aside/.")
+        bool, Option("--fix", help="Move damaged files to the store's set-aside/.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -151,7 +149,7 @@ _MIRRORED = (
 def mirror(
     to: Annotated[
         list[MirrorKind],
-        typer.Option("--to", envvar="LP_SWEEP_MIRROR", help="Where to copy. May be repeated."),
+        Option("--to", envvar="LP_SWEEP_MIRROR", help="Where to copy. May be repeated."),
     ],
     store: StoreOption = None,
     sweep: SweepOption = None,

@@ -1,4 +1,4 @@
-"""The commands that answer from a store: query, table, paper, report, cka."""
+"""The commands that answer from a store: query, table, paper, report."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from typer import Argument, Option
 
 from lp_sweep.analysis.sqlfiles import VIEWS
 from lp_sweep.analysis.tables import TABLES
@@ -41,17 +42,13 @@ _PROMPT_SECONDS = 1.0  # after Ctrl-C; then the process is ended
 
 WithinOption = Annotated[
     str,
-    typer.Option(
-        "--within",
-        envvar="LP_SWEEP_WITHIN",
-        help="Losses that min-layers allows, comma-separated.",
+    Option(
+        "--within", envvar="LP_SWEEP_WITHIN", help="Losses that min-layers allows, comma-separated."
     ),
 ]
 FiguresOption = Annotated[
     Path | None,
-    typer.Option(
-        "--figures", envvar="LP_SWEEP_FIGURES", help="Also write the figures into this folder."
-    ),
+    Option("--figures", envvar="LP_SWEEP_FIGURES", help="Also write the figures into this folder."),
 ]
 
 
@@ -97,13 +94,13 @@ def _ends_promptly() -> Iterator[None]:
     'Example: lp-sweep query "SELECT strategy, k, avg(score) FROM cells GROUP BY ALL"'
 )
 def query(
-    sql: Annotated[str, typer.Argument(help="One SELECT over the views; `-` reads stdin.")],
+    sql: Annotated[str, Argument(help="One SELECT over the views; `-` reads stdin.")],
     store: StoreOption = None,
     sweep: SweepOption = None,
     setup: SetupOption = None,
     form: Annotated[
         Literal[Format, "parquet"],
-        typer.Option("--format", "-f", envvar="LP_SWEEP_FORMAT", help="Output format."),
+        Option("--format", "-f", envvar="LP_SWEEP_FORMAT", help="Output format."),
     ] = "table",
     as_json: JsonOption = False,
 ) -> None:
@@ -130,21 +127,12 @@ def query(
                 emit(render_rows(rows, form), end="", form=form)
 
 
-def _known_table(name: str) -> str:
-    if name not in TABLES:
-        raise typer.BadParameter(f"{name!r} is not one of {', '.join(map(repr, TABLES))}.")
-    return name
-
-
 @app.command()
 def table(
     name: Annotated[
         str,
-        typer.Argument(
-            metavar="NAME",
-            autocompletion=lambda: [*TABLES],
-            callback=_known_table,
-            help=f"One of {', '.join(TABLES)}.",
+        Argument(
+            metavar="NAME", autocompletion=lambda: [*TABLES], help=f"One of {', '.join(TABLES)}."
         ),
     ],
     store: StoreOption = None,
@@ -152,11 +140,11 @@ def table(
     setup: SetupOption = None,
     model: Annotated[
         list[str] | None,
-        typer.Option("--model", envvar="LP_SWEEP_MODEL", help="Only this model. May be repeated."),
+        Option("--model", envvar="LP_SWEEP_MODEL", help="Only this model. May be repeated."),
     ] = None,
     strategy: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--strategy",
             envvar="LP_SWEEP_STRATEGY",
             autocompletion=strategies,
@@ -176,7 +164,7 @@ def table(
     from lp_sweep.analysis.views import open_views
     from lp_sweep.orchestrator.service import tables
 
-    views = TABLES[name].views
+    views = tables.table_named(name).views
     with _ends_promptly():
         location = stored(store)
         catalog = open_views(location, sweep=sweep, setup=setup, deltas=_losses(within), only=views)
@@ -197,21 +185,17 @@ def paper(
     sweep: SweepOption = None,
     number: Annotated[
         list[int] | None,
-        typer.Option(
-            "--table", envvar="LP_SWEEP_TABLE", help="1 to 6; default: all. May be repeated."
-        ),
+        Option("--table", envvar="LP_SWEEP_TABLE", help="1 to 6; default: all. May be repeated."),
     ] = None,
     check: Annotated[
         bool,
-        typer.Option(
-            "--check",
-            envvar="LP_SWEEP_CHECK",
-            help="Exit 1 if a number differs, or none agrees.",
+        Option(
+            "--check", envvar="LP_SWEEP_CHECK", help="Exit 1 if a number differs, or none agrees."
         ),
     ] = False,
     model: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--model",
             envvar="LP_SWEEP_PAPER_MODEL",  # `table --model` is another
             help="YOURS=PAPER'S, such as ./bert=bert-base-cased.",
@@ -248,7 +232,7 @@ def report(
     store: StoreOption = None,
     sweep: SweepOption = None,
     setup: SetupOption = None,
-    out: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("report.html"),
+    out: Annotated[Path, Option("--out", help="The page to write.")] = Path("report.html"),
     figures: FiguresOption = None,
     within: WithinOption = "1,2,3",
 ) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
 from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.mirrors.kinds import MirrorKind
@@ -28,20 +28,18 @@ class RunOptions(Request):
     inline: InlineOption = False
     address: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--address", envvar=["LP_SWEEP_ADDRESS", "RAY_ADDRESS"], help="Ray cluster to join."
         ),
     ] = None
     cache_dir: CacheDirOption = None
     fail_fast: Annotated[
         bool,
-        typer.Option(
-            "--fail-fast", envvar="LP_SWEEP_FAIL_FAST", help="Stop at the first failed trial."
-        ),
+        Option("--fail-fast", envvar="LP_SWEEP_FAIL_FAST", help="Stop at the first failed trial."),
     ] = False
     max_failures: Annotated[
         int | None,
-        typer.Option(
+        Option(
             "--max-failures",
             envvar="LP_SWEEP_MAX_FAILURES",
             min=1,
@@ -51,7 +49,7 @@ class RunOptions(Request):
     ] = None
     stop_if_nothing_learned: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--stop-if-nothing-learned",
             envvar="LP_SWEEP_STOP_IF_NOTHING_LEARNED",
             help="Stop if a full model scores no better than guessing.",
@@ -60,13 +58,13 @@ class RunOptions(Request):
     ] = False
     max_hours: Annotated[
         float | None,
-        typer.Option(
+        Option(
             "--max-hours", envvar="LP_SWEEP_MAX_HOURS", min=0.0, help="Stop after this many hours."
         ),
     ] = None
     mirrors: Annotated[
         list[MirrorKind],
-        typer.Option(
+        Option(
             "--mirror",
             envvar="LP_SWEEP_MIRROR",
             metavar="<tool>",

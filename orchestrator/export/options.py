@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from lp_sweep.orchestrator.options import (
     ADVANCED,
@@ -30,30 +30,24 @@ class ExportOptions:
     the choice down."""
 
     trial: Annotated[
-        str | None, typer.Argument(help="A trial's identifier, or the beginning of one.")
+        str | None, Argument(help="A trial's identifier, or the beginning of one.")
     ] = None
     best: Annotated[
-        bool,
-        typer.Option("--best", help="Choose the smallest network that loses at most --within."),
+        bool, Option("--best", help="Choose the smallest network that loses at most --within.")
     ] = False
     task: Annotated[
         str,
-        typer.Option(
-            "--task", autocompletion=tasks, show_default=False, help="--best: on this task."
-        ),
+        Option("--task", autocompletion=tasks, show_default=False, help="--best: on this task."),
     ] = ""
-    within: Annotated[float, typer.Option("--within", help="--best: the allowed loss.")] = 1.0
+    within: Annotated[float, Option("--within", help="--best: the allowed loss.")] = 1.0
     unit: UnitOption = "points"
-    model: Annotated[str | None, typer.Option("--model", help="--best: only this model.")] = None
+    model: Annotated[str | None, Option("--model", help="--best: only this model.")] = None
     strategy: Annotated[
         str | None,
-        typer.Option(
-            "--strategy", autocompletion=strategies, help="--best: only this strategy. [all]"
-        ),
+        Option("--strategy", autocompletion=strategies, help="--best: only this strategy. [all]"),
     ] = None
     seed: Annotated[
-        int | None,
-        typer.Option("--seed", help="--best: this seed. [the one with the median score]"),
+        int | None, Option("--seed", help="--best: this seed. [the one with the median score]")
     ] = None
     store: StoreOption = None
     data_dir: DataDirOption = None
@@ -64,7 +58,7 @@ class ExportOptions:
     setup: SetupOption = None
     file: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--file",
             envvar="LP_SWEEP_FILE",
             help="Sweep file that names model and data. [sweep.yaml]",
@@ -74,13 +68,12 @@ class ExportOptions:
     force: ForceOption = False
     accept_retrained: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--accept-retrained",
             help="Accept a score that changed after training again.",
             rich_help_panel=ADVANCED,
         ),
     ] = False
     onnx: Annotated[
-        bool,
-        typer.Option("--onnx", envvar="LP_SWEEP_ONNX", help="Also write onnx/model.onnx."),
+        bool, Option("--onnx", envvar="LP_SWEEP_ONNX", help="Also write onnx/model.onnx.")
     ] = False

@@ -9,13 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lp_sweep.analysis.notes import mixed_notes, setup_notes
-from lp_sweep.analysis.tabledef import Table, Unit
+from lp_sweep.analysis.tabledef import Table, TableDef, Unit
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.printable import choose, say
 
 if TYPE_CHECKING:
     from lp_sweep.storage.catalog import Catalog
+
+
+def table_named(name: str) -> TableDef:
+    """Raises SpecError for an unknown name."""
+    try:
+        return TABLES[choose("table", name, TABLES)]
+    except ValueError as error:
+        raise SpecError(str(error)) from None
 
 
 def make_table(
@@ -28,11 +36,7 @@ def make_table(
 ) -> Table:
     """Models and strategies are names or patterns (empty: all). Raises SpecError for an unknown
     table, and for a model or strategy that is not in the store."""
-    try:
-        choose("table", name, TABLES)
-    except ValueError as error:
-        raise SpecError(str(error)) from None
-    definition = TABLES[name]
+    definition = table_named(name)
     if strategies and "strategy" not in definition.takes:
         also = "" if "model" in definition.takes else " and no --model"
         raise SpecError(f"table {name} takes no --strategy{also}.")
