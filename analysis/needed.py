@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from lp_sweep.analysis import phrases
-from lp_sweep.analysis.adaptive import DIP
 from lp_sweep.analysis.notes import LEARNED_NOTHING, NOT_SEARCHED, barely, guess, no_better
 from lp_sweep.analysis.rows import Row
+from lp_sweep.analysis.statistics import DIP
 from lp_sweep.storage.printable import ranges
 
 

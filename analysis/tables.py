@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from lp_sweep.analysis import needed, notes, phrases
-from lp_sweep.analysis.adaptive import DIP
 from lp_sweep.analysis.notes import NOT_ASKED, NOT_MEASURED, NOT_NEEDED, Note
 from lp_sweep.analysis.rows import Row, grouped, picked
+from lp_sweep.analysis.statistics import DIP
 from lp_sweep.analysis.tabledef import Fetch, TableDef, Wanted, rows_of_view, text
 from lp_sweep.storage.printable import metric_name, ranges
 

@@ -26,14 +26,20 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from lp_sweep.analysis.adaptive.posterior import Pair, Scores
-from lp_sweep.analysis.adaptive.search import TOLERANCE, Answer, Curve, largest_within, next_step
+from lp_sweep.analysis.adaptive.search import (
+    TOLERANCE,
+    SearchAnswer,
+    SearchGrid,
+    largest_within,
+    next_step,
+)
+from lp_sweep.analysis.statistics.answerset import Pair
 from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.printable import ranges
 from lp_sweep.storage.store import Store
@@ -62,12 +68,14 @@ _SLACK = 1e-9
 class Replay(NamedTuple):
     """A replayed search. `trials`: pairs in the order asked for; `rounds`: number of batches."""
 
-    answers: tuple[Answer, ...]
+    answers: tuple[SearchAnswer, ...]
     trials: tuple[Pair, ...]
     rounds: int
 
 
-def replay(grid: Scores, deltas: Collection[float], *, failing: Iterable[Pair] = ()) -> Replay:
+def replay(
+    grid: Mapping[Pair, float], deltas: Collection[float], *, failing: Iterable[Pair] = ()
+) -> Replay:
     """Replay a search. `grid`: (K, seed) -> points of every pair. Pairs in `failing` never give a
     score. Seeds are used in ascending order."""
     ks, seeds = (tuple(sorted({pair[part] for pair in grid})) for part in (0, 1))
@@ -76,8 +84,8 @@ def replay(grid: Scores, deltas: Collection[float], *, failing: Iterable[Pair] =
     failed: set[Pair] = set()
     rounds = 0
     while True:
-        curve = Curve(ks=ks, seeds=seeds, points=points, failed=frozenset(failed))
-        step = next_step(curve, deltas)
+        searched = SearchGrid(ks=ks, seeds=seeds, points=points, failed=frozenset(failed))
+        step = next_step(searched, deltas)
         if not step.ask:
             return Replay(step.answers, (*points, *failed), rounds)
         rounds += 1
@@ -110,8 +118,8 @@ def losses_of(curve: str, depth: int) -> list[float]:
     return losses
 
 
-def drawn(losses: list[float], deviation: float, shared: float, seed: int) -> Scores:
-    """Scores by (K, seed). The same `seed` draws the same noise for every curve."""
+def drawn(losses: list[float], deviation: float, shared: float, seed: int) -> Mapping[Pair, float]:
+    """Mapping[Pair, float] by (K, seed). The same `seed` draws the same noise for every curve."""
     rng = np.random.default_rng(seed)
     common = rng.normal(0, deviation * shared**0.5, SEEDS)
     own = rng.normal(0, deviation * (1 - shared) ** 0.5, (len(losses), SEEDS))
@@ -127,7 +135,7 @@ def is_off(losses: list[float], k: int, delta: float) -> bool:
     return missed or losses[k] > delta + TOLERANCE + _SLACK
 
 
-def grid_losses(grid: Scores) -> dict[int, float]:
+def grid_losses(grid: Mapping[Pair, float]) -> dict[int, float]:
     ks, seeds = ({pair[part] for pair in grid} for part in (0, 1))
     return {k: sum(grid[Pair(0, s)] - grid[Pair(k, s)] for s in seeds) / len(seeds) for k in ks}
 
@@ -182,7 +190,7 @@ HEADING = (
 )
 
 
-def stored_grids(store: str, sweep: str) -> Iterator[tuple[str, Scores]]:
+def stored_grids(store: str, sweep: str) -> Iterator[tuple[str, Mapping[Pair, float]]]:
     """Each curve whose every K and seed is done, and its scores."""
     with open_views(Store(store), sweep=sweep) as catalog:
         rows = catalog.query(
@@ -197,7 +205,7 @@ def stored_grids(store: str, sweep: str) -> Iterator[tuple[str, Scores]]:
             yield curve, grid
 
 
-def unless(answer: Answer) -> str:
+def unless(answer: SearchAnswer) -> str:
     return f", unless K={ranges(answer.untried)} dips" if answer.untried else ""
 
 

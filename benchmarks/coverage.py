@@ -34,17 +34,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import ndtri
 
-from lp_sweep.analysis.statistics.estimates import Estimate, Scores, combined, limits
-from lp_sweep.analysis.statistics.minimum import (
-    ASSUMED,
+from lp_sweep.analysis.statistics.answerset import (
     OWN,
-    Curve,
+    ScoredCurve,
     answer_set,
     excess,
     left_over,
     near,
-    spread_of,
 )
+from lp_sweep.analysis.statistics.estimates import Estimate, Scores, combined, limits
+from lp_sweep.analysis.statistics.minimum import ASSUMED, spread_of
 
 CURVES = {  # true losses in points, K = 0, 1, 2, ...
     "flat": (0, 0, 0.1, 0.2, 0.3, 0.4),
@@ -143,7 +142,7 @@ def sets_of(
     places = {(k, s): s * ks + k for s in range(seeds) for k in range(ks)}
     named = {(k, s): float(scores.points[at]) for (k, s), at in places.items()}
     spread = spread_of([left_over(near(named))], OWN) or ASSUMED
-    beyond = excess(Curve(scores, places, tuple(range(ks)), spread), LIMIT, "points")
+    beyond = excess(ScoredCurve(scores, places, tuple(range(ks)), spread), LIMIT, "points")
     answer = max(k for k in range(ks) if losses[k] <= LIMIT)
     found = answer_set(beyond)
     yield ("set", *key), (answer in found, len(found))

@@ -1,57 +1,38 @@
-"""The 90% confidence set of a `min_layers` answer: the numbers of dropped layers that can be it.
+"""The 90% sets of `min_layers` answers, and their tables: reads the scores of a store.
 
-The answer is the largest K whose loss is within the limit. K is in the set if
-
-- its own loss may be within the limit, by a one-sided bound at 4.5%; and
-- no larger K is surely within it. With a probability of 95.5%, no larger K is wrongly called so,
-  however many there are. First, the K surely beyond the limit are set aside, at 0.5% in all. Each
-  of the m others is tested at 4% / m (Romano, Shaikh and Wolf 2014, *A practical two-step method
-  for testing moment inequalities*). A smaller K has more K above it, so its test is stricter and
-  may pass where the test of a larger K does not. Then that larger K is in the set as well, since
-  the evidence for it is at least as good.
-
-Each condition is wrong about the true answer in at most 4.5% of studies. The last 1% allows for
-approximations, so that the set holds the answer in 90%. A K without a score can be the answer: it
-is in the set unless a larger K is surely within. This includes a K that was never asked for, if the
-strategy has it and a larger K was asked for. A set says nothing about K above those asked for.
-
-The loss is paired by seed and row. Its variance over seeds is partly pooled over other networks
-(`Spreads`), so that one or two seeds also give a set. A search (`until: min_layers`) has its own
-set, from `analysis.adaptive`: see `credible_sets`.
-
-Two or three seeds say little about their own spread. Networks of one model and task, trained with
-the same seeds, say more together: their scores minus a mean for each network and one for each seed.
-Only networks within NEAR points of the full model count. A broken network moves by tens of points,
-and says nothing about a healthy one.
+`answerset` defines the set. The variance over seeds is pooled over the other networks of the store
+(`Spreads`). A search (`until: min_layers`) has other seeds for other K, so its set comes from its
+scores alone: see `credible_sets`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from lp_sweep.analysis.adaptive.posterior import Draws, Pair, draw
-from lp_sweep.analysis.adaptive.search import credible
 from lp_sweep.analysis.rows import Row, grouped, picked
 from lp_sweep.analysis.statistics import networks
-from lp_sweep.analysis.statistics.estimates import (
-    Estimate,
-    Scores,
-    combined,
-    limits,
-    scores_of,
+from lp_sweep.analysis.statistics.answerset import (
+    OWN,
+    WEIGHT,
+    Pair,
+    ScoredCurve,
+    SeedSpread,
+    Squares,
+    answer_set,
+    credible,
+    curve_of_scores,
+    excess,
+    left_over,
+    near,
 )
+from lp_sweep.analysis.statistics.estimates import scores_of
 from lp_sweep.analysis.statistics.networks import Network, Reader, compare, reader
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.select import askable_k
-
-Unit = Literal["points", "percent"]
-_ITSELF = 0.045  # probability that the answer's own loss is called beyond the limit
-_LARGER = 0.045  # probability that a larger K is called within it, of which ...
-_ASIDE = 0.005  # ... this part is spent on setting aside the K surely beyond
 
 _CURVE = ("sweep", "model", "procedure", "strategy", "task")
 _ADDED = pa.schema(
@@ -66,21 +47,12 @@ _ADDED = pa.schema(
 )
 
 
-class Curve(NamedTuple):
-    """The scores of one curve, and the network of each K and seed."""
-
-    scores: Scores
-    places: Mapping[tuple[int, int], int]  # (K, seed) -> its place in `scores`
-    ks: tuple[int, ...]  # 0 to the largest asked for, ascending, also without a score
-    spread: Spread
-
-
 def with_sets(catalog: Catalog, answers: pa.Table) -> pa.Table:
     """Rows of `min_layers`, each with the 90% set of its answer in the columns of _ADDED."""
     asked = answers.to_pylist()
     cells = networks.cells(catalog, (), ())
     listed, spreads, read = _by_curve(cells), Spreads(cells), reader(catalog)
-    curves: dict[tuple[Any, ...], Curve | str] = {}
+    curves: dict[tuple[Any, ...], ScoredCurve | str] = {}
     rows = []
     for answer, of_search in zip(asked, credible_sets(catalog, asked), strict=True):
         key = _key(answer)
@@ -105,7 +77,7 @@ def _by_curve(cells: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:
     return grouped((cell for cell in whole if cell["state"] != "impossible"), _key)
 
 
-def curve_of(cells: Sequence[Row], spreads: Spreads, read: Reader) -> Curve | str:
+def curve_of(cells: Sequence[Row], spreads: Spreads, read: Reader) -> ScoredCurve | str:
     """The curve of these cells, or why there is none."""
     if any(cell["k"] is None for cell in cells):
         return f"{sum(cell['k'] is None for cell in cells)} deferred"
@@ -125,7 +97,9 @@ def curve_of(cells: Sequence[Row], spreads: Spreads, read: Reader) -> Curve | st
     asked = {cell["k"] for cell in cells}
     there = askable_k(cells[0]["strategy"], cells[0]["depth"])
     ks = tuple(sorted({0, *asked, *(k for k in there if k < max(asked))}))
-    return Curve(scores, {at: order.index(network) for at, network in found.items()}, ks, spread)
+    return ScoredCurve(
+        scores, {at: order.index(network) for at, network in found.items()}, ks, spread
+    )
 
 
 def _networks(cells: Sequence[Row]) -> dict[tuple[int, int], Network]:
@@ -140,51 +114,7 @@ def _networks(cells: Sequence[Row]) -> dict[tuple[int, int], Network]:
     return found
 
 
-def excess(curve: Curve, delta: float, unit: Unit) -> dict[int, Estimate | None]:
-    """For each K above 0: how far its loss lies beyond the limit, in points; None without a pair. A
-    loss in percent of the full model's mean is within delta if (1 - delta/100) of that mean is at
-    most the score."""
-    factor = 1 - delta / 100 if unit == "percent" else 1.0
-    limit = 0.0 if unit == "percent" else delta
-    found: dict[int, Estimate | None] = {}
-    for k in curve.ks[1:]:
-        pairs = [
-            (curve.places[0, seed], place)
-            for (of, seed), place in curve.places.items()
-            if of == k and (0, seed) in curve.places
-        ]
-        if not pairs:
-            found[k] = None
-            continue
-        weights = np.zeros((len(pairs), len(curve.scores.points)))
-        for row, (full, pruned) in enumerate(pairs):
-            weights[row, full] += factor
-            weights[row, pruned] -= 1
-        loss = moderated(combined(curve.scores, weights), len(pairs), curve.spread)
-        found[k] = loss._replace(
-            mean=loss.mean - limit, least=loss.least - limit, most=loss.most - limit
-        )
-    return found
-
-
-def answer_set(beyond: Mapping[int, Estimate | None]) -> list[int]:
-    """The K that can be the largest within the limit, ascending; 0 is always within."""
-    known = {k: loss for k, loss in beyond.items() if loss is not None}
-    each = _ASIDE / max(1, len(known))
-    aside = {k for k, loss in known.items() if limits(loss, each).low > 0}
-
-    def none_larger_is(k: int) -> bool:
-        larger = [loss for other, loss in known.items() if other > k and other not in aside]
-        tail = (_LARGER - _ASIDE) / max(1, len(larger))
-        return not any(limits(loss, tail).high <= 0 for loss in larger)
-
-    ks = sorted({0, *beyond})
-    least = next(k for k in ks if none_larger_is(k))
-    surely = {k for k, loss in known.items() if limits(loss, _ITSELF).low > 0}
-    return [k for k in ks if k >= least and k not in surely]
-
-
-def _row(answer: Row, curve: Curve | str) -> dict[str, Any]:
+def _row(answer: Row, curve: ScoredCurve | str) -> dict[str, Any]:
     if isinstance(curve, str):
         return {**answer, "reason": curve}
     can_be = {*answer_set(excess(curve, answer["delta"], answer["unit"]))}
@@ -198,34 +128,11 @@ def _row(answer: Row, curve: Curve | str) -> dict[str, Any]:
     }
 
 
-NEAR = 5.0  # points below the best network
-WEIGHT = 4  # at most this many pooled degrees of freedom are added to a network's own
 ASSUMED_SD, _ASSUMED_FREEDOM = 1.0, 2  # points; if no network of the task has two seeds
-OWN = "model and task"  # the source of a pool that includes the network itself
 _ROUNDING = 1e-9  # points²
-_SINGULAR = 1e-9  # share of the largest singular value
-
-
-class Spread(NamedTuple):
-    """The spread of one network's score over seeds, without the part that all networks share."""
-
-    variance: float  # points²
-    freedom: int
-    source: str  # model and task, task, assumed, untrained
-
-    @property
-    def sd(self) -> float:
-        return float(self.variance**0.5)
-
-
-class Squares(NamedTuple):
-    total: float
-    freedom: int
-
-
 UNTRAINED = "untrained"  # the procedure of networks that do not depend on a seed
-NO_SEED = Spread(0.0, WEIGHT, UNTRAINED)
-ASSUMED = Spread(ASSUMED_SD**2, _ASSUMED_FREEDOM, "assumed")
+NO_SEED = SeedSpread(0.0, WEIGHT, UNTRAINED)
+ASSUMED = SeedSpread(ASSUMED_SD**2, _ASSUMED_FREEDOM, "assumed")
 
 
 class Spreads:
@@ -239,7 +146,7 @@ class Spreads:
             self._by_model.setdefault((model, task, metric), []).append(squares)
             self._by_task.setdefault((task, metric), []).append(squares)
 
-    def of(self, model: str, task: str, metric: str) -> Spread:
+    def of(self, model: str, task: str, metric: str) -> SeedSpread:
         """The pool for a model, task and metric (as cells name it), or the assumed spread."""
         places = (
             (OWN, self._by_model.get((model, task, metric), ())),
@@ -252,15 +159,12 @@ class Spreads:
         return ASSUMED
 
 
-def spread_of(found: Iterable[Squares], source: str) -> Spread | None:
+def spread_of(found: Iterable[Squares], source: str) -> SeedSpread | None:
     """The pooled spread. None if it would be zero: equal scores are a coincidence of few rows."""
     total, freedom = (sum(part) for part in zip((0.0, 0), *found, strict=True))
     if not freedom or total <= _ROUNDING:
         return None
-    return Spread(float(total / freedom), int(freedom), source)
-
-
-_Scores = Mapping[tuple[Any, int], float]  # network and seed -> points
+    return SeedSpread(float(total / freedom), int(freedom), source)
 
 
 def _scores(cells: Sequence[Row]) -> dict[tuple[Any, ...], dict[tuple[int, int], float]]:
@@ -288,57 +192,6 @@ def _scores(cells: Sequence[Row]) -> dict[tuple[Any, ...], dict[tuple[int, int],
     return tables
 
 
-def near(scores: _Scores) -> dict[tuple[Any, int], float]:
-    """The scores of networks within NEAR points of the best mean."""
-    points = {
-        network: [score for _, score in found]
-        for network, found in grouped(scores.items(), lambda item: item[0][0]).items()
-    }
-    means = {network: sum(found) / len(found) for network, found in points.items()}
-    near = {network for network, mean in means.items() if mean >= max(means.values()) - NEAR}
-    return {key: score for key, score in scores.items() if key[0] in near}
-
-
-def left_over(scores: _Scores) -> Squares:
-    """The squared residuals of a least-squares fit of one mean per network and one per seed. The
-    larger group, which may have thousands of means, is eliminated from the normal equations."""
-    if not scores:
-        return Squares(0.0, 0)
-    few, many = sorted((_numbered(name[part] for name in scores) for part in (0, 1)), key=max)
-    points = np.array(list(scores.values()))
-    counts = np.zeros((max(few) + 1, max(many) + 1))
-    counts[few, many] = 1  # a network has one score per seed
-    of_each = counts.sum(axis=0)
-
-    def centred(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        means = np.bincount(many, values) / of_each
-        return np.asarray(values - means[many])
-
-    matrix = np.diag(counts.sum(axis=1)) - (counts / of_each) @ counts.T
-    right = np.bincount(few, centred(points))
-    means, _, rank, _ = np.linalg.lstsq(matrix, right, rcond=_SINGULAR)
-    rest = centred(points) - centred(means[few])
-    return Squares(float(rest @ rest), len(points) - len(of_each) - int(rank))
-
-
-def _numbered(names: Iterable[Any]) -> list[int]:
-    """A number from 0 for each different name."""
-    known: dict[Any, int] = {}
-    return [known.setdefault(name, len(known)) for name in names]
-
-
-def moderated(change: Estimate, seeds: int, spread: Spread) -> Estimate:
-    """A change against the full model, with a variance over seeds that combines its own with the
-    pooled one (twice that of one network). The pool counts as up to WEIGHT more seeds. This is the
-    posterior mean of the variance in Smyth 2004, *Linear models and empirical Bayes methods*,
-    section 3. The change's own part of the pool does not count twice."""
-    own = seeds - 1
-    others = spread.freedom - own if spread.source == OWN else spread.freedom
-    extra = min(max(others, 0), WEIGHT)
-    variance = own * change.seeds * seeds + extra * 2 * spread.variance
-    return change._replace(seeds=variance / (own + extra) / seeds, freedom=own + extra)
-
-
 _CELLS = """
 SELECT sweep, model, procedure, strategy, task, k, seed,
     any_value(CASE WHEN k = 0 THEN score_full ELSE score END) AS score
@@ -352,27 +205,22 @@ ORDER BY ALL
 def credible_sets(catalog: Catalog, answers: Iterable[Row]) -> list[list[int] | None]:
     """For each row of `min_layers`, the 90% set of K that can be the answer, ascending; None if the
     row belongs to no search, or if the search has no run to compare."""
-    curves = _curves(catalog)
+    cells = grouped(catalog.query(_CELLS).to_pylist(), _key)
+    curves = {key: _curve_of_search(rows) for key, rows in cells.items()}
     return [_credible(curves.get(_key(answer)), answer) for answer in answers]
 
 
-def _curves(catalog: Catalog) -> dict[tuple[Any, ...], Draws]:
-    cells = grouped(catalog.query(_CELLS).to_pylist(), _key)
-    return {key: draws for key, rows in cells.items() if (draws := _draws(rows)) is not None}
-
-
-def _draws(rows: Sequence[Row]) -> Draws | None:
+def _curve_of_search(rows: Sequence[Row]) -> ScoredCurve | None:
     points = {Pair(row["k"], row["seed"]): row["score"] for row in rows if row["score"] is not None}
     if not any(pair.k == 0 for pair in points):
         return None
-    return draw(tuple(sorted({row["k"] for row in rows})), points)
+    return curve_of_scores(tuple(sorted({row["k"] for row in rows})), points)
 
 
-def _credible(draws: Draws | None, answer: Row) -> list[int] | None:
-    if draws is None:
+def _credible(curve: ScoredCurve | None, answer: Row) -> list[int] | None:
+    if curve is None:
         return None
-    share = draws.full / 100 if answer["unit"] == "percent" else 1.0
-    return list(credible(draws, answer["max_dropped_low"], answer["delta"] * share))
+    return [*credible(curve, answer["max_dropped_low"], answer["delta"], answer["unit"])]
 
 
 def _key(row: Row) -> tuple[Any, ...]:

@@ -114,7 +114,7 @@ def load(catalog: Catalog, place: Place, read: Reader) -> Splits | str | None:
         return compared.reason
     if len(compared.labels) < _FEWEST:
         return f"the dev set has only {len(compared.labels)} rows"
-    strategies = len({(row["procedure"], row["strategy"]) for row in rows if not row["is_full"]})
+    strategies = len({row["strategy"] for row in rows if not row["is_full"]})
     return split(compared.metric, compared.labels, compared.predicted, candidates, strategies)
 
 

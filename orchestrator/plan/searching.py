@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from lp_sweep.analysis.adaptive import search
-from lp_sweep.analysis.adaptive.posterior import Pair
+from lp_sweep.analysis.statistics.answerset import Pair
 from lp_sweep.orchestrator.plan.cells import Asked
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.sweepfile.axes import WITHIN, StrategyEntry
@@ -145,5 +145,5 @@ def _asked_next(
     failed: frozenset[Pair],
     within: tuple[float, ...],
 ) -> frozenset[Pair]:
-    curve = search.Curve(ks=ks, seeds=seeds, points=dict(points), failed=failed)
+    curve = search.SearchGrid(ks=ks, seeds=seeds, points=dict(points), failed=failed)
     return frozenset(search.next_step(curve, within).ask)

@@ -12,21 +12,19 @@ from hypothesis import strategies as st
 from scipy.special import ndtri
 
 from lp_sweep.analysis.statistics import networks
-from lp_sweep.analysis.statistics.estimates import Estimate, scores_of
-from lp_sweep.analysis.statistics.minimum import (
-    ASSUMED,
+from lp_sweep.analysis.statistics.answerset import (
     OWN,
     WEIGHT,
-    Curve,
-    Spread,
-    Spreads,
+    ScoredCurve,
+    SeedSpread,
     answer_set,
     excess,
     left_over,
     moderated,
     near,
-    spread_of,
 )
+from lp_sweep.analysis.statistics.estimates import Estimate, scores_of
+from lp_sweep.analysis.statistics.minimum import ASSUMED, Spreads, spread_of
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
 from tests.support.answered import long, network, right
@@ -151,7 +149,7 @@ def test_more_candidates_need_more_evidence() -> None:
 
 
 def test_own_seeds_outweigh_the_pool_as_they_grow() -> None:
-    pool = Spread(1.0, 50, "task")
+    pool = SeedSpread(1.0, 50, "task")
     for seeds, expected in ((1, 2.0), (3, (2 * 8 + WEIGHT * 2) / (2 + WEIGHT)), (1000, 8.0)):
         own = 8.0 / seeds if seeds > 1 else 0.0
         found = moderated(Estimate(1.0, own, seeds - 1, 0.1), seeds, pool)
@@ -162,8 +160,8 @@ def test_own_seeds_outweigh_the_pool_as_they_grow() -> None:
 def test_what_a_change_brought_into_the_pool_counts_once() -> None:
     """Two networks with two seeds are their own pool: it adds nothing."""
     own = Estimate(1.0, 0.5, 1, 0.1)
-    assert moderated(own, 2, Spread(0.5, 1, OWN)) == own
-    assert moderated(own, 2, Spread(0.5, 3, OWN)).freedom == 3
+    assert moderated(own, 2, SeedSpread(0.5, 1, OWN)) == own
+    assert moderated(own, 2, SeedSpread(0.5, 3, OWN)).freedom == 3
 
 
 def test_equal_scores_are_no_spread() -> None:
@@ -203,7 +201,7 @@ def test_the_set_holds_the_truth_when_two_losses_lie_at_the_limit(seeds: int) ->
         scores = scores_of("accuracy", np.ones(n), right, 100 * right.mean(axis=0))
         named = {place: float(scores.points[at]) for place, at in places.items()}
         spread = spread_of([left_over(near(named))], OWN) or ASSUMED
-        curve = Curve(scores, places, tuple(range(ks)), spread)
+        curve = ScoredCurve(scores, places, tuple(range(ks)), spread)
         held += 2 in answer_set(excess(curve, 1.0, "points"))
     assert held / studies >= 0.9
     assert seeds == 1 or held < studies, "no wider than needed"

@@ -117,3 +117,12 @@ def test_a_student_of_another_model_is_chosen_against_the_plain_full_model(fake:
     assert isinstance(found, Splits)
     assert found.ks.tolist() == [0, 6]
     assert found.whole.losses.tolist() == [[0, 2]]
+
+
+def test_a_strategy_with_several_procedures_is_one_strategy(fake: FakeSweep) -> None:
+    fake.predictions(fake.cell(k=0, score=90.0)["trial_id"], [n < 360 for n in range(400)])
+    for procedure in ("direct", "iterative"):
+        for strategy in ("top", "bottom"):
+            row = fake.cell(procedure=procedure, strategy=strategy, k=6, score=85.0)
+            fake.predictions(row["trial_id"], [n < 340 for n in range(400)])
+    assert "Chosen from 2 strategies (" in sentence(loaded(fake), 20, "points")
