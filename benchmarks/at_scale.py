@@ -39,9 +39,9 @@ from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage import parquet
-from lp_sweep.storage.identity import IDENTITY_VERSION, canonical_json
 from lp_sweep.storage.schema import TRIALS
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.spec.identity import IDENTITY_VERSION, canonical_json
 
 MODELS, TASKS, DEPTH = 5, ("sentiment", "topic"), 12
 _FEW_SEEDS = 4

@@ -21,7 +21,7 @@ from transformers import AutoConfig, AutoTokenizer
 from benchmarks.clocks import CpuClock
 from benchmarks.glue_rows import TEXTS, rows_of, words_of
 from benchmarks.trial_cpu import BATCH, cpu_name, lp_sweep, ratios
-from lp_sweep.storage.specs import Distillation
+from lp_sweep.trials.spec.specs import Distillation
 
 SIDES = {
     "plain": None,

@@ -37,7 +37,6 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, set_see
 
 from benchmarks.clocks import CpuClock, GpuClock
 from lp_sweep.storage.errors import DeviceOutOfMemoryError
-from lp_sweep.storage.specs import Recipe, TaskDefinition
 from lp_sweep.trials.data.batches import BatchSizes, EncodedSplit, EncodedTask, Padding
 from lp_sweep.trials.device import (
     device_name,
@@ -46,8 +45,9 @@ from lp_sweep.trials.device import (
     memory_errors,
     reproducible,
 )
+from lp_sweep.trials.spec.procedures import Phase
+from lp_sweep.trials.spec.specs import Recipe, TaskDefinition
 from lp_sweep.trials.train.finetune import Saver, finetune
-from lp_sweep.trials.train.procedures import Phase
 from lp_sweep.trials.train.steps import Setting
 
 BATCH, LENGTH, RATE = 32, 128, 2e-5

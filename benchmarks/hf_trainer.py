@@ -123,9 +123,9 @@ def scores_of(job: dict[str, Any], padded_to: PaddedTo = "max_length") -> dict[s
     Reads only the learning rate, batch size, epochs and lengths of the recipe: everything else has
     the same default in a Recipe and in the Trainer.
     """
-    from lp_sweep.storage.specs import trial_spec_from_plain
     from lp_sweep.trials.data.datasource import load_task
     from lp_sweep.trials.data.tasks import TaskSource
+    from lp_sweep.trials.spec.specs import trial_spec_from_plain
     from lp_sweep.trials.train.metrics import score
 
     spec = trial_spec_from_plain(job["spec"])

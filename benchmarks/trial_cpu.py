@@ -35,15 +35,15 @@ from transformers import AutoTokenizer, PreTrainedModel
 from benchmarks.clocks import Clock, CpuClock
 from benchmarks.glue_rows import LENGTH, TEXTS, encoded_task, rows_of, words_of
 from benchmarks.hf_trainer import step_seconds
-from lp_sweep.storage.specs import Compute, Distillation, Recipe, TaskDefinition
 from lp_sweep.trials.data.batches import BatchSizes, Padding
 from lp_sweep.trials.device import reproducible
 from lp_sweep.trials.model.prune import load_pruned
+from lp_sweep.trials.spec.procedures import Phase
+from lp_sweep.trials.spec.specs import Compute, Distillation, Recipe, TaskDefinition
 from lp_sweep.trials.train import finetune as finetuning
 from lp_sweep.trials.train.distill import Teaching
 from lp_sweep.trials.train.finetune import Saver, finetune
 from lp_sweep.trials.train.graphs import GraphPass
-from lp_sweep.trials.train.procedures import Phase
 from lp_sweep.trials.train.steps import Setting
 
 BATCH = 32

@@ -62,7 +62,7 @@ def tasks(ctx: typer.Context) -> Collection[str]:
 
 def strategies() -> list[tuple[str, str]]:
     """Each strategy with its line of help, which most shells show."""
-    from lp_sweep.storage.select import STRATEGIES
+    from lp_sweep.trials.spec.select import STRATEGIES
 
     return [(name, strategy.help) for name, strategy in STRATEGIES.items()]
 

@@ -21,10 +21,10 @@ from lp_sweep.storage import reading
 from lp_sweep.storage.errors import QueryError
 from lp_sweep.storage.lost import lost
 from lp_sweep.storage.schema import LARGE, TABLES
-from lp_sweep.storage.select import askable_k
 from lp_sweep.storage.setups import EARLIER, Setup, cells_of_setup, earlier_setups
-from lp_sweep.storage.specs import TEACHER
 from lp_sweep.storage.store import Store, Unreadable
+from lp_sweep.trials.spec.select import askable_k
+from lp_sweep.trials.spec.specs import TEACHER
 
 # a large table in a statement, or a table name that the statement computes
 _NAMED = {

@@ -15,8 +15,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lp_sweep.storage.identity import content_hash
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.spec.identity import content_hash
 
 WEIGHTS = "weights"
 SUMS = "SHA256SUMS"  # checksums of a kept or exported network's files, for `sha256sum -c`

@@ -9,7 +9,7 @@ from dataclasses import fields
 
 import pyarrow as pa
 
-from lp_sweep.storage.specs import Recipe
+from lp_sweep.trials.spec.specs import Recipe
 
 SCHEMA_VERSION = 1
 

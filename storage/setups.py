@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import listed
-from lp_sweep.storage.specs import Recipe
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.spec.specs import Recipe
 
 EARLIER = "earlier"
 _COLUMNS = ("sweep", "model", "task", "setup", "settings", "trial_id")  # of cells

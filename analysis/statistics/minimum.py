@@ -32,7 +32,7 @@ from lp_sweep.analysis.statistics.answerset import (
 from lp_sweep.analysis.statistics.estimates import scores_of
 from lp_sweep.analysis.statistics.networks import Network, Reader, compare, reader
 from lp_sweep.storage.catalog import Catalog
-from lp_sweep.storage.select import askable_k
+from lp_sweep.trials.spec.select import askable_k
 
 _CURVE = ("sweep", "model", "procedure", "strategy", "task")
 _ADDED = pa.schema(

@@ -20,7 +20,7 @@ from lp_sweep.orchestrator.options import (
     takes_options,
 )
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.storage.select import by_position
+from lp_sweep.trials.spec.select import by_position
 
 app = typer.Typer()
 

@@ -23,8 +23,8 @@ from lp_sweep.orchestrator.plan.selection import Selection, policy
 from lp_sweep.storage.errors import GraphRecordingError, StoreError
 from lp_sweep.storage.networks import keep_while_needed
 from lp_sweep.storage.runs import Progress
-from lp_sweep.storage.select import Measured
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.spec.select import Measured
 from lp_sweep.trials.worker.job import Job
 
 _BLOCKED = "missing_input"  # the error type of work whose network will not come

@@ -29,7 +29,7 @@ from lp_sweep.orchestrator.inputs.resolve import TaskInput
 from lp_sweep.orchestrator.plan.known import timing_columns
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.selection import taken_on
-from lp_sweep.storage.specs import Recipe, TrialSpec
+from lp_sweep.trials.spec.specs import Recipe, TrialSpec
 
 _SPEEDS = "speeds"  # measurements of speed have no task
 _NEWEST = 1000  # trials whose times count

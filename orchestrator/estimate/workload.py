@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lp_sweep.storage.select import held_out_rows
-from lp_sweep.storage.specs import TEACHER, ProfileSpec, SpeedSpec
 from lp_sweep.trials.data.tasks import canonical_name
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.measures.pairs import RULE
-from lp_sweep.trials.train.procedures import ITERATIVE, UNTAUGHT
+from lp_sweep.trials.spec.procedures import ITERATIVE, UNTAUGHT
+from lp_sweep.trials.spec.select import held_out_rows
+from lp_sweep.trials.spec.specs import TEACHER, ProfileSpec, SpeedSpec
 
 if TYPE_CHECKING:  # `status` imports this package, and must not load YAML
     from lp_sweep.orchestrator.plan.plan import Work

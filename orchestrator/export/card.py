@@ -21,11 +21,11 @@ from lp_sweep.analysis.statistics.networks import Network
 from lp_sweep.orchestrator.export.choice import answers_in
 from lp_sweep.orchestrator.export.forms import Form, form_of
 from lp_sweep.orchestrator.export.places import HUB, full_spec, hub_source, model_file
-from lp_sweep.storage.identity import trial_id
 from lp_sweep.storage.printable import also_in_train, guess_name, metric_name, printable, ranges
-from lp_sweep.storage.specs import TaskDefinition, TrialSpec
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.data.tasks import TaskSource
+from lp_sweep.trials.spec.identity import trial_id
+from lp_sweep.trials.spec.specs import TaskDefinition, TrialSpec
 
 Record = Mapping[str, Any]
 TAGS = ["lp-sweep", "layer-pruning"]

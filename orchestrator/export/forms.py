@@ -17,7 +17,6 @@ import numpy as np
 from lp_sweep.orchestrator.export.places import DevRows
 from lp_sweep.orchestrator.export.verify import AnswerPair, ScorePair
 from lp_sweep.storage.errors import ExportError, SpecError
-from lp_sweep.storage.specs import TaskDefinition, TaskKind, TrialSpec
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.kinds.search import similarities
 from lp_sweep.trials.kinds.tokens import SILENT
@@ -30,6 +29,7 @@ from lp_sweep.trials.model.sentencefolder import (
     digest,
     read_sentence_folder,
 )
+from lp_sweep.trials.spec.specs import TaskDefinition, TaskKind, TrialSpec
 from lp_sweep.trials.train.metrics import of_tally, score
 
 

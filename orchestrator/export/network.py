@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.export.places import Where, job_of
 from lp_sweep.storage.errors import ExportError
-from lp_sweep.storage.identity import trial_id
 from lp_sweep.storage.networks import changed_files, fetch_network, has_network
 from lp_sweep.storage.printable import metric_name
-from lp_sweep.storage.specs import TEACHER, TrialSpec
 from lp_sweep.storage.store import Store
 from lp_sweep.storage.underway import EVERY_SECONDS, Looks
+from lp_sweep.trials.spec.identity import trial_id
+from lp_sweep.trials.spec.specs import TEACHER, TrialSpec
 from lp_sweep.trials.worker.job import Answer, Job, Lesson
 
 Tell = Callable[[str], None]
@@ -129,7 +129,7 @@ def _in_order(
     job: Job, spec: TrialSpec, record: Mapping[str, Any], stored: Store, store: Store
 ) -> Iterator[Job]:
     """Yields the jobs whose networks it needs, then the job. Copies its teacher's logits."""
-    from lp_sweep.trials.train.procedures import stage_one, teacher_of
+    from lp_sweep.trials.spec.procedures import stage_one, teacher_of
 
     first = stage_one(spec, record["depth"])
     lesson = _lesson(record, stored, store) if spec.distill else None

@@ -18,15 +18,15 @@ from lp_sweep.orchestrator.export.options import ExportOptions
 from lp_sweep.orchestrator.inputs.resolve import Sweep
 from lp_sweep.storage import shipped
 from lp_sweep.storage.errors import ExportError, LpSweepError, PreflightError, StoreError
-from lp_sweep.storage.identity import trial_id
 from lp_sweep.storage.networks import has_network
 from lp_sweep.storage.places import node_folder
-from lp_sweep.storage.specs import TrialSpec, trial_spec_from_canonical
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.data.datasource import data_fingerprint, unlabelled_fingerprint
 from lp_sweep.trials.data.tasks import TaskSource, canonical_name, glue_source
 from lp_sweep.trials.kinds import kind_of
-from lp_sweep.trials.train.procedures import DIRECT, full_layers, settled
+from lp_sweep.trials.spec.identity import trial_id
+from lp_sweep.trials.spec.procedures import DIRECT, full_layers, settled
+from lp_sweep.trials.spec.specs import TrialSpec, trial_spec_from_canonical
 from lp_sweep.trials.worker.job import Job, ModelPlace, Place, TaskPlace
 
 HUB = "hub:"

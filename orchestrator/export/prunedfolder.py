@@ -15,13 +15,13 @@ from lp_sweep.orchestrator.export.verify import FolderAnswers, ask
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.storage.errors import ExportError, SpecError
 from lp_sweep.storage.networks import write_sums
-from lp_sweep.storage.select import by_position, dropped_layers, find_rule, kept_layers
 from lp_sweep.trials.model.sentencefolder import (
     MODULES,
     copy_modules,
     copy_settings,
     read_sentence_folder,
 )
+from lp_sweep.trials.spec.select import by_position, dropped_layers, find_rule, kept_layers
 
 _ROUNDING = 1e-5  # between two processes on one machine; x the largest state
 _LENGTHS = (16, 7, 3)  # tokens in the rows whose states are compared

@@ -44,10 +44,10 @@ from lp_sweep.storage.networks import write_sums
 from lp_sweep.storage.places import expanded
 from lp_sweep.storage.printable import metric_name
 from lp_sweep.storage.schema import PUBLISHED_VERSIONS
-from lp_sweep.storage.specs import Recipe, TrialSpec
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.model.sentencefolder import MODULES, read_sentence_folder
-from lp_sweep.trials.train.procedures import UNTRAINED
+from lp_sweep.trials.spec.procedures import UNTRAINED
+from lp_sweep.trials.spec.specs import Recipe, TrialSpec
 
 # the columns of a record that may leave the store, here and in `publish`: a column that a later
 # version adds stays private

@@ -21,8 +21,8 @@ import numpy as np
 
 from lp_sweep.storage.errors import ExportError
 from lp_sweep.storage.printable import metric_name, short
-from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.kinds import kind_of
+from lp_sweep.trials.spec.specs import TaskDefinition
 from lp_sweep.trials.train.metrics import score
 
 _SAME_SCORE = 1e-9  # shares; from the same answers

@@ -24,12 +24,12 @@ from lp_sweep.orchestrator.inputs.room import problems_here
 from lp_sweep.orchestrator.inputs.weights import config_problems, folder_problems
 from lp_sweep.storage.errors import PreflightError, TrialError
 from lp_sweep.storage.printable import also_in_train, listed
-from lp_sweep.storage.specs import Recipe
 from lp_sweep.trials.data.datasource import LoadedTask, dev_texts, doubtful_rows, load_task, overlap
 from lp_sweep.trials.data.formats import parts_of
 from lp_sweep.trials.data.hub import is_cached
 from lp_sweep.trials.data.tasks import unnamed_positive
 from lp_sweep.trials.model.modelfiles import go_offline
+from lp_sweep.trials.spec.specs import Recipe
 from lp_sweep.trials.train.devset import gaps
 
 _WHILE_ONE_WAITS = 32 << 20  # bytes of files: about 150,000 rows, read in under a second

@@ -21,9 +21,9 @@ from lp_sweep.orchestrator.inputs.folder import TornFile, require_unknown
 from lp_sweep.orchestrator.inputs.models import ModelInput, read_config
 from lp_sweep.storage.errors import TrialError
 from lp_sweep.storage.printable import guess_name, listed, metric_name, shown
-from lp_sweep.storage.specs import Recipe
 from lp_sweep.trials.data.datasource import LoadedTask, Split
 from lp_sweep.trials.kinds import Kind, kind_of
+from lp_sweep.trials.spec.specs import Recipe
 from lp_sweep.trials.train.metrics import majority_score, positive_label
 
 FEWEST_STEPS = 100  # optimiser steps, below which fine-tuning learns little

@@ -20,7 +20,6 @@ from lp_sweep.storage.errors import PreflightError, SpecError
 from lp_sweep.storage.printable import did_you_mean, listed, short, shown
 from lp_sweep.storage.sense import DEEPEST
 from lp_sweep.trials.data.tasks import is_commit
-from lp_sweep.trials.model.feedforward_rules import REMOVED
 from lp_sweep.trials.model.modelfiles import (
     ADAPTER,
     DEPTH_FIELDS,
@@ -30,6 +29,7 @@ from lp_sweep.trials.model.modelfiles import (
     type_problem,
 )
 from lp_sweep.trials.model.sentencefolder import digest, read_sentence_folder
+from lp_sweep.trials.spec.feedforward import REMOVED
 
 # depths of well-known encoders, for plans without a network
 KNOWN_DEPTHS = {

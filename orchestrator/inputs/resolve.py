@@ -24,7 +24,6 @@ from lp_sweep.orchestrator.sweepfile.yamlfile import Document, Location
 from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError, TrialError
 from lp_sweep.storage.places import expanded
 from lp_sweep.storage.printable import listed, short, shown
-from lp_sweep.storage.specs import Recipe, TaskDefinition
 from lp_sweep.trials.data.datasource import (
     data_fingerprint,
     faults_of_search,
@@ -45,8 +44,9 @@ from lp_sweep.trials.data.tasks import (
 )
 from lp_sweep.trials.kinds import IMITATE, KINDS
 from lp_sweep.trials.model.familytable import FAMILIES, family_of
-from lp_sweep.trials.model.feedforward_rules import NONE
 from lp_sweep.trials.model.sentencefolder import MODULES, POOLING_KEYS, read_sentence_folder
+from lp_sweep.trials.spec.feedforward import NONE
+from lp_sweep.trials.spec.specs import Recipe, TaskDefinition
 
 # rows of the official GLUE splits: train, dev (MNLI: matched and mismatched)
 _GLUE_ROWS = {

@@ -23,8 +23,8 @@ from lp_sweep.orchestrator.mirrors.kinds import (
 )
 from lp_sweep.orchestrator.plan.naming import short_model
 from lp_sweep.storage.printable import printable, ranges, short
-from lp_sweep.storage.specs import Recipe
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.spec.specs import Recipe
 
 _AT_A_TIME = 500  # records read at once
 _CELLS = """

@@ -15,7 +15,9 @@ from lp_sweep.orchestrator.sweepfile.entries import CellMatch
 from lp_sweep.orchestrator.sweepfile.yamlfile import Location
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import choose, shown
-from lp_sweep.storage.select import (
+from lp_sweep.trials.spec.feedforward import NONE, needed_layers, some_removed
+from lp_sweep.trials.spec.procedures import bridge_of, bridged_blocks
+from lp_sweep.trials.spec.select import (
     STRATEGIES,
     dropped_layers,
     find_rule,
@@ -24,8 +26,6 @@ from lp_sweep.storage.select import (
     possible_k,
     rule_text,
 )
-from lp_sweep.trials.model.feedforward_rules import NONE, needed_layers, some_removed
-from lp_sweep.trials.train.procedures import bridge_of, bridged_blocks
 
 _MOST_CELLS = 500_000  # planning them takes half a minute and a gigabyte
 

@@ -18,11 +18,11 @@ from lp_sweep.storage.errors import GraphRecordingError
 from lp_sweep.storage.lost import lost
 from lp_sweep.storage.networks import has_network
 from lp_sweep.storage.schema import TRIALS
-from lp_sweep.storage.select import Measured
-from lp_sweep.storage.specs import TEACHER
 from lp_sweep.storage.store import Store, Unreadable
 from lp_sweep.storage.tablefiles import THREADS
 from lp_sweep.trials.measures.registry import MEASURES
+from lp_sweep.trials.spec.select import Measured
+from lp_sweep.trials.spec.specs import TEACHER
 
 _TIMING = (
     *("trial_id", "task", "data_fingerprint"),

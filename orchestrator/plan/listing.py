@@ -19,11 +19,11 @@ from lp_sweep.orchestrator.inputs.resolve import Sweep
 from lp_sweep.orchestrator.plan.known import with_networks
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.sweepfile.load import is_part
-from lp_sweep.storage.identity import setup_id, setup_text
 from lp_sweep.storage.networks import BEST, WEIGHTS
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.setups import EARLIER, compared, differences, hidden_notes, recipe_of
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.spec.identity import setup_id, setup_text
 
 Row = dict[str, Any]
 

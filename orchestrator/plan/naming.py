@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lp_sweep.storage.printable import printable, ranges
-from lp_sweep.storage.specs import SpeedSpec, TrialSpec
-from lp_sweep.trials.train.procedures import DIRECT, Procedure, distill_label
+from lp_sweep.trials.spec.procedures import DIRECT, Procedure, distill_label
+from lp_sweep.trials.spec.specs import SpeedSpec, TrialSpec
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.plan.plan import Work

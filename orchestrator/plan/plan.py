@@ -15,7 +15,7 @@ from lp_sweep.orchestrator.inputs.resolve import NeededInputs, Sweep, TaskInput
 from lp_sweep.orchestrator.plan.cells import Asked
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.searching import SearchState
-from lp_sweep.storage.specs import ProfileSpec, SpeedSpec, TrialSpec
+from lp_sweep.trials.spec.specs import ProfileSpec, SpeedSpec, TrialSpec
 from lp_sweep.trials.worker.job import Job, Lesson, Measure, ModelPlace, TaskPlace
 
 State = Literal["done", "failed", "pending", "deferred", "impossible", "not_needed"]

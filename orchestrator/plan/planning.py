@@ -17,22 +17,13 @@ from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Cell, Plan, State, Work, state_of
 from lp_sweep.orchestrator.plan.searching import SearchState, search_states
 from lp_sweep.orchestrator.sweepfile.axes import FeedForward
-from lp_sweep.storage.identity import profile_id, trial_id
-from lp_sweep.storage.select import Measured, dropped_layers, find_strategy, kept_layers
-from lp_sweep.storage.specs import (
-    TEACHER,
-    Distillation,
-    ProfileSpec,
-    SpeedSpec,
-    TaskDefinition,
-    TrialSpec,
-)
 from lp_sweep.trials.data.tasks import TaskSource, canonical_name
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.measures.registry import MEASURES
 from lp_sweep.trials.model.familytable import family_of
-from lp_sweep.trials.model.feedforward_rules import NONE, some_removed
-from lp_sweep.trials.train.procedures import (
+from lp_sweep.trials.spec.feedforward import NONE, some_removed
+from lp_sweep.trials.spec.identity import profile_id, trial_id
+from lp_sweep.trials.spec.procedures import (
     DIRECT,
     FINETUNE_THEN_DROP,
     UNTRAINED,
@@ -43,6 +34,15 @@ from lp_sweep.trials.train.procedures import (
     settled,
     stage_one,
     teacher_of,
+)
+from lp_sweep.trials.spec.select import Measured, dropped_layers, find_strategy, kept_layers
+from lp_sweep.trials.spec.specs import (
+    TEACHER,
+    Distillation,
+    ProfileSpec,
+    SpeedSpec,
+    TaskDefinition,
+    TrialSpec,
 )
 from lp_sweep.trials.worker.job import Lesson, Measure
 
@@ -277,7 +277,7 @@ class _Builder:
 def corrections_of(
     spec: TrialSpec | ProfileSpec, model: ModelInput, task: TaskInput
 ) -> tuple[str, ...]:
-    """The faults, now fixed, that changed the result of such work (see `storage/specs.py`). No
+    """The faults, now fixed, that changed the result of such work (see `trials/spec/specs.py`). No
     other function gives them. The work's own `corrections` are not read."""
     found: list[str] = []
     if isinstance(spec, TrialSpec):

@@ -18,7 +18,7 @@ from lp_sweep.analysis.statistics.answerset import Pair
 from lp_sweep.orchestrator.plan.cells import Asked
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.sweepfile.axes import WITHIN, StrategyEntry
-from lp_sweep.trials.train.procedures import Procedure
+from lp_sweep.trials.spec.procedures import Procedure
 
 # to be run, or done; may be asked for later; was not needed for the answer
 SearchState = Literal["asked", "waiting", "not_needed"]

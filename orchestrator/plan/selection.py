@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from lp_sweep.orchestrator.plan.plan import Plan, Work, state_of
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.storage.specs import MAX_HALVINGS
+from lp_sweep.trials.spec.specs import MAX_HALVINGS
 
 _SHORT = {"oom": "out_of_memory"}
 

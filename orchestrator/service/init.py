@@ -36,7 +36,6 @@ from lp_sweep.storage.errors import MissingInputError, PreflightError, SpecError
 from lp_sweep.storage.files import arriving
 from lp_sweep.storage.places import expanded
 from lp_sweep.storage.printable import listed
-from lp_sweep.storage.specs import TaskDefinition, TaskKind
 from lp_sweep.trials.data.datasource import doubtful_rows, load_task
 from lp_sweep.trials.data.formats import splits_of, suffix_of
 from lp_sweep.trials.data.readers import column_names, read_file
@@ -45,6 +44,7 @@ from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.kinds.search import query_count
 from lp_sweep.trials.model.familytable import family_of
 from lp_sweep.trials.model.modelfiles import longest_row
+from lp_sweep.trials.spec.specs import TaskDefinition, TaskKind
 
 SCHEMA = "lp-sweep.schema.json"
 _SCHEMA_LINE = f"# yaml-language-server: $schema={SCHEMA}\n"

@@ -8,7 +8,7 @@ from typing import Annotated, get_args
 
 from typer import Argument, Option
 
-from lp_sweep.storage.specs import TaskKind
+from lp_sweep.trials.spec.specs import TaskKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,6 @@ from lp_sweep.orchestrator.inputs.models import read_config
 from lp_sweep.orchestrator.service.initoptions import InitOptions
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import listed, shown
-from lp_sweep.storage.specs import TaskKind
 from lp_sweep.trials.data import delimited
 from lp_sweep.trials.data.columns import UNIT, Rows, beside_number, feature_names, group_column
 from lp_sweep.trials.data.datasource import LoadedTask, Split, doubtful_rows, load_task, text_keys
@@ -43,6 +42,7 @@ from lp_sweep.trials.kinds import KINDS, Kind
 from lp_sweep.trials.kinds.entities import OUTSIDE, is_tag
 from lp_sweep.trials.model.modelfiles import longest_row
 from lp_sweep.trials.model.sentencefolder import read_sentence_folder
+from lp_sweep.trials.spec.specs import TaskKind
 
 DEV_SHARE = 0.2
 MOST_DEV = 5000  # rows: more make every trial slower and the answer hardly more certain

@@ -32,9 +32,9 @@ from lp_sweep.orchestrator.service.store import reading_patience
 from lp_sweep.orchestrator.sweepfile.load import SweepFile, is_part
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import BUILT_IN
-from lp_sweep.storage.specs import SpeedSpec
 from lp_sweep.storage.spool import flush
 from lp_sweep.storage.store import Store, is_store
+from lp_sweep.trials.spec.specs import SpeedSpec
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.inputs.prefetch import Prefetched

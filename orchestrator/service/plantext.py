@@ -14,8 +14,8 @@ from lp_sweep.orchestrator.plan.naming import ASSUMED, short_model
 from lp_sweep.orchestrator.plan.plan import Cell, Plan, Work
 from lp_sweep.orchestrator.plan.selection import taken_on
 from lp_sweep.storage.printable import metric_name, page, ranges
-from lp_sweep.trials.model.feedforward_rules import NONE
-from lp_sweep.trials.train.procedures import DIRECT, UNTAUGHT
+from lp_sweep.trials.spec.feedforward import NONE
+from lp_sweep.trials.spec.procedures import DIRECT, UNTAUGHT
 
 _SHARED_SHOWN = 8
 _IMPOSSIBLE = "no layer would stay, or none that a removed feed-forward or a bridge needs"

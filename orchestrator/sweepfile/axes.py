@@ -32,7 +32,17 @@ from lp_sweep.orchestrator.sweepfile.entries import (
     seed_list,
 )
 from lp_sweep.storage.printable import choose, short, shown
-from lp_sweep.storage.select import (
+from lp_sweep.trials.measures.registry import MEASURES, Measurement
+from lp_sweep.trials.spec.feedforward import ALLOWED, NONE, canonical_rule
+from lp_sweep.trials.spec.procedures import (
+    FINETUNE_THEN_DROP,
+    HIDDEN_WEIGHT,
+    ITERATIVE,
+    PROCEDURES,
+    Distill,
+    Procedure,
+)
+from lp_sweep.trials.spec.select import (
     DROP,
     RANDOM,
     STRATEGIES,
@@ -42,17 +52,7 @@ from lp_sweep.storage.select import (
     is_strategy,
     listed_name,
 )
-from lp_sweep.storage.specs import SecondNorm
-from lp_sweep.trials.measures.registry import MEASURES, Measurement
-from lp_sweep.trials.model.feedforward_rules import ALLOWED, NONE, canonical_rule
-from lp_sweep.trials.train.procedures import (
-    FINETUNE_THEN_DROP,
-    HIDDEN_WEIGHT,
-    ITERATIVE,
-    PROCEDURES,
-    Distill,
-    Procedure,
-)
+from lp_sweep.trials.spec.specs import SecondNorm
 
 WITHIN = (1.0, 2.0, 3.0)  # points: the default of `within:`
 _NO_NORM = " no norm"

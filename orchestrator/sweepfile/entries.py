@@ -26,9 +26,9 @@ from pydantic import (
 
 from lp_sweep.storage.printable import choose, shown
 from lp_sweep.storage.sense import DEEPEST
-from lp_sweep.storage.specs import Recipe, TaskKind
 from lp_sweep.trials.data.tasks import CORPUS, QRELS, QUERIES, TASKS, canonical_name
 from lp_sweep.trials.kinds import KINDS
+from lp_sweep.trials.spec.specs import Recipe, TaskKind
 
 _OF_VECTORS = ("pooling", "similarity", "prompts", "loss")
 SEARCHED = (CORPUS, QUERIES, QRELS)

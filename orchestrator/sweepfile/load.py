@@ -28,8 +28,8 @@ from lp_sweep.orchestrator.sweepfile.yamlfile import (
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import did_you_mean, nearest, shown
 from lp_sweep.storage.printable import listed as listed_names
-from lp_sweep.storage.select import STRATEGIES
 from lp_sweep.trials.data.tasks import TASKS, canonical_name
+from lp_sweep.trials.spec.select import STRATEGIES
 
 _MOST_MISTAKES = 20
 # pydantic's type of a mistake, or a key -> the sentence; any other mistake is of a value

@@ -43,11 +43,11 @@ from lp_sweep.orchestrator.sweepfile.entries import (
 )
 from lp_sweep.storage.printable import choose
 from lp_sweep.storage.printable import listed as listed_names
-from lp_sweep.storage.select import find_strategy
 from lp_sweep.trials.data.tasks import canonical_name
 from lp_sweep.trials.kinds import KINDS
-from lp_sweep.trials.model.feedforward_rules import NONE
-from lp_sweep.trials.train.procedures import DIRECT, PROCEDURES, UNTRAINED, Procedure
+from lp_sweep.trials.spec.feedforward import NONE
+from lp_sweep.trials.spec.procedures import DIRECT, PROCEDURES, UNTRAINED, Procedure
+from lp_sweep.trials.spec.select import find_strategy
 
 
 class SweepSpec(Entry):

@@ -15,8 +15,8 @@ from lp_sweep.storage.runs import Announcement, Observer
 from lp_sweep.storage.setups import Setup
 from lp_sweep.storage.store import Store, Unreadable
 from lp_sweep.storage.underway import Looks, Underway
-from lp_sweep.trials.model.feedforward_rules import NONE
-from lp_sweep.trials.train.procedures import DIRECT
+from lp_sweep.trials.spec.feedforward import NONE
+from lp_sweep.trials.spec.procedures import DIRECT
 
 _ENDS = ("done", "failed", "pending")  # of trials
 _STATES = (*_ENDS, "deferred", "impossible", "not_needed")  # of cells

@@ -12,7 +12,7 @@ import pytest
 from lp_sweep.analysis.views import VIEWS, open_views, view_sql
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.schema import SCHEMA_VERSION, TABLES
-from lp_sweep.storage.specs import Recipe
+from lp_sweep.trials.spec.specs import Recipe
 from tests.support.fake_records import FakeSweep
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from lp_sweep.storage import parquet
 from lp_sweep.storage.doctor import examine, set_aside
 from lp_sweep.storage.errors import StoreError
-from lp_sweep.storage.identity import canonical_json, trial_id
 from lp_sweep.storage.lost import lost
 from lp_sweep.storage.packs import compact
 from lp_sweep.storage.runs import Presence, Progress
 from lp_sweep.storage.schema import TABLES
-from lp_sweep.storage.specs import TaskDefinition, TrialSpec
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.spec.identity import canonical_json, trial_id
+from lp_sweep.trials.spec.specs import TaskDefinition, TrialSpec
 from tests.support.fake_records import FakeSweep, command_line_world
 from tests.support.program import sweep
 from tests.support.storeworkers import cell

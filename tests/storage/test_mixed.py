@@ -13,8 +13,8 @@ from lp_sweep.analysis.notes import mixed, mixed_notes
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views, resting
 from lp_sweep.orchestrator.service.tables import make_table
-from lp_sweep.storage.specs import Recipe
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.spec.specs import Recipe
 from tests.support.fake_records import FakeSweep
 from tests.support.program import sweep
 

@@ -18,11 +18,11 @@ from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import is_part
 from lp_sweep.storage.doctor import examine
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.storage.identity import setup_id, setup_text
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.setups import compared, earlier_setups
-from lp_sweep.storage.specs import Recipe, TaskDefinition
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.spec.identity import setup_id, setup_text
+from lp_sweep.trials.spec.specs import Recipe, TaskDefinition
 from tests.support.program import sweep
 from tests.support.sweepfiles import PLAIN, find, make_data, make_inputs, make_model, run_of
 

@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
-from lp_sweep.storage.select import STRATEGIES
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.spec.select import STRATEGIES
 from tests.support.sweepfiles import make_inputs
 
 State = Literal["done", "failed", "deferred", "pending"]

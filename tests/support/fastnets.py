@@ -11,14 +11,14 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from lp_sweep.storage.specs import Recipe, TaskDefinition
 from lp_sweep.trials.data.batches import BatchSizes, EncodedSplit, EncodedTask, Padding
 from lp_sweep.trials.fast import forward as forward_module
 from lp_sweep.trials.fast import tokens as tokens_module
 from lp_sweep.trials.fast.forward import forward
 from lp_sweep.trials.kinds import ProblemType
+from lp_sweep.trials.spec.procedures import Phase
+from lp_sweep.trials.spec.specs import Recipe, TaskDefinition
 from lp_sweep.trials.train.graphs import GraphPass
-from lp_sweep.trials.train.procedures import Phase
 from lp_sweep.trials.train.steps import EagerPass, Setting, make_optimizer, train_step
 from tests.support.families import FAMILIES, save_pretrained
 from tests.support.networks import load

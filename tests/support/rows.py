@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import parquet as pq
 
-from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.data.tasks import TaskSource
+from lp_sweep.trials.spec.specs import TaskDefinition
 
 ONE = TaskDefinition(text_columns=("text",))
 NAMED = replace(ONE, labels=("neg", "pos"))

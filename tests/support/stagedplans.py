@@ -7,9 +7,9 @@ from typing import Any
 
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Plan, Work
-from lp_sweep.storage.select import Measured
-from lp_sweep.storage.specs import TrialSpec
-from lp_sweep.trials.train.procedures import full_layers
+from lp_sweep.trials.spec.procedures import full_layers
+from lp_sweep.trials.spec.select import Measured
+from lp_sweep.trials.spec.specs import TrialSpec
 from tests.support.sweepfiles import PLAIN, make_inputs, planned
 
 ONE = ("task=rte", "seed=42")

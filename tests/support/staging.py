@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from lp_sweep.storage.identity import profile_id, trial_id
-from lp_sweep.storage.specs import ProfileSpec, TrialSpec, trial_spec_from_plain
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.train.procedures import stage_one
+from lp_sweep.trials.spec.identity import profile_id, trial_id
+from lp_sweep.trials.spec.procedures import stage_one
+from lp_sweep.trials.spec.specs import ProfileSpec, TrialSpec, trial_spec_from_plain
 from tests.support.toyworld import jobs
 
 DEPTH = 4  # of the toy world's model

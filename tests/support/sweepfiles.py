@@ -27,9 +27,9 @@ from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.service.plan import Planned, SweepPlan
 from lp_sweep.orchestrator.sweepfile.load import check, is_part, load_sweep
 from lp_sweep.orchestrator.sweepfile.yamlfile import Document
-from lp_sweep.storage.identity import canonical_json
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.data.tasks import TASKS, TaskSource
+from lp_sweep.trials.spec.identity import canonical_json
 
 # like the file of docs/sweep-file.md
 DEMO = """\

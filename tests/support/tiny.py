@@ -4,8 +4,8 @@ import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.data.datasource import LoadedTask, Split
+from lp_sweep.trials.spec.specs import TaskDefinition
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "c", "d"]
 

@@ -18,7 +18,7 @@ from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Work
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
-from lp_sweep.storage.specs import SpeedSpec, TrialSpec
+from lp_sweep.trials.spec.specs import SpeedSpec, TrialSpec
 from tests.support.tiny import tiny_tokenizer
 
 GOOD, BAD, PLAIN = ["good", "fine"], ["bad", "poor"], [f"w{i}" for i in range(20)]

@@ -16,10 +16,10 @@ import numpy.typing as npt
 import torch
 
 from lp_sweep.storage.errors import MissingInputError
-from lp_sweep.storage.specs import ProfileSpec, SpeedSpec, TrialSpec
 from lp_sweep.trials.data.columns import Labels
 from lp_sweep.trials.device import bound_by_launches, onto
 from lp_sweep.trials.kinds.tokens import NO_ANSWER, NO_TAG
+from lp_sweep.trials.spec.specs import ProfileSpec, SpeedSpec, TrialSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

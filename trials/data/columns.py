@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.printable import did_you_mean, listed, look, short, shown
-from lp_sweep.storage.specs import TaskDefinition
+from lp_sweep.trials.spec.specs import TaskDefinition
 
 _WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)  # longer ones are names
 

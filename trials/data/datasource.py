@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.printable import listed
-from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.data.columns import Labels, Rows, text_column
 from lp_sweep.trials.data.delimited import quoting_of
 from lp_sweep.trials.data.formats import file_format, parts_of
@@ -34,6 +33,7 @@ from lp_sweep.trials.kinds import COSENT, Kind, kind_of
 from lp_sweep.trials.kinds.multi_label import is_marked
 from lp_sweep.trials.kinds.search import DEPTH, query_count
 from lp_sweep.trials.kinds.tokens import NO_TAG, word_column
+from lp_sweep.trials.spec.specs import TaskDefinition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +224,7 @@ def _load_search(
 def faults_of_search(
     definition: TaskDefinition, source: TaskSource, limit_dev: int | None
 ) -> Iterator[str]:
-    """The corrections (`storage/specs.py`) of searches over these files. `own-id`: a query found
+    """The corrections (`spec/specs.py`) of searches over these files. `own-id`: a query found
     itself. `tied-documents`: of documents with one text, those found first in the file counted as
     the nearest hundred. Raises MissingInputError."""
     if not kind_of(definition).searches or not has_doubles(source.files):

@@ -25,15 +25,15 @@ import numpy.typing as npt
 from filelock import FileLock, Timeout
 
 from lp_sweep.storage.errors import MissingInputError
-from lp_sweep.storage.identity import content_hash
 from lp_sweep.storage.printable import shown
-from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.data.batches import EncodedSplit, EncodedTask, Padding
 from lp_sweep.trials.data.columns import Labels
 from lp_sweep.trials.data.datasource import LoadedTask, Split, overlap, prompted
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.kinds.tokens import NO_TAG
 from lp_sweep.trials.model.familytable import padding_side
+from lp_sweep.trials.spec.identity import content_hash
+from lp_sweep.trials.spec.specs import TaskDefinition
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedTokenizerBase

@@ -16,8 +16,8 @@ from typing import Any
 from lp_sweep.storage.errors import MissingInputError, SpecError
 from lp_sweep.storage.places import is_file
 from lp_sweep.storage.printable import did_you_mean, listed, shown
-from lp_sweep.storage.specs import TaskDefinition, TaskKind
 from lp_sweep.trials.kinds import KINDS, kind_of
+from lp_sweep.trials.spec.specs import TaskDefinition, TaskKind
 
 GLUE_DATASET = "nyu-mll/glue"
 GLUE_REVISION = "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c"

@@ -22,7 +22,6 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from lp_sweep.storage.specs import Compute, Recipe
 from lp_sweep.trials.data.batches import (
     EncodedSplit,
     EncodedTask,
@@ -40,6 +39,7 @@ from lp_sweep.trials.model.families import classifies_tokens, sentence_states
 from lp_sweep.trials.model.familytable import family_of
 from lp_sweep.trials.model.states import noted_sentences
 from lp_sweep.trials.pick import Picked, pick
+from lp_sweep.trials.spec.specs import Compute, Recipe
 
 UNPADDED, GROUPED, PADDED, GRAPHS = "unpadded", "grouped", "padded", "graphs"
 PACKED = "packed"  # the bins of `graphs`, operation by operation

@@ -8,13 +8,13 @@ Planning imports this package, so torch and scikit-learn are imported where they
 
 from __future__ import annotations
 
-from lp_sweep.storage.specs import TaskDefinition, TaskKind
 from lp_sweep.trials.kinds.embedding import COSENT, IMITATE, LOSSES, Embedding, Retrieval
 from lp_sweep.trials.kinds.kind import Kind, ProblemType
 from lp_sweep.trials.kinds.labelled import Classification, Regression
 from lp_sweep.trials.kinds.multi_label import MultiLabel
 from lp_sweep.trials.kinds.ranking import ListwiseRanking, Ranking
 from lp_sweep.trials.kinds.tokens import Tokens
+from lp_sweep.trials.spec.specs import TaskDefinition, TaskKind
 
 __all__ = ["COSENT", "IMITATE", "KINDS", "LOSSES", "Kind", "ProblemType", "kind_of"]
 

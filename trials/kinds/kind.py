@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.data.columns import Labels, Rows
+from lp_sweep.trials.spec.specs import TaskDefinition
 
 if TYPE_CHECKING:
     import torch

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.data.columns import Labels, Rows, class_codes, class_names, numbers
 from lp_sweep.trials.kinds.kind import Array, Kind, ProblemType
+from lp_sweep.trials.spec.specs import TaskDefinition
 
 if TYPE_CHECKING:
     import torch

@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.printable import shown
-from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.data.columns import (
     Labels,
     Rows,
@@ -28,6 +27,7 @@ from lp_sweep.trials.data.columns import (
 from lp_sweep.trials.kinds.kind import Array
 from lp_sweep.trials.kinds.labelled import Regression
 from lp_sweep.trials.kinds.rankmetrics import by_query, chance_mrr, chance_ndcg, in_order, mrr, ndcg
+from lp_sweep.trials.spec.specs import TaskDefinition
 
 if TYPE_CHECKING:
     import torch

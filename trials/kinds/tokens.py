@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.printable import short, shown
-from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.data.columns import (
     Items,
     Labels,
@@ -27,6 +26,7 @@ from lp_sweep.trials.data.columns import (
 from lp_sweep.trials.kinds.entities import closure, f1_tally, first_stray, is_tag, scheme_of
 from lp_sweep.trials.kinds.kind import Array, ProblemType
 from lp_sweep.trials.kinds.labelled import Classification
+from lp_sweep.trials.spec.specs import TaskDefinition
 
 if TYPE_CHECKING:
     import torch

@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from lp_sweep.storage.select import held_out_rows
-from lp_sweep.storage.specs import ProfileSpec
 from lp_sweep.trials.data.batches import BatchSizes, EncodedSplit, EncodedTask, Padding
 from lp_sweep.trials.device import precision_used
 from lp_sweep.trials.model.prune import keep_original
+from lp_sweep.trials.spec.procedures import Phase, full_layers
+from lp_sweep.trials.spec.select import held_out_rows
+from lp_sweep.trials.spec.specs import ProfileSpec
 from lp_sweep.trials.train.finetune import Saver, finetune
 from lp_sweep.trials.train.metrics import score
-from lp_sweep.trials.train.procedures import Phase, full_layers
 from lp_sweep.trials.train.steps import Setting, evaluate
 
 

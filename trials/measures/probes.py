@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.model.states import LayerStates
+from lp_sweep.trials.spec.specs import TaskDefinition
 from lp_sweep.trials.train.metrics import score
 
 Vectors = npt.NDArray[np.float32]

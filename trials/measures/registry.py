@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from lp_sweep.storage.specs import TEACHER, ProfileSpec, Recipe
+from lp_sweep.trials.spec.specs import TEACHER, ProfileSpec, Recipe
 
 if TYPE_CHECKING:
     import torch

@@ -18,9 +18,9 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from lp_sweep.storage.specs import Recipe
 from lp_sweep.trials.device import autocast, forget_frames, free_memory, is_out_of_memory
 from lp_sweep.trials.measures.pairs import RULE, Comparison, Rule, Took, compare
+from lp_sweep.trials.spec.specs import Recipe
 from lp_sweep.trials.train.steps import make_optimizer
 
 FINETUNE, INFERENCE = "finetune", "inference"

@@ -5,7 +5,7 @@
     model = load_network("reduced")             # plain transformers can't build this network
 
 Don't use plain `from_pretrained` on such a checkpoint: it would put random linears back.
-`load_encoder` and `load_pruned` also read it. `feedforward_rules.py` chooses the layers.
+`load_encoder` and `load_pruned` also read it. `spec/feedforward.py` chooses the layers.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from lp_sweep.storage.errors import UnsupportedModelError
 from lp_sweep.trials.model.families import depth_field, find_layers
 from lp_sweep.trials.model.familytable import FAMILIES, FeedForward, Instead, family_of
-from lp_sweep.trials.model.feedforward_rules import REMOVED
+from lp_sweep.trials.spec.feedforward import REMOVED
 
 KEEP, DROP = "keep", "drop"
 SECOND_NORM = "lp_sweep_second_norm"

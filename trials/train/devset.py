@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from lp_sweep.storage.printable import listed, shown
-from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.data.columns import Labels
 from lp_sweep.trials.data.datasource import LoadedTask
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.kinds.rankmetrics import by_query
+from lp_sweep.trials.spec.specs import TaskDefinition
 from lp_sweep.trials.train.metrics import positive_label
 
 _FEWEST = 3  # rows: with fewer, a score is all, nothing or half

@@ -26,11 +26,11 @@ from torch.nn.functional import normalize
 from transformers import PreTrainedModel
 
 from lp_sweep.storage.errors import MissingInputError
-from lp_sweep.storage.specs import Distillation, TaskDefinition
 from lp_sweep.trials.data.batches import EncodedTask
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.kinds.tokens import unflat
 from lp_sweep.trials.model.reduced import original_layers
+from lp_sweep.trials.spec.specs import Distillation, TaskDefinition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

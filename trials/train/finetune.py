@@ -29,9 +29,9 @@ from lp_sweep.trials.fast.attention import quick_dropout
 from lp_sweep.trials.fast.forward import GRAPHS, compute_used, may_be_cut, task_words
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.model.prune import keep_original
+from lp_sweep.trials.spec.procedures import phase_at
 from lp_sweep.trials.train.graphs import GraphPass
 from lp_sweep.trials.train.metrics import score
-from lp_sweep.trials.train.procedures import phase_at
 from lp_sweep.trials.train.steps import (
     EagerPass,
     EpochMetric,

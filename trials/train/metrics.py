@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lp_sweep.storage.errors import DivergedError
-from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.kinds import kind_of
+from lp_sweep.trials.spec.specs import TaskDefinition
 
 Array = npt.NDArray[Any]
 

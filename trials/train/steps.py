@@ -17,7 +17,6 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from lp_sweep.storage.specs import Compute, Recipe, TaskDefinition
 from lp_sweep.trials.data.batches import EVALUATION_BATCH, BatchSizes, EncodedSplit, Padding, chunks
 from lp_sweep.trials.device import autocast, onto
 from lp_sweep.trials.fast.forward import compute_used, forward
@@ -25,8 +24,9 @@ from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.kinds.tokens import SILENT
 from lp_sweep.trials.model.families import embedding_path, find_layers
 from lp_sweep.trials.model.reduced import original_layers
+from lp_sweep.trials.spec.procedures import Phase
+from lp_sweep.trials.spec.specs import Compute, Recipe, TaskDefinition
 from lp_sweep.trials.train.distill import Teaching, hidden_loss, student_loss
-from lp_sweep.trials.train.procedures import Phase
 
 Ahead = Callable[[nn.Module, list[torch.Tensor] | None], torch.Tensor]
 

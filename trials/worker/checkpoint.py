@@ -22,13 +22,13 @@ from safetensors.torch import save_file
 from torch import nn
 
 from lp_sweep.storage.errors import SweepWarning, lines_of
-from lp_sweep.storage.identity import IDENTITY_VERSION, canonical_json
 from lp_sweep.storage.runs import machine_key
-from lp_sweep.storage.specs import MAX_HALVINGS
 from lp_sweep.storage.spool import Outbox
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.data.batches import BatchSizes
 from lp_sweep.trials.device import pick_device, precision_used
+from lp_sweep.trials.spec.identity import IDENTITY_VERSION, canonical_json
+from lp_sweep.trials.spec.specs import MAX_HALVINGS
 from lp_sweep.trials.train.finetune import Saver
 from lp_sweep.trials.train.steps import EpochMetric, Progress
 from lp_sweep.trials.worker.job import Job, announced

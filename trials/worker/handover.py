@@ -29,9 +29,9 @@ from lp_sweep.storage.networks import (
     write_sums,
 )
 from lp_sweep.storage.printable import metric_name
-from lp_sweep.storage.specs import TEACHER
 from lp_sweep.storage.spool import Outbox, Record
 from lp_sweep.trials.model.load import quiet
+from lp_sweep.trials.spec.specs import TEACHER
 from lp_sweep.trials.worker.checkpoint import FOLDER, file_name
 from lp_sweep.trials.worker.inputs import Inputs
 from lp_sweep.trials.worker.job import Job, Spec

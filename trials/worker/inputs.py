@@ -12,7 +12,6 @@ import torch
 from transformers import PreTrainedModel
 
 from lp_sweep.storage.errors import MissingInputError
-from lp_sweep.storage.specs import ProfileSpec, TrialSpec
 from lp_sweep.trials.data.batches import EncodedTask, Padding
 from lp_sweep.trials.data.datasource import (
     LoadedTask,
@@ -33,6 +32,7 @@ from lp_sweep.trials.model.modelfiles import go_offline, longest_row
 from lp_sweep.trials.model.plainload import vector_modules
 from lp_sweep.trials.model.prune import load_pruned
 from lp_sweep.trials.model.sentencefolder import digest, read_sentence_folder
+from lp_sweep.trials.spec.specs import ProfileSpec, TrialSpec
 from lp_sweep.trials.train.thresholds import forget, output_bias
 from lp_sweep.trials.worker.job import Job
 from lp_sweep.trials.worker.resident import Head, Source, Words, resident

@@ -21,7 +21,8 @@ from typing import Any, Literal, NamedTuple
 from lp_sweep.storage.errors import TrialError
 from lp_sweep.storage.redact import redact_text
 from lp_sweep.storage.runs import machine_key
-from lp_sweep.storage.specs import (
+from lp_sweep.trials.data.tasks import TaskSource
+from lp_sweep.trials.spec.specs import (
     ProfileSpec,
     SpeedSpec,
     TrialSpec,
@@ -30,7 +31,6 @@ from lp_sweep.storage.specs import (
     speed_spec_from_plain,
     trial_spec_from_plain,
 )
-from lp_sweep.trials.data.tasks import TaskSource
 
 Spec = TrialSpec | ProfileSpec | SpeedSpec
 Keep = Literal["none", "best", "all"]

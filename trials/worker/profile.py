@@ -18,8 +18,6 @@ import torch
 from transformers import PreTrainedModel
 
 from lp_sweep.storage.errors import MissingInputError
-from lp_sweep.storage.identity import IDENTITY_VERSION, canonical_json
-from lp_sweep.storage.specs import MAX_HALVINGS, TEACHER, ProfileSpec, SpeedSpec
 from lp_sweep.storage.spool import Outbox, Record
 from lp_sweep.trials.data.batches import EVALUATION_BATCH, BatchSizes, whole_batch
 from lp_sweep.trials.device import (
@@ -39,7 +37,9 @@ from lp_sweep.trials.model.feedforward import remove_feed_forwards
 from lp_sweep.trials.model.modelfiles import go_offline, longest_row
 from lp_sweep.trials.model.prune import load_pruned, parameter_counts
 from lp_sweep.trials.model.reduced import original_layers
-from lp_sweep.trials.train.procedures import full_layers
+from lp_sweep.trials.spec.identity import IDENTITY_VERSION, canonical_json
+from lp_sweep.trials.spec.procedures import full_layers
+from lp_sweep.trials.spec.specs import MAX_HALVINGS, TEACHER, ProfileSpec, SpeedSpec
 from lp_sweep.trials.worker.fetch import needed_network
 from lp_sweep.trials.worker.inputs import Inputs, load_inputs, load_other, with_rows_of
 from lp_sweep.trials.worker.job import Failure, Job, Measure, attempt_row

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import torch
 
 from lp_sweep.storage.errors import GraphRecordingError, NotDeterministicError, SweepWarning
-from lp_sweep.storage.specs import MAX_HALVINGS
 from lp_sweep.storage.spool import Record
 from lp_sweep.storage.underway import Teller
 from lp_sweep.trials.data.batches import BatchSizes, whole_batch
 from lp_sweep.trials.device import forget_frames, free_memory, pick_device
 from lp_sweep.trials.kinds import kind_of
+from lp_sweep.trials.spec.specs import MAX_HALVINGS
 from lp_sweep.trials.worker.checkpoint import saver_of
 from lp_sweep.trials.worker.fetch import kept_network, needed_network, placed, teacher_logits
 from lp_sweep.trials.worker.handover import Handover, Result

@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lp_sweep.storage.identity import IDENTITY_VERSION, canonical_json
-from lp_sweep.storage.specs import TrialSpec
 from lp_sweep.trials.data.batches import BatchSizes, EncodedTask
 from lp_sweep.trials.device import (
     memory_errors,
@@ -28,12 +26,8 @@ from lp_sweep.trials.device import (
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.model.feedforward import remove_feed_forwards
 from lp_sweep.trials.model.prune import parameter_counts
-from lp_sweep.trials.train.bridge import bridge, calibration
-from lp_sweep.trials.train.devset import blindness
-from lp_sweep.trials.train.distill import Teaching, logits_of
-from lp_sweep.trials.train.finetune import Saver, Tell, Trained, finetune
-from lp_sweep.trials.train.metrics import majority_score, positive_label
-from lp_sweep.trials.train.procedures import (
+from lp_sweep.trials.spec.identity import IDENTITY_VERSION, canonical_json
+from lp_sweep.trials.spec.procedures import (
     STAGED,
     UNTAUGHT,
     Phase,
@@ -42,6 +36,12 @@ from lp_sweep.trials.train.procedures import (
     imitated_layers,
     phases,
 )
+from lp_sweep.trials.spec.specs import TrialSpec
+from lp_sweep.trials.train.bridge import bridge, calibration
+from lp_sweep.trials.train.devset import blindness
+from lp_sweep.trials.train.distill import Teaching, logits_of
+from lp_sweep.trials.train.finetune import Saver, Tell, Trained, finetune
+from lp_sweep.trials.train.metrics import majority_score, positive_label
 from lp_sweep.trials.train.steps import Setting
 from lp_sweep.trials.train.thresholds import unfold
 from lp_sweep.trials.worker.inputs import Inputs, load_inputs, load_other, with_rows_of

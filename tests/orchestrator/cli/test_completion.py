@@ -13,7 +13,7 @@ import pytest
 
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.orchestrator.options import Format
-from lp_sweep.storage.select import STRATEGIES
+from lp_sweep.trials.spec.select import STRATEGIES
 from tests.support.fake_records import FakeSweep
 from tests.support.program import Done, sweep
 

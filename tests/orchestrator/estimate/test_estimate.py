@@ -22,7 +22,7 @@ from lp_sweep.orchestrator.plan.known import Known, timing_columns
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
-from lp_sweep.storage.specs import Recipe
+from lp_sweep.trials.spec.specs import Recipe
 from tests.support.sweepfiles import answer_of
 from tests.support.toyworld import save_world
 

@@ -27,10 +27,10 @@ from lp_sweep.orchestrator.service import export as service
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import ExportError, SpecError
 from lp_sweep.storage.networks import changed_files
-from lp_sweep.storage.specs import Recipe, TaskDefinition, TrialSpec
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.fast.forward import pooled
 from lp_sweep.trials.model.plainload import embeddings_of, load
+from lp_sweep.trials.spec.specs import Recipe, TaskDefinition, TrialSpec
 from tests.support.exportworld import World, in_this_process
 from tests.support.families import FAMILIES, save_pretrained
 from tests.support.kindworlds import embedding_world, modules, search_world, sentence_folder

@@ -20,10 +20,10 @@ from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.plan.planning import corrections_of
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.storage.specs import TrialSpec
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.model.modelfiles import pads_otherwise
 from lp_sweep.trials.model.plainload import load, logits_of
+from lp_sweep.trials.spec.specs import TrialSpec
 from tests.support.everyday import few
 from tests.support.exportworld import World, in_this_process, two_networks
 from tests.support.kindworlds import (

@@ -14,13 +14,13 @@ from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.service.export import _sweep
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import PreflightError, StoreError
-from lp_sweep.storage.identity import canonical_json, trial_id
 from lp_sweep.storage.places import run_with
 from lp_sweep.storage.shipped import ship
-from lp_sweep.storage.specs import Distillation, TrialSpec, trial_spec_from_plain
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.data.datasource import data_fingerprint
 from lp_sweep.trials.data.tasks import TASKS, glue_source
+from lp_sweep.trials.spec.identity import canonical_json, trial_id
+from lp_sweep.trials.spec.specs import Distillation, TrialSpec, trial_spec_from_plain
 from lp_sweep.trials.worker.fetch import data_files, model_files
 from tests.support.storeworkers import cell
 from tests.support.sweepfiles import make_data

@@ -16,7 +16,7 @@ from lp_sweep.orchestrator.export.verify import (
     verify,
 )
 from lp_sweep.storage.errors import ExportError
-from lp_sweep.storage.specs import TaskDefinition
+from lp_sweep.trials.spec.specs import TaskDefinition
 from lp_sweep.trials.train.metrics import score
 
 TASK = TaskDefinition(text_columns=("text",))

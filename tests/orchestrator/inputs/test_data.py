@@ -15,10 +15,10 @@ from lp_sweep.orchestrator.inputs.data import TaskData, looked_at
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.service.plan import plan
-from lp_sweep.storage.specs import Recipe, TaskDefinition
 from lp_sweep.trials.data.datasource import load_task
 from lp_sweep.trials.data.encode import load_tokenizer
 from lp_sweep.trials.data.tasks import TaskSource
+from lp_sweep.trials.spec.specs import Recipe, TaskDefinition
 
 TOY = Path(__file__).parents[3] / "quickstart" / "model"
 MODEL = ModelInput("toy", str(TOY), None, 12, "sha256:toy", None)

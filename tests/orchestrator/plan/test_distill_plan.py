@@ -11,10 +11,10 @@ from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.selection import taken_on
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
-from lp_sweep.storage.identity import trial_id
-from lp_sweep.storage.select import Measured
 from lp_sweep.trials.model.modelfiles import folder_fingerprint
-from lp_sweep.trials.train.procedures import teacher_of
+from lp_sweep.trials.spec.identity import trial_id
+from lp_sweep.trials.spec.procedures import teacher_of
+from lp_sweep.trials.spec.select import Measured
 from tests.support.stagedplans import ONE, cell_trial, plan_of, spec, the_full
 from tests.support.sweepfiles import CPU, PLAIN, make_inputs, make_model, planned
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from lp_sweep.orchestrator.plan.plan import Cell, Known, Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.storage.identity import profile_id, trial_id
-from lp_sweep.storage.select import STRATEGIES, Measured
+from lp_sweep.trials.spec.identity import profile_id, trial_id
+from lp_sweep.trials.spec.select import STRATEGIES, Measured
 from tests.support.fuzzing import fuzz
 from tests.support.sweepfiles import bare_sweep
 

@@ -20,10 +20,10 @@ from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.networks import CONFIG, WEIGHTS
-from lp_sweep.storage.select import STRATEGIES, Measured, held_out_rows
-from lp_sweep.storage.specs import ProfileSpec, TrialSpec
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.model.feedforward_rules import NONE
+from lp_sweep.trials.spec.feedforward import NONE
+from lp_sweep.trials.spec.select import STRATEGIES, Measured, held_out_rows
+from lp_sweep.trials.spec.specs import ProfileSpec, TrialSpec
 from tests.support.courses import presence_of, put_failure, taken
 from tests.support.program import sweep
 from tests.support.storeworkers import trial

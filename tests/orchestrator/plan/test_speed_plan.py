@@ -13,9 +13,9 @@ from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
-from lp_sweep.storage.select import Measured
-from lp_sweep.storage.specs import SpeedSpec
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.spec.select import Measured
+from lp_sweep.trials.spec.specs import SpeedSpec
 from tests.support.courses import presence_of, taken
 from tests.support.sweepfiles import CPU, PLAIN, answer_of, make_inputs, planned
 

@@ -14,8 +14,8 @@ from lp_sweep.orchestrator.plan.naming import describe, short_model
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.selection import taken_on
-from lp_sweep.storage.select import Measured
-from lp_sweep.trials.train.procedures import stage_one, teacher_of
+from lp_sweep.trials.spec.procedures import stage_one, teacher_of
+from lp_sweep.trials.spec.select import Measured
 from tests.support.stagedplans import (
     FULL,
     ONE,

@@ -10,7 +10,7 @@ import pytest
 from lp_sweep.orchestrator.plan.cells import Asked, asked_cells
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
-from lp_sweep.trials.model.feedforward_rules import NONE
+from lp_sweep.trials.spec.feedforward import NONE
 from tests.support.sweepfiles import DEMO, PLAIN, find, make_inputs, make_model, planned
 
 TASKS = "tasks: [rte, mrpc]"

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pytest
 
 from lp_sweep.storage.errors import MissingInputError
-from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.data.datasource import (
     data_fingerprint,
     dev_texts,
@@ -27,6 +26,7 @@ from lp_sweep.trials.data.datasource import (
     unlabelled_fingerprint,
 )
 from lp_sweep.trials.data.tasks import GLUE_REVISION, TASKS, TaskSource, glue_source
+from lp_sweep.trials.spec.specs import TaskDefinition
 from tests.support.kindworlds import WRITERS
 from tests.support.rows import GOOD, HEADER, NUMBERS, ONE, files, parquet
 

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from pyarrow import parquet as pq
 
 from lp_sweep.storage.errors import LpSweepError, MissingInputError
-from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.data.datasource import LoadedTask, Split, data_fingerprint, load_task
 from lp_sweep.trials.data.tasks import TaskSource
+from lp_sweep.trials.spec.specs import TaskDefinition
 from tests.support.everyday import few
 from tests.support.fuzzing import AWKWARD, assert_good_message, awkward, fuzz, outcome
 from tests.support.rows import GOOD, HEADER, NAMED, NUMBERS, ONE, files, parquet

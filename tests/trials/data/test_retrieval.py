@@ -16,13 +16,13 @@ from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import MissingInputError, SpecError
-from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.data.datasource import doubtful_rows, load_task, overlap
 from lp_sweep.trials.data.retrieval import read_collection, titles_come_late
 from lp_sweep.trials.data.tasks import TaskSource, user_definition
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.kinds.rankmetrics import ndcg
+from lp_sweep.trials.spec.specs import TaskDefinition
 from tests.support.kindworlds import (
     WRITERS,
     Table,

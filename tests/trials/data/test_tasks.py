@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from lp_sweep.storage.errors import MissingInputError, SpecError
-from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.data.formats import file_format
 from lp_sweep.trials.data.tasks import (
     TASKS,
@@ -15,6 +14,7 @@ from lp_sweep.trials.data.tasks import (
     user_definition,
 )
 from lp_sweep.trials.kinds import KINDS, Kind
+from lp_sweep.trials.spec.specs import TaskDefinition
 from lp_sweep.trials.train.metrics import METRICS
 
 

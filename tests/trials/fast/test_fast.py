@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
-from lp_sweep.storage.specs import Recipe
 from lp_sweep.trials.data.batches import BatchSizes, group_ends
 from lp_sweep.trials.fast.attention import dropped_out, quick_dropout
 from lp_sweep.trials.fast.forward import compute_used, forward, may_be_cut
 from lp_sweep.trials.model.feedforward import remove_feed_forwards
+from lp_sweep.trials.spec.procedures import Phase
+from lp_sweep.trials.spec.specs import Recipe
 from lp_sweep.trials.train.finetune import Saver, finetune
-from lp_sweep.trials.train.procedures import Phase
 from tests.support.everyday import few
 from tests.support.families import NAMES, daily
 from tests.support.fastnets import (

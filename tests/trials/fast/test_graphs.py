@@ -19,7 +19,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lp_sweep.storage.errors import GraphRecordingError
-from lp_sweep.storage.specs import Distillation, TaskDefinition
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.device import noted_waits
 from lp_sweep.trials.fast.forward import compute_used
@@ -27,6 +26,7 @@ from lp_sweep.trials.fast.networks import PASSES
 from lp_sweep.trials.fast.tokens import Bins, packed_tokens
 from lp_sweep.trials.kinds.embedding import COSENT, IMITATE_SIMILARITIES, IN_BATCH
 from lp_sweep.trials.model.familytable import FAMILIES as FAMILY_TABLE
+from lp_sweep.trials.spec.specs import Distillation, TaskDefinition
 from lp_sweep.trials.train import finetune as finetuning
 from lp_sweep.trials.train.distill import Teaching
 from lp_sweep.trials.train.finetune import Saver, finetune

@@ -15,7 +15,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lp_sweep.storage.errors import UnsupportedDeviceError
-from lp_sweep.storage.specs import Distillation, TaskDefinition
 from lp_sweep.trials.device import pick_device, precision_used
 from lp_sweep.trials.fast import forward as forward_module
 from lp_sweep.trials.fast import tokens as tokens_module
@@ -23,6 +22,7 @@ from lp_sweep.trials.fast.forward import compute_used, forward, unasked_mask
 from lp_sweep.trials.fast.networks import PASSES
 from lp_sweep.trials.kinds.embedding import LOSSES as EMBEDDING_LOSSES
 from lp_sweep.trials.model.familytable import FAMILIES as FAMILY_TABLE
+from lp_sweep.trials.spec.specs import Distillation, TaskDefinition
 from lp_sweep.trials.train.distill import Teaching
 from lp_sweep.trials.train.graphs import GraphPass
 from lp_sweep.trials.train.steps import EagerPass, make_optimizer, train_step

@@ -26,7 +26,6 @@ from lp_sweep.orchestrator.plan.known import Known, timing_columns
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.data.batches import EncodedSplit
 from lp_sweep.trials.data.datasource import LoadedTask, Split, load_task, overlap, prompted
@@ -35,6 +34,7 @@ from lp_sweep.trials.data.tasks import TaskSource, user_definition
 from lp_sweep.trials.fast.forward import forward, pooled
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.kinds.embedding import Embedding
+from lp_sweep.trials.spec.specs import TaskDefinition
 from lp_sweep.trials.train.steps import EagerPass
 from lp_sweep.trials.worker.resident import resident
 from tests.support.everyday import few

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from lp_sweep import Sweep, open_store
-from lp_sweep.storage.specs import Distillation, TaskDefinition
 from lp_sweep.trials.kinds import KINDS
+from lp_sweep.trials.spec.specs import Distillation, TaskDefinition
 from lp_sweep.trials.train.distill import Teaching
 from tests.support.fastnets import assert_learns_alike, network, split_of
 from tests.support.kindworlds import label_world, ranking_world, tagged, token_world

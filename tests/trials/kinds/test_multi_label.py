@@ -23,11 +23,11 @@ from lp_sweep.orchestrator.plan.naming import describe
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import MissingInputError
-from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.data.datasource import data_fingerprint, load_task
 from lp_sweep.trials.data.tasks import TaskSource
 from lp_sweep.trials.kinds import KINDS
+from lp_sweep.trials.spec.specs import TaskDefinition
 from lp_sweep.trials.train.metrics import majority_score, mean_average_precision, of_tally, score
 from lp_sweep.trials.train.thresholds import best_thresholds, fold, unfold, unfolded
 from tests.support.families import NAMES

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from lp_sweep.storage.errors import MissingInputError
-from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.data.datasource import doubtful_rows, load_task
 from lp_sweep.trials.data.tasks import TaskSource
 from lp_sweep.trials.kinds import KINDS, kind_of
 from lp_sweep.trials.kinds.rankmetrics import chance_ndcg, ndcg
+from lp_sweep.trials.spec.specs import TaskDefinition
 from lp_sweep.trials.train.metrics import majority_score, of_tally, score
 from tests.support.everyday import few
 from tests.support.kindworlds import in_order, ranked, ranking_world, write

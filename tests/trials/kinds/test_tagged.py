@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from lp_sweep.storage.errors import MissingInputError
-from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.data.columns import Rows
 from lp_sweep.trials.data.readers import column_names, read_file, reading
 from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.kinds.tokens import word_column
+from lp_sweep.trials.spec.specs import TaskDefinition
 from tests.support.kindworlds import WRITERS
 
 KIND = KINDS["tokens"]

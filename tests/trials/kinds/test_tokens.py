@@ -19,7 +19,6 @@ from transformers import (
 )
 
 from lp_sweep.storage.networks import fetch_network
-from lp_sweep.storage.specs import Distillation, TaskDefinition
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.data.batches import EncodedSplit, EncodedTask
 from lp_sweep.trials.data.datasource import LoadedTask, Split, overlap
@@ -27,6 +26,7 @@ from lp_sweep.trials.data.encode import encode_task, for_words
 from lp_sweep.trials.fast.forward import UNPADDED, compute_used, forward
 from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.kinds.tokens import NO_TAG, SILENT, flat, unflat
+from lp_sweep.trials.spec.specs import Distillation, TaskDefinition
 from lp_sweep.trials.train.distill import Teaching
 from lp_sweep.trials.train.metrics import majority_score, score
 from lp_sweep.trials.train.steps import EagerPass, evaluate

@@ -14,15 +14,15 @@ import pytest
 import torch
 
 from lp_sweep.orchestrator.plan.known import measurements
-from lp_sweep.storage.identity import canonical_json
 from lp_sweep.storage.schema import PROFILES
-from lp_sweep.storage.select import STRATEGIES
-from lp_sweep.storage.specs import Recipe
 from lp_sweep.trials.data.batches import BatchSizes, EncodedSplit
 from lp_sweep.trials.measures import greedy as greedily
 from lp_sweep.trials.measures.influence import cosine_sums, mean_cosines
 from lp_sweep.trials.measures.registry import MEASURES, Found, Subject
 from lp_sweep.trials.model.states import layer_states
+from lp_sweep.trials.spec.identity import canonical_json
+from lp_sweep.trials.spec.select import STRATEGIES
+from lp_sweep.trials.spec.specs import Recipe
 from lp_sweep.trials.train.steps import Setting
 from lp_sweep.trials.worker.inputs import Inputs
 from lp_sweep.trials.worker.profile import make_subject

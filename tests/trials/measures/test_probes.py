@@ -10,8 +10,8 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.measures.probes import probe_scores, sentence_vectors
+from lp_sweep.trials.spec.specs import TaskDefinition
 
 CLASSES = TaskDefinition(text_columns=("t",), metric="accuracy", extra_metrics=("macro_f1", "mcc"))
 NUMBERS = TaskDefinition(

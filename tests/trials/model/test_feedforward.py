@@ -28,8 +28,8 @@ from transformers import (
 
 from lp_sweep.storage.errors import MissingInputError, UnsupportedModelError
 from lp_sweep.trials.model.feedforward import load_network, remove_feed_forwards
-from lp_sweep.trials.model.feedforward_rules import canonical_rule, removed_feed_forwards
 from lp_sweep.trials.model.prune import keep_layers, parameter_counts
+from lp_sweep.trials.spec.feedforward import canonical_rule, removed_feed_forwards
 from tests.support.families import BERT_LIKE, CASES, DEBERTA_1, FAMILIES, VOCABULARY, Family
 from tests.support.networks import Checkpoint, count, feed_forward_parameters, load, logits
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from lp_sweep.storage.specs import Recipe, TaskDefinition
 from lp_sweep.trials.data.batches import BatchSizes, EncodedSplit, to_device
+from lp_sweep.trials.spec.specs import Recipe, TaskDefinition
 from lp_sweep.trials.train.steps import EagerPass, Setting, stream, train_step
 from tests.support.fastnets import CPU, network, setting, split_of, with_dropout
 

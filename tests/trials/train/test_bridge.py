@@ -17,8 +17,8 @@ from lp_sweep.trials.model.families import find_layers
 from lp_sweep.trials.model.feedforward import remove_feed_forwards
 from lp_sweep.trials.model.prune import keep_original
 from lp_sweep.trials.model.states import layer_states
+from lp_sweep.trials.spec.procedures import BRIDGE_ROWS, bridged_blocks
 from lp_sweep.trials.train.bridge import RIDGE, Batches, bridge, calibration
-from lp_sweep.trials.train.procedures import BRIDGE_ROWS, bridged_blocks
 from tests.support.cutoff import assert_same, cut_off, left_by
 from tests.support.families import daily
 from tests.support.fastnets import CPU, network, padding_of, split_of

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.data.datasource import LoadedTask, load_task
 from lp_sweep.trials.data.tasks import TaskSource
+from lp_sweep.trials.spec.specs import TaskDefinition
 from lp_sweep.trials.train.devset import blindness, gaps
 
 WORDS = {"text_columns": ("words",), "label_column": "tags", "kind": "tokens"}

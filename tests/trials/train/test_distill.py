@@ -18,8 +18,6 @@ from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
-from lp_sweep.storage.identity import profile_id
-from lp_sweep.storage.specs import Distillation, TaskDefinition, TrialSpec
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.data.datasource import unlabelled_fingerprint
 from lp_sweep.trials.data.tasks import TaskSource
@@ -29,8 +27,10 @@ from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.model.modelfiles import folder_fingerprint
 from lp_sweep.trials.model.prune import keep_layers
 from lp_sweep.trials.model.states import layer_states
+from lp_sweep.trials.spec.identity import profile_id
+from lp_sweep.trials.spec.procedures import imitated_layers, teacher_of
+from lp_sweep.trials.spec.specs import Distillation, TaskDefinition, TrialSpec
 from lp_sweep.trials.train.distill import Teaching, hidden_loss, student_loss
-from lp_sweep.trials.train.procedures import imitated_layers, teacher_of
 from lp_sweep.trials.train.steps import EagerPass, evaluate
 from lp_sweep.trials.worker.job import Lesson
 from lp_sweep.trials.worker.resident import resident

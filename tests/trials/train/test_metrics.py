@@ -14,7 +14,7 @@ from scipy import stats
 from sklearn import metrics as sk
 
 from lp_sweep.storage.errors import DivergedError
-from lp_sweep.storage.specs import TaskDefinition
+from lp_sweep.trials.spec.specs import TaskDefinition
 from lp_sweep.trials.train.metrics import METRICS, majority_score, score
 
 pytestmark = pytest.mark.filterwarnings("error")

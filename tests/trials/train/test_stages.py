@@ -14,9 +14,9 @@ from lp_sweep.storage.store import Store
 from lp_sweep.trials.device import reproducible
 from lp_sweep.trials.model.families import find_layers
 from lp_sweep.trials.model.prune import keep_layers, parameter_counts
+from lp_sweep.trials.spec.procedures import Phase
 from lp_sweep.trials.train import finetune as finetuning
 from lp_sweep.trials.train.finetune import Saver, finetune
-from lp_sweep.trials.train.procedures import Phase
 from lp_sweep.trials.worker.trial import Try
 from tests.support.cutoff import STEPS, assert_same, cut_off, other_network
 from tests.support.fastnets import setting

@@ -19,9 +19,9 @@ from safetensors.torch import save_file
 
 from lp_sweep.storage import underway
 from lp_sweep.storage.runs import machine_key
-from lp_sweep.storage.specs import Recipe
 from lp_sweep.storage.spool import Outbox
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.spec.specs import Recipe
 from lp_sweep.trials.train import finetune as finetuning
 from lp_sweep.trials.train.steps import make_optimizer
 from lp_sweep.trials.worker import checkpoint

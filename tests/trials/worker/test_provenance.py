@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from lp_sweep.storage.identity import trial_id
-from lp_sweep.storage.specs import trial_spec_from_canonical
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.spec.identity import trial_id
+from lp_sweep.trials.spec.specs import trial_spec_from_canonical
 from lp_sweep.trials.worker import provenance
 from tests.support.plain_jobs import done
 from tests.support.toyworld import jobs, save_world

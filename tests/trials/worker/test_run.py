@@ -12,9 +12,9 @@ import torch
 from sklearn.metrics import f1_score
 
 from lp_sweep.storage.schema import PREDICTIONS, PROFILES, TRIALS
-from lp_sweep.storage.specs import Recipe
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.fast.forward import forward
+from lp_sweep.trials.spec.specs import Recipe
 from lp_sweep.trials.train import finetune as finetuning
 from lp_sweep.trials.train import steps as passes
 from lp_sweep.trials.train.steps import decay, make_optimizer, train_step

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lp_sweep.storage.select import (
+from lp_sweep.trials.spec.select import (
     STRATEGIES,
     Measured,
     contribution_dropped,

@@ -27,8 +27,7 @@ from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from lp_sweep.storage.specs import Distillation, TrialSpec
-from lp_sweep.trials.kinds import kind_of
+from lp_sweep.trials.spec.specs import Distillation, TrialSpec
 
 DIRECT, FINETUNE_THEN_DROP, ITERATIVE = "direct", "finetune_then_drop", "iterative"
 UNTRAINED, ONE_SHOT = "untrained", "one_shot"
@@ -166,7 +165,7 @@ def settled(spec: TrialSpec, depth: int) -> TrialSpec:
     whole = not dropped and not spec.removed_feed_forwards
     if spec.bridge and not dropped:
         spec = replace(spec, bridge="")
-    if kind_of(spec.task).embeds:
+    if spec.task.embeds:
         return replace(spec, procedure=UNTRAINED, distill=None, loss="") if whole else spec
     if whole and spec.distill is not None and not spec.distill.teacher:
         spec = replace(spec, distill=None)  # it is the teacher
@@ -199,7 +198,7 @@ def stage_one(spec: TrialSpec, depth: int) -> TrialSpec | None:
 def distill_label(spec: TrialSpec) -> str | None:
     """The trial's distillation without the teacher's name: `logits T=4`, `logits unlabelled`. None
     without a teacher, and for embeddings, which have only one way to learn."""
-    if spec.distill is None or kind_of(spec.task).embeds:
+    if spec.distill is None or spec.task.embeds:
         return None
     found = spec.distill
     label = Distill("", found.temperature, found.alpha, found.hidden_weight).label

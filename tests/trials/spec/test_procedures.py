@@ -8,9 +8,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lp_sweep.storage.identity import trial_id
-from lp_sweep.storage.specs import Recipe, TaskDefinition, TrialSpec
-from lp_sweep.trials.train.procedures import (
+from lp_sweep.trials.spec.identity import trial_id
+from lp_sweep.trials.spec.procedures import (
     DIRECT,
     FINETUNE_THEN_DROP,
     ITERATIVE,
@@ -27,6 +26,7 @@ from lp_sweep.trials.train.procedures import (
     settled,
     stage_one,
 )
+from lp_sweep.trials.spec.specs import Recipe, TaskDefinition, TrialSpec
 
 PROCEDURE = st.one_of(
     st.sampled_from([Procedure(DIRECT), Procedure(ONE_SHOT), Procedure(ONE_SHOT, bridge=LINEAR)]),

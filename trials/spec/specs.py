@@ -98,6 +98,11 @@ class TaskDefinition:
             object.__setattr__(self, name, tuple(getattr(self, name)))
 
     @property
+    def embeds(self) -> bool:
+        """Whether the task maps each text to a vector, and learns from the full model alone."""
+        return self.kind in ("embedding", "retrieval")
+
+    @property
     def all_label_columns(self) -> tuple[str, ...]:
         return self.label_columns or (self.label_column,)
 
@@ -143,7 +148,7 @@ class TrialSpec:
     seed: int
     recipe: Recipe = field(default_factory=Recipe)
     procedure: str = (
-        "direct"  # or finetune_then_drop, one_shot, iterative: see trials/train/procedures.py
+        "direct"  # or finetune_then_drop, one_shot, iterative: see trials/spec/procedures.py
     )
     freeze_dropped: bool = False  # in the first stage of finetune_then_drop
     epochs_per_layer: int = 2  # of iterative

@@ -15,7 +15,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from functools import cache, lru_cache
 from typing import Any
 
-from lp_sweep.storage.specs import ProfileSpec, Recipe, SpeedSpec, TaskDefinition, TrialSpec
+from lp_sweep.trials.spec.specs import ProfileSpec, Recipe, SpeedSpec, TaskDefinition, TrialSpec
 
 IDENTITY_VERSION = 1
 

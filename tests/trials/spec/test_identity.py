@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lp_sweep.storage.identity import (
+from lp_sweep.trials.data.tasks import TASKS
+from lp_sweep.trials.spec.identity import (
     IDENTITY_VERSION,
     canonical_json,
     content_hash,
     profile_id,
     trial_id,
 )
-from lp_sweep.storage.specs import (
+from lp_sweep.trials.spec.specs import (
     Distillation,
     ProfileSpec,
     Recipe,
@@ -28,7 +29,6 @@ from lp_sweep.storage.specs import (
     trial_spec_from_canonical,
     trial_spec_from_plain,
 )
-from lp_sweep.trials.data.tasks import TASKS
 
 TASK = TaskDefinition(text_columns=("sentence",))
 TRIAL = TrialSpec(
