@@ -93,7 +93,7 @@ def draw(catalog: Catalog, folder: Path) -> Drawn:
         for name, make in FIGURES.items():
             drawing = make(catalog)
             if drawing is None:
-                drawn.absent.append(why_absent(catalog, name))
+                drawn.absent.append(why_absent(name))
             else:
                 drawn.files.extend(drawing.save(folder))
     except OSError as error:
