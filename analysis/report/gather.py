@@ -152,7 +152,7 @@ def _figures(catalog: Catalog, tell: Callable[[str], None]) -> Shown:
         tell(f"figure {name}")
         drawing = FIGURES[name](catalog)
         if drawing is None:
-            absent.append(why_absent(catalog, name))
+            absent.append(why_absent(name))
         else:
             drawings.append(drawing)
     return Shown(drawings, absent)

@@ -182,7 +182,6 @@ def _verified(
         "device": device,
         "threads": record["threads"] if device == "cpu" else None,
     }
-    answer = ask(folder, request)
     expected = RecordedAnswers(
         label_names=rows.label_names,
         labels=np.asarray(rows.labels),
@@ -190,6 +189,7 @@ def _verified(
         nearness=Nearness.of(record, device, device_name(torch.device(device))),
         compared=form.compared,
     )
+    answer = ask(folder, request)
     return verify(answer, form.answers(spec, rows, answer.values), expected)
 
 

@@ -61,7 +61,7 @@ _LONGEST_NAME = 90
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
-class Written(NamedTuple):
+class WrittenSweep(NamedTuple):
     files: list[Path]
     notes: list[str]
 
@@ -71,7 +71,7 @@ def _require_folder(model: str | None) -> None:
         raise SpecError(f"--model {model}: no such folder. Check the path.")
 
 
-def write_sweep(options: InitOptions) -> Written:
+def write_sweep(options: InitOptions) -> WrittenSweep:
     """Writes the sweep file, its schema and, with `data`, its train and dev files.
 
     Raises SpecError, and PreflightError if the rows can't be used.
@@ -152,7 +152,7 @@ def _has_labels(path: str, label: Sequence[str]) -> bool:
     return not label or any(len({*map(str, column.to_pylist())}) > 1 for column in columns)
 
 
-def _with_rows(options: InitOptions, data: Path) -> Written:
+def _with_rows(options: InitOptions, data: Path) -> WrittenSweep:
     rows = look_at(options, data)
     if options.dev is not None:  # nothing is split, so repeated texts need no note
         sides = {"train": (data, rows.n), "dev": (options.dev, rows.n_dev)}
@@ -198,7 +198,7 @@ def _stem(data: Path) -> str:
     return data.name if data.is_dir() else data.name.removesuffix(suffix_of(data))
 
 
-def _with_search(options: InitOptions, search: dict[str, Path | None]) -> Written:
+def _with_search(options: InitOptions, search: dict[str, Path | None]) -> WrittenSweep:
     """Leaves out queries without a relevant document, with a note."""
     if missing := [f"--{part}" for part, path in search.items() if path is None]:
         raise SpecError(f"search needs --corpus, --queries and --qrels. Add {listed(missing)}.")
@@ -376,7 +376,7 @@ def _scalar(value: Any) -> str:
     return yaml_text([value], in_line=True)[1:-2]
 
 
-def _written(options: InitOptions, made: dict[Path, bytes], notes: list[str]) -> Written:
+def _written(options: InitOptions, made: dict[Path, bytes], notes: list[str]) -> WrittenSweep:
     """Each file whole or not at all; the sweep file last, and only if `plan` can read it."""
     check(parse_yaml(made[options.file].decode(), str(options.file)))
     places = [options.file.parent / SCHEMA, *made]
@@ -397,7 +397,7 @@ def _written(options: InitOptions, made: dict[Path, bytes], notes: list[str]) ->
         raise SpecError(
             f"can't write {options.file}: {why}. Make its folder first, or name another file."
         ) from None
-    return Written([*made], notes)
+    return WrittenSweep([*made], notes)
 
 
 def _is_odd(path: Path) -> bool:

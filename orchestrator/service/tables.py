@@ -90,7 +90,7 @@ def draw(catalog: Catalog, folder: Path) -> list[Path]:
         for name, make in FIGURES.items():
             drawing = make(catalog)
             if drawing is None:
-                say(why_absent(catalog, name))
+                say(why_absent(name))
             else:
                 files.extend(drawing.save(folder))
     except OSError as error:

@@ -536,7 +536,7 @@ def test_an_empty_store_is_a_page(tmp_path: Path) -> None:
     read = Reading(written.page.read_text(encoding="utf-8"))
     assert read.texts["title"] == "an empty store – lp-sweep report"
     assert "no sweep of this store has a cell" in read.texts["answer"]
-    assert "figure pareto: no sweep of this store drops layers" in read.texts["figures"]
+    assert "figure pareto: no score with fewer layers" in read.texts["figures"]
     assert read.tags["svg"] == 0
 
 

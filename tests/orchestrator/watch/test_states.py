@@ -57,7 +57,7 @@ def test_only_readable_records_are_done_however_they_are_stored(fake: FakeSweep)
     assert states.sweeps[0]["trials_done"] == 1
     assert path.name in states.unreadable[0].sentence
     path.write_bytes(whole)
-    compact(fake.store, settle=0)
+    compact(fake.store)
     assert sweep_states(fake.store).sweeps == before
     fake.store.delete("sweeps", "demo.parquet")
     fake.store.put_text("sweeps", "demo.parquet", "PAR1")

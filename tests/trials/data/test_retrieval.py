@@ -356,7 +356,7 @@ PAIRS = "train: t.csv, dev: d.csv, text: a"
         (f"{SEARCH}, text: [a]", r"'find'.*`text:`.*`train:`"),
         (f"{SEARCH}, unjudged: keep", r"unjudged.*'refuse' or 'skip'"),
         (SEARCH.replace("embedding", "classification"), r"'find'.*`kind: embedding`"),
-        (f"{SEARCH}, metric: spearman", r"spearman is for .*retrieval has ndcg@10"),
+        (f"{SEARCH}, metric: spearman", r"retrieval metric .spearman.*ndcg@10"),
         (f"{SEARCH}, loss: cosent", r"cosent.*`train:`"),
         (
             f"{SEARCH}, train: t.csv, text: [a], loss: in_batch_negatives",
