@@ -120,7 +120,7 @@ def layers_of(row: Row, among: Sequence[Row]) -> tuple[str, str]:
 
 
 def is_distilled(row: Row) -> bool:
-    return " distill " in row["procedure"]
+    return bool(row["distill"] != "none")
 
 
 def doubt(row: Row, among: Iterable[Row]) -> str:

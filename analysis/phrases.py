@@ -212,9 +212,9 @@ START = "start: teacher"
 def distillation(row: Row) -> str:
     """`logits T=4`; `logits, iterative`; `logits, start: teacher`; `logits, bridge linear`; `bridge
     linear`."""
-    whole, _, taught = str(row["procedure"]).partition(" distill ")
-    own, _, bridge = whole.partition(" bridge ")
-    ways = [str(row["distill"]), *([f"bridge {bridge}"] if bridge and taught else [])]
+    way, bridge = str(row["distill"]), f"bridge {row['bridge']}"
+    own = str(row["procedure"]).removesuffix(f" distill {way}").removesuffix(f" {bridge}")
+    ways = [way, *([bridge] if row["bridge"] != "none" and way != bridge else [])]
     if own != "direct":
         began = row["plain"] == "direct" and own == "finetune_then_drop"
         ways.append(START if began else own)

@@ -210,7 +210,10 @@ CELLS = pa.schema(
         ("cell", pa.int32()),  # position in the plan
         ("model", _text),
         ("depth", pa.int32()),
-        ("procedure", _text),
+        ("procedure", _text),  # with its bridge and its distillation: `direct distill logits`
+        ("bridge", _text),  # linear; null: none
+        ("distill", _text),  # logits T=4, ...; null: none
+        ("teacher", _text),  # another model, if that teaches
         ("feed_forward", _text),  # none, top 3, every 2nd, ...
         ("strategy", _text),
         ("k", pa.int32()),

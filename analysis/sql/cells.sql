@@ -1,7 +1,8 @@
 -- cells: one row per cell of each sweep: one point of what the user asked for. Cells share trials.
 --
 -- cell          position in the plan, within the sweep.
--- distill       how it learns from a teacher: `procedure` after ` distill `; none: no teacher.
+-- bridge        what takes the place of dropped layers: linear, or none.
+-- distill       how it learns from a teacher; none: no teacher.
 -- depth         layers of the model before pruning; k layers were dropped, n_kept stay.
 -- kept_layers   1 is the layer next to the embeddings. Null, like k, while a deferred cell waits for
 -- dropped_layers  its profile.
@@ -33,9 +34,10 @@
 WITH listed AS (
     SELECT * REPLACE (
         coalesce(k, depth - len(kept_layers)) AS k,
-        coalesce(feed_forward, 'none') AS feed_forward  -- null: the file is older than this column
-    ),
-        coalesce(nullif(regexp_extract(procedure, ' distill (.*)', 1), ''), 'none') AS distill
+        coalesce(feed_forward, 'none') AS feed_forward,
+        coalesce(bridge, 'none') AS bridge,
+        coalesce(distill, 'none') AS distill
+    )
     FROM store.sweeps
 ),
 
@@ -49,7 +51,7 @@ failures AS (
 
 full_depth AS (
     SELECT
-        listed.sweep, listed.model, listed.procedure, listed.distill, listed.task, listed.seed,
+        listed.sweep, listed.model, listed.procedure, listed.teacher, listed.task, listed.seed,
         any_value(trials.trial_id) AS trial_id,
         any_value(trials.score) AS score
     FROM listed
@@ -63,12 +65,12 @@ full_depth AS (
 untaught AS (  -- K=0 is one trial, whatever its procedure, unless another model teaches it
     SELECT sweep, model, task, seed, any_value(trial_id) AS trial_id, any_value(score) AS score
     FROM full_depth
-    WHERE NOT contains(distill, ' of ')
+    WHERE teacher IS NULL
     GROUP BY ALL
 )
 
 SELECT
-    listed.sweep, listed.cell, listed.model, listed.depth, listed.procedure, listed.distill,
+    listed.sweep, listed.cell, listed.model, listed.depth, listed.procedure, listed.bridge, listed.distill,
     listed.feed_forward, listed.strategy, listed.k, listed.threshold, listed.task, listed.seed,
     listed.kept_layers, listed.dropped_layers, len(listed.kept_layers) AS n_kept,
     listed.trial_id, listed.profile_id, listed.search, listed.overrides, listed.setup,
@@ -112,7 +114,7 @@ LEFT JOIN full_depth AS own
     AND own.task = listed.task
     AND own.seed = listed.seed
 LEFT JOIN untaught
-    ON contains(listed.distill, ' of ')
+    ON listed.teacher IS NOT NULL
     AND untaught.sweep = listed.sweep
     AND untaught.model = listed.model
     AND untaught.task = listed.task

@@ -112,7 +112,7 @@ learned AS (  -- how many seeds of K=0 did not learn
 ),
 
 lists AS (  -- leaves out a strategy that only lists K=0 for the others
-    SELECT sweep, model, procedure, strategy, task, depth, min(cell) AS position,
+    SELECT sweep, model, procedure, any_value(distill) AS distill, strategy, task, depth, min(cell) AS position,
         bool_or(n_kept IS DISTINCT FROM depth OR threshold IS NOT NULL)
         OR (sweep, model, procedure, strategy, task) IN (
             SELECT (sweep, model, procedure, strategy, task) FROM not_needed
@@ -214,14 +214,14 @@ answers AS (
 
 ranked AS MATERIALIZED (
     SELECT
-        answers.*, position, possible.ks AS possible,
+        answers.*, distill, position, possible.ks AS possible,
         coalesce(list_filter(never_run.ks, lambda k: k > max_dropped_low), []) AS assumed,
         CASE WHEN n_seeds > 0 THEN row_number() OVER (
             PARTITION BY sweep, model, task, delta, unit
             ORDER BY n_seeds > 0 DESC, max_dropped_low DESC, score_kept DESC NULLS LAST, position
         ) END AS rank,
-        (contains(procedure, ' distill ')
-            AND count(DISTINCT contains(procedure, ' distill ')) FILTER (WHERE n_seeds > 0) OVER (
+        (distill <> 'none'
+            AND count(DISTINCT distill <> 'none') FILTER (WHERE n_seeds > 0) OVER (
                 PARTITION BY sweep, model, task, delta, unit
             ) > 1)::VARCHAR AS side
     FROM answers
@@ -264,7 +264,7 @@ bounds AS (
 )
 
 SELECT
-    sweep, model, procedure, strategy, task, delta, unit, depth,
+    sweep, model, procedure, distill, strategy, task, delta, unit, depth,
     CASE WHEN answer.has_full AND own.low = own.high THEN own.low END AS max_dropped,
     depth - max_dropped AS min_layers_kept,
     max_dropped_low, own.high AS max_dropped_high, own.untried, answer.rank,

@@ -275,7 +275,7 @@ def _pair(cell: Row) -> Pair | None:
 
 DISTILLATION = pa.schema(
     [
-        *((name, _text) for name in ("sweep", "model", "procedure", "plain", "distill")),
+        *((name, _text) for name in ("sweep", "model", "procedure", "plain", "bridge", "distill")),
         *((name, _text) for name in ("feed_forward", "strategy")),
         ("k", _int),
         ("threshold", _float),
@@ -334,15 +334,15 @@ def distillation_rows(
 
 def _plain(group: Sequence[Row], same: Mapping[str, Sequence[Row]]) -> Sequence[Row]:
     """The cells that `group` is compared with; none if the sweep does not list them."""
-    other = " distill " if group[0]["distill"] != "none" else " bridge "
-    return same.get(str(group[0]["procedure"]).partition(other)[0]) or same.get("direct", ())
+    row = group[0]
+    part = f" distill {row['distill']}" if row["distill"] != "none" else f" bridge {row['bridge']}"
+    return same.get(str(row["procedure"]).removesuffix(part)) or same.get("direct", ())
 
 
 def _way(group: Sequence[Row]) -> str:
     """`logits T=4`; `bridge linear` if the network was not distilled; `none`."""
-    bridge = str(group[0]["procedure"]).partition(" bridge ")[2]
-    distill = str(group[0]["distill"])
-    return f"bridge {bridge}" if bridge and distill == "none" else distill
+    bridge, distill = str(group[0]["bridge"]), str(group[0]["distill"])
+    return f"bridge {bridge}" if bridge != "none" == distill else distill
 
 
 def _is_shared(group: Sequence[Row], same: Mapping[str, Sequence[Row]]) -> bool:
@@ -365,6 +365,7 @@ def _distilled(
         **_place(group[0]),
         **_known(group),
         "plain": plain[0]["procedure"] if plain else None,
+        "bridge": group[0]["bridge"],
         "distill": _way(group),
         "n": len(distilled),
         **_side("plain", plain, seconds),

@@ -25,10 +25,10 @@ WITH networks AS (
     FROM trials
 )
 SELECT
-    cells.sweep, cells.model, cells.procedure, cells.distill, cells.feed_forward, cells.strategy,
-    cells.k, cells.threshold, cells.task, cells.seed, cells.cell, cells.depth, cells.n_kept,
-    cells.state, cells.score, cells.score_full, cells.change, cells.trial_id, cells.full_trial_id,
-    cells.mixed,
+    cells.sweep, cells.model, cells.procedure, cells.bridge, cells.distill, cells.feed_forward,
+    cells.strategy, cells.k, cells.threshold, cells.task, cells.seed, cells.cell, cells.depth,
+    cells.n_kept, cells.state, cells.score, cells.score_full, cells.change, cells.trial_id,
+    cells.full_trial_id, cells.mixed,
     cells.metric || coalesce(' of ''' || cells.positive || '''', '') AS metric,
     own.metric AS own_metric, own.split, whole.metric AS full_metric,
     whole.split AS full_split

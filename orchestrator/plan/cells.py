@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.orchestrator.inputs.resolve import Sweep
-from lp_sweep.orchestrator.sweepfile.axes import FeedForward, canonical_strategy
+from lp_sweep.orchestrator.sweepfile.axes import canonical_strategy
 from lp_sweep.orchestrator.sweepfile.entries import CellMatch
 from lp_sweep.orchestrator.sweepfile.yamlfile import Location
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import choose, shown
-from lp_sweep.trials.spec.feedforward import NONE, needed_layers, some_removed
-from lp_sweep.trials.spec.procedures import bridge_of, bridged_blocks
+from lp_sweep.trials.spec.feedforward import NONE, FeedForward, needed_layers, some_removed
+from lp_sweep.trials.spec.procedures import Procedure, bridged_blocks
 from lp_sweep.trials.spec.select import (
     STRATEGIES,
     dropped_layers,
@@ -34,13 +34,13 @@ class Asked(NamedTuple):
     """The axes of one cell: a threshold for contribution, else K."""
 
     model: str
-    procedure: str
+    procedure: Procedure
     strategy: str
     k: int | None
     threshold: float | None
     task: str
     seed: int
-    feed_forward: str = "none"
+    feed_forward: FeedForward = FeedForward()
 
 
 def asked_cells(sweep: Sweep) -> list[Asked]:
@@ -82,9 +82,9 @@ def _with_full_models(sweep: Sweep, cells: list[Asked]) -> list[Asked]:
 
     def answered(cell: Asked) -> Asked:
         search = cell.strategy if cell.strategy in searched else ""
-        return cell._replace(strategy=search, k=0, threshold=None, feed_forward=NONE)
+        return cell._replace(strategy=search, k=0, threshold=None, feed_forward=FeedForward())
 
-    there = [cell for cell in cells if cell.k == 0 and cell.feed_forward == NONE]
+    there = [cell for cell in cells if cell.k == 0 and cell.feed_forward == FeedForward()]
     full = {
         answered(cell)._replace(strategy=name) for cell in there for name in ("", cell.strategy)
     }
@@ -108,7 +108,7 @@ def _multiplied(sweep: Sweep) -> Iterator[Asked]:
     spec = sweep.spec
     product = itertools.product
     for position, procedure, removal in product(
-        range(len(sweep.models)), spec.trainings, spec.feed_forward
+        range(len(sweep.models)), spec.trainings, spec.removals
     ):
         model = sweep.models[position].name
         for index, strategy in enumerate(spec.strategies):
@@ -175,9 +175,11 @@ def _include(sweep: Sweep, entry: CellMatch) -> Iterator[Asked]:
         raise ValueError("an included cell needs `strategy:` and `k:` (or `threshold:`)")
     depths = {model.name: model.depth for model in sweep.models}
     models = _own("model", entry.model, depths)
-    procedures = _own("procedure", entry.procedure, sweep.spec.trainings)
+    by_label = {training.label: training for training in sweep.spec.trainings}
+    procedures = [by_label[name] for name in _own("procedure", entry.procedure, by_label)]
     tasks = _own("task", entry.task, sweep.tasks)
-    feed_forwards = _own("feed_forward", entry.feed_forward, sweep.spec.feed_forward)
+    removals = _own("feed_forward", entry.feed_forward, sweep.spec.feed_forward)
+    feed_forwards = [FeedForward.parse(label) for label in removals]
     strategies = [canonical_strategy(name) for name in entry.strategy]
     seeds = entry.seed or sweep.spec.seeds
     for model, procedure, strategy in itertools.product(models, procedures, strategies):
@@ -219,6 +221,7 @@ def matches(match: CellMatch, cell: Asked) -> bool:
 def _fits(allowed: Iterable[Any] | None, value: Any) -> bool:
     if allowed is None:
         return True
+    value = getattr(value, "label", value)  # of a procedure, of a removal
     if isinstance(value, str):
         return any(fnmatch.fnmatchcase(value, str(pattern)) for pattern in allowed)
     return value in allowed
@@ -231,13 +234,13 @@ def _note(sweep: Sweep, text: str) -> None:
 
 def _check_removals(sweep: Sweep) -> None:
     """Raises SpecError where a model has too few layers for a removal of feed-forwards."""
-    for index, label in enumerate(sweep.spec.feed_forward):
-        needed = needed_layers(FeedForward.parse(label).rule)
+    for index, removal in enumerate(sweep.spec.removals):
+        needed = needed_layers(removal.rule)
         for model in sweep.models:
             if needed > model.depth:
                 raise SpecError(
                     f"{sweep.document.where(('feed_forward', index))}: feed_forward "
-                    f"{shown(label)} can't be removed from the {model.depth} layers of "
+                    f"{shown(removal.label)} can't be removed from the {model.depth} layers of "
                     f"{model.name} (it needs {shown(needed)}). Possible numbers: up to "
                     f"{model.depth}. Put a model of another depth into its own sweep: sweeps over "
                     "one store share their trials."
@@ -252,8 +255,8 @@ def _empty_networks(sweep: Sweep, cells: Iterable[Asked]) -> set[Asked]:
     empty = [network for network in networks if _is_empty(network, depths[network.model])]
     points: dict[tuple[str, str, str], dict[str, None]] = defaultdict(dict)
     for network in empty:
-        what = f"leaves no network for feed_forward {shown(network.feed_forward)}"
-        if bridge := bridge_of(network.procedure):
+        what = f"leaves no network for feed_forward {shown(network.feed_forward.label)}"
+        if bridge := network.procedure.bridge:
             what = f"drops layer 1, and a bridge ({bridge}) needs a layer below it,"
         points[network.model, network.strategy, what][str(network.k)] = None
     for (model, strategy, what), k in points.items():
@@ -262,7 +265,7 @@ def _empty_networks(sweep: Sweep, cells: Iterable[Asked]) -> set[Asked]:
 
 
 def _is_empty(network: Asked, depth: int) -> bool:
-    rule, bridge = FeedForward.parse(network.feed_forward).rule, bridge_of(network.procedure)
+    rule, bridge = network.feed_forward.rule, network.procedure.bridge
     known = network.k is not None and find_rule(network.strategy) is not None
     if not known or (rule == NONE and not bridge):
         return False

@@ -39,6 +39,8 @@ class Cell:
         k = len(self.dropped) if self.dropped is not None else self.asked.k
         return {
             **self.asked._asdict(),
+            **self.asked.procedure.axes,
+            "feed_forward": self.asked.feed_forward.label,
             "k": k,
             "depth": self.depth,
             "kept_layers": list(self.kept) if self.kept is not None else None,

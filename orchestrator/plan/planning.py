@@ -16,19 +16,17 @@ from lp_sweep.orchestrator.plan.cells import Asked, asked_cells, included_cells,
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Cell, Plan, State, Work, state_of
 from lp_sweep.orchestrator.plan.searching import SearchState, search_states
-from lp_sweep.orchestrator.sweepfile.axes import FeedForward
 from lp_sweep.trials.data.tasks import TaskSource, canonical_name
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.measures.registry import MEASURES
 from lp_sweep.trials.model.familytable import family_of
-from lp_sweep.trials.spec.feedforward import NONE, some_removed
+from lp_sweep.trials.spec.feedforward import FeedForward, some_removed
 from lp_sweep.trials.spec.identity import profile_id, trial_id
 from lp_sweep.trials.spec.procedures import (
     DIRECT,
     FINETUNE_THEN_DROP,
     UNTRAINED,
     Procedure,
-    bridge_of,
     bridged_blocks,
     full_layers,
     settled,
@@ -47,6 +45,7 @@ from lp_sweep.trials.spec.specs import (
 from lp_sweep.trials.worker.job import Lesson, Measure
 
 _Spec = TypeVar("_Spec", TrialSpec, ProfileSpec)
+_PLAIN: dict[str, Any] = {"procedure": Procedure(DIRECT), "feed_forward": FeedForward()}
 # cells of a search that are not planned, though their trials are known
 _IDLE: dict[SearchState | None, State] = {"waiting": "deferred", "not_needed": "not_needed"}
 
@@ -75,7 +74,7 @@ def _cell(builder: _Builder, asked: Asked, search: SearchState | None) -> Cell:
         idle = _IDLE.get(search)
         trial = builder.identify(asked, kept) if idle else builder.trial(asked, kept)
     except ValueError:  # no layer is left, or not those that a feed-forward or a bridge needs
-        whole = asked.feed_forward == NONE and not bridge_of(asked.procedure)
+        whole = asked.feed_forward == FeedForward() and not asked.procedure.bridge
         gone = kept_layers(depth, ()) if whole else None
         return replace(cell, kept=(), dropped=gone, state="impossible")
     state = idle or state_of(trial, builder.plan.known)
@@ -151,8 +150,7 @@ class _Builder:
     def _spec_of_seeds(self, asked: Asked, kept: tuple[int, ...]) -> TrialSpec:
         """The specification of a cell, whose seed is replaced later."""
         model, task = self.models[asked.model], self.plan.sweep.tasks[asked.task]
-        procedure = Procedure.parse(asked.procedure)
-        removal = FeedForward.parse(asked.feed_forward)
+        procedure, removal = asked.procedure, asked.feed_forward
         spec = TrialSpec(
             model_fingerprint=model.fingerprint,
             kept_layers=kept,
@@ -219,7 +217,9 @@ class _Builder:
         if key not in self._lessons:
             task = self.plan.sweep.tasks[asked.task]
             taught = _corrected(teacher_of(spec, model.depth), model, task)
-            whole = asked._replace(model=model.name, procedure=DIRECT, feed_forward=NONE)
+            whole = asked._replace(
+                model=model.name, procedure=Procedure(DIRECT), feed_forward=FeedForward()
+            )
             teacher = self._planned(whole, taught, trial_id(taught))
             item = self._profile_spec(
                 model, asked.task, TEACHER, trial=teacher, unlabelled=spec.unlabelled
@@ -237,7 +237,7 @@ class _Builder:
         for name in self._of_full if whole else self._of_pruned:
             against = ""
             if MEASURES[name].to_full and not whole:
-                direct = asked._replace(procedure=DIRECT, feed_forward=NONE)
+                direct = asked._replace(**_PLAIN)
                 against = self.trial(direct, everything)
             model = self.models[asked.model]
             item = self._profile_spec(model, asked.task, name, trial=id_, against=against)

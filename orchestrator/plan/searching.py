@@ -18,7 +18,7 @@ from lp_sweep.analysis.statistics.answerset import Pair
 from lp_sweep.orchestrator.plan.cells import Asked
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.sweepfile.axes import WITHIN, StrategyEntry
-from lp_sweep.trials.spec.procedures import Procedure
+from lp_sweep.trials.spec.procedures import DIRECT, Procedure
 
 # to be run, or done; may be asked for later; was not needed for the answer
 SearchState = Literal["asked", "waiting", "not_needed"]
@@ -78,14 +78,14 @@ def search_states(
 def _compared_with(cells: Sequence[Asked]) -> dict[Asked, Asked]:
     """K=0 with another model as its teacher -> the K=0 that its losses are counted from, as in the
     view `cells`: the same without a teacher, if the sweep lists it."""
-    distills = {name: Procedure.parse(name).distill for name in {c.procedure for c in cells}}
-    taught = {name for name, distill in distills.items() if distill and distill.teacher}
-    full = [asked for asked in cells if asked.k == 0 and taught]
-    untaught = {
-        asked._replace(procedure=""): asked for asked in full if asked.procedure not in taught
-    }
-    alike = {asked: untaught.get(asked._replace(procedure="")) for asked in full}
-    return {asked: other for asked, other in alike.items() if other and asked.procedure in taught}
+    full = [asked for asked in cells if asked.k == 0]
+    untaught = {_without_procedure(c): c for c in full if not c.procedure.teacher}
+    alike = {c: untaught.get(_without_procedure(c)) for c in full if c.procedure.teacher}
+    return {asked: other for asked, other in alike.items() if other}
+
+
+def _without_procedure(asked: Asked) -> Asked:
+    return asked._replace(procedure=Procedure(DIRECT))
 
 
 def _named(cells: Iterable[Asked], included: Set[Asked]) -> set[Asked]:

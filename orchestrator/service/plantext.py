@@ -15,7 +15,7 @@ from lp_sweep.orchestrator.plan.plan import Cell, Plan, Work
 from lp_sweep.orchestrator.plan.selection import taken_on
 from lp_sweep.storage.printable import metric_name, page, ranges
 from lp_sweep.trials.spec.feedforward import NONE
-from lp_sweep.trials.spec.procedures import DIRECT, UNTAUGHT
+from lp_sweep.trials.spec.procedures import DIRECT, UNTAUGHT, Procedure
 
 _SHARED_SHOWN = 8
 _IMPOSSIBLE = "no layer would stay, or none that a removed feed-forward or a bridge needs"
@@ -118,8 +118,8 @@ def _matrix(plan: Plan) -> list[str]:
         for (model, strategy), values in points.items()
     ]
     spec = plan.sweep.spec
-    if spec.trainings != [DIRECT]:
-        lines.append(f"  procedures {', '.join(spec.trainings)}")
+    if spec.trainings != [Procedure(DIRECT)]:
+        lines.append(f"  procedures {', '.join(training.label for training in spec.trainings)}")
     if spec.feed_forward != [NONE]:
         lines.append(f"  feed-forwards that go {', '.join(spec.feed_forward)}")
     lines.append(f"  tasks {', '.join(map(_task, plan.sweep.tasks.values()))}")
@@ -154,8 +154,8 @@ def _shared(plan: Plan) -> list[str]:
 def _point(cell: Cell) -> str:
     asked = cell.asked
     words = [asked.strategy, f"K={asked.k}" if asked.threshold is None else f">{asked.threshold}"]
-    if asked.procedure != DIRECT:
-        words.append(asked.procedure)
-    if asked.feed_forward != NONE:
-        words.append(f"(feed-forwards removed: {asked.feed_forward})")
+    if asked.procedure.label != DIRECT:
+        words.append(asked.procedure.label)
+    if asked.feed_forward.label != NONE:
+        words.append(f"(feed-forwards removed: {asked.feed_forward.label})")
     return " ".join(words)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     AliasChoices,
@@ -33,7 +33,13 @@ from lp_sweep.orchestrator.sweepfile.entries import (
 )
 from lp_sweep.storage.printable import choose, short, shown
 from lp_sweep.trials.measures.registry import MEASURES, Measurement
-from lp_sweep.trials.spec.feedforward import ALLOWED, NONE, canonical_rule
+from lp_sweep.trials.spec.feedforward import (
+    ALLOWED,
+    NO_NORM,
+    NONE,
+    FeedForward,
+    canonical_rule,
+)
 from lp_sweep.trials.spec.procedures import (
     FINETUNE_THEN_DROP,
     HIDDEN_WEIGHT,
@@ -55,7 +61,6 @@ from lp_sweep.trials.spec.select import (
 from lp_sweep.trials.spec.specs import SecondNorm
 
 WITHIN = (1.0, 2.0, 3.0)  # points: the default of `within:`
-_NO_NORM = " no norm"
 _LONGEST_RULE = 1000  # characters
 _FORMS = "direct, finetune_then_drop, finetune_then_drop frozen, one_shot, iterative 3, untrained"
 
@@ -297,14 +302,14 @@ def distill_label(value: Any) -> Any:
         return choose("distillation", value, [NONE, "logits", "logits+hidden"])
 
 
-def training_label(procedure: str, distill: str, bridge: str = NONE) -> str:
-    """The label of a procedure with a bridge and a distillation. Raises ValueError where they do
-    not go together."""
+def training(procedure: str, distill: str = NONE, bridge: str = NONE) -> Procedure:
+    """The procedure with a bridge and a distillation, from their labels. Raises ValueError where
+    they do not go together."""
     own, label = Procedure.parse(procedure), distill.removesuffix(_START)
     if bridge != NONE:
         own = Procedure.parse(own._replace(bridge=bridge).label)  # parsed, so that it is checked
     if distill == NONE:
-        return own.label
+        return own
     if label != distill:
         if own.name == ITERATIVE or own.freeze_dropped:
             raise ValueError(
@@ -312,24 +317,7 @@ def training_label(procedure: str, distill: str, bridge: str = NONE) -> str:
                 "not. Remove one of them."
             )
         own = own._replace(name=FINETUNE_THEN_DROP)
-    return own._replace(distill=Distill.parse(label)).label
-
-
-class FeedForward(NamedTuple):
-    """Which layers lose their feed-forward, and whether the norm behind it stays."""
-
-    rule: str
-    second_norm: SecondNorm = "keep"
-
-    @property
-    def label(self) -> str:
-        return self.rule + (_NO_NORM if self.second_norm == "drop" and self.rule != NONE else "")
-
-    @classmethod
-    def parse(cls, label: str) -> FeedForward:
-        """The inverse of `label`. Raises ValueError."""
-        dropped = label.endswith(_NO_NORM)
-        return cls(canonical_rule(label.removesuffix(_NO_NORM)), "drop" if dropped else "keep")
+    return Procedure.parse(own._replace(distill=Distill.parse(label)).label)
 
 
 class FeedForwardEntry(Entry):
@@ -350,7 +338,7 @@ def feed_forward_label(value: Any) -> Any:
         return FeedForward(_rule(entry.remove), entry.second_norm).label
     if isinstance(value, str):
         text = re.sub(r"\s+", " ", value[: _LONGEST_RULE + 1].strip())
-        rule = text.removesuffix(_NO_NORM)
+        rule = text.removesuffix(NO_NORM)
         return FeedForward(_rule(rule), "drop" if rule != text else "keep").label
     if isinstance(value, list):
         return _rule(value)

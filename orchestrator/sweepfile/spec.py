@@ -22,7 +22,7 @@ from lp_sweep.orchestrator.sweepfile.axes import (
     ProcedureEntry,
     Procedures,
     StrategyEntry,
-    training_label,
+    training,
 )
 from lp_sweep.orchestrator.sweepfile.entries import (
     CellMatch,
@@ -45,7 +45,7 @@ from lp_sweep.storage.printable import choose
 from lp_sweep.storage.printable import listed as listed_names
 from lp_sweep.trials.data.tasks import canonical_name
 from lp_sweep.trials.kinds import KINDS
-from lp_sweep.trials.spec.feedforward import NONE
+from lp_sweep.trials.spec.feedforward import NONE, FeedForward
 from lp_sweep.trials.spec.procedures import DIRECT, PROCEDURES, UNTRAINED, Procedure
 from lp_sweep.trials.spec.select import find_strategy
 
@@ -124,10 +124,14 @@ class SweepSpec(Entry):
     )
 
     @property
-    def trainings(self) -> list[str]:
-        """The labels of each procedure with each distillation and bridge."""
+    def trainings(self) -> list[Procedure]:
+        """Each procedure with each distillation and bridge."""
         choices = itertools.product(self.procedures, self.distill, self.bridge)
-        return [*dict.fromkeys(training_label(*choice) for choice in choices)]
+        return [*dict.fromkeys(training(*choice) for choice in choices)]
+
+    @property
+    def removals(self) -> list[FeedForward]:
+        return [FeedForward.parse(label) for label in self.feed_forward]
 
     @property
     def has_students(self) -> bool:
@@ -137,8 +141,7 @@ class SweepSpec(Entry):
     @property
     def teachers(self) -> list[str]:
         """The folders of teachers that are not models of the sweep."""
-        found = (Procedure.parse(label).distill for label in self.trainings)
-        named = dict.fromkeys(distill.teacher for distill in found if distill)
+        named = dict.fromkeys(found.teacher for found in self.trainings)
         return [name for name in named if name and name not in {model.id for model in self.models}]
 
     @field_validator("distill")
@@ -146,16 +149,16 @@ class SweepSpec(Entry):
     def _known_teachers(cls, distills: list[str], info: ValidationInfo) -> list[str]:
         models = [model.id for model in info.data.get("models", ())]
         for procedure, distill in itertools.product(info.data.get("procedures", ()), distills):
-            found = Procedure.parse(training_label(procedure, distill)).distill
-            if models and found and found.teacher and not is_folder(found.teacher):
-                choose("teacher", found.teacher, ["full", *models, "./FOLDER"])
+            teacher = training(procedure, distill).teacher
+            if models and teacher and not is_folder(teacher):
+                choose("teacher", teacher, ["full", *models, "./FOLDER"])
         return distills
 
     @field_validator("bridge")
     @classmethod
     def _allowed_bridges(cls, bridges: list[str], info: ValidationInfo) -> list[str]:
         for procedure, bridge in itertools.product(info.data.get("procedures", ()), bridges):
-            training_label(procedure, NONE, bridge)
+            training(procedure, NONE, bridge)
         return bridges
 
     @field_validator("feed_forward")

@@ -198,7 +198,7 @@ def test_distillation_over_seeds_is_paired_and_corrected(fake: FakeSweep) -> Non
 
 # by what the table shows: the procedures, of which the last is compared with `plain`
 BESIDE: dict[str, tuple[str, str]] = {
-    "T=4, start: teacher": ("direct, finetune_then_drop distill T=4", "direct"),
+    "logits T=4, start: teacher": ("direct, finetune_then_drop distill logits T=4", "direct"),
     "logits, iterative 3": ("iterative 3, iterative 3 distill logits", "iterative 3"),
     "logits, bridge linear": ("direct, direct bridge linear distill logits", "direct"),
     "bridge linear, finetune_then_drop": (

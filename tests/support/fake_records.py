@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.spec.procedures import Procedure
 from lp_sweep.trials.spec.select import STRATEGIES
 from tests.support.sweepfiles import make_inputs
 
@@ -63,14 +64,15 @@ class FakeSweep:
             if dropped_layers is None
             else [layer for layer in range(1, depth + 1) if layer not in dropped_layers]
         )
-        plain, _, taught = procedure.partition(" distill ")
-        own = plain if kept and len(kept) == depth and " of " not in taught else procedure
+        training = Procedure.parse(procedure)
+        whole = kept and len(kept) == depth and not training.teacher
+        own = training._replace(distill=None).label if whole else procedure
         row = {
             "sweep": self.name,
             "cell": len(self.cells),
             "model": model,
             "depth": depth,
-            "procedure": procedure,
+            **training.axes,
             "strategy": strategy,
             "k": k,
             "threshold": threshold,

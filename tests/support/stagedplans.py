@@ -43,7 +43,7 @@ def cell_trial(plan: Plan, **asked: Any) -> str:
     [id_] = {
         cell.trial_id
         for cell in plan.cells
-        if all(getattr(cell.asked, key) == value for key, value in asked.items())
+        if asked.items() <= {**cell.row(), "k": cell.asked.k}.items()
     }
     assert id_ is not None
     return id_

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
+
+from lp_sweep.trials.spec.specs import SecondNorm
 
 REMOVED = "lp_sweep_removed_feed_forwards"  # the field of a config that lists them
 ALLOWED = (
@@ -15,7 +18,26 @@ ALLOWED = (
 )
 ALL, NONE, TOP, BOTTOM = "all", "none", "top", "bottom"
 
+NO_NORM = " no norm"
+
 Rule = str | Sequence[int]
+
+
+class FeedForward(NamedTuple):
+    """Which layers lose their feed-forward, and whether the norm behind it stays."""
+
+    rule: str = NONE
+    second_norm: SecondNorm = "keep"
+
+    @property
+    def label(self) -> str:
+        return self.rule + (NO_NORM if self.second_norm == "drop" and self.rule != NONE else "")
+
+    @classmethod
+    def parse(cls, label: str) -> FeedForward:
+        """The inverse of `label`. Raises ValueError."""
+        dropped = label.endswith(NO_NORM)
+        return cls(canonical_rule(label.removesuffix(NO_NORM)), "drop" if dropped else "keep")
 
 
 def removed_feed_forwards(rule: Rule, kept_layers: Sequence[int]) -> tuple[int, ...]:

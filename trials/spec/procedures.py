@@ -23,7 +23,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -110,6 +109,21 @@ class Procedure(NamedTuple):
         return self._own_label + bridge + (f"{DISTILL}{self.distill.label}" if self.distill else "")
 
     @property
+    def teacher(self) -> str:
+        """Another model's name or a folder, if that teaches; else empty."""
+        return self.distill.teacher if self.distill else ""
+
+    @property
+    def axes(self) -> dict[str, str | None]:
+        """The columns of a cell: the label, and its parts."""
+        return {
+            "procedure": self.label,
+            "bridge": self.bridge or None,
+            "distill": self.distill.label if self.distill else None,
+            "teacher": self.teacher or None,
+        }
+
+    @property
     def _own_label(self) -> str:
         if self.name == FINETUNE_THEN_DROP and self.freeze_dropped:
             return f"{self.name} frozen"
@@ -139,12 +153,6 @@ class Procedure(NamedTuple):
         taught = Distill.parse(distill) if distill else None
         epochs = int(found["epochs"] or _EPOCHS_PER_LAYER)
         return cls(name, bool(found["frozen"]), epochs, taught, bridge)
-
-
-@cache
-def bridge_of(label: str) -> str:
-    """The bridge in a procedure's label, or an empty text. Raises ValueError."""
-    return Procedure.parse(label).bridge
 
 
 class Phase(NamedTuple):

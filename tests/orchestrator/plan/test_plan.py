@@ -284,9 +284,9 @@ def test_the_full_model_is_part_of_every_plan(
 ) -> None:
     """Once for each procedure, task and seed."""
     plan = planned(make_inputs(tmp_path, text), *overrides)
-    cells = [cell.asked for cell in plan.cells if cell.asked.feed_forward == NONE]
+    cells = [cell.asked for cell in plan.cells if cell.asked.feed_forward.rule == NONE]
     whole = [asked for asked in cells if asked.k == 0]
-    assert Counter((asked.procedure, asked.strategy) for asked in whole) == {
+    assert Counter((asked.procedure.label, asked.strategy) for asked in whole) == {
         (procedure, strategy): 4 for procedure, strategy in full.items()
     }
     added = text != PLAIN or bool(overrides)

@@ -68,7 +68,7 @@ def test_what_procedures_take(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, lines, "k=2")
     lengths = MeanLengths(timing_columns([]))
     training = {
-        cell.asked.procedure: missing_flop(plan.trials[cell.trial_id or ""], lengths)
+        cell.asked.procedure.label: missing_flop(plan.trials[cell.trial_id or ""], lengths)
         for cell in plan.cells
         if cell.asked.k
     }
@@ -100,7 +100,7 @@ def test_feed_forwards_alone_are_a_second_stage(tmp_path: Path) -> None:
 def test_cells_whose_feed_forwards_have_all_gone_are_left_out(tmp_path: Path) -> None:
     lines = "feed_forward: [none, top 2, top 3, '9,11', every 3rd]"
     plan = plan_of(tmp_path, lines, "k=0,3,10")
-    points = {(cell.asked.feed_forward, cell.asked.k) for cell in plan.cells}
+    points = {(cell.asked.feed_forward.label, cell.asked.k) for cell in plan.cells}
     assert {k for label, k in points if label in ("none", "top 2")} == {0, 3, 10}
     assert {k for label, k in points if label in ("top 3", "every 3rd")} == {0, 3}
     assert ("9,11", 3) in points  # of the listed layers one stays
@@ -133,7 +133,7 @@ def test_a_bridge_makes_trials_of_its_own_beside_the_plain_ones(tmp_path: Path) 
     assert all("bridge linear" in describe(work) for work in more)
     full = cell_trial(both, procedure="direct bridge linear", k=0, strategy="top")
     assert full == the_full(both) == cell_trial(both, procedure="direct", k=0, strategy="top")
-    asked = {(c.asked.procedure, c.asked.strategy, c.asked.k) for c in both.cells}
+    asked = {(c.asked.procedure.label, c.asked.strategy, c.asked.k) for c in both.cells}
     assert ("direct", "bottom", 2) in asked
     assert not any("bridge" in p and s == "bottom" and k for p, s, k in asked)
     [note] = [note for note in both.sweep.notes if "bridge" in note]

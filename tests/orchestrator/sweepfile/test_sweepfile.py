@@ -11,6 +11,7 @@ from lp_sweep.orchestrator.plan.cells import Asked, asked_cells
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from lp_sweep.trials.spec.feedforward import NONE
+from lp_sweep.trials.spec.procedures import Procedure
 from tests.support.sweepfiles import DEMO, PLAIN, find, make_inputs, make_model, planned
 
 TASKS = "tasks: [rte, mrpc]"
@@ -22,7 +23,7 @@ def cells(file: Path, *overrides: str) -> list[Asked]:
     sweep = find(file, overrides)
     found = asked_cells(sweep)
     if any("(K=0) is added" in note for note in sweep.notes):
-        while (found[-1].k, found[-1].feed_forward) == (0, NONE):
+        while (found[-1].k, found[-1].feed_forward.rule) == (0, NONE):
             found.pop()
     return found
 
@@ -92,9 +93,7 @@ tasks: RTE
 strategies: {name: top, k: 3}
 """
     asked = cells(make_inputs(tmp_path, text))
-    assert [tuple(cell) for cell in asked] == [
-        ("./folder/of/a/model", "direct", "top", 3, None, "rte", 42, "none")
-    ]
+    assert asked == [Asked("./folder/of/a/model", Procedure("direct"), "top", 3, None, "rte", 42)]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +126,7 @@ def test_procedures(tmp_path: Path, written: str, labels: list[str]) -> None:
 )
 def test_feed_forwards(tmp_path: Path, written: str, labels: list[str]) -> None:
     found = cells(make_inputs(tmp_path, f"{PLAIN}feed_forward: {written}\n"), "k=0")
-    assert [*dict.fromkeys(cell.feed_forward for cell in found)] == labels
+    assert [*dict.fromkeys(cell.feed_forward.label for cell in found)] == labels
 
 
 @pytest.mark.parametrize(
@@ -144,7 +143,8 @@ def test_feed_forwards(tmp_path: Path, written: str, labels: list[str]) -> None:
 def test_distillations(tmp_path: Path, written: str, label: str) -> None:
     lines = f"distill: [none, {written}]\nbridge: [none, linear]"
     both = [label, label.replace(" distill", " bridge linear distill")]
-    assert spec_of(tmp_path, lines).trainings == ["direct", "direct bridge linear", *both]
+    labels = [training.label for training in spec_of(tmp_path, lines).trainings]
+    assert labels == ["direct", "direct bridge linear", *both]
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,8 @@ def test_override(tmp_path: Path, overrides: list[str], axis: str, values: set[A
     file = make_inputs(tmp_path, PLAIN + "  - {name: contribution, threshold: [0.9]}\n")
     for name in ("other", "it's a 'model'; echo foo", "a,b", "ünï=1"):
         make_model(tmp_path / name)
-    assert {getattr(cell, axis) for cell in cells(file, *overrides)} == values
+    found = {getattr(cell, axis) for cell in cells(file, *overrides)}
+    assert {getattr(value, "label", value) for value in found} == values
 
 
 @pytest.mark.parametrize("written", ["", "lr: 1e-5", "learning_rate: 1e-5"])
