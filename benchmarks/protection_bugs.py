@@ -403,6 +403,7 @@ BUGS = [
         "test_resampling.py",
         "test_statistics.py",
         "test_selection.py",
+        also={"return ((100 - least_of(metric)) / max(1, weighty)) ** 2": "return 0.0"},
     ),
     _bug(
         "few seeds are as sure as many",
@@ -411,5 +412,45 @@ BUGS = [
         "return normal",
         "test_resampling.py",
         "test_statistics.py",
+        also={
+            "of_seeds = -stdtrit(freedom, tail) if freedom": (
+                "of_seeds = -stdtrit(rows_freedom, tail) if freedom"
+            )
+        },
+    ),
+    # -- what a rewrite may lose
+    _bug(
+        "a distillation is lost from a cell",
+        "plan",
+        "distill=self._distillation(procedure, model, task),",
+        "distill=None,",
+        "test_distill_plan.py",
+    ),
+    _bug(
+        "a batch that does not fit is never halved",
+        "worker",
+        "and way.halvings < _most_halvings(job):",
+        "and way.halvings < 0:",
+        "test_out_of_memory.py",
+        "test_measures.py",
+        "test_checkpoint.py",
+        "test_run.py",
+    ),
+    _bug(
+        "a claim is taken over too early",
+        "store",
+        "and unchanged < _STALE_SECONDS",
+        "and unchanged < BEAT_SECONDS",
+        "test_workqueue.py",
+        "test_history.py",
+    ),
+    _bug(
+        "losses under another model's teacher are counted from it",
+        "sql",
+        "    ON listed.teacher IS NOT NULL\n",
+        "    ON false\n",
+        "test_tables.py",
+        "test_export_choice.py",
+        "test_selection.py",
     ),
 ]
