@@ -145,7 +145,7 @@ class LiveReporter(Display):
     def picture(self, queue: WorkQueue) -> Picture:
         """The current picture. Is called in another thread than that of the events."""
         done, failed, left = queue.progress()[:3]
-        holding = len(queue.others.holding)
+        holding = len(queue.holding)
         return Picture(
             sweep=queue.plan.sweep.name,
             at=dt.datetime.now(dt.UTC),
