@@ -270,6 +270,7 @@ class WorkQueue:
             count * self.rates.seconds(work) for work, count in deferred(plan)
         )
         self._seconds = {id_: self.rates.seconds(plan.work(id_)) for id_ in self.state}
+        self._kinds = {id_: self.rates.kind(plan.work(id_)) for id_ in self.state}
         self._order = sorted(
             self.state, key=lambda id_: (self._rank(id_), -self._seconds[id_], id_)
         )
@@ -439,10 +440,8 @@ class WorkQueue:
             max(shared, default=0.0),
             sum(seconds[id_] for id_ in pending if id_ in speeds),
         )
-        live = {work.id: self.rates.kind(work) for work in [*self.live.values()]}
-        return self.pace.eta(
-            live, left, lambda: Counter(self.rates.kind(self.plan.work(id_)) for id_ in pending)
-        )
+        live = {id_: self._kinds[id_] for id_ in [*self.live]}
+        return self.pace.eta(live, left, lambda: Counter(self._kinds[id_] for id_ in pending))
 
     def waiting_by_task(self) -> Mapping[tuple[str, str], int]:
         """How much work of each model and task is pending here."""
