@@ -20,8 +20,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from lp_sweep.orchestrator.engine.capacity import Capacity, PerTrial
-from lp_sweep.orchestrator.engine.clusterfile import await_workers, file_on_head
+from lp_sweep.orchestrator.engine.capacity import (
+    Capacity,
+    PerTrial,
+    await_workers,
+    file_on_head,
+)
 from lp_sweep.orchestrator.engine.course import Course, StopSignals
 from lp_sweep.orchestrator.engine.opening import open_run
 from lp_sweep.orchestrator.engine.raycompat import (
@@ -66,6 +70,7 @@ _LOOK = (
     "({0}/ray/session_latest/logs), then run the same command again."
 )
 _DAEMONS = ("gcs_server", "raylet")  # processes that a local Ray can't do without
+_GONE = ("zombie", "dead")
 _LOOK_SECONDS = 1.0
 _STOPPED_SECONDS = 15.0  # a daemon that is stopped for so long counts as dead
 _SILENT_SECONDS = 30.0  # without an answer from the head; Ray aborts the driver after 60
@@ -158,7 +163,8 @@ class Watch:
         import ray
 
         children = psutil.Process().children() if own else []
-        self._daemons = [child for child in children if child.name() in _DAEMONS]
+        alive = [child for child in children if _state(child) not in _GONE]  # not an earlier Ray's
+        self._daemons = {child.name(): child for child in alive if child.name() in _DAEMONS}
         self._node = ray.get_runtime_context().get_node_id()
         self._over = threading.Event()
         self._alive, self._silent, self._stopped = True, 0, 0
@@ -196,13 +202,11 @@ class Watch:
 
     def _why(self) -> str:
         """Why Ray is lost by now; "" if it is not."""
-        import psutil
-
-        states = {daemon.name(): _state(daemon) for daemon in self._daemons}
+        states = {name: _state(daemon) for name, daemon in self._daemons.items()}
         for name, state in states.items():
-            if state in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
-                return f"its {name or 'process'} has died"
-        self._stopped = self._stopped + 1 if psutil.STATUS_STOPPED in states.values() else 0
+            if state in _GONE:
+                return f"its {name} has died"
+        self._stopped = self._stopped + 1 if "stopped" in states.values() else 0
         self._silent += 1
         if self._stopped * _LOOK_SECONDS > _STOPPED_SECONDS:
             return f"one of its processes has been stopped for {_STOPPED_SECONDS:.0f} s"
@@ -212,12 +216,13 @@ class Watch:
 
 
 def _state(process: Any) -> str:
+    """The word of psutil, which Ray brings along."""
     import psutil
 
     try:
         return str(process.status())
     except psutil.Error:
-        return str(psutil.STATUS_DEAD)
+        return "dead"
 
 
 def _end_lost(course: Course, why: str) -> None:

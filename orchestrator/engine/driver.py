@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any, NamedTuple, Protocol
 
-from lp_sweep.orchestrator.engine.budget import Budget, BudgetStop
-from lp_sweep.orchestrator.engine.course import Course, StopSignals
+from lp_sweep.orchestrator.engine.course import Budget, Course, StopSignals
 from lp_sweep.orchestrator.engine.progress import Facts, Reporter
 from lp_sweep.orchestrator.engine.recorder import Recorder, Sources, blocked_by
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
@@ -50,11 +49,11 @@ def engine_for(options: RunOptions, at_the_end: ExitStack) -> Engine:
     return OnRay(options.address or os.environ.get("RAY_ADDRESS"), at_the_end)
 
 
-def _run(course: Course, engine: Engine, budget: Budget) -> None:
+def _run(course: Course, engine: Engine) -> None:
     queue, reporter, presence = course.queue, course.reporter, course.presence
-    course.stop = BudgetStop(queue, budget, course.options.node_folder, engine.everywhere)
+    course.everywhere = engine.everywhere
     with StopSignals().caught() as signals, presence.announced():
-        queue.others.claims = presence
+        queue.claims = presence
         others = presence.others()
         if not others:
             underway.forget(queue.store)
@@ -141,8 +140,8 @@ def run_sweep(
             "other trials or measurements need them. Their records stay"
         )
     sources.hold(plan)
-    course = Course(queue, recorder, reporter, options, presence)
-    _run(course, engine_for(options, at_the_end), budget)
+    course = Course(queue, recorder, reporter, options, presence, budget)
+    _run(course, engine_for(options, at_the_end))
     after = make_plan(queue.plan.sweep, queue.known())
     if queue.stopped != "store":
         try:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NamedTuple
 
-from lp_sweep.orchestrator.engine.budget import Budget
+from lp_sweep.orchestrator.engine.course import Budget
 from lp_sweep.orchestrator.engine.driver import Outcome, run_sweep
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.estimate.estimate import Rates

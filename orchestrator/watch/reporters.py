@@ -132,7 +132,7 @@ class LiveReporter(Display):
     def _parts(self, queue: WorkQueue) -> Iterator[RenderableType]:
         progress, failures = queue.progress(), Counter([*queue.failed.values()])
         done, failed, left = progress.done, progress.failed, progress.left
-        busy, others = len(queue.live), len(queue.others.holding)
+        busy, others = len(queue.live), len(queue.holding)
         deferred = sum(cell.state == "deferred" for cell in queue.plan.cells)
         yield bar(queue.plan.sweep.name, done + failed, done + failed + left)
         counts = f"done {done}  running {busy}  failed {failed}  waiting {max(0, left - busy)}"
