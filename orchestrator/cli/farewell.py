@@ -110,11 +110,11 @@ def _failures(failed: dict[str, str], where: str) -> Iterator[str]:
 
 def _stopped(outcome: Outcome, again: str, retry: str) -> Iterator[str]:
     if outcome.stopped_by == "store":
-        yield f"stopped: the store was unreachable for too long: {outcome.store_error}"
+        yield f"stopped: the store was unreachable for too long: {outcome.stop_detail}"
         yield _spooled(outcome)
         yield f"Fix the store, then go on: {again}"
     elif outcome.stopped_by == "ray":
-        yield f"stopped: Ray was lost: {outcome.ray_error}."
+        yield f"stopped: Ray was lost: {outcome.stop_detail}."
         yield f"{outcome.done} done in this run. Go on: {again}"
     elif outcome.stopped_by == "failures":
         yield f"stopped after {len(outcome.failed)} failures. Go on with the rest: {again}"

@@ -38,21 +38,14 @@ _FOR_ONE, _FOR_ALL = 600.0, 60.0  # seconds to wait for a first worker, and from
 _WAIT_SECONDS = 2.0  # between two looks at the workers that have joined
 
 
-class Machine(NamedTuple):
-    """A worker that the autoscaler may start."""
-
-    cpus: float
-    gpus: float
-    accelerator: str | None  # Ray's name of its GPUs, if known
-
-
 class ClusterFile(NamedTuple):
     """`promised`: how many workers start even without work. `coming`: each worker that may start at
-    the same time, if the file states its resources; a cluster of your own machines has none."""
+    the same time, as Ray will list it, if the file states its resources; a cluster of your own
+    machines has none."""
 
     name: str
     promised: int
-    coming: Sequence[Machine]
+    coming: Sequence[Mapping[str, Any]]
 
 
 def file_on_head() -> ClusterFile | None:
@@ -72,19 +65,14 @@ def _parsed(content: Any) -> ClusterFile:
     else:
         promised = sum(int(kind.get("min_workers", 0)) for kind in workers)
     most = int(content.get("max_workers", 2))  # Ray's default
-    coming = [
-        _machine(kind["resources"])
+    coming: list[dict[str, Any]] = [
+        {"Alive": True, "Resources": {key: float(n) for key, n in kind["resources"].items()}}
         for kind in workers
         if kind.get("resources")  # else Ray detects them at the start
         for _ in range(min(most, int(kind.get("max_workers", 0))))
     ]
-    largest = sorted(coming, key=lambda machine: -machine.gpus)[:most]
+    largest = sorted(coming, key=lambda machine: -machine["Resources"].get("GPU", 0.0))[:most]
     return ClusterFile(str(content["cluster_name"]), promised, largest)
-
-
-def _machine(resources: Mapping[str, Any]) -> Machine:
-    cpus, gpus = (float(resources.get(name, 0)) for name in ("CPU", "GPU"))
-    return Machine(cpus, gpus, accelerator_of(resources))
 
 
 def accelerator_of(resources: Mapping[str, Any]) -> str | None:
@@ -157,14 +145,9 @@ class Capacity:
     ) -> None:
         self._nodes, self._kind = nodes, per_trial.accelerator_type
         machines = file.coming if file else ()
-        self._coming = [
-            (machine.cpus, machine.gpus)
-            for machine in machines
-            if self._kind in (None, machine.accelerator)
-        ]
-        there = {accelerator_of(node["Resources"]) for node in nodes() if node["Alive"]}
-        may_come = {machine.accelerator for machine in machines}
-        self.accelerators = sorted(kind for kind in there | may_come if kind)
+        self._coming = sizes(machines, self._kind)
+        kinds = {accelerator_of(n["Resources"]) for n in [*nodes(), *machines] if n["Alive"]}
+        self.accelerators = sorted(kind for kind in kinds if kind)
         _check_kind(self._kind, self.accelerators, file)
         self.slots = cut(self._sizes(), per_trial)
         self._number, self._looked = self.slots.number, time.monotonic()

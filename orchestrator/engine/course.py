@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from lp_sweep.analysis.notes import is_untaught
-from lp_sweep.orchestrator.engine.progress import Facts, Note, Reporter, told_of_measures
+from lp_sweep.orchestrator.engine.progress import Facts, Note, Reporter
 from lp_sweep.orchestrator.engine.recorder import Loss, Recorder
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
@@ -178,16 +178,14 @@ class Course:
     def take(self) -> Work | None:
         """Returns the next piece of work, if there is one now. A store that stays unreachable stops
         the run without losing anything."""
-        try:
+        work = None
+        with self._store_errors_kept():
             work = self.queue.take()
             if work is None and time.monotonic() - self._looked > _LOOK_SECONDS:
                 self._looked = time.monotonic()
                 self.queue.look_elsewhere()
                 work = self.queue.take()
-            return work
-        except StoreError as error:
-            self.queue.refused(str(error))
-            return None
+        return work
 
     def place(self, *, device: str, threads: int | None) -> Place:
         """Returns where and how workers run. `threads` None: the process's own number."""
@@ -219,11 +217,13 @@ class Course:
                 self.reporter.note(f"the network of {work.id} could not be kept: {told.unkept}")
             self.queue.unkept.add(work.id)
         if told.status == "failed":
-            self._keep_store_errors(lambda: self.queue.ended(work.id, told.error_type))
+            with self._store_errors_kept():
+                self.queue.ended(work.id, told.error_type)
             self._failed(work.id, told.error_type, told.message, told.node_id)
         elif told.status == "done":
             self.nodes.succeeded(told.node_id)
-            self._keep_store_errors(lambda: self.queue.ended(work.id, None, told.measures_failed))
+            with self._store_errors_kept():
+                self.queue.ended(work.id, None, told.measures_failed)
             self.reporter.ended(work.id, "done", _score(told), _facts(told))
             if note := self.full_models.note(work):
                 self.reporter.note(*note)
@@ -238,11 +238,10 @@ class Course:
         """Handles a worker that could not answer: its work is retried as often as the type of
         failure allows."""
         put_back = False
-        try:
+        with self._store_errors_kept():  # from work that waited for it
             put_back = self.queue.lost(work.id, loss.error_type)
-        except StoreError as error:  # from work that waited for it
-            self.queue.refused(str(error))
-        self._keep_store_errors(lambda: self.recorder.lost(work, loss, final=not put_back))
+        with self._store_errors_kept():
+            self.recorder.lost(work, loss, final=not put_back)
         if not put_back:
             self._failed(work.id, loss.error_type, loss.message, loss.node)
             return
@@ -268,19 +267,20 @@ class Course:
                 f"row, the last with {error_type}; they are retried on other nodes"
             )
 
-    def _keep_store_errors(self, action: Callable[[], None]) -> None:
+    @contextmanager
+    def _store_errors_kept(self) -> Iterator[None]:
         """An unreachable store ends the run cleanly, whatever the engine does with exceptions."""
         try:
-            action()
+            yield
         except StoreError as error:
-            self.queue.refused(str(error))
+            self.queue.stop("store", str(error))
 
 
 def _score(told: Answer) -> str:
     if told.metric is None:
         return f"{told.seconds:.0f} s"
-    lacks = told_of_measures(told.measures_failed)
-    return f"{told.metric} {100 * told.last:.2f}, {told.seconds:.0f} s{lacks}"
+    failed = [f"; measurement {id_} failed: {kind}" for id_, kind in told.measures_failed.items()]
+    return f"{told.metric} {100 * told.last:.2f}, {told.seconds:.0f} s{''.join(failed)}"
 
 
 def _facts(told: Answer) -> Facts:

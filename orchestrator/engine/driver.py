@@ -79,9 +79,21 @@ class Outcome(NamedTuple):
     spooled: dict[str, str]
     # SIGINT, SIGTERM, SIGHUP, failures, nothing-learned, store, ray, device, max-hours
     stopped_by: str | None
-    store_error: str | None = None  # the store's last answer
-    ray_error: str | None = None  # how Ray was lost
-    unkept: int = 0  # trials whose networks could not be kept
+    stop_detail: str  # the store's answer, or how Ray was lost
+    unkept: int  # trials whose networks could not be kept
+
+    @classmethod
+    def of(cls, queue: WorkQueue, plan: Plan) -> Outcome:
+        return cls(
+            plan,
+            len(queue.done - queue.done_elsewhere),
+            len(queue.done_elsewhere),
+            queue.failed,
+            queue.spooled,
+            queue.stopped,
+            queue.stop_detail,
+            len(queue.unkept),
+        )
 
 
 def run_sweep(
@@ -112,9 +124,10 @@ def run_sweep(
         reporter.planned(newer)
 
     def blocked(work: Work, need: str) -> None:
-        recorder.lost(work, blocked_by(need), final=True)
-        told = f"missing_input: it needs the network of {need}, which failed"
-        reporter.ended(work.id, "failed", told, Facts(error_type="missing_input"))
+        loss = blocked_by(need)
+        recorder.lost(work, loss, final=True)
+        told = f"{loss.error_type}: {loss.message}"
+        reporter.ended(work.id, "failed", told, Facts(error_type=loss.error_type))
 
     queue = WorkQueue(
         plan,
@@ -132,7 +145,7 @@ def run_sweep(
         sources.release_idle(plan)
         presence.others()
         presence.tidy()
-        return Outcome(plan, 0, 0, queue.failed, {}, None)
+        return Outcome.of(queue, plan)
     reporter.planned(plan)
     if again := plan.trained_again():
         reporter.note(
@@ -148,15 +161,5 @@ def run_sweep(
             recorder.cells(after)
             sources.release_idle(after)
         except StoreError as error:
-            queue.refused(str(error))
-    return Outcome(
-        after,
-        len(queue.done - queue.done_elsewhere),
-        len(queue.done_elsewhere),
-        queue.failed,
-        queue.spooled,
-        queue.stopped,
-        queue.store_error,
-        queue.ray_error,
-        len(queue.unkept),
-    )
+            queue.stop("store", str(error))
+    return Outcome.of(queue, after)

@@ -19,12 +19,19 @@ from typing import Literal
 
 import pyarrow as pa
 
-from lp_sweep.orchestrator.engine.growth import asked_trials, rounds_of, with_scores
 from lp_sweep.orchestrator.estimate.estimate import Rates, deferred
 from lp_sweep.orchestrator.estimate.pace import Eta, Pace, Pending
-from lp_sweep.orchestrator.plan.known import Known, attempted_work, failures, measurements
+from lp_sweep.orchestrator.plan.cells import Asked
+from lp_sweep.orchestrator.plan.known import (
+    Known,
+    attempted_work,
+    failures,
+    measurements,
+    points_of,
+)
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.plan.searching import curve_of
 from lp_sweep.orchestrator.plan.selection import Selection, policy, selected
 from lp_sweep.storage.errors import GraphRecordingError, StoreError
 from lp_sweep.storage.networks import has_network, keep_while_needed
@@ -79,8 +86,7 @@ class WorkQueue:
         self.claims: Presence | None = None
         self.holding: set[str] = set()  # pending work that another run held at our last look
         self.stopped: str | None = None  # why nothing more is handed out
-        self.store_error: str | None = None
-        self.ray_error: str | None = None
+        self.stop_detail = ""  # the store's answer, or how Ray was lost
         self._tried: set[str] = set()  # all that this run ever began
         self._kept: set[str] = set()  # work that began when others needed it, and keeps its network
         self._tries: Counter[tuple[str, str]] = Counter()
@@ -102,7 +108,7 @@ class WorkQueue:
         while not self.stopped and (id_ := next(self.ready(), None)) and self._may_begin(id_):
             if self._claim(id_) and not self._settled_by_now(id_):
                 self._tried.add(id_)
-                self._keep_if_needed(id_)
+                self._kept |= {id_} & self._needed
                 self.state[id_] = "live"
                 work = self.live[id_] = self.plan.work(id_)
                 return work
@@ -139,18 +145,11 @@ class WorkQueue:
             return not self.live and not self.holding
         return not self.live.keys() & speeds
 
-    def _keep_if_needed(self, id_: str) -> None:
-        if id_ in self._needed:
-            self._kept.add(id_)
-
     def job(self, work: Work) -> Job:
         job = self.plan.job(work, network=work.id in self._networks)
         graphs = work.model.name not in self._without_graphs
-        return replace(job, halvings=self.halvings(work.id), graphs=graphs)
-
-    def halvings(self, id_: str) -> int:
-        """How often the work ran out of its host's memory: its micro-batch is halved as often."""
-        return self._tries[id_, "out_of_memory"]
+        halvings = self._tries[work.id, "out_of_memory"]  # of its host's memory
+        return replace(job, halvings=halvings, graphs=graphs)
 
     # -- how it ended
 
@@ -181,7 +180,7 @@ class WorkQueue:
         self._let_go(id_)
         if spooled:
             self.spooled[id_] = why
-        self.refused(why)
+        self.stop("store", why)
 
     def again(self, ids: Iterable[str]) -> None:
         """Retries work that failed through no fault of its own, and the work that needed it."""
@@ -193,19 +192,10 @@ class WorkQueue:
                 self.state[id_] = "pending"
         self.state |= dict.fromkeys(back, "pending")
 
-    def stop(self, why: str) -> None:
+    def stop(self, why: str, detail: str = "") -> None:
         """Hands nothing more out. Of several reasons the first counts."""
-        self.stopped = self.stopped or why
-
-    def refused(self, why: str) -> None:
-        """Stops the run: the store was unreachable for longer than a run waits."""
-        self.store_error = why
-        self.stop("store")
-
-    def ray_lost(self, why: str) -> None:
-        """Stops the run: there is no Ray to hand work out to."""
-        self.ray_error = why
-        self.stop("ray")
+        if not self.stopped:
+            self.stopped, self.stop_detail = why, detail
 
     def _let_go(self, id_: str) -> None:
         del self.live[id_]
@@ -265,7 +255,7 @@ class WorkQueue:
         for id_ in plan.trials:
             for need in plan.needs(id_) if id_ in self.state else ():
                 self._users[need].append(id_)
-        self._rounds = rounds_of(plan)
+        self._rounds = _rounds(plan)
         self._deferred_seconds = sum(
             count * self.rates.seconds(work) for work, count in deferred(plan)
         )
@@ -302,9 +292,7 @@ class WorkQueue:
         began = monotonic()
         if not self._plan_due or (began < self._rests_until and next(self.ready(), None)):
             return False
-        failed = self.failed.keys() - self.done
-        known = with_scores(self.plan, self.store, self.done, failed, shared=self._shared)
-        newer = make_plan(self.plan.sweep, known)
+        newer = make_plan(self.plan.sweep, self._with_scores())
         self._plan_due = False
         self._on_plan(newer)
         self._rests_until = monotonic() + _REST * (monotonic() - began)
@@ -322,7 +310,22 @@ class WorkQueue:
             trials=known.trials | self.done,
             profiles={**dict.fromkeys(measured - failed.keys(), Measured({})), **known.profiles},
             failed={id_: kind for id_, kind in failed.items() if id_ not in self.done},
-            asked=asked_trials(self.plan),
+            asked={trial for trial, _ in _asked(self.plan)},
+        )
+
+    def _with_scores(self) -> Known:
+        """What searches need for a newer plan: the scores of finished trials, also of other runs,
+        and the trials that this run still waits for."""
+        known, failed = self.plan.known, self.failed.keys() - self.done
+        searched = {cell.trial_id for cell in self.plan.cells if cell.search and cell.trial_id}
+        there = self.done | self.store.names("trials") if self._shared else self.done
+        scored = sorted((searched - known.points.keys()) & there)
+        new = points_of(self.store.read_all("trials", scored).rows) if scored else {}
+        points = {**known.points, **new}
+        return known._replace(
+            points=points,
+            asked={trial for trial, _ in _asked(self.plan)} - self.done - failed,
+            given_up=frozenset(failed | (searched & self.done - points.keys())),
         )
 
     # -- other runs on the store
@@ -369,7 +372,7 @@ class WorkQueue:
         measures_failed = self._recorded(id_)
         if measures_failed is not None:
             self.done_elsewhere.add(id_)
-            self._keep_if_needed(id_)
+            self._kept |= {id_} & self._needed
             self.failed |= measures_failed
             if id_ in self._networks:  # the other run may keep it as its best only
                 keep_while_needed(self.store, id_)
@@ -440,3 +443,22 @@ class WorkQueue:
             sum(seconds[id_] for id_ in pending if id_ in speeds),
         )
         return self.pace.eta({id_: seconds[id_] for id_ in [*self.live]}, left)
+
+
+def _asked(plan: Plan) -> Iterator[tuple[str, Asked]]:
+    """The trials that a plan's searches asked for and that had not ended when it was made, each
+    with its curve."""
+    for cell in plan.cells:
+        if cell.search == "asked" and cell.state == "pending" and cell.trial_id:
+            yield cell.trial_id, curve_of(cell.asked)
+
+
+def _rounds(plan: Plan) -> Mapping[str, list[list[str]]]:
+    """Trial -> the trials of each round that it belongs to: once all of them have ended, the search
+    of that curve asks for more, or ends."""
+    of_curve: dict[Asked, list[str]] = defaultdict(list)
+    rounds: dict[str, list[list[str]]] = defaultdict(list)
+    for trial, curve in _asked(plan):
+        of_curve[curve].append(trial)
+        rounds[trial].append(of_curve[curve])
+    return rounds

@@ -82,7 +82,7 @@ def test_a_machine_without_a_cluster_file_is_no_head(tmp_path: Path) -> None:
 
 def test_what_an_autoscaler_may_start_counts(tmp_path: Path) -> None:
     file = a_cluster(tmp_path)
-    four, one = (32.0, 4.0, None), (8.0, 1.0, None)
+    four, one = node(32, 4), node(8, 1)
     assert file.coming == [four] * 3 + [one] * 7  # ten machines at most
     there = [node(4)]
     capacity = Capacity(PerTrial(), lambda: there, file)

@@ -103,7 +103,7 @@ def test_a_lost_piece_is_retried_as_often_as_its_type_allows(make: Make) -> None
             assert queue.lost(work.id, error_type)
             assert queue.failed == {}
             assert queue.take() == work  # the longest is the first again
-            assert queue.halvings(work.id) == lost * (error_type == "out_of_memory")
+            assert queue.job(work).halvings == lost * (error_type == "out_of_memory")
         assert not queue.lost(work.id, error_type)
         assert queue.failed == {work.id: error_type}
         assert work.id not in queue.live
