@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from lp_sweep.orchestrator.engine.course import Budget, Course, StopSignals
 from lp_sweep.orchestrator.engine.progress import Facts, Reporter
@@ -68,34 +68,6 @@ def _run(course: Course, engine: Engine) -> None:
             reporter.closed()
 
 
-class Outcome(NamedTuple):
-    """The result of a run. `failed`: identifier -> error type; `spooled`: identifier -> why the
-    store did not take its record, which waits on a node."""
-
-    plan: Plan
-    done: int
-    done_elsewhere: int  # by other runs in the meantime
-    failed: dict[str, str]
-    spooled: dict[str, str]
-    # SIGINT, SIGTERM, SIGHUP, failures, nothing-learned, store, ray, device, max-hours
-    stopped_by: str | None
-    stop_detail: str  # the store's answer, or how Ray was lost
-    unkept: int  # trials whose networks could not be kept
-
-    @classmethod
-    def of(cls, queue: WorkQueue, plan: Plan) -> Outcome:
-        return cls(
-            plan,
-            len(queue.done - queue.done_elsewhere),
-            len(queue.done_elsewhere),
-            queue.failed,
-            queue.spooled,
-            queue.stopped,
-            queue.stop_detail,
-            len(queue.unkept),
-        )
-
-
 def run_sweep(
     plan: Plan,
     rates: Rates,
@@ -106,10 +78,11 @@ def run_sweep(
     budget: Budget,
     at_the_end: ExitStack,
     selection: Selection | None = None,
-) -> Outcome:
-    """Run the missing work. What can wait until its result is told, such as leaving Ray, is left to
-    `at_the_end`. Raises PreflightError where no cluster can be used, and StoreError if
-    the store refuses before the first trial; later that only stops the run."""
+) -> WorkQueue:
+    """Run the missing work; returns its queue, with the plan of how things are. What can wait until
+    the result is told, such as leaving Ray, is left to `at_the_end`. Raises PreflightError where no
+    cluster can be used, and StoreError if the store refuses before the first trial; later that only
+    stops the run."""
     recorder = Recorder(
         store,
         part=is_part(options.overrides),
@@ -141,11 +114,12 @@ def run_sweep(
     presence = Presence(store, plan.sweep.name, queue.progress)
     sources = Sources(store, presence, keep_best=plan.sweep.spec.keep == "best")
     if not queue.open:
-        plan = make_plan(plan.sweep, queue.known()) if queue.failed else plan
-        sources.release_idle(plan)
+        if queue.failed:
+            queue.plan = make_plan(plan.sweep, queue.known())
+        sources.release_idle(queue.plan)
         presence.others()
         presence.tidy()
-        return Outcome.of(queue, plan)
+        return queue
     reporter.planned(plan)
     if again := plan.trained_again():
         reporter.note(
@@ -155,11 +129,11 @@ def run_sweep(
     sources.hold(plan)
     course = Course(queue, recorder, reporter, options, presence, budget)
     _run(course, engine_for(options, at_the_end))
-    after = make_plan(queue.plan.sweep, queue.known())
+    queue.plan = make_plan(queue.plan.sweep, queue.known())
     if queue.stopped != "store":
         try:
-            recorder.cells(after)
-            sources.release_idle(after)
+            recorder.cells(queue.plan)
+            sources.release_idle(queue.plan)
         except StoreError as error:
             queue.stop("store", str(error))
-    return Outcome.of(queue, after)
+    return queue
