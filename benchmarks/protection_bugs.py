@@ -239,6 +239,9 @@ BUGS = [
         "Ready(rank, seconds, id_)",
         "test_plan.py",
         "test_workqueue.py",
+        also={
+            "(self._rank(id_), -self._seconds[id_]": "(self._rank(id_), self._seconds[id_]",
+        },
     ),
     _bug(
         "one try too few",
@@ -262,6 +265,9 @@ BUGS = [
         "return not self.others.holding",
         "test_workqueue.py",
         "test_speed_plan.py",
+        also={
+            "return not self.live and not self.holding": "return not self.holding",
+        },
     ),
     _bug(
         "what another run recorded is trained again",
@@ -271,6 +277,9 @@ BUGS = [
         "test_workqueue.py",
         "test_slots.py",
         "test_sources.py",
+        also={
+            "if self._claim(id_) and not self._settled_by_now(id_):": "if self._claim(id_):",
+        },
     ),
     _bug(
         "one of two networks is enough to begin",
@@ -280,6 +289,9 @@ BUGS = [
         "test_waiting.py",
         "test_sources.py",
         "test_workqueue.py",
+        also={
+            "if not self._lacking(id_):": "if len(self._lacking(id_)) < 2:",
+        },
     ),
     _bug(
         "work goes on from a network that failed",
@@ -289,6 +301,7 @@ BUGS = [
         "test_sources.py",
         "test_waiting.py",
         "test_workqueue.py",
+        also={"if need in sources or self.state": "if self.state"},
     ),
     # -- metrics
     _bug(

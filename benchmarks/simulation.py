@@ -21,9 +21,8 @@ from ray import cloudpickle
 from ray.exceptions import RayActorError
 from ray.tune.search import Searcher
 
-from lp_sweep.orchestrator.engine.budget import Budget, BudgetStop
 from lp_sweep.orchestrator.engine.capacity import Slots
-from lp_sweep.orchestrator.engine.course import Course
+from lp_sweep.orchestrator.engine.course import Budget, Course
 from lp_sweep.orchestrator.engine.progress import PlainReporter
 from lp_sweep.orchestrator.engine.ray_tune import PlanSearcher, WorkCallback
 from lp_sweep.orchestrator.engine.recorder import Recorder
@@ -79,13 +78,11 @@ class Driver:
         self.setting, self.cpu, self.tuners = setting, 0.0, 0
         self.queue = WorkQueue(plan, store, Rates([], gpu=True), lambda plan: None)
         self.presence = Presence(store, plan.sweep.name, self.queue.progress)
-        self.queue.others.claims = self.presence
+        self.queue.claims = self.presence
         recorder = Recorder(store, part=False, command="lp-sweep run sweep.yaml")
         options, reporter = RunOptions(cache_dir=folder / "cache"), PlainReporter()
         reporter.opened(self.queue, setting.slots)
-        self._course = Course(self.queue, recorder, reporter, options, self.presence)
-        budget = Budget(max_hours=10**6)
-        self._course.stop = BudgetStop(self.queue, budget, folder / "cache", lambda *_: {})
+        self._course = Course(self.queue, recorder, reporter, options, self.presence, Budget(10**6))
         self.new_tuner()
 
     def new_tuner(self) -> None:

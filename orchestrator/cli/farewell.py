@@ -15,11 +15,9 @@ from lp_sweep.storage.errors import LpSweepError, SpecError
 from lp_sweep.storage.printable import said_if_slow
 
 if TYPE_CHECKING:
-    from lp_sweep.orchestrator.engine.driver import Outcome
     from lp_sweep.orchestrator.engine.runoptions import RunOptions
     from lp_sweep.orchestrator.service.run import RunResult
     from lp_sweep.orchestrator.sweepfile.axes import StrategyEntry
-    from lp_sweep.storage.store import Store
 
 _FAILURES_SHOWN = 10
 
@@ -34,71 +32,70 @@ def farewell(result: RunResult, options: RunOptions, *, as_json: bool) -> int:
 
 
 def _lines(result: RunResult, options: RunOptions) -> Iterator[str]:
-    outcome, store = result.outcome, result.store
-    options = replace(options, store=store.location)
+    options = replace(options, store=result.store.location)
     again = options.again("run")
     retry = options.again("retry", trials=(), error_type=None)
-    where = shlex.quote(store.location)
-    if outcome.stopped_by == "max-hours":
+    where = shlex.quote(result.store.location)
+    if result.stopped_by == "max-hours":
         yield f"this run has used {result.hours:.2f} hours; the next one starts counting at 0."
         yield "Interrupted trials continue from their last checkpoints."
-    yield from _failures(outcome.failed, where)
-    if outcome.unkept:
+    yield from _failures(result.failed, where)
+    if result.unkept:
         yield (
-            f"networks that could not be kept: {outcome.unkept}, although their trials are done. "
+            f"networks that could not be kept: {result.unkept}, although their trials are done. "
             f"Train one again: lp-sweep export TRIAL --out FOLDER --store {where}"
         )
-    if outcome.stopped_by:
-        yield from _stopped(outcome, _again(outcome, options), retry)
+    if result.stopped_by:
+        yield from _stopped(result, _again(result, options), retry)
     elif left := result.left_failed:
         kinds = "trials and measurements"
-        yield f"{outcome.done} done in this run; {left} of the sweep's {kinds} failed."
+        yield f"{result.done} done in this run; {left} of the sweep's {kinds} failed."
         yield f"Retry them: {retry}"
-    elif pending := len(outcome.plan.missing()):
-        yield f"{outcome.done} done in this run, {pending} pending. Go on: {again}"
+    elif pending := len(result.plan.missing()):
+        yield f"{result.done} done in this run, {pending} pending. Go on: {again}"
     else:
-        yield from _answer(outcome, store)
-        yield f"complete: {_done(outcome)}. Records: {store.location}"
-        if spared := outcome.plan.totals()["cells_not_needed"]:
+        yield from _answer(result)
+        yield f"complete: {_done(result)}. Records: {result.store.location}"
+        if spared := result.plan.totals()["cells_not_needed"]:
             yield f"{spared} cells were not needed for the answer: {ASSUMED}."
-        yield f"next: {answer_command(outcome.plan.sweep.spec.strategies, where)}"
+        yield f"next: {answer_command(result.plan.sweep.spec.strategies, where)}"
 
 
-def _answer(outcome: Outcome, store: Store) -> Iterator[str]:
+def _answer(result: RunResult) -> Iterator[str]:
     """Layers needed for each task, and what to do with them; a note if they can't be read."""
     from lp_sweep.analysis.report.gather import answer_lines
 
-    losses = searched_losses(outcome.plan.sweep.spec.strategies)
+    losses = searched_losses(result.plan.sweep.spec.strategies)
     loss = losses[0] if losses else WITHIN[0]
     try:
         with said_if_slow(say, "reading the results for the answer ..."):
-            lines = answer_lines(store, outcome.plan.sweep.name, loss)
+            lines = answer_lines(result.store, result.plan.sweep.name, loss)
         yield from lines
     except LpSweepError as error:
         yield f"note: no answer could be read from the store: {error}"
 
 
-def _again(outcome: Outcome, options: RunOptions) -> str:
+def _again(result: RunResult, options: RunOptions) -> str:
     """The command that goes on with what was stopped. After a `retry` of named trials it names
     those that are left."""
     changed: dict[str, object] = {}
-    if outcome.stopped_by == "nothing-learned":
+    if result.stopped_by == "nothing-learned":
         changed = {"stop_if_nothing_learned": False}
-    left = [name for name in options.trials if _is_left(name, outcome)]
+    left = [name for name in options.trials if _is_left(name, result)]
     if options.retry and (left or not options.trials):
         return options.again("retry", trials=left, **changed)
     return options.again("run", **changed)
 
 
-def _is_left(name: str, outcome: Outcome) -> bool:
+def _is_left(name: str, result: RunResult) -> bool:
     """Whether a trial that `retry` named failed before this run, and has not been done since."""
     from lp_sweep.orchestrator.plan.selection import retry_selection
 
     try:
-        ids = retry_selection(None, [name], outcome.plan).ids
+        ids = retry_selection(None, [name], result.plan).ids
     except SpecError:
         return False
-    return not ids & outcome.failed.keys()
+    return not ids & result.failed.keys()
 
 
 def _failures(failed: dict[str, str], where: str) -> Iterator[str]:
@@ -108,38 +105,38 @@ def _failures(failed: dict[str, str], where: str) -> Iterator[str]:
         yield f"... and {len(failed) - _FAILURES_SHOWN} more: lp-sweep status --store {where}"
 
 
-def _stopped(outcome: Outcome, again: str, retry: str) -> Iterator[str]:
-    if outcome.stopped_by == "store":
-        yield f"stopped: the store was unreachable for too long: {outcome.store_error}"
-        yield _spooled(outcome)
+def _stopped(result: RunResult, again: str, retry: str) -> Iterator[str]:
+    if result.stopped_by == "store":
+        yield f"stopped: the store was unreachable for too long: {result.stop_detail}"
+        yield _spooled(result)
         yield f"Fix the store, then go on: {again}"
-    elif outcome.stopped_by == "ray":
-        yield f"stopped: Ray was lost: {outcome.ray_error}."
-        yield f"{outcome.done} done in this run. Go on: {again}"
-    elif outcome.stopped_by == "failures":
-        yield f"stopped after {len(outcome.failed)} failures. Go on with the rest: {again}"
+    elif result.stopped_by == "ray":
+        yield f"stopped: Ray was lost: {result.stop_detail}."
+        yield f"{result.done} done in this run. Go on: {again}"
+    elif result.stopped_by == "failures":
+        yield f"stopped after {len(result.failed)} failures. Go on with the rest: {again}"
         yield f"Retry the failed trials: {retry}"
-    elif outcome.stopped_by == "nothing-learned":
-        yield f"stopped: a full model did not learn. {outcome.done} done in this run."
+    elif result.stopped_by == "nothing-learned":
+        yield f"stopped: a full model did not learn. {result.done} done in this run."
         yield f"Change the recipe, or go on as it is: {again}"
     else:
-        by = "Ctrl-C" if outcome.stopped_by == "SIGINT" else outcome.stopped_by
-        yield f"stopped by {by}: {outcome.done} done in this run. Go on: {again}"
+        by = "Ctrl-C" if result.stopped_by == "SIGINT" else result.stopped_by
+        yield f"stopped by {by}: {result.done} done in this run. Go on: {again}"
 
 
-def _spooled(outcome: Outcome) -> str:
-    if not outcome.spooled:
+def _spooled(result: RunResult) -> str:
+    if not result.spooled:
         return "All finished trials are in the store."
     return (
-        f"{len(outcome.spooled)} finished trials wait in their nodes' spools; the next run "
+        f"{len(result.spooled)} finished trials wait in their nodes' spools; the next run "
         "stores them."
     )
 
 
-def _done(outcome: Outcome) -> str:
-    what = f"{outcome.done} done in this run" if outcome.done else "nothing was missing"
-    if outcome.done_elsewhere:
-        what += f", {outcome.done_elsewhere} by another run"
+def _done(result: RunResult) -> str:
+    what = f"{result.done} done in this run" if result.done else "nothing was missing"
+    if result.done_elsewhere:
+        what += f", {result.done_elsewhere} by another run"
     return what
 
 

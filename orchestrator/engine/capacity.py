@@ -1,5 +1,8 @@
 """Cuts a cluster into slots, one per trial: a slot is one GPU, a share of one, or some cores.
 
+`ray up` leaves its cluster file on the head, which states the machines that may still come. It
+returns when the head is up; the others join one by one.
+
 A cluster may grow and shrink during a sweep. Machines that its autoscaler may still start count as
 if they were there: an autoscaler starts machines for work that is requested, so all of it has to be
 requested at once, or the cluster would grow one machine at a time.
@@ -11,14 +14,11 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lp_sweep.orchestrator.engine.clusterfile import (
-    ACCELERATOR,
-    ClusterFile,
-    accelerator_of,
-    workers,
-)
+import yaml
+
 from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.printable import did_you_mean
 from lp_sweep.storage.runs import Announcement
@@ -31,6 +31,79 @@ Size = tuple[float, float]  # CPUs and GPUs of a node
 _SHARES = 10_000  # Ray counts in such parts: the shares of a GPU must not add up to more than one
 _MOST_CORES = 8  # of a CPU slot, and CPU slots of the largest node where it has no more than 64
 _LOOK_SECONDS = 5.0  # between two looks at the nodes
+ACCELERATOR = "accelerator_type:"  # prefix of the kind of GPU, in the resources of a node
+_ON_HEAD = Path("~/ray_bootstrap_config.yaml")
+_HEAD = "node:__internal_head__"  # a resource of the head node alone
+_FOR_ONE, _FOR_ALL = 600.0, 60.0  # seconds to wait for a first worker, and from then on for all
+_WAIT_SECONDS = 2.0  # between two looks at the workers that have joined
+
+
+class ClusterFile(NamedTuple):
+    """`promised`: how many workers start even without work. `coming`: each worker that may start at
+    the same time, as Ray will list it, if the file states its resources; a cluster of your own
+    machines has none."""
+
+    name: str
+    promised: int
+    coming: Sequence[Mapping[str, Any]]
+
+
+def file_on_head() -> ClusterFile | None:
+    """The file of the cluster whose head is this machine; None if it is no head."""
+    try:
+        return _parsed(yaml.safe_load(_ON_HEAD.expanduser().read_text(encoding="utf-8")))
+    except (OSError, yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError):
+        return None  # not ours to judge: the cluster runs
+
+
+def _parsed(content: Any) -> ClusterFile:
+    kinds = content.get("available_node_types") or {}
+    workers = [kind for name, kind in kinds.items() if name != content.get("head_node_type")]
+    own = content["provider"].get("worker_ips")
+    if own is not None:
+        promised = min(len(own), int(content.get("max_workers", len(own))))
+    else:
+        promised = sum(int(kind.get("min_workers", 0)) for kind in workers)
+    most = int(content.get("max_workers", 2))  # Ray's default
+    coming: list[dict[str, Any]] = [
+        {"Alive": True, "Resources": {key: float(n) for key, n in kind["resources"].items()}}
+        for kind in workers
+        if kind.get("resources")  # else Ray detects them at the start
+        for _ in range(min(most, int(kind.get("max_workers", 0))))
+    ]
+    largest = sorted(coming, key=lambda machine: -machine["Resources"].get("GPU", 0.0))[:most]
+    return ClusterFile(str(content["cluster_name"]), promised, largest)
+
+
+def accelerator_of(resources: Mapping[str, Any]) -> str | None:
+    """Ray's name of a machine's GPUs, from the keys of its resources."""
+    found = [name for name in resources if name.startswith(ACCELERATOR)]
+    return found[0].removeprefix(ACCELERATOR) if found else None
+
+
+def workers(nodes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The nodes that are alive, without the head."""
+    return [node for node in nodes if node["Alive"] and _HEAD not in node["Resources"]]
+
+
+def await_workers(
+    file: ClusterFile, nodes: Callable[[], Sequence[Mapping[str, Any]]], tell: Callable[[str], None]
+) -> None:
+    """Waits until the promised workers have joined, but not forever: late ones can still join."""
+    promised, joined = file.promised, len(workers(nodes()))
+    if joined >= promised:
+        return
+    tell(f"waiting for machines of cluster {file.name}: {joined} of {promised} have joined")
+    end, alone = time.monotonic() + _FOR_ONE, True
+    while (joined := len(workers(nodes()))) < promised:
+        if joined and alone:
+            end, alone = time.monotonic() + _FOR_ALL, False
+        if time.monotonic() > end:
+            late = f"{promised - joined} of {promised} machines have not joined"
+            tell(f"{late}; `ray status` says more. They are taken in when they come")
+            return
+        time.sleep(_WAIT_SECONDS)
+    tell(f"all {promised} machines of cluster {file.name} have joined")
 
 
 class PerTrial(NamedTuple):
@@ -72,14 +145,9 @@ class Capacity:
     ) -> None:
         self._nodes, self._kind = nodes, per_trial.accelerator_type
         machines = file.coming if file else ()
-        self._coming = [
-            (machine.cpus, machine.gpus)
-            for machine in machines
-            if self._kind in (None, machine.accelerator)
-        ]
-        there = {accelerator_of(node["Resources"]) for node in nodes() if node["Alive"]}
-        may_come = {machine.accelerator for machine in machines}
-        self.accelerators = sorted(kind for kind in there | may_come if kind)
+        self._coming = sizes(machines, self._kind)
+        kinds = {accelerator_of(n["Resources"]) for n in [*nodes(), *machines] if n["Alive"]}
+        self.accelerators = sorted(kind for kind in kinds if kind)
         _check_kind(self._kind, self.accelerators, file)
         self.slots = cut(self._sizes(), per_trial)
         self._number, self._looked = self.slots.number, time.monotonic()

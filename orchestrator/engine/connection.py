@@ -20,16 +20,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from lp_sweep.orchestrator.engine.capacity import Capacity, PerTrial
-from lp_sweep.orchestrator.engine.clusterfile import await_workers, file_on_head
+from lp_sweep.orchestrator.engine.capacity import (
+    Capacity,
+    PerTrial,
+    await_workers,
+    file_on_head,
+)
 from lp_sweep.orchestrator.engine.course import Course, StopSignals
 from lp_sweep.orchestrator.engine.opening import open_run
-from lp_sweep.orchestrator.engine.raycompat import (
-    keep_references,
-    keep_sigterm,
-    keep_stdout,
-    private_ray,
-)
+from lp_sweep.orchestrator.engine.raycompat import keep_sigterm, keep_stdout, private_ray
 from lp_sweep.orchestrator.engine.runoptions import PATIENT_THREADS
 from lp_sweep.orchestrator.inputs.room import ray_folder
 from lp_sweep.orchestrator.plan.planning import make_plan
@@ -65,9 +64,7 @@ _LOOK = (
     "Check the free memory, the space in {0} and Ray's own logs "
     "({0}/ray/session_latest/logs), then run the same command again."
 )
-_DAEMONS = ("gcs_server", "raylet")  # processes that a local Ray can't do without
 _LOOK_SECONDS = 1.0
-_STOPPED_SECONDS = 15.0  # a daemon that is stopped for so long counts as dead
 _SILENT_SECONDS = 30.0  # without an answer from the head; Ray aborts the driver after 60
 _SHUTDOWN_SECONDS = 10.0  # 5 with a dead head, 1 with a live one
 _ON_EACH_NODE_SECONDS = 120  # for a process to start and the function to end
@@ -115,7 +112,7 @@ class OnRay:
         )
         with ExitStack() as ray:
             ray.enter_context(connection(address))
-            with Watch(own=address is None).watching(lambda why: _end_lost(course, why)):
+            with Watch().watching(lambda why: _end_lost(course, why)):
                 self._run(course, signals)
             if not queue.live or queue.stopped == "ray":  # else its trials would go on
                 self._at_the_end.push(ray.pop_all())
@@ -146,22 +143,19 @@ class OnRay:
             time.sleep(3 * _LOOK_SECONDS)  # if its cause is a lost Ray, the watch ends the process
             if not isinstance(error, (RayError, TuneError)):
                 raise
-            course.queue.ray_lost(lines_of(error)[-1])
+            course.queue.stop("ray", lines_of(error)[-1])
 
 
 class Watch:
     """Watches the Ray that this process is connected to. It counts its own looks, since the whole
-    process may have been suspended. `own`: this process has started it."""
+    process may have been suspended."""
 
-    def __init__(self, *, own: bool) -> None:
-        import psutil
+    def __init__(self) -> None:
         import ray
 
-        children = psutil.Process().children() if own else []
-        self._daemons = [child for child in children if child.name() in _DAEMONS]
         self._node = ray.get_runtime_context().get_node_id()
         self._over = threading.Event()
-        self._alive, self._silent, self._stopped = True, 0, 0
+        self._alive, self._silent = True, 0
 
     @contextmanager
     def watching(self, lost: Callable[[str], object]) -> Iterator[None]:
@@ -190,34 +184,12 @@ class Watch:
 
     def _look(self, lost: Callable[[str], object]) -> None:
         while not self._over.wait(_LOOK_SECONDS):
-            if why := self._why():
-                lost(why)
+            self._silent += 1
+            silent = self._silent * _LOOK_SECONDS > _SILENT_SECONDS
+            if silent or not self._alive:
+                why = f"its head has not answered for {_SILENT_SECONDS:.0f} s"
+                lost(why if silent else "the raylet of this machine has died")
                 return
-
-    def _why(self) -> str:
-        """Why Ray is lost by now; "" if it is not."""
-        import psutil
-
-        states = {daemon.name(): _state(daemon) for daemon in self._daemons}
-        for name, state in states.items():
-            if state in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
-                return f"its {name or 'process'} has died"
-        self._stopped = self._stopped + 1 if psutil.STATUS_STOPPED in states.values() else 0
-        self._silent += 1
-        if self._stopped * _LOOK_SECONDS > _STOPPED_SECONDS:
-            return f"one of its processes has been stopped for {_STOPPED_SECONDS:.0f} s"
-        if self._silent * _LOOK_SECONDS > _SILENT_SECONDS:
-            return f"its head has not answered for {_SILENT_SECONDS:.0f} s"
-        return "" if self._alive else "the raylet of this machine has died"
-
-
-def _state(process: Any) -> str:
-    import psutil
-
-    try:
-        return str(process.status())
-    except psutil.Error:
-        return str(psutil.STATUS_DEAD)
 
 
 def _end_lost(course: Course, why: str) -> None:
@@ -281,16 +253,19 @@ def _leave() -> None:
     ends the process."""
     import ray
 
-    gc.collect()  # what Tune leaves are cycles, and they hold references
+    # Tune leaves cycles that hold references. One that is freed in `ray.shutdown`, by whichever
+    # thread collects cycles then, would end the process
+    gc.collect()
+    gc.disable()
     late = threading.Timer(_SHUTDOWN_SECONDS, _end, ["Ray does not let this process go"])
     late.daemon = True
     late.start()
     try:
-        keep_references()
         with suppress(Exception):  # of many types; there is nothing left to do with it
             ray.shutdown()
     finally:
         late.cancel()
+        gc.enable()
 
 
 def check_ray() -> None:

@@ -12,23 +12,23 @@ from dataclasses import replace
 from typing import Any
 
 from lp_sweep.analysis.notes import is_untaught
-from lp_sweep.orchestrator.engine.budget import BudgetStop
-from lp_sweep.orchestrator.engine.progress import Facts, Note, Reporter, told_of_measures
+from lp_sweep.orchestrator.engine.progress import Facts, Note, Reporter
 from lp_sweep.orchestrator.engine.recorder import Loss, Recorder
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.inputs.data import FEWEST_STEPS
 from lp_sweep.orchestrator.plan.naming import short_model
-from lp_sweep.orchestrator.plan.plan import Plan, Work
+from lp_sweep.orchestrator.plan.plan import Work
 from lp_sweep.orchestrator.plan.selection import policy
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.printable import guess_name, listed
 from lp_sweep.storage.runs import Announcement, Presence
-from lp_sweep.trials.worker.job import Answer, Place
+from lp_sweep.trials.worker.job import Answer, Place, announce
 
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _LOOK_SECONDS = 2.0  # between two looks at the work of other runs
 _IN_A_ROW = 3  # different trials that fail on a node, without a success between them
+_GRACE_SECONDS = 30.0  # for trials to end, or to write their checkpoints, at the limit of hours
 
 
 class StopSignals:
@@ -65,6 +65,34 @@ class StopSignals:
         signal.alarm(0)
         if self._armed:
             raise KeyboardInterrupt
+
+
+class Budget:
+    """Counts the hours by the clock that a run has used. `max_hours`: None is no limit; the clock
+    starts here."""
+
+    def __init__(
+        self, max_hours: float | None = None, *, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._max_hours, self._now, self._begun = max_hours, now, now()
+        self._end: float | None = None  # of the grace period
+
+    @property
+    def hours(self) -> float:
+        """Used until now."""
+        return (self._now() - self._begun) / 3600
+
+    def reached(self, queue: WorkQueue, warn: Callable[[], object]) -> bool:
+        """Whether live trials must end now. At the limit nothing more is handed out, and `warn`
+        tells live trials, which have half a minute."""
+        if self._end is None:
+            if self._max_hours is None or self.hours < self._max_hours:
+                return False
+            queue.stop("max-hours")
+            if queue.live:
+                warn()
+            self._end = self._now() + _GRACE_SECONDS
+        return not queue.live or self._now() >= self._end
 
 
 class Nodes:
@@ -110,10 +138,11 @@ class Course:
         reporter: Reporter,
         options: RunOptions,
         presence: Presence,
+        budget: Budget,
     ) -> None:
         self.queue, self.recorder, self.reporter = queue, recorder, reporter
-        self.options, self.presence = options, presence
-        self.stop: BudgetStop | None = None
+        self.options, self.presence, self.budget = options, presence, budget
+        self.everywhere: Callable[..., object] = lambda function, *arguments: None  # the engine's
         self.nodes = Nodes(frozenset)
         self.full_models = FullModels(queue)
         self.must_end = False
@@ -138,23 +167,25 @@ class Course:
 
     def check(self) -> bool:
         """Called often: whether the run must end now."""
-        if self.stop is not None and self.stop.reached():
+        if self.budget.reached(self.queue, self._warn):
             self.must_end = True
         return self.must_end
+
+    def _warn(self) -> None:
+        """Tells the live trials of every node that the run ends soon."""
+        self.everywhere(announce, self.options.node_folder, _GRACE_SECONDS)
 
     def take(self) -> Work | None:
         """Returns the next piece of work, if there is one now. A store that stays unreachable stops
         the run without losing anything."""
-        try:
+        work = None
+        with self._store_errors_kept():
             work = self.queue.take()
             if work is None and time.monotonic() - self._looked > _LOOK_SECONDS:
                 self._looked = time.monotonic()
                 self.queue.look_elsewhere()
                 work = self.queue.take()
-            return work
-        except StoreError as error:
-            self.queue.refused(str(error))
-            return None
+        return work
 
     def place(self, *, device: str, threads: int | None) -> Place:
         """Returns where and how workers run. `threads` None: the process's own number."""
@@ -186,11 +217,13 @@ class Course:
                 self.reporter.note(f"the network of {work.id} could not be kept: {told.unkept}")
             self.queue.unkept.add(work.id)
         if told.status == "failed":
-            self._keep_store_errors(lambda: self.queue.ended(work.id, told.error_type))
+            with self._store_errors_kept():
+                self.queue.ended(work.id, told.error_type)
             self._failed(work.id, told.error_type, told.message, told.node_id)
         elif told.status == "done":
             self.nodes.succeeded(told.node_id)
-            self._keep_store_errors(lambda: self.queue.ended(work.id, None, told.measures_failed))
+            with self._store_errors_kept():
+                self.queue.ended(work.id, None, told.measures_failed)
             self.reporter.ended(work.id, "done", _score(told), _facts(told))
             if note := self.full_models.note(work):
                 self.reporter.note(*note)
@@ -205,11 +238,10 @@ class Course:
         """Handles a worker that could not answer: its work is retried as often as the type of
         failure allows."""
         put_back = False
-        try:
+        with self._store_errors_kept():  # from work that waited for it
             put_back = self.queue.lost(work.id, loss.error_type)
-        except StoreError as error:  # from work that waited for it
-            self.queue.refused(str(error))
-        self._keep_store_errors(lambda: self.recorder.lost(work, loss, final=not put_back))
+        with self._store_errors_kept():
+            self.recorder.lost(work, loss, final=not put_back)
         if not put_back:
             self._failed(work.id, loss.error_type, loss.message, loss.node)
             return
@@ -235,19 +267,20 @@ class Course:
                 f"row, the last with {error_type}; they are retried on other nodes"
             )
 
-    def _keep_store_errors(self, action: Callable[[], None]) -> None:
+    @contextmanager
+    def _store_errors_kept(self) -> Iterator[None]:
         """An unreachable store ends the run cleanly, whatever the engine does with exceptions."""
         try:
-            action()
+            yield
         except StoreError as error:
-            self.queue.refused(str(error))
+            self.queue.stop("store", str(error))
 
 
 def _score(told: Answer) -> str:
     if told.metric is None:
         return f"{told.seconds:.0f} s"
-    lacks = told_of_measures(told.measures_failed)
-    return f"{told.metric} {100 * told.last:.2f}, {told.seconds:.0f} s{lacks}"
+    failed = [f"; measurement {id_} failed: {kind}" for id_, kind in told.measures_failed.items()]
+    return f"{told.metric} {100 * told.last:.2f}, {told.seconds:.0f} s{''.join(failed)}"
 
 
 def _facts(told: Answer) -> Facts:
@@ -263,38 +296,29 @@ _COLUMNS = ("trial_id", "last", "majority", "dev_blind", "steps", "learning_rate
 
 
 class FullModels:
-    """Notices full models that did not learn their task. Asked after each trial; a sweep can have
-    thousands of seeds, so most answers do not look at them."""
+    """Notices full models that did not learn their task."""
 
     def __init__(self, queue: WorkQueue) -> None:
         self._queue = queue
-        self._plan: Plan | None = None  # the plan that was looked at; a search makes newer ones
-        self._seeds: dict[_Pair, set[str]] = {}  # the trials of each full model
-        self._left: dict[_Pair, set[str]] = {}  # those of them that this run has not done
-        self._looked: set[_Pair] = set()
-        self._untaught: set[_Pair] = set()  # those with a note
+        self._untaught: dict[_Pair, bool] = {}  # of those that were looked at
 
     def note(self, work: Work) -> Note | None:
         """Returns a note once all seeds of a full model are done and none scores better than
         guessing; and a second one if a later seed, which a search asked for, does."""
-        pair, queue = _pair(work), self._queue
-        if pair in self._looked - self._untaught or not _is_full(work):
+        pair, before = _pair(work), self._untaught.get(_pair(work))
+        seeds = self._seeds(pair) if before is not False and _is_full(work) else []
+        if not seeds:
             return None
-        self._look_at_the_plan()
-        left = self._left[pair]
-        left.discard(work.id)
-        if len(left) > len(queue.done_elsewhere) or not left <= queue.done:
-            return None
-        seeds = self._seeds[pair]
-        self._looked.add(pair)
+        store = self._queue.store.asked_once()
         try:
-            rows = queue.store.asked_once().read_all("trials", seeds, _COLUMNS).rows.to_pylist()
+            rows = store.read_all("trials", seeds, _COLUMNS).rows.to_pylist()
         except StoreError:
             return None
-        untaught = all(map(is_untaught, rows))
-        if len(rows) < len(seeds) or untaught == (pair in self._untaught):
+        if len(rows) < len(seeds):
             return None
-        self._untaught ^= {pair}
+        untaught = self._untaught[pair] = all(map(is_untaught, rows))
+        if untaught == bool(before):
+            return None
         name = f"the full {short_model(pair[0])}"
         points = ("nothing" if row["last"] is None else f"{100 * row['last']:.2f}" for row in rows)
         scores, about = listed(points, 5), f"{pair[1]}, {pair[0]}"
@@ -316,16 +340,15 @@ class FullModels:
         )
         return Note(said, about)
 
-    def _look_at_the_plan(self) -> None:
-        plan = self._queue.plan
-        if self._plan is plan:
-            return
-        self._plan, self._seeds = plan, {}
-        for id_, work in plan.trials.items():
-            if _is_full(work):
-                self._seeds.setdefault(_pair(work), set()).add(id_)
-        ended = plan.known.trials | self._queue.done
-        self._left = {pair: ids - ended for pair, ids in self._seeds.items()}
+    def _seeds(self, pair: _Pair) -> list[str]:
+        """The trials of a full model; none while one of them is not done."""
+        queue, plan = self._queue, self._queue.plan
+        ended = (queue.done, plan.known.trials)
+        left = (other for id_, other in plan.trials.items() if not any(id_ in ids for ids in ended))
+        if any(_is_full(other) and _pair(other) == pair for other in left):
+            return []
+        works = plan.trials.values()
+        return [other.id for other in works if _pair(other) == pair and _is_full(other)]
 
 
 def _pair(work: Work) -> _Pair:

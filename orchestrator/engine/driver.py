@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-from lp_sweep.orchestrator.engine.budget import Budget, BudgetStop
-from lp_sweep.orchestrator.engine.course import Course, StopSignals
+from lp_sweep.orchestrator.engine.course import Budget, Course, StopSignals
 from lp_sweep.orchestrator.engine.progress import Facts, Reporter
 from lp_sweep.orchestrator.engine.recorder import Recorder, Sources, blocked_by
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
@@ -50,11 +49,11 @@ def engine_for(options: RunOptions, at_the_end: ExitStack) -> Engine:
     return OnRay(options.address or os.environ.get("RAY_ADDRESS"), at_the_end)
 
 
-def _run(course: Course, engine: Engine, budget: Budget) -> None:
+def _run(course: Course, engine: Engine) -> None:
     queue, reporter, presence = course.queue, course.reporter, course.presence
-    course.stop = BudgetStop(queue, budget, course.options.node_folder, engine.everywhere)
+    course.everywhere = engine.everywhere
     with StopSignals().caught() as signals, presence.announced():
-        queue.others.claims = presence
+        queue.claims = presence
         others = presence.others()
         if not others:
             underway.forget(queue.store)
@@ -69,22 +68,6 @@ def _run(course: Course, engine: Engine, budget: Budget) -> None:
             reporter.closed()
 
 
-class Outcome(NamedTuple):
-    """The result of a run. `failed`: identifier -> error type; `spooled`: identifier -> why the
-    store did not take its record, which waits on a node."""
-
-    plan: Plan
-    done: int
-    done_elsewhere: int  # by other runs in the meantime
-    failed: dict[str, str]
-    spooled: dict[str, str]
-    # SIGINT, SIGTERM, SIGHUP, failures, nothing-learned, store, ray, device, max-hours
-    stopped_by: str | None
-    store_error: str | None = None  # the store's last answer
-    ray_error: str | None = None  # how Ray was lost
-    unkept: int = 0  # trials whose networks could not be kept
-
-
 def run_sweep(
     plan: Plan,
     rates: Rates,
@@ -95,10 +78,11 @@ def run_sweep(
     budget: Budget,
     at_the_end: ExitStack,
     selection: Selection | None = None,
-) -> Outcome:
-    """Run the missing work. What can wait until its result is told, such as leaving Ray, is left to
-    `at_the_end`. Raises PreflightError where no cluster can be used, and StoreError if
-    the store refuses before the first trial; later that only stops the run."""
+) -> WorkQueue:
+    """Run the missing work; returns its queue, with the plan of how things are. What can wait until
+    the result is told, such as leaving Ray, is left to `at_the_end`. Raises PreflightError where no
+    cluster can be used, and StoreError if the store refuses before the first trial; later that only
+    stops the run."""
     recorder = Recorder(
         store,
         part=is_part(options.overrides),
@@ -113,9 +97,10 @@ def run_sweep(
         reporter.planned(newer)
 
     def blocked(work: Work, need: str) -> None:
-        recorder.lost(work, blocked_by(need), final=True)
-        told = f"missing_input: it needs the network of {need}, which failed"
-        reporter.ended(work.id, "failed", told, Facts(error_type="missing_input"))
+        loss = blocked_by(need)
+        recorder.lost(work, loss, final=True)
+        told = f"{loss.error_type}: {loss.message}"
+        reporter.ended(work.id, "failed", told, Facts(error_type=loss.error_type))
 
     queue = WorkQueue(
         plan,
@@ -129,11 +114,12 @@ def run_sweep(
     presence = Presence(store, plan.sweep.name, queue.progress)
     sources = Sources(store, presence, keep_best=plan.sweep.spec.keep == "best")
     if not queue.open:
-        plan = make_plan(plan.sweep, queue.known()) if queue.failed else plan
-        sources.release_idle(plan)
+        if queue.failed:
+            queue.plan = make_plan(plan.sweep, queue.known())
+        sources.release_idle(queue.plan)
         presence.others()
         presence.tidy()
-        return Outcome(plan, 0, 0, queue.failed, {}, None)
+        return queue
     reporter.planned(plan)
     if again := plan.trained_again():
         reporter.note(
@@ -141,23 +127,13 @@ def run_sweep(
             "other trials or measurements need them. Their records stay"
         )
     sources.hold(plan)
-    course = Course(queue, recorder, reporter, options, presence)
-    _run(course, engine_for(options, at_the_end), budget)
-    after = make_plan(queue.plan.sweep, queue.known())
+    course = Course(queue, recorder, reporter, options, presence, budget)
+    _run(course, engine_for(options, at_the_end))
+    queue.plan = make_plan(queue.plan.sweep, queue.known())
     if queue.stopped != "store":
         try:
-            recorder.cells(after)
-            sources.release_idle(after)
+            recorder.cells(queue.plan)
+            sources.release_idle(queue.plan)
         except StoreError as error:
-            queue.refused(str(error))
-    return Outcome(
-        after,
-        len(queue.done - queue.done_elsewhere),
-        len(queue.done_elsewhere),
-        queue.failed,
-        queue.spooled,
-        queue.stopped,
-        queue.store_error,
-        queue.ray_error,
-        len(queue.unkept),
-    )
+            queue.stop("store", str(error))
+    return queue

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from itertools import count
 from typing import NamedTuple
 
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
@@ -16,11 +16,6 @@ from lp_sweep.storage.printable import clock, printable
 from lp_sweep.storage.underway import Looks, Underway
 
 _QUIET_SECONDS = 60.0
-
-
-def told_of_measures(failed: Mapping[str, str]) -> str:
-    """The failed measurements of a finished trial, as the end of its line."""
-    return "".join(f"; measurement {id_} failed: {kind}" for id_, kind in failed.items())
 
 
 class Facts(NamedTuple):
@@ -72,54 +67,52 @@ class Run:
 
     def __init__(self) -> None:
         self.queue: WorkQueue | None = None
-        self.slots: list[Work | None] = []
+        self.slots: dict[int, Work] = {}  # those at work
         self.started_at = time.monotonic()
         self.seconds_used = 0.0  # slot-seconds of ended work
         self._looks: Looks | None = None
 
     def open(self, queue: WorkQueue, slots: int) -> None:
-        self.queue, self.slots = queue, [None] * slots
+        self.queue = queue
         self._looks = Looks(queue.store)
         queue.pace.slots = slots
 
     def start(self, work: Work) -> int:
         """Returns the slot of the work; work that starts again keeps its slot."""
-        for index, occupant in enumerate(self.slots):
-            if occupant is not None and occupant.id == work.id:
-                return index
-        if self.queue:
-            self.queue.pace.started(work.id)
-        if None not in self.slots:
-            self.slots.append(None)
-        index = self.slots.index(None)
-        self.slots[index] = work
-        return index
+        slot = self._slot(work.id)
+        if slot is None:
+            slot = next(number for number in count() if number not in self.slots)
+            self.slots[slot] = work
+            if self.queue:
+                self.queue.pace.started(work.id)
+        return slot
 
     def end(self, id_: str, status: str) -> Work | None:
-        for index, work in enumerate(self.slots):
-            if work is not None and work.id == id_:
-                self.slots[index] = None
-                if self.queue:
-                    seconds = self.queue.rates.seconds(work) if status == "done" else None
-                    self.seconds_used += self.queue.pace.ended(id_, seconds)
-                return work
-        return None
+        """Returns the work, if it had started."""
+        slot = self._slot(id_)
+        if slot is None or self.queue is None:
+            return None
+        work = self.slots.pop(slot)
+        seconds = self.queue.rates.seconds(work) if status == "done" else None
+        self.seconds_used += self.queue.pace.ended(id_, seconds)
+        return work
+
+    def _slot(self, id_: str) -> int | None:
+        return next((slot for slot, work in self.slots.items() if work.id == id_), None)
 
     def eta(self) -> Eta:
         return self.queue.eta() if self.queue else Eta()
 
     def underway(self) -> dict[str, Underway]:
         """How far long trials are."""
-        return self._looks.of([work.id for work in self._live()]) if self._looks else {}
+        live = [work.id for work in [*self.slots.values()]]  # a copy: other threads look
+        return self._looks.of(live) if self._looks else {}
 
     def slot_hours(self) -> float:
         """Used by this run, including live work."""
         pace = self.queue.pace if self.queue else None
-        live = sum(pace.elapsed(work.id) for work in self._live()) if pace else 0.0
-        return (self.seconds_used + live) / 3600
-
-    def _live(self) -> list[Work]:
-        return [work for work in [*self.slots] if work is not None]  # a copy: other threads look
+        live = [pace.elapsed(work.id) for work in [*self.slots.values()]] if pace else []
+        return (self.seconds_used + sum(live)) / 3600
 
     def elapsed(self) -> float:
         """Seconds since the run began."""

@@ -126,7 +126,7 @@ class PlanSearcher(Searcher):  # type: ignore[misc]
         """Does nothing: `WorkCallback` gets the same event with more detail."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {}  # Tune pickles its searcher, and a plan of 100,000 cells is too large
+        return {}  # Tune pickles its searcher, and a large plan takes long
 
     def save(self, checkpoint_path: str) -> None:
         del checkpoint_path  # nothing of Tune's is ever restored

@@ -117,26 +117,3 @@ def keep_stdout() -> Iterator[None]:
 
     with _replaced(worker, "listen_error_messages", lambda worker, threads_stopped: None):
         yield
-
-
-class _Core:
-    """Ray's core, which nothing reaches from `shutdown_driver` on."""
-
-    def __init__(self, core: Any) -> None:
-        self._core = core
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._core, name)
-
-    def shutdown_driver(self) -> None:
-        core, self._core = self._core, None
-        core.shutdown_driver()
-
-
-def keep_references() -> None:
-    """Keeps references that are freed during `ray.shutdown` from Ray's core, which would end the
-    process; any thread may be the one that collects cycles."""
-    import ray._private.worker as worker
-
-    if hasattr(getattr(worker.global_worker, "core_worker", None), "shutdown_driver"):
-        worker.global_worker.core_worker = _Core(worker.global_worker.core_worker)

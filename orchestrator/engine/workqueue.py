@@ -1,38 +1,65 @@
 """Hands out the missing work of a plan, and keeps track of how each piece ended.
 
-Profiles come before trials, and speeds at the end, each alone, since other work would change its
-times. When a profile ends, the cells that waited for it become trials; when a search has all that
-it asked for, it asks for more, or ends. Work that another run holds is left to that run, and
-checked again at the end. Knows no Ray.
+Profiles come first, since cells depend on them, then trials whose networks others need, then other
+trials, and speeds at the end, each alone, since other work would change its times; within a rank
+the longest first. When a profile ends, the cells that waited for it become trials; when a search
+has all that it asked for, it asks for more, or ends. Work that another run holds is left to that
+run, and checked again at the end. A network has the identifier of the trial that trains it. Knows
+no Ray.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from enum import IntEnum
+from time import monotonic
+from typing import Literal
 
-from lp_sweep.orchestrator.engine.backlog import Backlog, Rank
-from lp_sweep.orchestrator.engine.growth import Growth, asked_trials
-from lp_sweep.orchestrator.engine.others import Others, Verdict
-from lp_sweep.orchestrator.estimate.estimate import Rates
-from lp_sweep.orchestrator.estimate.pace import Eta, Pace
-from lp_sweep.orchestrator.plan.known import Known
+import pyarrow as pa
+
+from lp_sweep.orchestrator.estimate.estimate import Rates, deferred
+from lp_sweep.orchestrator.estimate.pace import Eta, Pace, Pending
+from lp_sweep.orchestrator.plan.cells import Asked
+from lp_sweep.orchestrator.plan.known import (
+    Known,
+    attempted_work,
+    failures,
+    measurements,
+    points_of,
+)
 from lp_sweep.orchestrator.plan.plan import Plan, Work
-from lp_sweep.orchestrator.plan.selection import Selection, policy
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.plan.searching import curve_of
+from lp_sweep.orchestrator.plan.selection import Selection, policy, selected
 from lp_sweep.storage.errors import GraphRecordingError, StoreError
-from lp_sweep.storage.networks import keep_while_needed
-from lp_sweep.storage.runs import Progress
+from lp_sweep.storage.networks import has_network, keep_while_needed
+from lp_sweep.storage.runs import Presence, Progress
+from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.spec.select import Measured
 from lp_sweep.trials.worker.job import Job
 
+State = Literal["pending", "live", "done", "failed"]
+
 _BLOCKED = "missing_input"  # the error type of work whose network will not come
+_REST = 20  # times as long as making a plan took: a twentieth of the driver's time
+
+
+class Rank(IntEnum):
+    PROFILE = 0
+    NEEDED = 1
+    TRIAL = 2
+    SPEED = 3
 
 
 class WorkQueue:
-    """`take` hands out work; `live` is the work that was taken and has not ended. Work that was
-    ever done counts as done, even if it also failed."""
+    """`take` hands out work. `state`: of the work that the run has taken on, and of the work that
+    it needs, which may have failed before. Methods that look at other runs raise StoreError.
+
+    `done` is what was ever done, even if it also failed, or is repeated for its network; `failed`
+    has the error types, also those of measurements."""
 
     def __init__(
         self,
@@ -45,59 +72,86 @@ class WorkQueue:
         on_blocked: Callable[[Work, str], None] = lambda work, need: None,
         on_idle: Callable[[str], None] = lambda need: None,
     ) -> None:
-        self.plan, self.store, self.rates = plan, store, rates
+        self.store, self.rates = store, rates
         self._selection = selection or Selection()
-        self._on_blocked, self._on_idle = on_blocked, on_idle
-        self.others = Others(store, self._selection)
+        self._on_plan, self._on_blocked, self._on_idle = on_plan, on_blocked, on_idle
         self.pace = Pace(rates)
+        self.state: dict[str, State] = {}
         self.live: dict[str, Work] = {}
         self.done: set[str] = set()
         self.done_elsewhere: set[str] = set()  # of `done`, by another run
-        self.failed: dict[str, str] = {}  # with the error type; includes measurements
+        self.failed: dict[str, str] = {}
         self.spooled: dict[str, str] = {}  # recorded on a node, and why the store did not take it
         self.unkept: set[str] = set()  # done, but their networks could not be kept
-        self._begun: set[str] = set()  # all that this run ever began
-        self._measured: set[str] = set()  # of trained networks, and speeds
+        self.claims: Presence | None = None
+        self.holding: set[str] = set()  # pending work that another run held at our last look
+        self.stopped: str | None = None  # why nothing more is handed out
+        self.stop_detail = ""  # the store's answer, or how Ray was lost
+        self._tried: set[str] = set()  # all that this run ever began
+        self._kept: set[str] = set()  # work that began when others needed it, and keeps its network
         self._tries: Counter[tuple[str, str]] = Counter()
         self._without_graphs = set(plan.known.without_graphs)  # models
-        self.stopped: str | None = None  # why nothing more is handed out
-        self.store_error: str | None = None
-        self.ray_error: str | None = None
-        self._backlog = Backlog(plan, rates)
-        self._growth = Growth(plan, store, on_plan)
-        self._fill()
+        self._plan_due = False  # a newer plan would have other cells to run
+        self._rests_until = 0.0  # before the next plan is made
+        self._follow(plan)
+
+    # -- what is handed out
 
     def take(self) -> Work | None:
-        """Returns the next work, claimed in the store; None if there is none now. Raises
-        StoreError."""
+        """Returns the next work, claimed in the store; None if there is none now."""
         work = self._first()
-        if work is None and not self.stopped and self._grown(idle=True):
+        if work is None and not self.stopped and self._grown():
             work = self._first()
         return work
 
     def _first(self) -> Work | None:
-        while (ready := self._backlog.first()) and not self.stopped and self._may_begin(ready.rank):
-            ours = self.others.claim(ready.id)
-            self._backlog.pop()
-            if ours and not self._settled_by_now(ready.id):
-                self._backlog.begun(ready.id)
-                work = self.live[ready.id] = self.plan.work(ready.id)
+        while not self.stopped and (id_ := next(self.ready(), None)) and self._may_begin(id_):
+            if self._claim(id_) and not self._settled_by_now(id_):
+                self._tried.add(id_)
+                self._kept |= {id_} & self._needed
+                self.state[id_] = "live"
+                work = self.live[id_] = self.plan.work(id_)
                 return work
         return None
 
+    def ready(self) -> Iterator[str]:
+        """The pending work that could begin now, the first to begin first."""
+        for id_ in self._pending():
+            if not self._lacking(id_):
+                yield id_
+
+    def _pending(self) -> Iterator[str]:
+        """The pending work that no other run holds, in its order. Other threads call it as well."""
+        for id_ in self._order:
+            if self.state[id_] == "pending" and id_ not in self.holding:
+                yield id_
+
+    def _lacking(self, id_: str) -> set[str]:
+        """The networks that the work waits for. One that it is only compared with may fail."""
+        absent = self._absent.get(id_)
+        if not absent:
+            return set()
+        work = self.plan.trials[id_]
+        sources = {work.start, work.lesson.source if work.lesson else None}
+        there = {need for need in absent & self._kept if self.state.get(need) == "done"}
+        return {
+            need for need in absent - there if need in sources or self.state.get(need) != "failed"
+        }
+
+    def _may_begin(self, id_: str) -> bool:
+        """Whether the work may run next to the live work of this run and of others."""
+        speeds = self.plan.speeds.keys()
+        if id_ in speeds:
+            return not self.live and not self.holding
+        return not self.live.keys() & speeds
+
     def job(self, work: Work) -> Job:
-        job = self.plan.job(work, network=self._backlog.needed(work.id))
+        job = self.plan.job(work, network=work.id in self._networks)
         graphs = work.model.name not in self._without_graphs
-        return replace(job, halvings=self.halvings(work.id), graphs=graphs)
+        halvings = self._tries[work.id, "out_of_memory"]  # of its host's memory
+        return replace(job, halvings=halvings, graphs=graphs)
 
-    def halvings(self, id_: str) -> int:
-        """How often the work ran out of its host's memory: its micro-batch is halved as often."""
-        return self._tries[id_, "out_of_memory"]
-
-    @property
-    def settled(self) -> int:
-        """How much work has ended."""
-        return len(self.done) + len(self.failed)
+    # -- how it ended
 
     def ended(
         self, id_: str, error_type: str | None, measures_failed: Mapping[str, str] | None = None
@@ -116,9 +170,7 @@ class WorkQueue:
             self._without_graphs.add(self.live[id_].model.name)
         again = self._tries[id_, error_type] <= policy(error_type).retries
         self._let_go(id_)
-        if again:
-            self._backlog.push(id_)
-        else:
+        if not again:
             self._settle(id_, error_type)
         return again
 
@@ -128,169 +180,285 @@ class WorkQueue:
         self._let_go(id_)
         if spooled:
             self.spooled[id_] = why
-        self.refused(why)
-
-    def stop(self, why: str) -> None:
-        """Hands nothing more out. Of several reasons the first counts."""
-        self.stopped = self.stopped or why
-
-    def refused(self, why: str) -> None:
-        """Stops the run: the store was unreachable for longer than a run waits."""
-        self.store_error = why
-        self.stop("store")
-
-    def ray_lost(self, why: str) -> None:
-        """Stops the run: there is no Ray to hand work out to."""
-        self.ray_error = why
-        self.stop("ray")
+        self.stop("store", why)
 
     def again(self, ids: Iterable[str]) -> None:
         """Retries work that failed through no fault of its own, and the work that needed it."""
-        back = {id_ for id_ in ids if self.failed.pop(id_, None) is not None}
-        if not back:
-            return
-        self._backlog.may_come(back)
-        for id_ in back:
-            self._backlog.push(id_)
-        blocked = [id_ for id_, kind in self.failed.items() if kind == _BLOCKED]
+        back = {id_ for id_ in ids if self.failed.pop(id_, None)}
+        blocked = [id_ for id_, error_type in self.failed.items() if error_type == _BLOCKED]
         for id_ in blocked:
             if self.plan.needs(id_) & back:
                 del self.failed[id_]
-                self._backlog.put(id_)
+                self.state[id_] = "pending"
+        self.state |= dict.fromkeys(back, "pending")
 
-    def look_elsewhere(self) -> None:
-        """Settles the work that other runs have released. Raises StoreError."""
-        for id_, verdict in self.others.verdicts(self.recorded):
-            if verdict is None:
-                self._backlog.push(id_)
-            else:
-                self._settle_elsewhere(id_, verdict)
+    def stop(self, why: str, detail: str = "") -> None:
+        """Hands nothing more out. Of several reasons the first counts."""
+        if not self.stopped:
+            self.stopped, self.stop_detail = why, detail
 
-    def recorded(self, id_: str) -> Mapping[str, str] | None:
-        """See `Others.recorded`. Raises StoreError."""
-        return self.others.recorded(self.plan, id_, network=self._backlog.needed(id_))
+    def _let_go(self, id_: str) -> None:
+        del self.live[id_]
+        self.state[id_] = "pending"
+        self._release(id_)
+
+    def _settle(self, id_: str, error_type: str | None) -> None:
+        if error_type is None:
+            self._succeeded(id_)
+        else:
+            self.state[id_], self.failed[id_] = "failed", error_type
+        self._look(self._users[id_])
+        self._notice_growth(id_)
+        self._grown()
+
+    def _succeeded(self, id_: str) -> None:
+        self.state[id_] = "done"
+        self.done.add(id_)
+        lasting = ((key, n) for key, n in self._tries.items() if not policy(key[1]).forgiven)
+        self._tries = Counter(dict(lasting))
+        needs = self.plan.needs(id_)
+        idle = [n for n in needs if all(self.state[user] == "done" for user in self._users[n])]
+        if idle and not any(cell.state == "deferred" for cell in self.plan.cells):
+            for need in idle:
+                self._on_idle(need)
+
+    def _look(self, ids: Iterable[str]) -> None:
+        """Fails pending work that continues from a network that will not come in this run, and
+        records that unless an earlier run has. Repeats work whose network was not needed when it
+        was done."""
+        for id_ in ids:
+            lacking = self._lacking(id_) if self.state[id_] == "pending" else set()
+            gone = next((need for need in lacking if self.state[need] == "failed"), None)
+            if gone is not None:
+                self._settle(id_, _BLOCKED)
+                if self.plan.known.failed.get(id_) != _BLOCKED:
+                    self._on_blocked(self.plan.work(id_), gone)
+                continue
+            for need in lacking:
+                if self.state[need] == "done":
+                    self.state[need] = "pending"
+
+    # -- newer plans
+
+    def _follow(self, plan: Plan) -> None:
+        """Takes on the plan's new work."""
+        self.plan = plan
+        self.pace.follow(plan)
+        self._needed, self._networks = plan.needed(), plan.needed_networks()
+        self._absent = {id_: absent for id_ in plan.trials if (absent := plan.absent(id_))}
+        for id_ in selected(plan, self._selection, self._lacking):
+            self.state.setdefault(id_, "pending")
+        for id_ in self._absent.keys() & self.state.keys():
+            for need in self._absent[id_]:  # what was not selected will not come
+                self.state.setdefault(need, "failed")
+        self._users: dict[str, list[str]] = defaultdict(list)  # network -> work that uses it
+        for id_ in plan.trials:
+            for need in plan.needs(id_) if id_ in self.state else ():
+                self._users[need].append(id_)
+        self._rounds = _rounds(plan)
+        self._deferred_seconds = sum(
+            count * self.rates.seconds(work) for work, count in deferred(plan)
+        )
+        self._seconds = {id_: self.rates.seconds(plan.work(id_)) for id_ in self.state}
+        self._order = sorted(
+            self.state, key=lambda id_: (self._rank(id_), -self._seconds[id_], id_)
+        )
+        self._look(self._absent.keys() & self.state.keys())
+
+    def _rank(self, id_: str) -> Rank:
+        if id_ in self.plan.profiles:
+            return Rank.PROFILE
+        if id_ in self.plan.speeds:
+            return Rank.SPEED
+        return Rank.NEEDED if id_ in self._needed else Rank.TRIAL
+
+    def _notice_growth(self, id_: str) -> None:
+        """Notices whether the end of work brings other cells."""
+        for trials in self._rounds.get(id_, ()):
+            if all(trial in self.done or trial in self.failed for trial in trials):
+                self._plan_due = True
+        plan = self.plan
+        if id_ in plan.profiles and id_ in self.done:
+            rows = pa.Table.from_pylist(self.store.read("profiles", id_), TABLES["profiles"])
+            profiles = {**plan.known.profiles, **measurements(rows)}
+            plan.known = plan.known._replace(profiles=profiles)
+            if any(c.state == "deferred" and c.profile_id == id_ for c in plan.cells):
+                self._plan_due, self._rests_until = True, 0.0
+
+    def _grown(self) -> bool:
+        """Replaces the plan by a newer one if one is due; True if it does. That takes seconds in a
+        large sweep, so searches that end their rounds are planned together, unless nothing else is
+        left to hand out."""
+        began = monotonic()
+        if not self._plan_due or (began < self._rests_until and next(self.ready(), None)):
+            return False
+        newer = make_plan(self.plan.sweep, self._with_scores())
+        self._plan_due = False
+        self._on_plan(newer)
+        self._rests_until = monotonic() + _REST * (monotonic() - began)
+        self._follow(newer)
+        return True
 
     def known(self) -> Known:
         """The `Known` of this moment. Scores of searches are the plan's: newer ones are read when
         it grows."""
         known = self.plan.known
         failed = {**known.failed, **self.failed}
-        measured = dict.fromkeys(self._measured - failed.keys(), Measured({}))
+        measured = {item.id for id_ in self.done for item in self.plan.missing_measures(id_)}
+        measured |= self.done & self.plan.speeds.keys()
         return known._replace(
             trials=known.trials | self.done,
-            profiles={**measured, **known.profiles},
+            profiles={**dict.fromkeys(measured - failed.keys(), Measured({})), **known.profiles},
             failed={id_: kind for id_, kind in failed.items() if id_ not in self.done},
-            asked=asked_trials(self.plan),
+            asked={trial for trial, _ in _asked(self.plan)},
         )
+
+    def _with_scores(self) -> Known:
+        """What searches need for a newer plan: the scores of finished trials, also of other runs,
+        and the trials that this run still waits for."""
+        known, failed = self.plan.known, self.failed.keys() - self.done
+        searched = {cell.trial_id for cell in self.plan.cells if cell.search and cell.trial_id}
+        there = self.done | self.store.names("trials") if self._shared else self.done
+        scored = sorted((searched - known.points.keys()) & there)
+        new = points_of(self.store.read_all("trials", scored).rows) if scored else {}
+        points = {**known.points, **new}
+        return known._replace(
+            points=points,
+            asked={trial for trial, _ in _asked(self.plan)} - self.done - failed,
+            given_up=frozenset(failed | (searched & self.done - points.keys())),
+        )
+
+    # -- other runs on the store
+
+    def look_elsewhere(self) -> None:
+        """Settles the work that other runs have released."""
+        if not self.holding or not self.claims:
+            return
+        held = {id_ for run in self.claims.others() for id_ in run.held}
+        for id_ in sorted(self.holding - held):
+            self.holding.discard(id_)
+            self._settled_elsewhere(id_)
+
+    def _claim(self, id_: str) -> bool:
+        """Whether the work is ours now; if not, it is added to `holding`."""
+        holder = self.claims.claim(id_) if self.claims else None
+        if holder is not None:
+            self.holding.add(id_)
+        return holder is None
+
+    def _release(self, id_: str) -> None:
+        if self.claims:
+            self.claims.release(id_)
+
+    @property
+    def _shared(self) -> bool:
+        """Whether other runs were ever seen; if not, this run has done everything."""
+        return self.claims is not None and self.claims.shared
+
+    def _settled_by_now(self, id_: str) -> bool:
+        """Whether another run has ended the work, just claimed, since the plan was made."""
+        try:
+            settled = self._shared and self._settled_elsewhere(id_)
+        except StoreError:
+            self._release(id_)
+            raise
+        if settled:
+            self._release(id_)
+        return settled
+
+    def _settled_elsewhere(self, id_: str) -> bool:
+        """Settles work that another run has ended. What this run tried itself may have failed
+        before, which is no reason to leave it."""
+        measures_failed = self._recorded(id_)
+        if measures_failed is not None:
+            self.done_elsewhere.add(id_)
+            self._kept |= {id_} & self._needed
+            self.failed |= measures_failed
+            if id_ in self._networks:  # the other run may keep it as its best only
+                keep_while_needed(self.store, id_)
+            self._settle(id_, None)
+            return True
+        error_type = None if id_ in self._tried else self._failed_elsewhere(id_)
+        if error_type is not None:
+            self._settle(id_, error_type)
+        return error_type is not None
+
+    def _recorded(self, id_: str) -> Mapping[str, str] | None:
+        """The work's measurements that failed for good, with their error types. None while the
+        store lacks its record, its network (if needed) or another measurement."""
+        store = self.store
+        if self.plan.is_measurement(id_):
+            return None if store.find("profiles", id_) is None else {}
+        lacks_network = id_ in self._networks and not has_network(store, id_)
+        if store.find("trials", id_) is None or lacks_network:
+            return None
+        wanted = [item.id for item in self.plan.missing_measures(id_)]
+        lacking = {item for item in wanted if store.find("profiles", item) is None}
+        # a retry names the trial, whose worker repeats the measurements
+        failed = {
+            item: kind
+            for item, kind in self._failures(lacking).items()
+            if not self._selection.wants(id_, kind)
+        }
+        return failed if failed.keys() == lacking else None
+
+    def _failed_elsewhere(self, id_: str) -> str | None:
+        """The error type of work that failed for good and that this run would not retry."""
+        error_type = self._failures({id_}).get(id_)
+        wanted = error_type is not None and self._selection.wants(id_, error_type)
+        return None if wanted else error_type
+
+    def _failures(self, ids: set[str]) -> dict[str, str]:
+        if not ids:
+            return {}
+        names = [name for name in self.store.names("attempts") if attempted_work(name) in ids]
+        return failures(self.store.read_all("attempts", names).rows, set()) if names else {}
+
+    # -- how much is left; other threads call these as well
 
     @property
     def waiting(self) -> int:
-        return len(self._backlog)
+        """How much work is pending here."""
+        return sum(1 for _ in self._pending())
 
     @property
     def open(self) -> bool:
         """Whether work is left to hand out, or to wait for in another run."""
-        left = self._backlog.first() or self.others.holding or self._growth.due
+        left = next(self.ready(), None) or self.holding or self._plan_due
         return not self.stopped and bool(left)
 
     def progress(self) -> Progress:
-        left = self.waiting + len(self.live) + len(self.others.holding)
+        left = self.waiting + len(self.live) + len(self.holding)
         counts = len(self.done), len(self.failed), left
         return Progress(*counts, self.pace.slots, *self.eta())
 
     def eta(self) -> Eta:
-        """When the run ends. Other threads call it as well."""
-        live = {work.id: self.rates.seconds(work) for work in [*self.live.values()]}
-        return self.pace.eta(live, self._backlog.left())
+        """When the run ends. Cells that wait for a profile count as well."""
+        seconds, speeds = self._seconds, self.plan.speeds
+        pending = [*self._pending()]
+        shared = [seconds[id_] for id_ in pending if id_ not in speeds]
+        left = Pending(
+            sum(shared) + self._deferred_seconds,
+            max(shared, default=0.0),
+            sum(seconds[id_] for id_ in pending if id_ in speeds),
+        )
+        return self.pace.eta({id_: seconds[id_] for id_ in [*self.live]}, left)
 
-    def waiting_by_task(self) -> Mapping[tuple[str, str], int]:
-        """How much ready work there is of each model and task."""
-        return self._backlog.tasks()
 
-    def _fill(self) -> None:
-        """Adds the plan's new work. The networks that it depends on may have ended already."""
-        waited_for = self._backlog.fill(self.plan, self._selection)
-        self.pace.follow(self.plan)
-        for need in waited_for:
-            if need not in self._backlog.taken_in or need in self.failed:
-                self._fail_what_needs(need)
-            elif need in self.done:
-                self._backlog.once_more(need)
+def _asked(plan: Plan) -> Iterator[tuple[str, Asked]]:
+    """The trials that a plan's searches asked for and that had not ended when it was made, each
+    with its curve."""
+    for cell in plan.cells:
+        if cell.search == "asked" and cell.state == "pending" and cell.trial_id:
+            yield cell.trial_id, curve_of(cell.asked)
 
-    def _may_begin(self, rank: Rank) -> bool:
-        """Whether such work may run next to the live work of this run and of others."""
-        if rank == Rank.SPEED:
-            return not self.live and not self.others.holding
-        return not self.live.keys() & self.plan.speeds.keys()
 
-    def _settled_by_now(self, id_: str) -> bool:
-        """Whether another run has ended the work, just claimed, since the plan was made. Raises
-        StoreError, after it has put the work back."""
-        tried = id_ in self._begun
-        try:
-            verdict = self.others.verdict(id_, self.recorded, tried=tried)
-        except StoreError:
-            self._backlog.push(id_)
-            self.others.release(id_)
-            raise
-        if verdict is None:
-            self._begun.add(id_)
-            return False
-        self.others.release(id_)
-        self._settle_elsewhere(id_, verdict)
-        return True
-
-    def _settle_elsewhere(self, id_: str, verdict: Verdict) -> None:
-        if verdict.error_type is None:
-            self.done_elsewhere.add(id_)
-            self._backlog.begun(id_)
-            self.failed |= verdict.measures_failed
-            if self._backlog.needed(id_):  # the other run may keep it as its best only
-                keep_while_needed(self.store, id_)
-        self._settle(id_, verdict.error_type)
-
-    def _let_go(self, id_: str) -> None:
-        del self.live[id_]
-        self.others.release(id_)
-
-    def _settle(self, id_: str, error_type: str | None) -> None:
-        if error_type is None:
-            self._succeeded(id_)
-        else:
-            self.failed[id_] = error_type
-            self._fail_what_needs(id_)
-        self._growth.after(id_, self.plan, done=id_ in self.done)
-        self._grown(idle=self._backlog.first() is None)
-
-    def _grown(self, *, idle: bool) -> bool:
-        """Replaces the plan by a newer one if one is due; True if it does."""
-        if not self._growth.due:
-            return False
-        shared = self.others.seen
-        given_up = self.failed.keys() - self.done
-        newer = self._growth.newer(self.plan, self.done, given_up, shared=shared, idle=idle)
-        if newer is not None:
-            self.plan = newer
-            self._fill()
-        return newer is not None
-
-    def _succeeded(self, id_: str) -> None:
-        self.done.add(id_)
-        lasting = ((key, n) for key, n in self._tries.items() if not policy(key[1]).forgiven)
-        self._tries = Counter(dict(lasting))
-        self._measured |= {item.id for item in self.plan.missing_measures(id_)}
-        self._measured |= {id_} & self.plan.speeds.keys()
-        self._backlog.succeeded(id_)
-        if id_ not in self.plan.profiles:
-            for need in self._backlog.idle_after(id_):
-                self._on_idle(need)
-
-    def _fail_what_needs(self, need: str) -> None:
-        """Fails the work that continues from a network that will not come in this run. Records
-        that unless an earlier run has."""
-        hopeless = self._backlog.lost(need)
-        for id_ in hopeless:
-            self._settle(id_, _BLOCKED)
-        for id_ in hopeless:
-            if self.plan.known.failed.get(id_) != _BLOCKED:
-                self._on_blocked(self.plan.work(id_), need)
+def _rounds(plan: Plan) -> Mapping[str, list[list[str]]]:
+    """Trial -> the trials of each round that it belongs to: once all of them have ended, the search
+    of that curve asks for more, or ends."""
+    of_curve: dict[Asked, list[str]] = defaultdict(list)
+    rounds: dict[str, list[list[str]]] = defaultdict(list)
+    for trial, curve in _asked(plan):
+        of_curve[curve].append(trial)
+        rounds[trial].append(of_curve[curve])
+    return rounds

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from lp_sweep.orchestrator.engine.budget import Budget
-from lp_sweep.orchestrator.engine.driver import Outcome, run_sweep
+from lp_sweep.orchestrator.engine.course import Budget
+from lp_sweep.orchestrator.engine.driver import run_sweep
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.mirrors.kinds import check_installed
 from lp_sweep.orchestrator.options import from_environment
 from lp_sweep.orchestrator.plan.listing import unkept_note
+from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
 from lp_sweep.orchestrator.service.plan import Planned, planned
 from lp_sweep.orchestrator.service.rows import html_table
@@ -36,31 +38,24 @@ _STORE_PATIENCE = 600.0  # seconds for which an unreachable store is retried
 
 
 class RunResult(NamedTuple):
-    """How a run ended: complete, with failures, or stopped."""
+    """How a run ended: complete, with failures, or stopped. `failed`: identifier -> error type;
+    `spooled`: identifier -> why the store did not take its record, which waits on a node."""
 
-    outcome: Outcome
+    plan: Plan  # with what the run did
     store: Store
     hours: float  # by the clock
-
-    @property
-    def done(self) -> int:
-        """Trials and measurements that this run did."""
-        return self.outcome.done
-
-    @property
-    def failed(self) -> dict[str, str]:
-        """Identifier -> error type."""
-        return self.outcome.failed
-
-    @property
-    def stopped_by(self) -> str | None:
-        """A signal, `failures`, `store`, `ray`, `device`, `max-hours`, ..., or None if nothing was
-        left to do."""
-        return self.outcome.stopped_by
+    done: int  # trials and measurements that this run did
+    failed: dict[str, str]
+    # SIGINT, SIGTERM, SIGHUP, failures, nothing-learned, store, ray, device, max-hours, lost nodes
+    stopped_by: str | None
+    stop_detail: str = ""  # the store's answer, or how Ray was lost
+    done_elsewhere: int = 0  # by other runs in the meantime
+    spooled: Mapping[str, str] = MappingProxyType({})
+    unkept: int = 0  # trials whose networks could not be kept
 
     @property
     def totals(self) -> dict[str, int]:
-        return self.outcome.plan.totals()
+        return self.plan.totals()
 
     @property
     def exit_code(self) -> int:
@@ -69,12 +64,12 @@ class RunResult(NamedTuple):
             return {"failures": 1, "SIGINT": 130}.get(self.stopped_by, 3)
         if self.left_failed:
             return 1
-        return 3 if self.outcome.plan.missing() else 0  # a retry may leave work undone
+        return 3 if self.plan.missing() else 0  # a retry may leave work undone
 
     @property
     def left_failed(self) -> int:
         """How many trials and measurements of the sweep have failed, in this run or before."""
-        plan = self.outcome.plan
+        plan = self.plan
         measures = (item.id for items in plan.measures.values() for item in items)
         others = {*plan.profiles, *plan.speeds, *measures} & plan.known.failed.keys()
         failed: int = plan.totals()["trials_failed"]
@@ -124,7 +119,7 @@ class PreparedRun(NamedTuple):
         to = (options.mirrors, store.location, sweep.name)
         with ExitStack() as at_the_end:
             with _end_told(stream), mirrored(stream or display, *to) as reporter:
-                outcome = run_sweep(
+                queue = run_sweep(
                     self.planned.plan,
                     Rates(timings, sweep.recipe),
                     store,
@@ -134,7 +129,18 @@ class PreparedRun(NamedTuple):
                     at_the_end=at_the_end,
                     selection=self.selection,
                 )
-            result = RunResult(outcome, store, self.budget.hours)
+            result = RunResult(
+                queue.plan,
+                store,
+                self.budget.hours,
+                len(queue.done - queue.done_elsewhere),
+                queue.failed,
+                queue.stopped,
+                queue.stop_detail,
+                len(queue.done_elsewhere),
+                queue.spooled,
+                len(queue.unkept),
+            )
             if stream:
                 stream.event("ended", exit_code=result.exit_code, **result.summary())
             told(result)

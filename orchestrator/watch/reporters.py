@@ -132,7 +132,7 @@ class LiveReporter(Display):
     def _parts(self, queue: WorkQueue) -> Iterator[RenderableType]:
         progress, failures = queue.progress(), Counter([*queue.failed.values()])
         done, failed, left = progress.done, progress.failed, progress.left
-        busy, others = len(queue.live), len(queue.others.holding)
+        busy, others = len(queue.live), len(queue.holding)
         deferred = sum(cell.state == "deferred" for cell in queue.plan.cells)
         yield bar(queue.plan.sweep.name, done + failed, done + failed + left)
         counts = f"done {done}  running {busy}  failed {failed}  waiting {max(0, left - busy)}"
@@ -152,11 +152,10 @@ class LiveReporter(Display):
     def _slots(self, queue: WorkQueue) -> Table:
         """`slot 0  4:05  step 310 of 1,200, 9:05 left  bert, layers 1-8 of 12, rte, seed 42`"""
         table, how_far = Table.grid(padding=(0, 2)), self.run.underway()
-        for index, work in enumerate([*self.run.slots]):
-            if work is not None:
-                since = clock(queue.pace.elapsed(work.id))
-                long = f"{how_far[work.id].text}  " if work.id in how_far else ""
-                table.add_row(line(f"slot {index}"), line(since), line(f"{long}{describe(work)}"))
+        for slot, work in sorted(self.run.slots.items()):
+            since = clock(queue.pace.elapsed(work.id))
+            long = f"{how_far[work.id].text}  " if work.id in how_far else ""
+            table.add_row(line(f"slot {slot}"), line(since), line(f"{long}{describe(work)}"))
         return table
 
 

@@ -105,10 +105,9 @@ def test_notebooks_show_escaped_text(tmp_path: Path, fake: FakeSweep, results: R
         assert "<img" not in page
         assert page.count("&lt;img") > 1, "in each of its parts"
     totals = {"trials": 3, "trials_done": 1}
-    plan = SimpleNamespace(totals=lambda: totals)
+    plan: Any = SimpleNamespace(totals=lambda: totals)
     failed = {"t1-<b>": "bug <b>"}
-    outcome: Any = SimpleNamespace(done=1, failed=failed, stopped_by="SIGINT", plan=plan)
-    run = RunResult(outcome, fake.store, 1.0)._repr_html_()
+    run = RunResult(plan, fake.store, 1.0, 1, failed, "SIGINT")._repr_html_()
     assert all(part in run for part in ("SIGINT", "1 of 3 trials", "t1-&lt;b&gt;"))
     assert "<b>" not in run
     store = results._repr_html_()

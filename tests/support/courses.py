@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lp_sweep.orchestrator.engine.capacity import Slots
-from lp_sweep.orchestrator.engine.course import Course
+from lp_sweep.orchestrator.engine.course import Budget, Course
 from lp_sweep.orchestrator.engine.progress import PlainReporter
 from lp_sweep.orchestrator.engine.recorder import Recorder
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
@@ -28,7 +28,7 @@ def course_of(queue: WorkQueue, **options: Any) -> Course:
     """`options`: of a run."""
     recorder = Recorder(queue.store, part=False, command="lp-sweep run sweep.yaml")
     presence = Presence(queue.store, queue.plan.sweep.name, queue.progress)
-    return Course(queue, recorder, PlainReporter(), RunOptions(**options), presence)
+    return Course(queue, recorder, PlainReporter(), RunOptions(**options), presence, Budget())
 
 
 def taken(queue: WorkQueue) -> Work:

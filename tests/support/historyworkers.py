@@ -101,7 +101,7 @@ def main(root: str, name: str, jumps: str, late: str, lease: str) -> None:
     while not (folder / "go").exists():
         time.sleep(0.01)
     with Presence(store, "plain", queue.progress).announced() as presence:
-        queue.others.claims = presence
+        queue.claims = presence
         while queue.open:
             work = queue.take()
             if work is None:

@@ -11,17 +11,17 @@ import pytest
 import yaml
 
 from lp_sweep.orchestrator.engine import capacity as cutting
-from lp_sweep.orchestrator.engine import clusterfile as arrival
 from lp_sweep.orchestrator.engine.capacity import (
     Capacity,
+    ClusterFile,
     PerTrial,
     Slots,
     crowded_note,
     cut,
+    file_on_head,
     mixed_note,
     sizes,
 )
-from lp_sweep.orchestrator.engine.clusterfile import ClusterFile, file_on_head
 from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.runs import Announcement
 
@@ -82,7 +82,7 @@ def test_a_machine_without_a_cluster_file_is_no_head(tmp_path: Path) -> None:
 
 def test_what_an_autoscaler_may_start_counts(tmp_path: Path) -> None:
     file = a_cluster(tmp_path)
-    four, one = (32.0, 4.0, None), (8.0, 1.0, None)
+    four, one = node(32, 4), node(8, 1)
     assert file.coming == [four] * 3 + [one] * 7  # ten machines at most
     there = [node(4)]
     capacity = Capacity(PerTrial(), lambda: there, file)
@@ -157,10 +157,10 @@ def test_machines_of_ones_own_are_waited_for(
     assert file.promised == 2
     head = {"Alive": True, "Resources": {"node:__internal_head__": 1.0}}
     looks, seconds = chain(counts, repeat(counts[-1])), count(step=10)
-    monkeypatch.setattr(arrival.time, "sleep", lambda _: None)
-    monkeypatch.setattr(arrival.time, "monotonic", lambda: next(seconds))
+    monkeypatch.setattr(cutting.time, "sleep", lambda _: None)
+    monkeypatch.setattr(cutting.time, "monotonic", lambda: next(seconds))
     said: list[str] = []
-    arrival.await_workers(file, lambda: [head, *[node(8, 1)] * next(looks)], said.append)
+    cutting.await_workers(file, lambda: [head, *[node(8, 1)] * next(looks)], said.append)
     assert re.fullmatch(f".*{told}.*" if told else "", " ".join(said))
 
 

@@ -34,7 +34,7 @@ Make = Callable[..., WorkQueue]
 def make(plan: Plan, store: Store) -> Make:
     def make(claims: Any = None, **settings: Any) -> WorkQueue:
         queue = queue_of(plan, store, **settings)
-        queue.others.claims = claims
+        queue.claims = claims
         return queue
 
     return make
@@ -103,7 +103,7 @@ def test_a_lost_piece_is_retried_as_often_as_its_type_allows(make: Make) -> None
             assert queue.lost(work.id, error_type)
             assert queue.failed == {}
             assert queue.take() == work  # the longest is the first again
-            assert queue.halvings(work.id) == lost * (error_type == "out_of_memory")
+            assert queue.job(work).halvings == lost * (error_type == "out_of_memory")
         assert not queue.lost(work.id, error_type)
         assert queue.failed == {work.id: error_type}
         assert work.id not in queue.live
@@ -260,7 +260,7 @@ def test_two_runs_share_the_work(make: Make, store: Store, plan: Plan) -> None:
             if other := second.take():
                 taken.append(other.id)
         assert sorted(taken) == sorted(plan.trials)  # each once
-        assert set(first.others.holding) == set(second.live)
+        assert set(first.holding) == set(second.live)
         assert first.open
         # the second run records one, fails at another, and drops the third
         done, failed, *dropped = list(second.live)

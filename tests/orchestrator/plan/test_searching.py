@@ -307,7 +307,7 @@ def test_two_runs_share_a_search(world: World) -> None:
     with first.announced() as one, second.announced() as other:
         runs = [(world.queue(), one), (world.queue(), other)]
         for queue, claims in runs:
-            queue.others.claims = claims
+            queue.claims = claims
         for _ in range(100):
             for queue, claims in runs:
                 if work := queue.take():

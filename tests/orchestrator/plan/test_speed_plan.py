@@ -162,13 +162,13 @@ def test_it_waits_for_what_another_run_holds(queue: WorkQueue, store: Store) -> 
     with presence_of(store).announced() as one, presence_of(store).announced() as other:
         held = next(iter(queue.plan.trials))
         assert other.claim(held) is None
-        queue.others.claims = one
+        queue.claims = one
         for work in [taken(queue) for _ in range(7)]:
             assert work.id != held
             queue.ended(work.id, None)
         assert queue.take() is None
         assert queue.open
-    queue.others.holding.clear()
+    queue.holding.clear()
     assert queue.take() is not None
 
 

@@ -45,7 +45,7 @@ def queue_of(
             told.append((work.id, need))
 
     queue = WorkQueue(plan, store, CPU, lambda plan: None, on_blocked=on_blocked, **settings)
-    queue.others.claims = claims
+    queue.claims = claims
     return queue
 
 
@@ -201,7 +201,7 @@ def test_a_need_that_another_run_does_unblocks(tmp_path: Path, store: Store) -> 
         assert [work.id for work in iter(mine.take, None)] == [
             cell_trial(plan, procedure="direct", k=2)
         ]
-        assert set(mine.others.holding) == {full}
+        assert set(mine.holding) == {full}
         assert mine.open
         assert mine.progress().left == 3
         record(store, full, network=True)
