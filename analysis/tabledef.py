@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from lp_sweep.analysis import phrases
 from lp_sweep.analysis.notes import NOT_ASKED, Note, legend
-from lp_sweep.analysis.rows import Row
+from lp_sweep.analysis.rows import Row, grouped
+from lp_sweep.storage.printable import metric_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,6 +22,17 @@ if TYPE_CHECKING:
 
 Text = Callable[[Row], str]
 Unit = Literal["points", "percent"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column's text, and what its heading means, which a report shows on hover."""
+
+    text: Text
+    meaning: str
+
+    def __call__(self, row: Row) -> str:
+        return self.text(row)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +74,7 @@ class TableDef:
     title: str  # may contain {unit}
     view: str  # the source of its rows: sql/<view>.sql
     order: str = ""  # ORDER BY, after sweep and model
-    columns: Mapping[str, Text]  # heading -> text, after the columns of `context`
+    columns: Mapping[str, Text]  # by heading, after those of `context`; a Column has a meaning
     by_task: Text | None = None  # text in a column per task, in the order of the plan
     prepare: Callable[[list[Row]], list[Row]] = list  # changes rows before layout
     notes: tuple[Note | Notes, ...] = ()  # shown if a cell needs them
@@ -164,14 +177,118 @@ def listing(title: str, long: pa.Table, columns: Mapping[str, Text]) -> Table:
     return Table(title=title, columns=tuple(columns), rows=lines, notes=(), long=long)
 
 
+def _plain(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def text(column: str, how: Callable[[Any], str] = _plain) -> Text:
+    return lambda row: how(row[column])
+
+
+CONTEXT: dict[str, Text] = {
+    "sweep": text("sweep"),
+    "model": text("model"),
+    "procedure": Column(text("procedure"), "direct: pruned first, then fine-tuned."),
+    "feed-forward": Column(text("feed_forward"), "Kept layers without their feed-forward."),
+}
+
+
 def context(rows: Sequence[Row]) -> dict[str, Text]:
     """The leading columns: always the model, the others only if they have several values."""
     return {
-        name.replace("_", "-"): text(name)
-        for name in ("sweep", "model", "procedure", "feed_forward")
-        if name == "model" or len({row.get(name) for row in rows}) > 1
+        heading: show
+        for heading, show in CONTEXT.items()
+        if heading == "model" or len({row.get(heading.replace("-", "_")) for row in rows}) > 1
     }
 
 
-def text(column: str) -> Text:
-    return lambda row: "" if row[column] is None else str(row[column])
+# -- what some tables do with their rows before the layout
+
+
+def _place_and_setting(row: Row) -> tuple[Any, ...]:
+    fixed = row["k"] if row["threshold"] is None else None
+    place = (row["sweep"], row["model"], row["procedure"], row["feed_forward"])
+    return (*place, phrases.strategy(row), fixed, row["threshold"])
+
+
+def with_kept_and_metric(rows: list[Row]) -> list[Row]:
+    """Adds to each row the layers that its setting keeps over all tasks, and its task's heading."""
+    groups = grouped(rows, _place_and_setting)
+    metrics = {
+        row["task"]: metric_name(row["metric"], row["positive"]) for row in rows if row["metric"]
+    }
+    return [
+        {
+            **row,
+            "kept": phrases.kept(groups[_place_and_setting(row)]),
+            "heading": phrases.heading(row["task"], metrics.get(row["task"])),
+        }
+        for row in rows
+    ]
+
+
+def full_depth_once(rows: list[Row]) -> list[Row]:
+    """Keeps one row for K=0, the most complete: it is one network for all strategies."""
+    merged: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        known = merged.setdefault(_place_and_setting(row), row)
+        if (row["n_tasks"], row["n_seeds_all"]) > (known["n_tasks"], known["n_seeds_all"]):
+            merged[_place_and_setting(row)] = row
+    return list(merged.values())
+
+
+def named_shortly(rows: list[Row]) -> list[Row]:
+    """Moves the procedure into the distillation's name, so that it has no column of its own."""
+    return [
+        {**row, "distill": phrases.distillation(row), "procedure": None, "change": row["gain"]}
+        for row in rows
+    ]
+
+
+# -- rows that no view has
+
+
+def with_credible_sets(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Table:
+    import pyarrow as pa
+
+    from lp_sweep.analysis.statistics.minimum import credible_sets
+
+    long = rows_of_view(table, catalog, wanted)  # only searches have these sets
+    found = credible_sets(catalog, long.to_pylist())
+    return long.append_column("credible", pa.array(found, pa.list_(pa.int64())))
+
+
+def min_layers_sets(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Table:
+    from lp_sweep.analysis.statistics.minimum import with_sets
+
+    return with_sets(catalog, rows_of_view(table, catalog, wanted))
+
+
+def by_statistics(name: str) -> Fetch:
+    """Fetches rows by a function of `statistics.intervals`, imported late since it loads numpy."""
+
+    def fetch(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Table:
+        from lp_sweep.analysis.statistics import intervals
+
+        return getattr(intervals, name)(catalog, wanted.models, wanted.strategies)
+
+    return fetch
+
+
+def setups(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Table:
+    import pyarrow as pa
+
+    schema = pa.schema(
+        [
+            ("sweep", pa.string()),
+            ("setup", pa.int64()),
+            ("differences", pa.list_(pa.string())),
+            ("cells", pa.int64()),
+            ("trials_finished", pa.int64()),
+        ]
+    )
+    rows = [
+        (setup.sweep, setup.number, list(setup.differences), setup.cells, setup.finished)
+        for setup in catalog.earlier_setups()
+    ]
+    return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
