@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from lp_sweep.analysis import phrases
 from lp_sweep.analysis.notes import NOT_ASKED, Note, legend
-from lp_sweep.analysis.rows import Row, grouped
+from lp_sweep.analysis.rows import Row, Unit, grouped
 from lp_sweep.storage.printable import metric_name
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from lp_sweep.storage.catalog import Catalog
 
 Text = Callable[[Row], str]
-Unit = Literal["points", "percent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class Table:
     lead: tuple[str, ...] = ()  # sentences at the top of a screen
 
 
-class Wanted(NamedTuple):
+class TableSelection(NamedTuple):
     """The unit, models and strategies to show. No name: all models, all strategies."""
 
     unit: Unit = "points"
@@ -55,7 +54,7 @@ class Wanted(NamedTuple):
     strategies: Sequence[str] = ()
 
 
-class Worded(NamedTuple):
+class _TableText(NamedTuple):
     """The text of a table without its notes."""
 
     columns: tuple[str, ...]
@@ -97,7 +96,7 @@ class TableDef:
         models: Sequence[str] = (),
         strategies: Sequence[str] = (),
     ) -> Table:
-        wanted = Wanted(unit, models, strategies)
+        wanted = TableSelection(unit, models, strategies)
         long = (self.fetch or rows_of_view)(self, catalog, wanted)
         raw = long.to_pylist()
         said = [
@@ -115,18 +114,18 @@ class TableDef:
             lead=made.lead,
         )
 
-    def worded(self, raw: list[Row]) -> Worded:
+    def worded(self, raw: list[Row]) -> _TableText:
         """What people read, from the rows that machines read and nothing else."""
         rows = self.prepare(raw)
         columns = {**(context(rows) if self.takes else {}), **self.columns}
         lines, tasks = _lines(rows, columns, self.by_task)
-        return Worded((*columns, *tasks), lines, tuple(self.lead(raw)))
+        return _TableText((*columns, *tasks), lines, tuple(self.lead(raw)))
 
 
-Fetch = Callable[[TableDef, "Catalog", Wanted], "pa.Table"]
+Fetch = Callable[[TableDef, "Catalog", TableSelection], "pa.Table"]
 
 
-def rows_of_view(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Table:
+def rows_of_view(table: TableDef, catalog: Catalog, wanted: TableSelection) -> pa.Table:
     """The view's rows for the models, strategies and unit asked for."""
     conditions, values = ["true"], dict[str, Any]()
     for column, names in (("model", wanted.models), ("strategy", wanted.strategies)):
@@ -248,7 +247,7 @@ def named_shortly(rows: list[Row]) -> list[Row]:
 # -- rows that no view has
 
 
-def with_credible_sets(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Table:
+def with_credible_sets(table: TableDef, catalog: Catalog, wanted: TableSelection) -> pa.Table:
     import pyarrow as pa
 
     from lp_sweep.analysis.statistics.minimum import credible_sets
@@ -258,7 +257,7 @@ def with_credible_sets(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.
     return long.append_column("credible", pa.array(found, pa.list_(pa.int64())))
 
 
-def min_layers_sets(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Table:
+def min_layers_sets(table: TableDef, catalog: Catalog, wanted: TableSelection) -> pa.Table:
     from lp_sweep.analysis.statistics.minimum import with_sets
 
     return with_sets(catalog, rows_of_view(table, catalog, wanted))
@@ -267,7 +266,7 @@ def min_layers_sets(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Tab
 def by_statistics(name: str) -> Fetch:
     """Fetches rows by a function of `statistics.intervals`, imported late since it loads numpy."""
 
-    def fetch(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Table:
+    def fetch(table: TableDef, catalog: Catalog, wanted: TableSelection) -> pa.Table:
         from lp_sweep.analysis.statistics import intervals
 
         return getattr(intervals, name)(catalog, wanted.models, wanted.strategies)
@@ -275,7 +274,7 @@ def by_statistics(name: str) -> Fetch:
     return fetch
 
 
-def setups(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Table:
+def setups(table: TableDef, catalog: Catalog, wanted: TableSelection) -> pa.Table:
     import pyarrow as pa
 
     schema = pa.schema(

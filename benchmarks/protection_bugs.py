@@ -403,6 +403,7 @@ BUGS = [
         "test_resampling.py",
         "test_statistics.py",
         "test_selection.py",
+        also={"return ((100 - least_of(metric)) / max(1, weighty)) ** 2": "return 0.0"},
     ),
     _bug(
         "few seeds are as sure as many",
@@ -411,5 +412,10 @@ BUGS = [
         "return normal",
         "test_resampling.py",
         "test_statistics.py",
+        also={
+            "of_seeds = -stdtrit(freedom, tail) if freedom else 0.0": (
+                "of_seeds = -stdtrit(rows_freedom, tail)"
+            )
+        },
     ),
 ]
