@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from lp_sweep.analysis import phrases
 from lp_sweep.analysis.notes import LEARNED_NOTHING, NOT_SEARCHED, barely, guess, no_better
-from lp_sweep.analysis.rows import Row
+from lp_sweep.analysis.rows import Row, grouped, picked
 from lp_sweep.analysis.statistics import DIP
 from lp_sweep.storage.printable import ranges
 
@@ -80,6 +80,17 @@ def answer_line(rows: Sequence[Row]) -> str:
         why = f": {best['dev_blind']}" if best["dev_blind"] else ""
         return f"no answer yet: {no_better(best)} of the full model did not learn{why}"
     return needs(best, rows)
+
+
+def answer_lines(rows: list[Row]) -> Iterator[str]:
+    """A line for each task: the best strategy within the smallest loss."""
+    smallest = min((row["delta"] for row in rows), default=None)
+    within = (row for row in rows if row["delta"] == smallest)
+    tasks = grouped(within, lambda row: picked(row, ("task", "model", "sweep")))
+    several = [len(set(names)) > 1 for names in zip(*tasks, strict=True)]
+    for names, of_task in tasks.items():
+        told = [name for name, many in zip(names, [True, *several[1:]], strict=True) if many]
+        yield f"{', '.join(told)}: {answer_line(of_task)}"
 
 
 def needs(row: Row, among: Sequence[Row]) -> str:

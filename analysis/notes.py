@@ -279,39 +279,3 @@ def setup_notes(catalog: Catalog) -> Iterator[str]:
                 f"Shown: the earlier setup {setup.number} of {setup.sweep!r}{ways}. Leave out "
                 "--setup to see today's"
             )
-
-
-GLOSSARY = {
-    "K": "Dropped layers; t= is a threshold: each task drops its own layers.",
-    "kept": "Kept layers, and all layers of the model.",
-    "layers": "Kept layers, or their number; 1 is next to the embeddings.",
-    "strategy": "How the layers to drop were chosen.",
-    "procedure": "direct: pruned first, then fine-tuned.",
-    "feed-forward": "Kept layers without their feed-forward.",
-    "loss ≤": "The allowed loss: mean over seeds against the full model.",
-    "90%": "Answers that the scores do not rule out; the true one is among them in about 90% or "
-    "more of simulated studies.",
-    "95%": "95% interval of the mean.",
-    "seed sd": "How much one network moves from seed to seed, in points.",
-    "all tasks": "Mean over tasks of their means over seeds.",
-    "stable tasks": "The same without RTE, MRPC, CoLA and WNLI.",
-    "missing": "Tasks with a missing seed.",
-    "of full": "Share of the full model's parameters.",
-    "batch": "Rows and tokens of a batch.",
-    "fine-tuning": "How many times as fast a fine-tuning step is as with all layers.",
-    "inference": "How many times as fast a forward pass is as with all layers.",
-    "change": "Points against all layers, with its 95% interval.",
-    "p": "Two-sided, of this test alone.",
-    "p Holm": "Corrected for all the tests of this table.",
-    "over": "Sources of error in the interval: other seeds, other dev rows.",
-    "n": "Seeds with a score.",
-    "sd": "Sample standard deviation over seeds.",
-    "distill": "What the network learns from a teacher.",
-    "plain": "The same layers, without a teacher.",
-    "gain": "Distilled minus plain, with its 95% interval.",
-    "minutes": "Minutes of a trial, plain → distilled.",
-    "logits": "Minutes to compute the teacher's logits, once for all its students of a seed.",
-    "random": "Mean over networks whose layers were drawn at random.",
-    "difference": "The strategy minus the mean of the random draws.",
-    "above": "How many of the draws it beats.",
-}

@@ -1,11 +1,18 @@
-"""The type of a query's row, and helpers to group and pick rows."""
+"""The SQL views by name, the type of their rows, and helpers to group and pick rows.
+
+Nothing here loads DuckDB: help lists the views.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Any, TypeVar
+from importlib.resources import files
+from typing import Any, Literal, TypeVar
 
 Row = Mapping[str, Any]
+Unit = Literal["points", "percent"]  # of a loss
+_FOLDER = files("lp_sweep.analysis") / "sql"
+VIEWS = tuple(sorted(file.name[:-4] for file in _FOLDER.iterdir() if file.name.endswith(".sql")))
 _Item = TypeVar("_Item")
 _Key = TypeVar("_Key", bound=Hashable)
 
@@ -21,3 +28,8 @@ def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, 
 def picked(row: Row, names: Iterable[str]) -> tuple[Any, ...]:
     """The values of these columns."""
     return tuple(row[name] for name in names)
+
+
+def view_sql(name: str) -> str:
+    """The text of a view's file."""
+    return (_FOLDER / f"{name}.sql").read_text(encoding="utf-8")

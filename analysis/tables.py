@@ -6,118 +6,23 @@ come from a view or from `statistics`. A number that is missing there is shown a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
-
 from lp_sweep.analysis import needed, notes, phrases
 from lp_sweep.analysis.notes import NOT_ASKED, NOT_MEASURED, NOT_NEEDED, Note
-from lp_sweep.analysis.rows import Row, grouped, picked
 from lp_sweep.analysis.statistics import DIP
-from lp_sweep.analysis.tabledef import Fetch, TableDef, Wanted, rows_of_view, text
-from lp_sweep.storage.printable import metric_name, ranges
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from lp_sweep.storage.catalog import Catalog
-
-
-def _place_and_setting(row: Row) -> tuple[Any, ...]:
-    fixed = row["k"] if row["threshold"] is None else None
-    place = (row["sweep"], row["model"], row["procedure"], row["feed_forward"])
-    return (*place, phrases.strategy(row), fixed, row["threshold"])
-
-
-def _with_kept_and_metric(rows: list[Row]) -> list[Row]:
-    """Adds to each row the layers that its setting keeps over all tasks, and its task's heading."""
-    groups = grouped(rows, _place_and_setting)
-    metrics = {
-        row["task"]: metric_name(row["metric"], row["positive"]) for row in rows if row["metric"]
-    }
-    return [
-        {
-            **row,
-            "kept": phrases.kept(groups[_place_and_setting(row)]),
-            "heading": phrases.heading(row["task"], metrics.get(row["task"])),
-        }
-        for row in rows
-    ]
-
-
-def _full_depth_once(rows: list[Row]) -> list[Row]:
-    """Keeps one row for K=0, the most complete: it is one network for all strategies."""
-    merged: dict[tuple[Any, ...], Row] = {}
-    for row in rows:
-        known = merged.setdefault(_place_and_setting(row), row)
-        if (row["n_tasks"], row["n_seeds_all"]) > (known["n_tasks"], known["n_seeds_all"]):
-            merged[_place_and_setting(row)] = row
-    return list(merged.values())
-
-
-def _with_credible_sets(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Table:
-    import pyarrow as pa
-
-    from lp_sweep.analysis.statistics.minimum import credible_sets
-
-    long = rows_of_view(table, catalog, wanted)  # only searches have these sets
-    found = credible_sets(catalog, long.to_pylist())
-    return long.append_column("credible", pa.array(found, pa.list_(pa.int64())))
-
-
-def _min_layers_sets(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Table:
-    from lp_sweep.analysis.statistics.minimum import with_sets
-
-    return with_sets(catalog, rows_of_view(table, catalog, wanted))
-
-
-def _by_statistics(name: str) -> Fetch:
-    """Fetches rows by a function of `statistics.intervals`, imported late since it loads numpy."""
-
-    def fetch(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Table:
-        from lp_sweep.analysis.statistics import intervals
-
-        return getattr(intervals, name)(catalog, wanted.models, wanted.strategies)
-
-    return fetch
-
-
-def _named_shortly(rows: list[Row]) -> list[Row]:
-    """Moves the procedure into the distillation's name, so that it has no column of its own."""
-    return [
-        {**row, "distill": phrases.distillation(row), "procedure": None, "change": row["gain"]}
-        for row in rows
-    ]
-
-
-def _setups(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Table:
-    import pyarrow as pa
-
-    schema = pa.schema(
-        [
-            ("sweep", pa.string()),
-            ("setup", pa.int64()),
-            ("differences", pa.list_(pa.string())),
-            ("cells", pa.int64()),
-            ("trials_finished", pa.int64()),
-        ]
-    )
-    rows = [
-        (setup.sweep, setup.number, list(setup.differences), setup.cells, setup.finished)
-        for setup in catalog.earlier_setups()
-    ]
-    return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
-
-
-def _answers(rows: list[Row]) -> Iterator[str]:
-    """A line for each task: the best strategy within the smallest loss."""
-    smallest = min((row["delta"] for row in rows), default=None)
-    within = (row for row in rows if row["delta"] == smallest)
-    tasks = grouped(within, lambda row: picked(row, ("task", "model", "sweep")))
-    several = [len(set(names)) > 1 for names in zip(*tasks, strict=True)]
-    for names, of_task in tasks.items():
-        told = [name for name, many in zip(names, [True, *several[1:]], strict=True) if many]
-        yield f"{', '.join(told)}: {needed.answer_line(of_task)}"
-
+from lp_sweep.analysis.tabledef import (
+    CONTEXT,
+    Column,
+    TableDef,
+    by_statistics,
+    full_depth_once,
+    min_layers_sets,
+    named_shortly,
+    setups,
+    text,
+    with_credible_sets,
+    with_kept_and_metric,
+)
+from lp_sweep.storage.printable import ranges
 
 _SEARCHED = Note(
     f"{NOT_NEEDED}: a search (`until: min_layers`) found its answer without it.", f"^{NOT_NEEDED}"
@@ -141,10 +46,15 @@ TABLES: dict[str, TableDef] = {
         view="min_layers_by_unit",
         order="position, delta",
         takes=("unit", "model", "strategy"),
-        fetch=_with_credible_sets,
+        fetch=with_credible_sets,
         reads=("cells",),
-        lead=_answers,
-        columns={"strategy": text("strategy"), "loss ≤": needed.allowed_loss},
+        lead=needed.answer_lines,
+        columns={
+            "strategy": text("strategy"),
+            "loss ≤": Column(
+                needed.allowed_loss, "The allowed loss: mean over seeds against the full model."
+            ),
+        },
         by_task=needed.layers_needed,
         notes=(
             notes.where_nothing_was_learned,
@@ -183,8 +93,15 @@ TABLES: dict[str, TableDef] = {
         title="Scores by task, in points",
         view="task_table",
         order="position",
-        prepare=_with_kept_and_metric,
-        columns={"strategy": phrases.strategy, "K": phrases.setting, "kept": text("kept")},
+        prepare=with_kept_and_metric,
+        columns={
+            "strategy": Column(phrases.strategy, "How the layers to drop were chosen."),
+            "K": Column(
+                phrases.setting,
+                "Dropped layers; t= is a threshold: each task drops its own layers.",
+            ),
+            "kept": Column(text("kept"), "Kept layers, and all layers of the model."),
+        },
         by_task=phrases.task_score,
         report="open",
         notes=(
@@ -208,14 +125,20 @@ TABLES: dict[str, TableDef] = {
         title="Strategies: mean over tasks, in points",
         view="strategy_table",
         order="procedure, k_mean NULLS LAST, position",
-        prepare=_full_depth_once,
+        prepare=full_depth_once,
         columns={
             "K": phrases.setting,
             "kept": phrases.kept_of_mean,
             "strategy": phrases.strategy,
-            "all tasks": lambda row: phrases.mean_over_tasks(row, "all"),
-            "stable tasks": lambda row: phrases.mean_over_tasks(row, "stable"),
-            "missing": text("missing_tasks"),
+            "all tasks": Column(
+                lambda row: phrases.mean_over_tasks(row, "all"),
+                "Mean over tasks of their means over seeds.",
+            ),
+            "stable tasks": Column(
+                lambda row: phrases.mean_over_tasks(row, "stable"),
+                "The same without RTE, MRPC, CoLA and WNLI.",
+            ),
+            "missing": Column(text("missing_tasks"), "Tasks with a missing seed."),
         },
         notes=(
             Note(
@@ -249,13 +172,25 @@ TABLES: dict[str, TableDef] = {
         columns={
             "K": text("k"),
             "kept": lambda row: f"{row['n_kept']} of {row['depth']}",
-            "layers": lambda row: ranges(row["kept_layers"]),
-            "parameters": lambda row: phrases.parameters(row["params_total"]),
-            "of full": lambda row: phrases.percent(row["params_percent"]),
+            "layers": Column(
+                text("kept_layers", ranges),
+                "Kept layers, or their number; 1 is next to the embeddings.",
+            ),
+            "parameters": text("params_total", phrases.parameters),
+            "of full": Column(
+                text("params_percent", phrases.percent),
+                "Share of the full model's parameters.",
+            ),
             "device": phrases.device,
-            "batch": phrases.batch,
-            "fine-tuning": lambda row: phrases.speedup(row, "finetune"),
-            "inference": lambda row: phrases.speedup(row, "inference"),
+            "batch": Column(phrases.batch, "Rows and tokens of a batch."),
+            "fine-tuning": Column(
+                lambda row: phrases.speedup(row, "finetune"),
+                "How many times as fast a fine-tuning step is as with all layers.",
+            ),
+            "inference": Column(
+                lambda row: phrases.speedup(row, "inference"),
+                "How many times as fast a forward pass is as with all layers.",
+            ),
         },
         notes=(
             Note(
@@ -288,10 +223,10 @@ TABLES: dict[str, TableDef] = {
             "strategy": phrases.strategy,
             "K": phrases.setting,
             "layers": lambda row: ranges(row["kept_layers"] or ()),
-            "score": lambda row: phrases.points(row["mean"]),
-            "change": lambda row: phrases.signed(row["change"]),
-            "texts/s": lambda row: phrases.rate(row["texts_per_second_1"]),
-            "by 64": lambda row: phrases.rate(row["texts_per_second_64"]),
+            "score": text("mean", phrases.points),
+            "change": text("change", phrases.signed),
+            "texts/s": text("texts_per_second_1", phrases.rate),
+            "by 64": text("texts_per_second_64", phrases.rate),
             "index row": lambda row: f"{row['index_row_bytes']:,} B",
             "device": phrases.device,
         },
@@ -311,17 +246,22 @@ TABLES: dict[str, TableDef] = {
     "significance": TableDef(
         title="Change against K=0, in points",
         view="cells",
-        fetch=_by_statistics("significance_rows"),
+        fetch=by_statistics("significance_rows"),
         reads=_ANSWERS,
         columns={
             "strategy": phrases.strategy,
             "K": phrases.setting,
             "task": lambda row: phrases.heading(row["task"], row["metric"]),
             "seed": phrases.seed,
-            "change": phrases.change_with_interval,
+            "change": Column(
+                phrases.change_with_interval, "Points against all layers, with its 95% interval."
+            ),
             "test": phrases.test_name,
-            "p": lambda row: phrases.p_value(row["p"]),
-            "p Holm": lambda row: phrases.p_value(row["p_holm"]),
+            "p": Column(text("p", phrases.p_value), "Two-sided, of this test alone."),
+            "p Holm": Column(
+                text("p_holm", phrases.p_value),
+                "Corrected for all the tests of this table.",
+            ),
         },
         notes=(
             Note("Read −2.18 [−3.10, −1.26] as: change in points against K=0, 95% interval."),
@@ -351,17 +291,24 @@ TABLES: dict[str, TableDef] = {
     "intervals": TableDef(
         title="Scores and their 95% intervals, in points",
         view="cells",
-        fetch=_by_statistics("interval_rows"),
+        fetch=by_statistics("interval_rows"),
         reads=_ANSWERS,
         columns={
             "strategy": phrases.strategy,
             "K": phrases.setting,
             "task": lambda row: phrases.heading(row["task"], row["metric"]),
-            "mean": lambda row: phrases.points(row["mean"]),
-            "sd": lambda row: phrases.points(row["sd"]),
-            "95%": lambda row: row["reason"] or f"{row['low']:.2f}–{row['high']:.2f}",
-            "over": text("over"),
-            "n": lambda row: phrases.share(row["n"], row["n_expected"]),
+            "mean": text("mean", phrases.points),
+            "sd": Column(text("sd", phrases.points), "Sample standard deviation over seeds."),
+            "95%": Column(
+                lambda row: row["reason"] or f"{row['low']:.2f}–{row['high']:.2f}",
+                "95% interval of the mean.",
+            ),
+            "over": Column(
+                text("over"), "Sources of error in the interval: other seeds, other dev rows."
+            ),
+            "n": Column(
+                lambda row: phrases.share(row["n"], row["n_expected"]), "Seeds with a score."
+            ),
         },
         notes=(
             Note(
@@ -384,16 +331,22 @@ TABLES: dict[str, TableDef] = {
         view="min_layers_by_unit",
         order="position, delta",
         takes=("unit", "model", "strategy"),
-        fetch=_min_layers_sets,
+        fetch=min_layers_sets,
         reads=_ANSWERS,
         columns={
             "strategy": text("strategy"),
             "loss ≤": needed.allowed_loss,
             "task": text("task"),
             "layers": needed.possible_layers,
-            "90%": needed.credible_layers,
+            "90%": Column(
+                needed.credible_layers,
+                "Answers that the scores do not rule out; the true one is among them in about 90% "
+                "or more of simulated studies.",
+            ),
             "seeds": lambda row: phrases.share(row["n_seeds"], row["n_seeds_asked"]),
-            "seed sd": needed.seed_spread,
+            "seed sd": Column(
+                needed.seed_spread, "How much one network moves from seed to seed, in points."
+            ),
         },
         notes=(
             notes.where_nothing_was_learned,
@@ -424,21 +377,28 @@ TABLES: dict[str, TableDef] = {
     "distillation": TableDef(
         title="Distilled networks, and those with a bridge, against plain ones, in points",
         view="cells",
-        fetch=_by_statistics("distillation_rows"),
+        fetch=by_statistics("distillation_rows"),
         reads=_ANSWERS,
-        prepare=_named_shortly,
+        prepare=named_shortly,
         columns={
             "task": text("task"),
             "strategy": phrases.strategy,
             "K": phrases.setting,
-            "distill": text("distill"),
+            "distill": Column(text("distill"), "What the network learns from a teacher."),
             "n": text("n"),
-            "plain": lambda row: phrases.one_side(row, "plain"),
+            "plain": Column(
+                lambda row: phrases.one_side(row, "plain"), "The same layers, without a teacher."
+            ),
             "distilled": lambda row: phrases.one_side(row, "distilled"),
-            "gain": phrases.change_with_interval,
-            "p Holm": lambda row: phrases.p_value(row["p_holm"]),
-            "minutes": phrases.minutes_of_both,
-            "logits": lambda row: phrases.minutes(row["seconds_logits"]),
+            "gain": Column(
+                phrases.change_with_interval, "Distilled minus plain, with its 95% interval."
+            ),
+            "p Holm": text("p_holm", phrases.p_value),
+            "minutes": Column(phrases.minutes_of_both, "Minutes of a trial, plain → distilled."),
+            "logits": Column(
+                text("seconds_logits", phrases.minutes),
+                "Minutes to compute the teacher's logits, once for all its students of a seed.",
+            ),
         },
         report="open",
         notes=(
@@ -481,13 +441,18 @@ TABLES: dict[str, TableDef] = {
             "K": text("k"),
             "kept": lambda row: f"{row['depth'] - row['k']} of {row['depth']}",
             "tasks": text("tasks"),
-            "random": phrases.mean_of_draws,
+            "random": Column(
+                phrases.mean_of_draws, "Mean over networks whose layers were drawn at random."
+            ),
             "strategy": phrases.strategy_beside_random,
             "mean": lambda row: (
                 phrases.points(row["mean"]) or ("missing" if row["strategy"] else "")
             ),
-            "difference": lambda row: phrases.signed(row["difference"]),
-            "above": phrases.draws_below,
+            "difference": Column(
+                text("difference", phrases.signed),
+                "The strategy minus the mean of the random draws.",
+            ),
+            "above": Column(phrases.draws_below, "How many of the draws it beats."),
         },
         notes=(
             Note(
@@ -514,7 +479,7 @@ TABLES: dict[str, TableDef] = {
         title="Earlier setups: another recipe, data or model",
         view="attempts",  # it has no view of its own, and this one is fast
         takes=(),
-        fetch=_setups,
+        fetch=setups,
         report="never",
         columns={
             "sweep": text("sweep"),
@@ -530,4 +495,11 @@ TABLES: dict[str, TableDef] = {
             ),
         ),
     ),
+}
+
+GLOSSARY = {
+    heading: column.meaning
+    for columns in (CONTEXT, *(table.columns for table in TABLES.values()))
+    for heading, column in columns.items()
+    if isinstance(column, Column)
 }

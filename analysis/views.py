@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import duckdb
 
-from lp_sweep.analysis.sqlfiles import VIEWS, view_sql
+from lp_sweep.analysis.rows import VIEWS, view_sql
 from lp_sweep.storage.catalog import Catalog, Foreseen, open_catalog
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.reading import ctrl_c

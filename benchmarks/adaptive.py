@@ -32,14 +32,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lp_sweep.analysis.adaptive.search import (
+from lp_sweep.analysis.statistics.answerset import Pair
+from lp_sweep.analysis.statistics.search import (
     TOLERANCE,
     SearchAnswer,
     SearchGrid,
     largest_within,
     next_step,
 )
-from lp_sweep.analysis.statistics.answerset import Pair
 from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.printable import ranges
 from lp_sweep.storage.store import Store

@@ -47,7 +47,7 @@ class _Known(NamedTuple):
     name_sweep: bool
     setup: int | None
     inputs: Mapping[tuple[Any, ...], Sequence[str]]  # by _TASK: options that find model and data
-    luck: Callable[[selection.Place], selection.Splits | str | None]
+    luck: Callable[[selection.ChoicePlace], selection.Splits | str | None]
 
 
 def answers(
@@ -219,7 +219,7 @@ def _facts(best: Row, known: _Known) -> list[Fact]:
     facts = [Fact("score", f"{_changed(best)}, {seeds}")]
     if sure := _sure(known.intervals.get(picked(best, _CURVE)), "none", "{} by this strategy"):
         facts.append(Fact("90%", sure))
-    place = selection.Place(best["sweep"], best["model"], best["task"])
+    place = selection.ChoicePlace(best["sweep"], best["model"], best["task"])
     if little := barely(best):
         facts.append(Fact("caution", little))
     if luck := selection.sentence(known.luck(place), best["delta"], best["unit"]):

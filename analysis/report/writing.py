@@ -26,11 +26,12 @@ from markupsafe import Markup, escape
 
 from lp_sweep.analysis.figures import theme
 from lp_sweep.analysis.figures.drawings import Drawing
-from lp_sweep.analysis.notes import GLOSSARY, LEARNED_NOTHING
-from lp_sweep.analysis.raw import to_csv
+from lp_sweep.analysis.notes import LEARNED_NOTHING
+from lp_sweep.analysis.render import to_csv
 from lp_sweep.analysis.report.gather import FIRST, gather
 from lp_sweep.analysis.report.page import Page
-from lp_sweep.analysis.sqlfiles import VIEWS
+from lp_sweep.analysis.rows import VIEWS
+from lp_sweep.analysis.tables import GLOSSARY
 from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.files import Folder

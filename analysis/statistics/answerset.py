@@ -21,22 +21,21 @@ that one or two seeds also give a set: their scores minus a mean for each networ
 seed. Only networks within NEAR points of the best count. A broken network moves by tens of points,
 and says nothing about a healthy one.
 
-Pure: no store. `minimum` reads the scores of a store, `adaptive.search` uses those of a search.
+Pure: no store. `minimum` reads the scores of a store, `search` uses those of a search.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from lp_sweep.analysis.rows import grouped
+from lp_sweep.analysis.rows import Unit, grouped
 from lp_sweep.analysis.statistics import DIP
 from lp_sweep.analysis.statistics.estimates import Estimate, Scores, combined, limits
 
-Unit = Literal["points", "percent"]
 ITSELF = 0.045  # probability that the answer's own loss is called beyond the limit
 _LARGER = 0.045  # probability that a larger K is called within it, of which ...
 _ASIDE = 0.005  # ... this part is spent on setting aside the K surely beyond

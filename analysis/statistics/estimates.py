@@ -18,20 +18,12 @@ numbers; reads no store.
 from __future__ import annotations
 
 from bisect import bisect_left
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from lp_sweep.analysis.statistics.resampling import (
-    TALLY,
-    UNMERGED,
-    patterns_of,
-    resampled_scores,
-)
+from lp_sweep.analysis.statistics.resampling import TALLY, Array, resampled_scores
 
-Array = npt.NDArray[Any]
 LEVEL = 0.95
 TAIL = (1 - LEVEL) / 2
 RESAMPLES = 2_000  # of the rows, for metrics other than accuracy
@@ -84,12 +76,8 @@ def scores_of(metric: str, labels: Array, predicted: Array, points: Array) -> Sc
         right = 100.0 * (predicted == labels[:, None])
         covariance = np.atleast_2d(np.cov(right, rowvar=False, ddof=0)) / max(1, rows - 1)
     else:
-        if metric in UNMERGED:  # the draws do not depend on the networks
-            of_labels, answers = labels.astype(np.float64).tobytes(), predicted.astype(np.float64)
-            networks = (answers[:, i].tobytes() for i in range(answers.shape[1]))
-            drawn = np.hstack([_drawn_alone(metric, of_labels, each) for each in networks])
-        else:
-            drawn = _drawn(metric, labels, predicted)
+        rng = np.random.default_rng(_SEED)
+        drawn = 100 * resampled_scores(metric, labels, predicted, RESAMPLES, rng)
         covariance = np.atleast_2d(np.cov(drawn, rowvar=False))
     parts = _parts(predicted) if metric == TALLY else None
     return Scores(points, covariance, _floor(metric, labels), rows, least_of(metric), parts)
@@ -118,20 +106,6 @@ def _row_size(parts: Array | None, weights: Array) -> float:
     moved = parts @ weights.mean(axis=0)
     moved = np.abs(moved - np.round(moved.mean()))  # from the nearer end, or from no change
     return float(((moved @ moved + _ONE_MORE) / (moved.sum() + _ONE_MORE)) ** 2)
-
-
-def _drawn(metric: str, labels: Array, predicted: Array) -> Array:
-    """The scores of the resamples: (RESAMPLES, networks) points."""
-    patterns = patterns_of(metric, labels, predicted)
-    return 100 * resampled_scores(metric, patterns, RESAMPLES, np.random.default_rng(_SEED))
-
-
-@lru_cache(maxsize=512)  # each network is compared with many, and ranking is slow
-def _drawn_alone(metric: str, labels: bytes, predicted: bytes) -> Array:
-    """`_drawn` for one network, (RESAMPLES, 1), from (n,) and (n,) or (n, 2m) float64."""
-    own = np.frombuffer(labels)
-    shape = (len(own), 1, -1) if metric == TALLY else (len(own), 1)
-    return _drawn(metric, own, np.frombuffer(predicted).reshape(shape))
 
 
 def _floor(metric: str, labels: Array) -> float:

@@ -8,11 +8,10 @@ accounts only for the seeds. The column `over` says which. See `estimates`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from lp_sweep.analysis.rows import Row
@@ -26,25 +25,42 @@ from lp_sweep.analysis.statistics.estimates import (
     two_sided_p,
 )
 from lp_sweep.analysis.statistics.networks import Network, Reader, compare, reader
-from lp_sweep.analysis.statistics.resampling import patterns_of, scores
+from lp_sweep.analysis.statistics.resampling import Array, scores
 from lp_sweep.storage.catalog import Catalog
 
 _text, _int, _float = pa.string(), pa.int64(), pa.float64()
-_MIXED = pa.field("mixed", pa.bool_())  # its task's cells are not comparable: see the view `cells`
+_PLACE = [(name, _text) for name in ("sweep", "model", "procedure")]
+_SETTING = [
+    *((name, _text) for name in ("feed_forward", "strategy")),
+    ("k", _int),
+    ("threshold", _float),
+    ("task", _text),
+]
+_MIXED = ("mixed", pa.bool_())  # its task's cells are not comparable: see the view `cells`
+_LIMITS = [("low", _float), ("high", _float)]  # 95%
+_P = [
+    ("p", _float),  # two-sided
+    ("p_holm", _float),  # over all different tests of these rows
+    ("n_tests", _int),  # number of these tests
+]
+_HOW = [
+    ("test", _text),
+    ("b", _int),  # examples that only K=0, or the plain network, answers rightly (McNemar)
+    ("c", _int),  # that only the pruned, or the distilled one does
+    ("reason", _text),  # why there is no test
+    _MIXED,
+]
 INTERVALS = pa.schema(
     [
-        *((name, _text) for name in ("sweep", "model", "procedure", "feed_forward", "strategy")),
-        ("k", _int),
-        ("threshold", _float),
-        ("task", _text),
+        *_PLACE,
+        *_SETTING,
         ("depth", _int),
         ("metric", _text),
         ("mean", _float),  # points, over the seeds that are done
         ("sd", _float),  # sample standard deviation over seeds; null for one seed
         ("n", _int),
         ("n_expected", _int),
-        ("low", _float),
-        ("high", _float),
+        *_LIMITS,
         ("over", _text),  # the interval accounts for: seeds and rows, rows, seeds, none
         ("reason", _text),  # why there is no interval
         _MIXED,
@@ -86,21 +102,17 @@ def interval_of(seeds: Sequence[Network], read: Reader) -> Interval:
     """The interval of the mean score of one setting's networks, one per seed."""
     if not seeds:
         return Interval(None, None, "none", "no score")
-    compared = compare(seeds, read)
-    metric = seeds[0].metric
+    sheet = compare(seeds, read)
     points = np.array([network.score for network in seeds], float)
     over = "seeds and rows" if len(seeds) > 1 else "rows"
-    if not compared.reason:
-        scores = scores_of(compared.metric, compared.labels, compared.predicted, points)
+    if not isinstance(sheet, str):
+        scores = scores_of(*sheet, points)
     elif len(seeds) > 1 and np.isfinite(points).all() and np.ptp(points):  # the seeds alone
         no_rows = np.zeros((len(seeds), len(seeds)))
-        scores, over = Scores(points, no_rows, 0.0, 0, least_of(metric)), "seeds"
+        scores, over = Scores(points, no_rows, 0.0, 0, least_of(seeds[0].metric)), "seeds"
     else:
-        return Interval(None, None, "none", compared.reason)
+        return Interval(None, None, "none", sheet)
     return Interval(*limits(combined(scores, np.eye(len(seeds)))), over)
-
-
-Array = npt.NDArray[Any]
 
 
 class PairedTest(NamedTuple):
@@ -119,7 +131,7 @@ def paired_test(metric: str, labels: Array, full: Array, pruned: Array) -> Paire
     """The change from `full` to `pruned`: (rows, seeds) answers, or (rows, seeds, 2m) tallies."""
     seeds = full.shape[1]
     predicted = np.concatenate([full, pruned], axis=1)
-    points = 100 * scores(metric, patterns_of(metric, labels, predicted))
+    points = 100 * scores(metric, labels, predicted)
     change = combined(
         scores_of(metric, labels, predicted, points), np.hstack([-np.eye(seeds), np.eye(seeds)])
     )
@@ -152,30 +164,20 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 TESTS = pa.schema(
     [
-        *((name, _text) for name in ("sweep", "model", "procedure", "feed_forward", "strategy")),
-        ("k", _int),
-        ("threshold", _float),
-        ("task", _text),
+        *_PLACE,
+        *_SETTING,
         ("seed", _int),  # null: over all seeds of the network
         ("n_seeds", _int),
         ("depth", _int),
         ("metric", _text),
         ("n_examples", _int),
-        ("change", _float),  # points against K=0, negative is a loss; low, high: 95%
-        ("low", _float),
-        ("high", _float),
-        ("p", _float),  # two-sided
-        ("p_holm", _float),  # over all different tests of these rows
-        ("n_tests", _int),  # number of these tests
-        ("test", _text),
-        ("b", _int),  # examples that only K=0 answers rightly (McNemar)
-        ("c", _int),  # that only the pruned network does
-        ("reason", _text),  # why there is no test
-        _MIXED,
+        ("change", _float),  # points against K=0, negative is a loss
+        *_LIMITS,
+        *_P,
+        *_HOW,
     ]
 )
-
-Pair = tuple[Network, Network]
+_Pairs = tuple[tuple[Network, Network], ...]  # the networks of each seed
 
 
 class _Tests:
@@ -183,29 +185,29 @@ class _Tests:
 
     def __init__(self, read: Reader) -> None:
         self._read = read
-        self._done: dict[tuple[Pair, ...], PairedTest | str] = {}
-        self._examples: dict[tuple[Pair, ...], int] = {}
+        self._done: dict[_Pairs, dict[str, Any]] = {}
 
-    def row(self, pairs: Sequence[Pair]) -> dict[str, Any]:
+    def row(self, pairs: Iterable[tuple[Network, Network]]) -> dict[str, Any]:
         key = tuple(sorted(pairs, key=lambda pair: (pair[0].trial_id, pair[1].trial_id)))
         if key not in self._done:
             self._done[key] = self._test(key)
-        found = self._done[key]
-        if isinstance(found, str):
-            return {"reason": found}
-        return {**found._asdict(), "n_examples": self._examples[key], "key": key}
+        return {**self._done[key], "key": key}
 
-    def _test(self, pairs: tuple[Pair, ...]) -> PairedTest | str:
-        compared = compare([whole for whole, _ in pairs] + [cut for _, cut in pairs], self._read)
-        if compared.reason:
-            return compared.reason
-        self._examples[pairs] = len(compared.labels)
-        full, pruned = compared.predicted[:, : len(pairs)], compared.predicted[:, len(pairs) :]
-        return paired_test(compared.metric, compared.labels, full, pruned)
+    def _test(self, pairs: _Pairs) -> dict[str, Any]:
+        sheet = compare([whole for whole, _ in pairs] + [cut for _, cut in pairs], self._read)
+        if isinstance(sheet, str):
+            return {"reason": sheet}
+        full, pruned = np.split(sheet.predicted, 2, axis=1)
+        test = paired_test(sheet.metric, sheet.labels, full, pruned)
+        return {**test._asdict(), "n_examples": len(sheet.labels)}
 
-    def p_holm(self) -> dict[tuple[Pair, ...], float]:
-        ps = {key: test.p for key, test in self._done.items() if isinstance(test, PairedTest)}
-        return dict(zip(ps, holm(list(ps.values())), strict=True))
+    def with_holm(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        ps = {key: test["p"] for key, test in self._done.items() if "p" in test}
+        adjusted = dict(zip(ps, holm(list(ps.values())), strict=True))
+        for row in rows:
+            if (key := row.pop("key", None)) in adjusted:
+                row |= {"p_holm": adjusted[key], "n_tests": len(adjusted)}
+        return rows
 
 
 def significance_rows(
@@ -217,17 +219,9 @@ def significance_rows(
     for group in networks.by_setting(networks.cells(catalog, models, strategies)):
         pruned = [cell for cell in group if not networks.is_full(cell)]
         rows += [{**_place(cell), **_one_seed(cell, tests)} for cell in pruned]
-        rows += list(_over_seeds(pruned, tests))
-    return pa.Table.from_pylist(_with_holm(rows, tests), schema=TESTS)
-
-
-def _with_holm(rows: list[dict[str, Any]], tests: _Tests) -> list[dict[str, Any]]:
-    adjusted = tests.p_holm()
-    for row in rows:
-        key = row.pop("key", None)
-        if key is not None:
-            row |= {"p_holm": adjusted[key], "n_tests": len(adjusted)}
-    return rows
+        if len(pruned) > 1:  # over a single seed: it would repeat its row
+            rows.append(_over_seeds(pruned, tests))
+    return pa.Table.from_pylist(tests.with_holm(rows), schema=TESTS)
 
 
 def _place(cell: Row) -> dict[str, Any]:
@@ -246,18 +240,14 @@ def _one_seed(cell: Row, tests: _Tests) -> dict[str, Any]:
     return {"reason": "no K=0"} if pair is None else tests.row([pair])
 
 
-def _over_seeds(cells: Sequence[Row], tests: _Tests) -> Iterator[dict[str, Any]]:
-    """The row over all seeds of a network. No row for a single seed: it would repeat its row."""
-    if len(cells) < 2:
-        return
+def _over_seeds(cells: Sequence[Row], tests: _Tests) -> dict[str, Any]:
+    """The row over all seeds of a network."""
     place = {**_place(cells[0]), **_known(cells), "seed": None, "n_seeds": len(cells)}
     pairs = [_pair(cell) for cell in cells if cell["state"] == "done"]
     complete = [pair for pair in pairs if pair is not None]
-    if len(complete) < len(cells):
-        missing = len(cells) - len(complete)
-        yield {**place, "reason": f"{missing} of {len(cells)} seeds missing"}
-    else:
-        yield {**place, **tests.row(complete)}
+    if missing := len(cells) - len(complete):
+        return {**place, "reason": f"{missing} of {len(cells)} seeds missing"}
+    return {**place, **tests.row(complete)}
 
 
 def _known(cells: Sequence[Row]) -> dict[str, Any]:
@@ -268,18 +258,16 @@ def _known(cells: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _pair(cell: Row) -> Pair | None:
+def _pair(cell: Row) -> tuple[Network, Network] | None:
     whole = networks.full(cell)
     return None if whole is None else (whole, networks.own(cell))
 
 
 DISTILLATION = pa.schema(
     [
-        *((name, _text) for name in ("sweep", "model", "procedure", "plain", "bridge", "distill")),
-        *((name, _text) for name in ("feed_forward", "strategy")),
-        ("k", _int),
-        ("threshold", _float),
-        ("task", _text),
+        *_PLACE,
+        *((name, _text) for name in ("plain", "bridge", "distill")),
+        *_SETTING,
         ("depth", _int),
         ("metric", _text),
         ("n", _int),  # seeds that both list; then how many of them have a score
@@ -287,15 +275,11 @@ DISTILLATION = pa.schema(
         ("n_distilled", _int),
         ("mean_plain", _float),  # points
         ("mean_distilled", _float),
-        ("gain", _float),  # distilled - plain, in points; low, high: 95%
-        ("low", _float),
-        ("high", _float),
-        *((name, TESTS.field(name).type) for name in ("p", "p_holm", "n_tests", "n_examples")),
-        ("test", _text),
-        ("b", _int),  # examples that only the plain network answers rightly (McNemar)
-        ("c", _int),  # that only the distilled one does
-        ("reason", _text),  # why there is no test
-        _MIXED,
+        ("gain", _float),  # distilled - plain, in points
+        *_LIMITS,
+        *_P,
+        ("n_examples", _int),
+        *_HOW,
         ("seconds_plain", _float),  # duration of a trial, mean over seeds
         ("seconds_distilled", _float),
         ("seconds_logits", _float),  # time for the teacher's logits, which all its students share
@@ -329,7 +313,7 @@ def distillation_rows(
         for group in same.values()
         if _way(group) != "none" and not _is_shared(group, same)
     ]
-    return pa.Table.from_pylist(_with_holm(rows, tests), schema=DISTILLATION)
+    return pa.Table.from_pylist(tests.with_holm(rows), schema=DISTILLATION)
 
 
 def _plain(group: Sequence[Row], same: Mapping[str, Sequence[Row]]) -> Sequence[Row]:

@@ -8,6 +8,7 @@ scores alone: see `credible_sets`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -51,17 +52,14 @@ def with_sets(catalog: Catalog, answers: pa.Table) -> pa.Table:
     """Rows of `min_layers`, each with the 90% set of its answer in the columns of _ADDED."""
     asked = answers.to_pylist()
     cells = networks.cells(catalog, (), ())
-    listed, spreads, read = _by_curve(cells), Spreads(cells), reader(catalog)
-    curves: dict[tuple[Any, ...], ScoredCurve | str] = {}
-    rows = []
-    for answer, of_search in zip(asked, credible_sets(catalog, asked), strict=True):
-        key = _key(answer)
-        if of_search is not None:
-            rows.append(with_set(answer, of_search))
-            continue
-        if key not in curves:
-            curves[key] = curve_of(listed.get(key, ()), spreads, read)
-        rows.append(_row(answer, curves[key]))
+    spreads, read = Spreads(cells), reader(catalog)
+    whole = (cell for cell in cells if cell["feed_forward"] == "none")  # as in `min_layers`
+    listed = grouped((cell for cell in whole if cell["state"] != "impossible"), _key)
+    curve = cache(lambda key: curve_of(listed.get(key, ()), spreads, read))
+    rows = [
+        _row(answer, curve(_key(answer))) if of_search is None else with_set(answer, of_search)
+        for answer, of_search in zip(asked, credible_sets(catalog, asked), strict=True)
+    ]
     return pa.Table.from_pylist(rows, schema=pa.schema([*answers.schema, *_ADDED]))
 
 
@@ -69,12 +67,6 @@ def with_set(answer: Row, ks: Sequence[int]) -> dict[str, Any]:
     beyond = askable_k(answer["strategy"], answer["depth"])
     end = 0 < max(ks) >= max(answer["tried"] or (), default=0)
     return {**answer, "credible": ks, "credible_open": end and max(ks) < max(beyond, default=0)}
-
-
-def _by_curve(cells: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:
-    """Cells grouped by curve, selected as in the view `min_layers`."""
-    whole = (cell for cell in cells if cell["feed_forward"] == "none")
-    return grouped((cell for cell in whole if cell["state"] != "impossible"), _key)
 
 
 def curve_of(cells: Sequence[Row], spreads: Spreads, read: Reader) -> ScoredCurve | str:
@@ -85,11 +77,10 @@ def curve_of(cells: Sequence[Row], spreads: Spreads, read: Reader) -> ScoredCurv
     if not any(k == 0 for k, _ in found):
         return "no K=0"
     order = list(dict.fromkeys(found.values()))
-    compared = compare(order, read)
-    if compared.reason:
-        return compared.reason
-    points = np.array([network.score for network in order], float)
-    scores = scores_of(compared.metric, compared.labels, compared.predicted, points)
+    sheet = compare(order, read)
+    if isinstance(sheet, str):
+        return sheet
+    scores = scores_of(*sheet, np.array([network.score for network in order], float))
     named = next((cell["metric"] for cell in cells if cell["metric"]), order[0].metric)
     spread = spreads.of(cells[0]["model"], cells[0]["task"], named)
     if cells[0]["procedure"].split()[0] == UNTRAINED:
@@ -207,7 +198,11 @@ def credible_sets(catalog: Catalog, answers: Iterable[Row]) -> list[list[int] | 
     row belongs to no search, or if the search has no run to compare."""
     cells = grouped(catalog.query(_CELLS).to_pylist(), _key)
     curves = {key: _curve_of_search(rows) for key, rows in cells.items()}
-    return [_credible(curves.get(_key(answer)), answer) for answer in answers]
+    found = ((answer, curves.get(_key(answer))) for answer in answers)
+    return [
+        curve and [*credible(curve, row["max_dropped_low"], row["delta"], row["unit"])]
+        for row, curve in found
+    ]
 
 
 def _curve_of_search(rows: Sequence[Row]) -> ScoredCurve | None:
@@ -215,12 +210,6 @@ def _curve_of_search(rows: Sequence[Row]) -> ScoredCurve | None:
     if not any(pair.k == 0 for pair in points):
         return None
     return curve_of_scores(tuple(sorted({row["k"] for row in rows})), points)
-
-
-def _credible(curve: ScoredCurve | None, answer: Row) -> list[int] | None:
-    if curve is None:
-        return None
-    return [*credible(curve, answer["max_dropped_low"], answer["delta"], answer["unit"])]
 
 
 def _key(row: Row) -> tuple[Any, ...]:

@@ -11,10 +11,9 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from lp_sweep.analysis.rows import Row, grouped
-from lp_sweep.analysis.statistics.resampling import METRICS, TALLY, patterns_of, scores
+from lp_sweep.analysis.statistics.resampling import METRICS, TALLY, Array, scores
 from lp_sweep.storage.catalog import Catalog
 
 # a cell that is listed twice counts once, as in task_table; all strategies share K=0. Leaves out
@@ -87,7 +86,6 @@ def by_setting(rows: Sequence[Row]) -> list[list[Row]]:
     return list(grouped(rows, setting).values())
 
 
-Array = npt.NDArray[Any]
 _KEPT_IN_MEMORY = 128  # networks; 0.8 MB each on QQP
 _SAME_SCORE = 1e-4  # points: a recorded score comes from the same numbers
 
@@ -108,13 +106,12 @@ class Answers(NamedTuple):
     score: float | None  # points, from these answers; None if it can't be computed
 
 
-class Compared(NamedTuple):
-    """Several networks' answers to the same examples, or the reason why there are none."""
+class AnswerSheet(NamedTuple):
+    """Several networks' answers to the same examples."""
 
     metric: str  # a metric of `resampling`
     labels: Array  # (n,)
     predicted: Array  # (n, networks), or (n, networks, 2m)
-    reason: str | None = None
 
 
 Reader = Callable[[Network], Answers]
@@ -159,30 +156,19 @@ def answers_of(
         metric, labels, predicted = TALLY, np.zeros(len(examples)), np.array(tallies, np.float64)
     score = None
     finite = len(examples) and np.isfinite(labels).all() and np.isfinite(predicted).all()
-    if finite and (metric == TALLY or metric in METRICS):
-        alone = patterns_of(metric, labels, predicted[:, None])
-        score = 100 * float(scores(metric, alone)[0])
+    if finite and metric in METRICS:
+        score = 100 * float(scores(metric, labels, predicted[:, None])[0])
     return Answers(examples, labels, predicted, score)
 
 
-def compare(networks: Sequence[Network], read: Reader) -> Compared:
-    """The networks' answers side by side, in the order of the examples."""
+def compare(networks: Sequence[Network], read: Reader) -> AnswerSheet | str:
+    """The networks' answers side by side, in the order of the examples, or why there are none."""
     answers = [read(network) for network in networks]
-    reason = _why_not(networks, answers)
-    metric = networks[0].metric
-    if reason:
-        return Compared(metric, np.empty(0), np.empty((0, len(networks))), reason)
-    predicted = np.stack([answer.predicted for answer in answers], axis=1)
-    return Compared(TALLY if predicted.ndim == 3 else metric, answers[0].labels, predicted)
-
-
-def _why_not(networks: Sequence[Network], answers: Sequence[Answers]) -> str | None:
-    first = answers[0]
-    if len({network.metric for network in networks}) > 1:
+    metric, first = networks[0].metric, answers[0]
+    if any(network.metric != metric for network in networks):
         return "different metrics"
     for network, answer in zip(networks, answers, strict=True):
-        reason = _unusable(network, answer)
-        if reason:
+        if reason := _unusable(network, answer):
             return reason
         if not np.array_equal(answer.examples, first.examples):
             return "different examples"
@@ -190,7 +176,8 @@ def _why_not(networks: Sequence[Network], answers: Sequence[Answers]) -> str | N
             return "different labels"
         if answer.predicted.shape != first.predicted.shape:
             return "different metrics"
-    return None
+    predicted = np.stack([answer.predicted for answer in answers], axis=1)
+    return AnswerSheet(TALLY if predicted.ndim == 3 else metric, first.labels, predicted)
 
 
 def _unusable(network: Network, answer: Answers) -> str | None:

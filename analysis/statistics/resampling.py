@@ -21,44 +21,29 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 _CHUNK_BYTES = 32 * 2**20  # weights in memory at a time
 TALLY = "tally"  # the metric of networks whose predictions are tallies
-UNMERGED = ("pearson", "spearman", TALLY)  # each example is its own pattern
+_UNMERGED = ("pearson", "spearman", TALLY)  # each example is its own pattern
 _NO_SPREAD = 1e-10  # share of the square sum: a smaller spread is rounding of a constant
 
 
-class Patterns(NamedTuple):
-    """Merged examples: one row for all examples of a pattern."""
-
-    labels: Array  # (patterns,)
-    predicted: Array  # (patterns, networks); tallies (patterns, networks, 2m)
-    counts: Array  # (patterns,) examples of each
-
-
-def patterns_of(metric: str, labels: Array, predicted: Array) -> Patterns:
-    """Merge examples. Takes (examples,) labels and (examples, networks) predictions. Correlations
-    and tallies merge nothing."""
-    if metric in UNMERGED:
-        return Patterns(labels, predicted, np.ones(len(labels), np.int64))
-    if metric == "accuracy":  # only right or wrong counts: fewer patterns
-        labels, predicted = np.ones(len(labels)), predicted == labels[:, None]
-    rows = np.column_stack([labels, predicted]).astype(np.int32)
-    unique, counts = np.unique(rows, axis=0, return_counts=True)
-    return Patterns(unique[:, 0], unique[:, 1:], counts)
-
-
-def scores(metric: str, patterns: Patterns) -> Array:
-    """(networks,) shares: the metric on the original examples."""
-    shares: Array = metric_of(metric)(patterns.counts[None].astype(np.float64), *patterns[:2])
-    return np.asarray(shares[0])
+def scores(metric: str, labels: Array, predicted: Array) -> Array:
+    """(networks,) shares: the metric on (examples,) labels and (examples, networks) predictions, or
+    (examples, networks, 2m) tallies."""
+    shares: Array = METRICS[metric](np.ones((1, len(labels))), labels, predicted)[0]
+    return shares
 
 
 def resampled_scores(
-    metric: str, patterns: Patterns, resamples: int, rng: np.random.Generator
+    metric: str, labels: Array, predicted: Array, resamples: int, rng: np.random.Generator
 ) -> Array:
     """(resamples, networks) shares: the metric on examples drawn with replacement, the same draw
     for all networks."""
+    counts = np.ones(len(labels), np.int64)
+    if metric not in _UNMERGED:  # one row for all examples of a pattern
+        rows = np.column_stack([labels, predicted]).astype(np.int32)
+        unique, counts = np.unique(rows, axis=0, return_counts=True)
+        labels, predicted = unique[:, 0], unique[:, 1:]
     parts = [
-        metric_of(metric)(weights, patterns.labels, patterns.predicted)
-        for weights in _weights(patterns.counts, resamples, rng)
+        METRICS[metric](weights, labels, predicted) for weights in _weights(counts, resamples, rng)
     ]
     return np.concatenate(parts)
 
@@ -78,10 +63,6 @@ def _draw(counts: Array, resamples: int, rng: np.random.Generator) -> Array:
     drawn = rng.integers(n, size=(resamples, n))  # nothing was merged: three times as fast
     drawn += n * np.arange(resamples)[:, None]
     return np.bincount(drawn.ravel(), minlength=resamples * n).reshape(resamples, n)
-
-
-def metric_of(name: str) -> Metric:
-    return _tallied if name == TALLY else METRICS[name]
 
 
 # Each takes (resamples, patterns) weights, (patterns,) labels and (patterns, networks) predictions,
@@ -195,4 +176,5 @@ METRICS: dict[str, Metric] = {
     "mcc": _mcc,
     "pearson": _pearson,
     "spearman": _spearman,
+    TALLY: _tallied,
 }

@@ -21,14 +21,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from lp_sweep.analysis.rows import Row
 from lp_sweep.analysis.statistics.networks import Network, Reader, compare
-from lp_sweep.analysis.statistics.resampling import metric_of
+from lp_sweep.analysis.statistics.resampling import METRICS, Array
 from lp_sweep.storage.catalog import Catalog
 
-Array = npt.NDArray[Any]
 FOLDS, REPEATS = 3, 50
 _SLACK = 1e-9  # float noise, as in min_layers.sql
 _SEED = 0
@@ -50,7 +48,7 @@ ORDER BY position
 """
 
 
-class Place(NamedTuple):
+class ChoicePlace(NamedTuple):
     """The networks among which it was chosen. `strategy`: only those of this strategy, and K=0."""
 
     sweep: str
@@ -67,7 +65,7 @@ class Candidate(NamedTuple):
     full: tuple[int, ...]
 
 
-class Scores(NamedTuple):
+class MeanScores(NamedTuple):
     """Means over seeds, in points: of each candidate, and of K=0 of the same seeds."""
 
     own: Array  # (splits, candidates)
@@ -81,10 +79,10 @@ class Scores(NamedTuple):
 class Splits(NamedTuple):
     """Scores on all rows (as one split), on the rows to choose on, and on the rows left out."""
 
-    ks: Array  # (candidates,)
-    whole: Scores
-    inside: Scores
-    outside: Scores
+    ks: Array  # (candidates,); each K of a strategy counts as one
+    whole: MeanScores
+    inside: MeanScores
+    outside: MeanScores
     rows: int
     strategies: int
 
@@ -94,12 +92,9 @@ class Optimism(NamedTuple):
 
     score: float
     loss: float
-    rows: int
-    strategies: int
-    networks: int  # to choose from; each K of a strategy counts as one
 
 
-def load(catalog: Catalog, place: Place, read: Reader) -> Splits | str | None:
+def load(catalog: Catalog, place: ChoicePlace, read: Reader) -> Splits | str | None:
     """The splits, or why there is nothing to estimate; None if there was nothing to choose from."""
     rows = catalog.query(_CANDIDATES, place._asdict()).to_pylist()
     networks: dict[str, int] = {}  # columns by trial
@@ -109,17 +104,16 @@ def load(catalog: Catalog, place: Place, read: Reader) -> Splits | str | None:
     if len(candidates) < 2:
         return None
     found = {row["trial_id"]: row for row in rows}
-    compared = compare([_network(found[trial]) for trial in networks], read)
-    if compared.reason:
-        return compared.reason
-    if len(compared.labels) < _FEWEST:
-        return f"the dev set has only {len(compared.labels)} rows"
+    listed = (found[trial] for trial in networks)
+    sheet = compare(
+        [Network(row["trial_id"], row["metric"], "", row["score"]) for row in listed], read
+    )
+    if isinstance(sheet, str):
+        return sheet
+    if len(sheet.labels) < _FEWEST:
+        return f"the dev set has only {len(sheet.labels)} rows"
     strategies = len({row["strategy"] for row in rows if not row["is_full"]})
-    return split(compared.metric, compared.labels, compared.predicted, candidates, strategies)
-
-
-def _network(row: Row) -> Network:
-    return Network(row["trial_id"], row["metric"], "", row["score"])
+    return split(*sheet, candidates, strategies)
 
 
 def _candidates(rows: Iterable[Row], columns: Mapping[str, int]) -> list[Candidate]:
@@ -155,23 +149,23 @@ def split(
         folds = [rng.permutation(n) % FOLDS for _ in range(start, min(start + _TOGETHER, repeats))]
         left_out = np.concatenate([fold == np.arange(FOLDS)[:, None] for fold in folds])
         weights += [1.0 - left_out, left_out.astype(np.float64)]
-    points = [100 * metric_of(metric)(part, labels, predicted) for part in weights]
+    points = [100 * METRICS[metric](part, labels, predicted) for part in weights]
     whole, *parts = [_scores(part, candidates) for part in points]
     return Splits(
         ks=np.array([candidate.k for candidate in candidates]),
         whole=whole,
-        inside=Scores(*map(np.concatenate, zip(*parts[::2], strict=True))),
-        outside=Scores(*map(np.concatenate, zip(*parts[1::2], strict=True))),
+        inside=MeanScores(*map(np.concatenate, zip(*parts[::2], strict=True))),
+        outside=MeanScores(*map(np.concatenate, zip(*parts[1::2], strict=True))),
         rows=n,
         strategies=strategies,
     )
 
 
-def _scores(points: Array, candidates: Sequence[Candidate]) -> Scores:
+def _scores(points: Array, candidates: Sequence[Candidate]) -> MeanScores:
     """`points`: (splits, networks)."""
     own = [points[:, list(candidate.own)].mean(axis=1) for candidate in candidates]
     full = [points[:, list(candidate.full)].mean(axis=1) for candidate in candidates]
-    return Scores(np.column_stack(own), np.column_stack(full))
+    return MeanScores(np.column_stack(own), np.column_stack(full))
 
 
 def optimism(splits: Splits, within: float, unit: str) -> Optimism:
@@ -189,13 +183,10 @@ def optimism(splits: Splits, within: float, unit: str) -> Optimism:
     return Optimism(
         score=luck(splits.inside.own, splits.outside.own),
         loss=-luck(splits.inside.losses, splits.outside.losses),
-        rows=splits.rows,
-        strategies=splits.strategies,
-        networks=len(splits.ks),
     )
 
 
-def _chosen(ks: Array, scores: Scores, within: float, unit: str) -> Array:
+def _chosen(ks: Array, scores: MeanScores, within: float, unit: str) -> Array:
     """(splits,): the candidate that `export --best` would choose."""
     allowed = within * (scores.full / 100 if unit == "percent" else 1.0)
     holds = (scores.losses <= allowed + _SLACK) | (ks == 0)
@@ -212,11 +203,10 @@ def sentence(found: Splits | str | None, within: float, unit: str) -> str:
             "It was chosen on the same dev set, so its score is optimistic. By how much can't be "
             f"estimated: {found}."
         )
-    luck = optimism(found, within, unit)
-    among = f"{luck.strategies} strategies" if luck.strategies > 1 else "one strategy"
-    how = f"(cross-fitted over the {luck.rows} dev rows)"
-    chosen = f"Chosen from {among} ({luck.networks} networks) on the same dev set"
-    score, loss = (max(value, 0.0) for value in (luck.score, luck.loss))
+    among = f"{found.strategies} strategies" if found.strategies > 1 else "one strategy"
+    how = f"(cross-fitted over the {found.rows} dev rows)"
+    chosen = f"Chosen from {among} ({len(found.ks)} networks) on the same dev set"
+    score, loss = (max(value, 0.0) for value in optimism(found, within, unit))
     if max(score, loss) < _NONE:
         return f"{chosen}: that adds less than {_NONE:g} points to its score {how}."
     return f"{chosen}: expect about {score:.1f} points less, and {loss:.1f} more of loss {how}."

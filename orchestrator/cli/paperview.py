@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from lp_sweep.analysis.paper.compare import JUDGED, counted, paper_tables
 from lp_sweep.analysis.paper.models import DEPTHS, paper_models, store_models
-from lp_sweep.analysis.raw import RAW
-from lp_sweep.analysis.render import render, render_rows
+from lp_sweep.analysis.render import RAW, render, render_rows
 from lp_sweep.analysis.tabledef import Table
 from lp_sweep.orchestrator.cli.output import say
 from lp_sweep.storage.errors import SpecError

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import typer
 from typer import Argument, Option
 
-from lp_sweep.analysis.sqlfiles import VIEWS
+from lp_sweep.analysis.rows import VIEWS
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.orchestrator.cli.output import (
     INTERRUPTED,

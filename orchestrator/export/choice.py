@@ -73,7 +73,7 @@ def best(catalog: Catalog, asked: ExportOptions, read: Reader | None = None) -> 
     cautions = (untaught(row), little, *mixed, searched)
     luck = ""
     if read:
-        whole = selection.Place(row["sweep"], row["model"], row["task"], asked.strategy)
+        whole = selection.ChoicePlace(row["sweep"], row["model"], row["task"], asked.strategy)
         loaded = selection.load(catalog, whole, read)
         luck = selection.sentence(loaded, asked.within, asked.unit)
     return chosen._replace(caution=" ".join(filter(None, cautions)), luck=luck)

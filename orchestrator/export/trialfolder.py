@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lp_sweep.analysis.raw import finite
+from lp_sweep.analysis.render import finite
 from lp_sweep.orchestrator.export.card import (
     CardFacts,
     base_of,

@@ -1,9 +1,9 @@
 """Searches of a sweep: which cells of `until: min_layers` are asked for so far.
 
 A *curve* is a model, procedure, removal of feed-forwards, strategy and task; its cells are K x
-seed. Its next cells follow from its scores alone (`analysis.adaptive`). A curve asks for no more
-trials while a run still has some of its trials to do. These are not stored: after a break the first
-batch continues, and a later round may ask for other trials than the interrupted run did.
+seed. Its next cells follow from its scores alone (`analysis.statistics.search`). A curve asks for
+no more trials while a run still has some of its trials to do. These are not stored: after a break
+the first batch continues, and a later round may ask for other trials than the interrupted run did.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from lp_sweep.analysis.adaptive import search
+from lp_sweep.analysis.statistics import search
 from lp_sweep.analysis.statistics.answerset import Pair
 from lp_sweep.orchestrator.plan.cells import Asked
 from lp_sweep.orchestrator.plan.known import Known

@@ -56,7 +56,7 @@ class History(NamedTuple):
 
     def plain(self) -> dict[str, Any]:
         """Plain values for JSON; a number that is not finite is None."""
-        from lp_sweep.analysis.raw import finite
+        from lp_sweep.analysis.render import finite
 
         found: dict[str, Any] = finite(self._asdict())
         return found

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lp_sweep.analysis.notes import mixed_notes, setup_notes
-from lp_sweep.analysis.tabledef import Table, TableDef, Unit
+from lp_sweep.analysis.rows import Unit
+from lp_sweep.analysis.tabledef import Table, TableDef
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.printable import choose, say

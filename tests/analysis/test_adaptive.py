@@ -20,8 +20,8 @@ from benchmarks.adaptive import (
     simulate,
     stored_grids,
 )
-from lp_sweep.analysis.adaptive.search import SearchGrid, largest_within, next_step
 from lp_sweep.analysis.statistics.answerset import Pair, credible, curve_of_scores
+from lp_sweep.analysis.statistics.search import SearchGrid, largest_within, next_step
 
 DELTAS = (1, 2, 3)
 Grid = dict[tuple[int, int], float]
@@ -36,12 +36,6 @@ def of_grid(grid: Grid, delta: float) -> int:
 
 
 # -- the parts
-
-
-def test_noise_is_learnt_from_repetitions() -> None:
-    for deviation in (0.2, 3.0):
-        grid = grid_of([0, 1, 2, 3, 4, 5], deviation)
-        assert 0.6 < curve_of_scores((0, 1, 2, 3, 4, 5), grid).spread.sd / deviation < 1.6
 
 
 def test_the_set_is_that_of_the_tables() -> None:

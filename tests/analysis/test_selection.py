@@ -8,8 +8,8 @@ import pytest
 from lp_sweep.analysis.statistics.networks import reader
 from lp_sweep.analysis.statistics.selection import (
     Candidate,
+    ChoicePlace,
     Optimism,
-    Place,
     Splits,
     load,
     optimism,
@@ -79,7 +79,7 @@ def test_the_luck_of_a_loss_near_the_limit_is_found() -> None:
 def loaded(fake: FakeSweep) -> Splits | str | None:
     with open_views(fake.publish()) as catalog:
         read = reader(catalog)
-        place = Place("demo", "bert", "SST-2")
+        place = ChoicePlace("demo", "bert", "SST-2")
         return load(catalog, place, lambda network: read(network._replace(split="validation")))
 
 

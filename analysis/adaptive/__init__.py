@@ -1,1 +1,0 @@
-"""The fewest layers with fewer trials: what to run next, and how sure the answer is."""
