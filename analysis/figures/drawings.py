@@ -75,7 +75,7 @@ class Drawing:
             raise SpecError(f"can't write a figure into {folder}: {error}") from error
         return list(files.values())
 
-    def svgs(self) -> list[str]:
+    def svgs(self) -> list[bytes]:
         """An SVG for each panel, as wide as a phone. Raises SpecError if matplotlib is not
         installed."""
         found = []
@@ -83,7 +83,7 @@ class Drawing:
             stream = io.BytesIO()
             text = {"title": self.title, "description": self.alt}
             theme.write(paint, {"svg": stream}, **text, height=height, width=theme.NARROW)
-            found.append(stream.getvalue().decode())
+            found.append(stream.getvalue())
         return found
 
 

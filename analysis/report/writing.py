@@ -4,8 +4,7 @@ The page's content security policy forbids every request. It allows one script a
 its own, by their hashes. The template's autoescape escapes all text of a store; control characters
 and bidirectional overrides are spelled out before.
 
-matplotlib writes an inline style on each stroke, which the policy forbids. Each different style
-becomes a class in the page's style sheet; the figures' colours are variables, for light and dark.
+A figure is an SVG image inside the page, as matplotlib writes it; a dark screen inverts it.
 """
 
 from __future__ import annotations
@@ -19,12 +18,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
-from xml.etree import ElementTree
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from lp_sweep.analysis.figures import theme
 from lp_sweep.analysis.figures.drawings import Drawing
 from lp_sweep.analysis.notes import LEARNED_NOTHING
 from lp_sweep.analysis.render import to_csv
@@ -120,37 +117,16 @@ def _save(drawing: Drawing, folder: Path | None) -> list[Path]:
 
 def render_page(page: Page) -> str:
     """The HTML of a page."""
-    drawn, style = _inlined(page.figures.drawings)
-    style = template_file("report.css") + style
-    script = template_file("report.js")
-    return _rendered(
-        "report.html.j2",
+    style, script = template_file("report.css"), template_file("report.js")
+    template = _environment().get_template("report.html.j2")
+    return template.render(
         page=page,
-        drawn=drawn,
         style=Markup(style),
         script=Markup(script),
         first=FIRST,
+        glossary=GLOSSARY,
         policy=_policy(style, script),
     )
-
-
-def _inlined(drawings: Sequence[Drawing]) -> tuple[dict[str, Markup], str]:
-    """Each drawing as HTML, by name, and the CSS rules of their classes."""
-    inliner = Inliner()
-    drawn = {
-        drawing.name: Markup(  # the XML escaped its text
-            "".join(
-                inliner.inline(svg, f"fig-{drawing.name}-{place}")
-                for place, svg in enumerate(drawing.svgs())
-            )
-        )
-        for drawing in drawings
-    }
-    return drawn, inliner.css()
-
-
-def _rendered(template: str, **values: Any) -> str:
-    return _environment().get_template(template).render(glossary=GLOSSARY, **values)
 
 
 def _policy(style: str, script: str) -> str:
@@ -162,7 +138,16 @@ def _policy(style: str, script: str) -> str:
 
 
 def _hash(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+    return f"sha256-{_base64(hashlib.sha256(text.encode()).digest())}"
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+def _images(drawing: Drawing) -> list[str]:
+    """The address of each panel's image, which contains the image."""
+    return [f"data:image/svg+xml;base64,{_base64(svg)}" for svg in drawing.svgs()]
 
 
 def template_file(name: str) -> str:
@@ -182,6 +167,7 @@ def _environment() -> Environment:
     )
     environment.filters["cell"] = cell
     environment.filters["prose"] = prose
+    environment.filters["images"] = _images
     environment.filters["csv"] = lambda numbers: (
         f"data:text/csv;charset=utf-8,{quote(to_csv(numbers))}"
     )
@@ -215,87 +201,3 @@ def prose(text: str) -> Markup:
     return Markup("").join(
         code.format(part) if place % 2 else escape(part) for place, part in enumerate(parts)
     )
-
-
-_HREF = "{http://www.w3.org/1999/xlink}href"
-_REFERENCE = re.compile(r"url\(#([\w.-]+)\)")
-_OTHER = re.compile(r"#[0-9a-f]{6}\b")  # the colour map's dark end would vanish on a dark page
-_NUMBER = re.compile(r"-?\d+\.\d+")
-_LENGTHS = frozenset({"d", "points", "transform", "x", "y", "width", "height", "viewBox"})
-_DROPPED = frozenset({"metadata", "style", "title"})  # the page has its own metadata
-# colours of the theme -> variables of report.css
-_COLOURS = {
-    **{colour.lower(): f"var(--c{place})" for place, colour in enumerate(theme.COLOURS)},
-    theme.YELLOW.lower(): "var(--c-far)",
-    theme.GREY.lower(): "var(--muted)",
-    theme.LIGHT.lower(): "var(--rule)",
-    "#000000": "var(--ink)",
-    "#ffffff": "var(--paper)",
-}
-
-
-class Inliner:
-    """Converts figures for one page, and collects their classes."""
-
-    def __init__(self) -> None:
-        self._classes: dict[str, str] = {}  # declarations -> name
-
-    def inline(self, svg: str, name: str) -> str:
-        """The figure as an `svg` element for an HTML page, its text escaped.
-
-        `svg`: a file from matplotlib, with text as text. `name` prefixes its identifiers. The
-        element around it has the description.
-        """
-        root = ElementTree.fromstring(svg)
-        referred = set(_REFERENCE.findall(svg)) | set(re.findall(r'xlink:href="#([\w.-]+)"', svg))
-        elements = list(root.iter())
-        for element in elements:
-            element.tag = element.tag.rpartition("}")[2]
-            self._plain(element, name, referred)
-        for parent in elements:
-            for child in [child for child in parent if child.tag in _DROPPED]:
-                parent.remove(child)
-        for key in ("width", "height", "version"):  # the page decides the width
-            root.attrib.pop(key, None)
-        root.attrib["aria-hidden"] = "true"
-        return ElementTree.tostring(root, encoding="unicode")
-
-    def css(self) -> str:
-        """The CSS rules of all figures so far."""
-        return "".join(f".{name}{{{rules}}}\n" for rules, name in self._classes.items())
-
-    def _plain(self, element: ElementTree.Element, name: str, referred: set[str]) -> None:
-        found = element.attrib
-        if found.get("id") in referred:
-            found["id"] = f"{name}-{found['id']}"
-        else:
-            found.pop("id", None)
-        if _HREF in found:
-            found["href"] = found.pop(_HREF).replace("#", f"#{name}-", 1)
-        for key in _LENGTHS & found.keys():
-            found[key] = " ".join(_NUMBER.sub(_rounded, found[key]).split())
-        if "fill" in found:  # of a hatch pattern
-            found["fill"] = _COLOURS.get(found["fill"], found["fill"])
-        if "clip-path" in found:
-            found["clip-path"] = _REFERENCE.sub(rf"url(#{name}-\1)", found["clip-path"])
-        if style := found.pop("style", ""):
-            found["class"] = self._class_of(style, name)
-        element.text, element.tail = _text(element.text), _text(element.tail)
-
-    def _class_of(self, style: str, name: str) -> str:
-        parts = (part.strip() for part in style.split(";"))
-        kept = [part for part in parts if part and not part.startswith("font-family")]
-        rules = _REFERENCE.sub(rf"url(#{name}-\1)", ";".join(kept))
-        for colour, variable in _COLOURS.items():
-            rules = rules.replace(colour, variable)
-        rules = _OTHER.sub(r"color-mix(in oklab,\g<0>,#fff var(--lift))", rules)
-        return self._classes.setdefault(rules, f"f{len(self._classes)}")
-
-
-def _text(text: str | None) -> str | None:
-    """The text, or None for the indentation between elements."""
-    return text if text and not text.isspace() else None
-
-
-def _rounded(match: re.Match[str]) -> str:
-    return f"{float(match[0]):.2f}".rstrip("0").rstrip(".")
