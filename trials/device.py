@@ -1,4 +1,5 @@
-"""The device a trial runs on: precision, threads, memory, and out-of-memory errors.
+"""The device a trial runs on: precision, threads, memory, and out-of-memory errors; and
+`pick`, a gather that is deterministic there.
 
 Nothing is probed at import.
 """
@@ -19,7 +20,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -262,3 +263,40 @@ def _set_imports_aside() -> None:
     gc.collect()
     gc.freeze()
     atexit.register(gc.unfreeze)  # otherwise DuckDB reports its classes as leaked at exit
+
+
+class Picked(NamedTuple):
+    """m places that take some of n vectors."""
+
+    taken: torch.Tensor  # (m,) int64: the vector that each place takes
+    back: torch.Tensor  # (n,) int64: the place that took each vector; any place if none did
+    left: torch.Tensor | None = None  # (n, 1) bool: vectors that no place took; None: all taken
+
+
+def pick(vectors: torch.Tensor, picked: Picked) -> torch.Tensor:
+    """(n, H) gives (m, H), forward and backward by `index_select`. Autograd's own backward sums
+    into each place, which on CUDA needs a sort to be deterministic. If several places take one
+    vector, only the gradient of the place in `back` counts, and that of the others must be 0."""
+    found: torch.Tensor = _Pick.apply(vectors, *picked)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Pick(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        vectors: torch.Tensor,
+        index: torch.Tensor,
+        back: torch.Tensor,
+        left: torch.Tensor | None,
+    ) -> torch.Tensor:
+        ctx.save_for_backward(back, left)
+        return vectors.index_select(0, index)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        back, left = ctx.saved_tensors
+        found = grad.index_select(0, back)
+        if left is not None:
+            found.masked_fill_(left, 0)
+        return found, None, None, None

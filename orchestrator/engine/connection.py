@@ -30,7 +30,7 @@ from lp_sweep.orchestrator.engine.course import Course, StopSignals
 from lp_sweep.orchestrator.engine.opening import open_run
 from lp_sweep.orchestrator.engine.raycompat import keep_sigterm, keep_stdout, private_ray
 from lp_sweep.orchestrator.engine.runoptions import PATIENT_THREADS
-from lp_sweep.orchestrator.inputs.room import ray_folder
+from lp_sweep.orchestrator.inputs.checks import ray_folder
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.storage.errors import LpSweepError, PreflightError, lines_of
 

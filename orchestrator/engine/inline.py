@@ -22,7 +22,7 @@ from lp_sweep.orchestrator.engine.course import Course, StopSignals
 from lp_sweep.orchestrator.engine.opening import open_run
 from lp_sweep.orchestrator.engine.recorder import Loss
 from lp_sweep.orchestrator.engine.runoptions import PATIENT_THREADS
-from lp_sweep.orchestrator.inputs.room import count_gpus
+from lp_sweep.orchestrator.inputs.checks import count_gpus
 from lp_sweep.orchestrator.plan.plan import Work
 from lp_sweep.storage.errors import GraphRecordingError, StoreError
 

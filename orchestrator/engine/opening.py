@@ -6,15 +6,16 @@ fetches the hub's files itself.
 from __future__ import annotations
 
 import socket
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lp_sweep.orchestrator.engine.capacity import Slots, crowded_note, mixed_note
 from lp_sweep.orchestrator.engine.course import Course
-from lp_sweep.orchestrator.inputs.room import has_probe, probe
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.storage.errors import PreflightError, StoreError
+from lp_sweep.storage.runs import FOLDER
 from lp_sweep.storage.shipped import ship
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.data.tasks import UNLABELLED
@@ -65,8 +66,12 @@ def look_at_store(
     """Checks that all nodes see the store, and sends it their waiting records and the files that
     nodes lack. Yields notes. Raises PreflightError for a node with another store or none, and
     StoreError."""
-    with probe(store) as name:
+    name = f"probe-{uuid.uuid4().hex}.txt"
+    store.put_text(FOLDER, name, name)
+    try:
         seen = everywhere(see, store.location, str(cache_dir), name).values()
+    finally:
+        store.delete(FOLDER, name)
     blind = sorted(host for host, same, _ in seen if not same)
     if blind:
         raise PreflightError(
@@ -88,7 +93,7 @@ def see(location: str, cache_dir: str, name: str) -> tuple[str, bool, int]:
     host = socket.gethostname()
     try:
         store = Store(location)
-        if not has_probe(store, name):
+        if store.read_text(FOLDER, name) != name:
             return host, False, 0
         return host, True, flush(store, cache_dir).sent
     except StoreError:

@@ -18,7 +18,7 @@ from lp_sweep.orchestrator.export.places import DevRows
 from lp_sweep.orchestrator.export.verify import AnswerPair, ScorePair
 from lp_sweep.storage.errors import ExportError, SpecError
 from lp_sweep.trials.kinds import kind_of
-from lp_sweep.trials.kinds.search import similarities
+from lp_sweep.trials.kinds.rankmetrics import similarities
 from lp_sweep.trials.kinds.tokens import SILENT
 from lp_sweep.trials.model.sentencefolder import (
     MODULES,

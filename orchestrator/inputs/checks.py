@@ -1,4 +1,4 @@
-"""Checks models, data and disks before the first trial starts.
+"""Checks models, data and this machine's disks before the first trial starts, and finds its GPUs.
 
 Every problem is reported at once. What the cache lacks must be at the hub, from which the workers
 fetch it; offline it must be in the cache. Imports no torch, and leaves no files behind.
@@ -6,7 +6,10 @@ fetch it; offline it must be in the cache. Imports no torch, and leaves no files
 
 from __future__ import annotations
 
+import os
 import shlex
+import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -20,8 +23,8 @@ from lp_sweep.orchestrator.inputs.hub import HubRefusal, model_files
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.orchestrator.inputs.pins import Manifest
 from lp_sweep.orchestrator.inputs.resolve import NeededInputs, Sweep, TaskInput, local_fingerprints
-from lp_sweep.orchestrator.inputs.room import problems_here
 from lp_sweep.orchestrator.inputs.weights import config_problems, folder_problems
+from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from lp_sweep.storage.errors import PreflightError, TrialError
 from lp_sweep.storage.printable import also_in_train, listed
 from lp_sweep.trials.data.datasource import LoadedTask, dev_texts, doubtful_rows, load_task, overlap
@@ -30,11 +33,14 @@ from lp_sweep.trials.data.hub import is_cached
 from lp_sweep.trials.data.tasks import unnamed_positive
 from lp_sweep.trials.model.modelfiles import go_offline
 from lp_sweep.trials.spec.specs import Recipe
-from lp_sweep.trials.train.devset import gaps
+from lp_sweep.trials.train.metrics import gaps
 
 _WHILE_ONE_WAITS = 32 << 20  # bytes of files: about 150,000 rows, read in under a second
 _FIRST_ROWS = 50_000  # of a larger train file
 _WHOLE = Recipe()  # limits no rows
+_SPARE = 200 * 2**20  # bytes: a disk with less is full for a run
+_LONGEST = 35  # bytes; Ray adds 68 for its sockets, whose paths have at most 103, on Linux 107
+_DEVICE_FILES = ("nvidia[0-9]*", "kfd", "dxg")  # NVIDIA, AMD, WSL
 
 
 class _RowCheck(NamedTuple):
@@ -261,3 +267,60 @@ def _next_step(sweep: Sweep) -> str:
         f"Next: `lp-sweep prefetch {file}` on a machine with a network, then copy its Hugging Face "
         f"cache (here {constants.HF_HOME}) and {sweep.manifest_file} to this one."
     )
+
+
+def problems_here(location: str, cache_dir: Path, download_bytes: int) -> Iterator[str]:
+    """Which folders here can't hold the store, the tokens, Ray's files or the downloads."""
+    sizes = {cache_dir: 0, ray_folder(): 0}
+    if "://" not in location:
+        sizes[Path(location).expanduser()] = 0
+    if download_bytes:
+        sizes[Path(constants.HF_HUB_CACHE)] = download_bytes
+    for folder, size in sizes.items():
+        absolute = folder.absolute()
+        there = next(path for path in (absolute, *absolute.parents) if path.exists())
+        if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+            yield (
+                f"can't write to {folder}: {there} is no folder, or is read-only for this user. "
+                "Name another folder with --store (records) or --cache-dir (tokens)."
+            )
+        free = shutil.disk_usage(there).free
+        if free < size + _SPARE:
+            yield (
+                f"only {free >> 20:,} MiB are free for {folder}, and about {size + _SPARE >> 20:,} "
+                "MiB are needed. Free some, or name another folder (--store, --cache-dir, HF_HOME, "
+                "TMPDIR)."
+            )
+
+
+def ray_folder() -> Path:
+    """Where a Ray of our own keeps its files: RAY_TMPDIR, else TMPDIR or what Python takes in its
+    place. If that is too long for Ray, as on many batch systems, a folder below /tmp that only this
+    user can read, which may not exist yet."""
+    folder = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()).absolute()
+    short = len(os.fsencode(folder)) <= _LONGEST
+    return folder if short else Path(f"/tmp/lp-sweep-{os.getuid()}")
+
+
+def count_gpus() -> int:
+    """The GPUs that this process may use."""
+    if not _has_devices():
+        return 0  # without the seconds that torch takes to find none
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def _has_devices() -> bool:
+    return any(found for pattern in _DEVICE_FILES for found in Path("/dev").glob(pattern))
+
+
+def gpu_notes(spec: SweepSpec) -> list[str]:
+    """A note where trials ask for a GPU that this machine lacks."""
+    asked = spec.resources_per_trial.gpu
+    if not asked or _has_devices():
+        return []
+    return [
+        f"resources_per_trial asks for {asked:g} GPU a trial, and this machine has none: a run "
+        "here does not start. Run the sweep where there is one, or remove `gpu:`."
+    ]

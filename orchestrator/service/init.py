@@ -41,7 +41,7 @@ from lp_sweep.trials.data.formats import splits_of, suffix_of
 from lp_sweep.trials.data.readers import column_names, read_file
 from lp_sweep.trials.data.tasks import CORPUS, QRELS, QUERIES, TaskSource, canonical_name
 from lp_sweep.trials.kinds import KINDS
-from lp_sweep.trials.kinds.search import query_count
+from lp_sweep.trials.kinds.rankmetrics import query_count
 from lp_sweep.trials.model.familytable import family_of
 from lp_sweep.trials.model.modelfiles import longest_row
 from lp_sweep.trials.spec.specs import TaskDefinition, TaskKind

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from lp_sweep.orchestrator.estimate.estimate import Rates, TimeEstimate, estimate
+from lp_sweep.orchestrator.inputs.checks import gpu_notes
 from lp_sweep.orchestrator.inputs.data import TaskData
 from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.inputs.resolve import Sweep
-from lp_sweep.orchestrator.inputs.room import gpu_notes
 from lp_sweep.orchestrator.plan.known import (
     Known,
     Ledger,

@@ -31,7 +31,7 @@ from lp_sweep.trials.data.retrieval import (
 from lp_sweep.trials.data.tasks import CORPUS, QRELS, QUERIES, UNLABELLED, TaskSource
 from lp_sweep.trials.kinds import COSENT, Kind, kind_of
 from lp_sweep.trials.kinds.multi_label import is_marked
-from lp_sweep.trials.kinds.search import DEPTH, query_count
+from lp_sweep.trials.kinds.rankmetrics import DEPTH, query_count
 from lp_sweep.trials.kinds.tokens import NO_TAG, word_column
 from lp_sweep.trials.spec.specs import TaskDefinition
 

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
+from lp_sweep.trials.device import Picked, pick
 from lp_sweep.trials.fast.tokens import Group, RealTokens
-from lp_sweep.trials.pick import Picked, pick
 
 
 class Grids(NamedTuple):

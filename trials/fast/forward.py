@@ -30,7 +30,7 @@ from lp_sweep.trials.data.batches import (
     longest_first,
     to_device,
 )
-from lp_sweep.trials.device import bound_by_launches, onto, records_graphs
+from lp_sweep.trials.device import Picked, bound_by_launches, onto, pick, records_graphs
 from lp_sweep.trials.fast.attention import grid
 from lp_sweep.trials.fast.networks import as_asked, forward_pass_of, hidden_states, word_logits
 from lp_sweep.trials.fast.networks import logits as unpadded_logits
@@ -38,7 +38,6 @@ from lp_sweep.trials.fast.tokens import RealTokens, barred, real_tokens
 from lp_sweep.trials.model.families import classifies_tokens, sentence_states
 from lp_sweep.trials.model.familytable import family_of
 from lp_sweep.trials.model.states import noted_sentences
-from lp_sweep.trials.pick import Picked, pick
 from lp_sweep.trials.spec.specs import Compute, Recipe
 
 UNPADDED, GROUPED, PADDED, GRAPHS = "unpadded", "grouped", "padded", "graphs"

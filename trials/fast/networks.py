@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from lp_sweep.trials.device import Picked, pick
 from lp_sweep.trials.fast import xlnet
 from lp_sweep.trials.fast.attention import attend
 from lp_sweep.trials.fast.tokens import RealTokens, WordTokens
 from lp_sweep.trials.model.familytable import family_of
-from lp_sweep.trials.pick import Picked, pick
 
 Layer = Callable[[Any, torch.Tensor, RealTokens, Picked | None, Any], torch.Tensor]
 

@@ -14,8 +14,7 @@ import numpy.typing as npt
 import torch
 
 from lp_sweep.trials.data.batches import EncodedSplit, group_ends, longest_first
-from lp_sweep.trials.device import all_onto, bound_by_launches, compute_dtype
-from lp_sweep.trials.pick import Picked
+from lp_sweep.trials.device import Picked, all_onto, bound_by_launches, compute_dtype
 
 # The cost of one more group, in attention scores of one head: about where a step of a 6-layer
 # MiniLM is fastest on a CPU. A GPU gets one group, since arithmetic does not limit it.

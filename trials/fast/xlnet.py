@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from lp_sweep.trials.device import Picked, pick
 from lp_sweep.trials.fast.attention import Grids, by_heads, grid, grids
 from lp_sweep.trials.fast.tokens import RealTokens
-from lp_sweep.trials.pick import Picked, pick
 
 
 class Relations(NamedTuple):

@@ -9,8 +9,7 @@ Planning imports this package, so torch and scikit-learn are imported where they
 from __future__ import annotations
 
 from lp_sweep.trials.kinds.embedding import COSENT, IMITATE, LOSSES, Embedding, Retrieval
-from lp_sweep.trials.kinds.kind import Kind, ProblemType
-from lp_sweep.trials.kinds.labelled import Classification, Regression
+from lp_sweep.trials.kinds.kind import Classification, Kind, ProblemType, Regression
 from lp_sweep.trials.kinds.multi_label import MultiLabel
 from lp_sweep.trials.kinds.ranking import ListwiseRanking, Ranking
 from lp_sweep.trials.kinds.tokens import Tokens

@@ -9,9 +9,8 @@ import numpy as np
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.trials.data.columns import Labels
-from lp_sweep.trials.kinds.kind import Array
-from lp_sweep.trials.kinds.labelled import Regression
-from lp_sweep.trials.kinds.search import scores, similarities
+from lp_sweep.trials.kinds.kind import Array, Regression
+from lp_sweep.trials.kinds.rankmetrics import scores, similarities
 from lp_sweep.trials.spec.specs import TaskDefinition
 
 if TYPE_CHECKING:

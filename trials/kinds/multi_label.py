@@ -24,8 +24,7 @@ from lp_sweep.trials.data.columns import (
     plain_column,
     refuse_lookalikes,
 )
-from lp_sweep.trials.kinds.kind import Array, Kind, ProblemType
-from lp_sweep.trials.kinds.labelled import Classification
+from lp_sweep.trials.kinds.kind import Array, Classification, Kind, ProblemType
 from lp_sweep.trials.spec.specs import TaskDefinition
 
 if TYPE_CHECKING:

@@ -24,8 +24,7 @@ from lp_sweep.trials.data.columns import (
     plain_column,
     text_column,
 )
-from lp_sweep.trials.kinds.kind import Array
-from lp_sweep.trials.kinds.labelled import Regression
+from lp_sweep.trials.kinds.kind import Array, Regression
 from lp_sweep.trials.kinds.rankmetrics import by_query, chance_mrr, chance_ndcg, in_order, mrr, ndcg
 from lp_sweep.trials.spec.specs import TaskDefinition
 

@@ -24,8 +24,7 @@ from lp_sweep.trials.data.columns import (
     refuse_lookalikes,
 )
 from lp_sweep.trials.kinds.entities import closure, f1_tally, first_stray, is_tag, scheme_of
-from lp_sweep.trials.kinds.kind import Array, ProblemType
-from lp_sweep.trials.kinds.labelled import Classification
+from lp_sweep.trials.kinds.kind import Array, Classification, ProblemType
 from lp_sweep.trials.spec.specs import TaskDefinition
 
 if TYPE_CHECKING:

@@ -130,7 +130,7 @@ def _greedy(subject: Subject, spec: ProfileSpec) -> Found:
 
 
 def _probes(subject: Subject, spec: ProfileSpec) -> Found:
-    from lp_sweep.trials.measures.probes import probe_scores, sentence_vectors
+    from lp_sweep.trials.measures.influence import probe_scores, sentence_vectors
     from lp_sweep.trials.model.states import layer_states
 
     train = subject.encoded.train

@@ -49,13 +49,8 @@ def compare_networks(
     """Inference and fine-tuning steps at each batch; the weights of both change.
 
     Inference, or fine-tuning, ends at the first batch size that does not fit into memory; the
-    smallest has to fit. Raises ValueError for networks on different devices.
+    smallest has to fit. Both are on one device.
     """
-    if full.device != pruned.device:
-        raise ValueError(
-            f"speeds across devices can't be compared: the full model is on {full.device}, the "
-            f"pruned one on {pruned.device}. Move both to one device."
-        )
     smallest, found = min(load.batches), []
     fitting = {INFERENCE: _inference, FINETUNE: _finetuning}
     for batch in sorted(load.batches):

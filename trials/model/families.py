@@ -13,9 +13,9 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from lp_sweep.storage.errors import UnsupportedModelError
+from lp_sweep.trials.device import Picked, pick
 from lp_sweep.trials.model.familytable import family_of
 from lp_sweep.trials.model.modelfiles import DEPTH_FIELDS, family_problem
-from lp_sweep.trials.pick import Picked, pick
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

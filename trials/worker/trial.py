@@ -38,10 +38,9 @@ from lp_sweep.trials.spec.procedures import (
 )
 from lp_sweep.trials.spec.specs import TrialSpec
 from lp_sweep.trials.train.bridge import bridge, calibration
-from lp_sweep.trials.train.devset import blindness
 from lp_sweep.trials.train.distill import Teaching, logits_of
 from lp_sweep.trials.train.finetune import Saver, Tell, Trained, finetune
-from lp_sweep.trials.train.metrics import majority_score, positive_label
+from lp_sweep.trials.train.metrics import blindness, majority_score, positive_label
 from lp_sweep.trials.train.steps import Setting
 from lp_sweep.trials.train.thresholds import unfold
 from lp_sweep.trials.worker.inputs import Inputs, load_inputs, load_other, with_rows_of

@@ -52,7 +52,7 @@ def test_offline_by_the_hubs_own_variable(online: World) -> None:
 
 _DEVICES = """
 import json, torch
-from lp_sweep.orchestrator.inputs.room import count_gpus
+from lp_sweep.orchestrator.inputs.checks import count_gpus
 from lp_sweep.trials.device import pick_device
 print(json.dumps([pick_device().type, torch.cuda.device_count(), count_gpus()]))
 """

@@ -1,4 +1,4 @@
-"""Before anything starts: inputs, space on disks, places that can be written."""
+"""Before anything starts: inputs, and space on disks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from lp_sweep.orchestrator.inputs import checks, room
+from lp_sweep.orchestrator.inputs import checks
 from lp_sweep.orchestrator.inputs.checks import check_small_files
 from lp_sweep.orchestrator.inputs.prefetch import prefetch
 from lp_sweep.orchestrator.inputs.resolve import resolve
@@ -238,8 +238,8 @@ def test_a_store_and_a_cache_that_can_not_be_written(world: Path) -> None:
 def test_a_disk_without_space(
     world: Path, monkeypatch: pytest.MonkeyPatch, free: int, told: int
 ) -> None:
-    monkeypatch.setattr(room.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
-    found = list(room.problems_here(str(world / "store"), world / "cache", 2**30))
+    monkeypatch.setattr(checks.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    found = list(checks.problems_here(str(world / "store"), world / "cache", 2**30))
     assert len(found) == told
     assert all(re.match("only 1 MiB are free for .*, and about .*--cache-dir", at) for at in found)
     assert ["1,224 MiB" in at for at in found] == [False, False, False, True][:told]  # downloads
@@ -340,9 +340,9 @@ def test_a_plan_tells_that_this_machine_has_no_gpu(
     world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = "resources_per_trial.gpu=1"
-    monkeypatch.setattr(room, "_DEVICE_FILES", ("lp-sweep-none",))
+    monkeypatch.setattr(checks, "_DEVICE_FILES", ("lp-sweep-none",))
     told = sweep("plan", "sweep.yaml", asked, cwd=world).stdout
     assert re.search("note: resources_per_trial .* 1 GPU .* this machine has none", told)
     assert "GPU" not in sweep("plan", "sweep.yaml", cwd=world).stdout
-    monkeypatch.setattr(room, "_DEVICE_FILES", ("null",))
+    monkeypatch.setattr(checks, "_DEVICE_FILES", ("null",))
     assert "GPU" not in sweep("plan", "sweep.yaml", asked, cwd=world).stdout

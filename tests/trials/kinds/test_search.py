@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lp_sweep.trials.kinds import rankmetrics, search
-from lp_sweep.trials.kinds.search import METRICS, nearest, scores, similarities
+from lp_sweep.trials.kinds import rankmetrics
+from lp_sweep.trials.kinds.rankmetrics import METRICS, nearest, scores, similarities
 
 QUERIES, DOCUMENTS, WIDTH = 7, 230, 8
 
@@ -40,8 +40,8 @@ def all_at_once(vectors: np.ndarray, *, dot: bool) -> np.ndarray:
 def test_the_nearest_are_those_of_all_similarities(
     vectors: np.ndarray, dot: bool, blocks: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "_QUERIES", blocks[0])
-    monkeypatch.setattr(search, "_BLOCK", blocks[1])
+    monkeypatch.setattr(rankmetrics, "_QUERIES", blocks[0])
+    monkeypatch.setattr(rankmetrics, "_BLOCK", blocks[1])
     similar, rows = nearest(vectors[:QUERIES], vectors[QUERIES:], 10, dot=dot)
     expected = all_at_once(vectors, dot=dot)
     for query in range(QUERIES):

@@ -138,20 +138,6 @@ def test_similarity_is_the_calculation_by_hand(name: str, tmp_path: Path) -> Non
     assert (np.abs(expected) < 0.999).all()
 
 
-def test_layers_that_do_not_fit(tmp_path: Path) -> None:
-    rows = batches(sentences(), 5)
-    old, new = ([*layer_states(model, rows)] for model in two_networks("bert", tmp_path))
-    for kept, message in (
-        ([1, 3], "network of 3 layers"),
-        ([1, 3, 3], "network of 3 layers"),
-        ([1, 3, 5], r"out of range; layers are 1\.\.4"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            similarity_profile(old, new, kept)
-    with pytest.raises(ValueError, match="no examples"):
-        similarity_profile([], [], KEPT)
-
-
 def test_the_two_means_over_tokens_have_two_names() -> None:
     """Two texts, of one token that stays and of three that turn at right angles: pooled, one token
     of four stays; by text, one text of two."""

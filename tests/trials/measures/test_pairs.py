@@ -87,11 +87,3 @@ def test_beside_other_work_rounds_are_repeated_for_a_short_time_only(
     clock = Clock(cycle([0.5 * ms, 1.5 * ms]), repeat(ms))
     found = compare(clock.full, clock.pruned)
     assert (found.rounds, found.pairs >= 20) == (rounds, True)
-
-
-def test_rounds_share_the_time_of_the_rule() -> None:
-    """10 s a pair: four in the first round, of two in the second the fewest that are allowed."""
-    clock = Clock(cycle([700.0, 400.0]), repeat(450.0))
-    found = clock.compare(warm_ups=0, pairs=4, fewest=1, again=60.0)
-    assert len(clock.order) == 2 * (4 + 2)
-    assert found.rounds == 2

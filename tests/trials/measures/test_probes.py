@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from lp_sweep.trials.measures.probes import probe_scores, sentence_vectors
+from lp_sweep.trials.measures.influence import probe_scores
 from lp_sweep.trials.spec.specs import TaskDefinition
 
 CLASSES = TaskDefinition(text_columns=("t",), metric="accuracy", extra_metrics=("macro_f1", "mcc"))
@@ -30,16 +30,6 @@ def world(classes: int = 3, rows: int = 240, seed: int = 0):
     vectors = vectors.astype(np.float32)
     half = rows // 2
     return vectors[:, :half], labels[:half], vectors[:, half:], labels[half:]
-
-
-def test_no_examples() -> None:
-    with pytest.raises(ValueError, match="no examples"):
-        sentence_vectors([])
-    train, labels, dev, dev_labels = world()
-    with pytest.raises(ValueError, match="0 train rows and 120 dev rows"):
-        probe_scores(train[:, :0], labels[:0], dev, dev_labels, CLASSES)
-    with pytest.raises(ValueError, match="120 train rows and 0 dev rows"):
-        probe_scores(train, labels, dev[:, :0], dev_labels[:0], CLASSES)
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -100,5 +90,5 @@ def test_a_probe_that_does_not_converge_says_nothing() -> None:
     labels = rng.integers(2, size=60)
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("error")
-        patch.setattr("lp_sweep.trials.kinds.labelled.PROBE_ITERATIONS", 1)
+        patch.setattr("lp_sweep.trials.kinds.kind.PROBE_ITERATIONS", 1)
         assert probe_scores(train, labels, train, labels, CLASSES)[0]["accuracy"] > 0.4

@@ -154,12 +154,6 @@ def two(world: Path) -> list[PreTrainedModel]:
     return [load(world.parent / "model") for _ in range(2)]
 
 
-def test_speeds_across_devices_are_refused(two: list[PreTrainedModel]) -> None:
-    full, pruned = two[0], two[1].to("meta")
-    with pytest.raises(ValueError, match=r"across devices .* on cpu, the pruned one on meta"):
-        compare_networks(full, pruned, Load(length=8, batches=[2]), QUICK)
-
-
 def test_no_row_has_padding(world: Path) -> None:
     model = load(world.parent / "model")
     rows = random_rows(model, 64, 16)

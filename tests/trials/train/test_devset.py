@@ -12,7 +12,7 @@ import pytest
 from lp_sweep.trials.data.datasource import LoadedTask, load_task
 from lp_sweep.trials.data.tasks import TaskSource
 from lp_sweep.trials.spec.specs import TaskDefinition
-from lp_sweep.trials.train.devset import blindness, gaps
+from lp_sweep.trials.train.metrics import blindness, gaps
 
 WORDS = {"text_columns": ("words",), "label_column": "tags", "kind": "tokens"}
 LISTS = {"kind": "multi_label", "metric": "micro_f1", "labels": ("a", "b")}

@@ -15,13 +15,13 @@ from transformers.utils import logging as transformers_logging
 from lp_sweep.storage.redact import REMOVED
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.worker import run as running
-from lp_sweep.trials.worker.logtail import LOG_BYTES, Tail, recorded
+from lp_sweep.trials.worker.run import LOG_BYTES, Tail, recorded
 from tests.support.plain_jobs import assert_fails
 from tests.support.toyworld import jobs
 
 PROGRAM = """
 import logging, sys, warnings
-from lp_sweep.trials.worker.logtail import recorded
+from lp_sweep.trials.worker.run import recorded
 with recorded() as tail:
     print("to stdout")
     print("to stderr", file=sys.stderr)
