@@ -35,7 +35,7 @@ class Unreadable(NamedTuple):
     location: str
     reason: str
     record: str = ""  # which record of the file, if not the file as a whole
-    lost: bool = False  # it is no file: what should be there is missing (lost.py)
+    lost: bool = False  # it is no file: what should be there is missing (doctor.lost)
     newer: bool = False  # a later version wrote it
 
     @property
@@ -213,9 +213,7 @@ class TableFiles:
     def _fetch(self, path: str) -> bytes:
         return self._persist(lambda: self._files.read(path))
 
-    def read(
-        self, names: Iterable[str] | None, columns: Columns = None, *, in_order: bool = True
-    ) -> Records:
+    def read(self, names: Iterable[str] | None, columns: Columns = None) -> Records:
         wanted = None if names is None else set(names)
         contents = self.contents()
         gathered = _Gathered(self._table, columns)
@@ -229,7 +227,7 @@ class TableFiles:
         if gone and (gone := gone - gathered.seen):  # moved into a new pack, or set aside
             self._add_packs(self._packs_with(gone), gathered, columns)
         # single files alone are sorted already
-        return gathered.listing(sort=in_order and bool(packs or gone))
+        return gathered.listing(sort=bool(packs or gone))
 
     def _add_singles(self, names: list[str], gathered: _Gathered, columns: Columns) -> set[str]:
         """Returns the names of files that have disappeared."""

@@ -21,6 +21,10 @@ from tests.support.sweepfiles import make_inputs
 
 State = Literal["done", "failed", "deferred", "pending"]
 STARTED = dt.datetime(2026, 1, 5, 9, 30, tzinfo=dt.UTC)
+AXES = {
+    **{"model": "bert", "depth": 12, "procedure": "direct", "strategy": "top", "k": None},
+    **{"threshold": None, "task": "SST-2", "seed": 42, "setup": None},
+}
 FULL_SPEED = 100.0  # train examples a second at full depth
 
 
@@ -41,53 +45,37 @@ class FakeSweep:
         *,
         score: float | None = None,
         state: State | None = None,
-        model: str = "bert",
-        procedure: str = "direct",
-        strategy: str = "top",
-        k: int | None = None,
-        threshold: float | None = None,
         dropped: Iterable[int] | None = None,
-        task: str = "SST-2",
-        seed: int = 42,
-        depth: int = 12,
-        setup: str | None = None,
-        **record: Any,
+        **columns: Any,
     ) -> dict[str, Any]:
-        """Add a cell: done with `score` (points), or in another `state`. Returns its row."""
+        """Add a cell: done with `score` (points), or in another `state`. Returns its row. `columns`
+        of the cell, and of its record if it is done."""
         state = state or ("pending" if score is None else "done")
+        axes = {name: columns.pop(name, usual) for name, usual in AXES.items()}
+        depth, k = axes["depth"], axes["k"]
         if dropped is None and k is not None:
-            dropped = STRATEGIES[strategy].dropped(depth, k)
-        dropped_layers = None if dropped is None else sorted(dropped)
-        kept = (
-            None
-            if dropped_layers is None
-            else [layer for layer in range(1, depth + 1) if layer not in dropped_layers]
-        )
-        plain, _, taught = procedure.partition(" distill ")
-        own = plain if kept and len(kept) == depth and " of " not in taught else procedure
+            dropped = STRATEGIES[axes["strategy"]].dropped(depth, k)
+        gone = None if dropped is None else sorted(dropped)
+        kept = None if gone is None else [n for n in range(1, depth + 1) if n not in gone]
+        # a full network is the same of each procedure, unless a network of its own taught it
+        procedure, _, taught = axes["procedure"].partition(" distill ")
+        if not (kept and len(kept) == depth) or " of " in taught:
+            procedure = axes["procedure"]
+        task = (axes["task"], axes["seed"])
         row = {
-            "sweep": self.name,
-            "cell": len(self.cells),
-            "model": model,
-            "depth": depth,
-            "procedure": procedure,
-            "strategy": strategy,
-            "k": k,
-            "threshold": threshold,
-            "task": task,
-            "seed": seed,
-            "kept_layers": kept,
-            "dropped_layers": dropped_layers,
-            "trial_id": identifier("t", model, own, kept, task, seed) if kept else None,
-            "profile_id": identifier("p", model, task) if threshold is not None else None,
-            "setup": setup,
+            **{"sweep": self.name, "cell": len(self.cells), **axes},
+            **{"kept_layers": kept, "dropped_layers": gone, "trial_id": None, "profile_id": None},
         }
-        if spec := record.get("spec"):
+        if kept:
+            row["trial_id"] = identifier("t", axes["model"], procedure, kept, *task)
+        if axes["threshold"] is not None:
+            row["profile_id"] = identifier("p", axes["model"], axes["task"])
+        if spec := columns.get("spec"):
             row["trial_id"] = f"t1-{content_hash_of(spec)}"
         self.cells.append(row)
         if state == "done":
             self.store.put("predictions", row["trial_id"], [])
-            self.store.put("trials", row["trial_id"], [trial_record(row, score, **record)])
+            self.store.put("trials", row["trial_id"], [trial_record(row, score, **columns)])
         if state == "failed":
             self.failure(row["trial_id"] or row["profile_id"], row)
         return row
@@ -105,26 +93,15 @@ class FakeSweep:
         final: bool | None = None,  # as in a file of before the column
     ) -> None:
         attempt = f"{id_}.{len(self.store.names('attempts')):08d}"
-        self.store.put(
-            "attempts",
-            attempt,
-            [
-                {
-                    "attempt_id": attempt,
-                    "trial_id": id_,
-                    "model": row["model"],
-                    "task": row["task"],
-                    "seed": row["seed"],
-                    "kept_layers": row["kept_layers"],
-                    "error_type": error_type,
-                    "final": final,
-                    "message": "the device has no room for a batch of 32",
-                    "traceback": "Traceback (most recent call last):\n  ...",
-                    "host": "node-1",
-                    "ended_at": STARTED,
-                }
-            ],
-        )
+        record = {
+            **{name: row[name] for name in ("model", "task", "seed", "kept_layers")},
+            **{"attempt_id": attempt, "trial_id": id_, "error_type": error_type, "final": final},
+            "message": "the device has no room for a batch of 32",
+            "traceback": "Traceback (most recent call last):\n  ...",
+            "host": "node-1",
+            "ended_at": STARTED,
+        }
+        self.store.put("attempts", attempt, [record])
 
     def profile(self, values: list[float], model: str = "bert", task: str = "SST-2") -> str:
         id_ = identifier("p", model, task)
