@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from lp_sweep.storage import parquet
-from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.files import (
     Deadline,
     FileInfo,
@@ -38,7 +38,7 @@ from lp_sweep.storage.files import (
 )
 from lp_sweep.storage.parquet import SUFFIX, NotARecordError
 from lp_sweep.storage.places import expanded, is_file
-from lp_sweep.storage.printable import shown, unknown_sweep
+from lp_sweep.storage.printable import did_you_mean, shown
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.tablefiles import (
     THREADS,
@@ -214,7 +214,8 @@ class Store:
         """The names of all sweeps, or `only` this one. Raises SpecError if it is unknown."""
         names = sorted(self.names("sweeps"))
         if only is not None and only not in names:
-            raise unknown_sweep(only, names, self.location)
+            have, meant = ", ".join(names) or "none", did_you_mean(only, names)
+            raise SpecError(f"no sweep named {only!r} in {self.location}. It has: {have}.{meant}")
         return names if only is None else [only]
 
     def read_all(
@@ -234,10 +235,6 @@ class Store:
         """The files of a table, for callers that work on files rather than records."""
         return self._of_table(table, lambda files: files.contents())
 
-    def pack_ids(self, table: str, contents: TableContents) -> dict[str, frozenset[str]]:
-        """The identifiers in each pack, by its path; none for an unreadable pack."""
-        return self._of_table(table, lambda files: files.pack_ids(contents.packs))
-
     # -- other files
 
     def read_text(self, table: str, file_name: str) -> str | None:
@@ -249,7 +246,7 @@ class Store:
 
     def texts(self, table: str) -> dict[str, str]:
         """The texts of all .json files of a folder, by file name."""
-        names = sorted(info.name for info in self.listing(table) if info.name.endswith(".json"))
+        names = [info.name for info in self.listing(table) if info.name.endswith(".json")]
         with ThreadPoolExecutor(THREADS) as pool:
             texts = list(pool.map(lambda name: self.read_text(table, name), names))
         return {name: text for name, text in zip(names, texts, strict=True) if text is not None}
