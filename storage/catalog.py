@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lp_sweep.storage import reading
+from lp_sweep.storage.doctor import lost
 from lp_sweep.storage.errors import QueryError
-from lp_sweep.storage.lost import lost
 from lp_sweep.storage.schema import LARGE, TABLES
 from lp_sweep.storage.setups import EARLIER, Setup, cells_of_setup, earlier_setups
 from lp_sweep.storage.store import Store, Unreadable
@@ -250,7 +250,7 @@ class _Records:
     def _read(self, table: str, names: Iterable[str] | None) -> pa.Table:
         columns = self._columns if table == "trials" else None
         wanted = None if names is None else sorted(names)
-        listing = self.store.read_all(table, wanted, columns, in_order=columns is None)
+        listing = self.store.read_all(table, wanted, columns)
         self.unreadable = list(dict.fromkeys([*self.unreadable, *listing.unreadable]))
         return listing.rows
 

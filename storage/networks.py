@@ -27,43 +27,29 @@ NEED = "need"  # until the trials that continue from it are done: see `release`
 NEED_BEST = "need, best"  # the same, and `best` after that
 _PASSING = (BEST, NEED, NEED_BEST)
 
+_OF_GROUP = ("trial_id", "spec", "seed", "last")
 _ROWS_READ = 500  # records at a time, to bound memory
 
 
-class Sibling(NamedTuple):
-    """A record of a group, in order of quality: by score, then by lower seed."""
+class _Rank(NamedTuple):
+    """The place of a record in its group: by score, then by lower seed."""
 
     score: float
     minus_seed: int
     trial_id: str
 
 
-class _Known:
-    """The relevant facts of the records read so far. A worker reads each record only once, since
-    records never change."""
-
-    def __init__(self) -> None:
-        self.trials: set[str] = set()
-        self.groups: dict[bytes, set[Sibling]] = defaultdict(set)
-
-    def add(self, row: dict[str, Any]) -> None:
-        self.trials.add(row["trial_id"])
-        group = _group(row)
-        if group is not None:
-            self.groups[group].add(_sibling(row))
-
-
-_KNOWN: dict[str, _Known] = defaultdict(_Known)  # by the store's location
+# by the store's location: trial -> its group and rank, if it has a group. A worker reads each
+# record only once, since records never change
+_KNOWN: dict[str, dict[str, tuple[bytes, _Rank] | None]] = defaultdict(dict)
 
 
 def is_best(store: Store, record: dict[str, Any]) -> bool:
     """Whether no stored record of the same group is better."""
-    group = _group(record)
-    if group is None:
+    if _group(record) is None:
         return True
     _look(store)
-    own = _sibling(record)
-    return max(_KNOWN[store.location].groups.get(group, set()) | {own}) == own
+    return max(_siblings(store, record)) == _rank(record)
 
 
 def settle(store: Store, record: dict[str, Any], *, look: bool = True) -> None:
@@ -72,15 +58,20 @@ def settle(store: Store, record: dict[str, Any], *, look: bool = True) -> None:
 
     look: whether to read records that are new since `is_best`.
     """
-    group = _group(record)
-    if group is None:
+    if _group(record) is None:
         return
     if look:
         _look(store)
-    siblings = _KNOWN[store.location].groups.get(group, set()) | {_sibling(record)}
+    siblings = _siblings(store, record)
     for sibling in sorted(siblings - {max(siblings)}):
         if kept_by(store, sibling.trial_id) == BEST:
             delete_network(store, sibling.trial_id)
+
+
+def _siblings(store: Store, record: dict[str, Any]) -> set[_Rank]:
+    """The known records of the record's group, and itself."""
+    own, known = _group(record), _KNOWN[store.location].values()
+    return {found[1] for found in known if found and found[0] == own} | {_rank(record)}
 
 
 def kept_by(store: Store, trial: str) -> str | None:
@@ -146,22 +137,22 @@ def delete_network(store: Store, trial: str) -> None:
 def _look(store: Store) -> None:
     """Reads the new records."""
     known = _KNOWN[store.location]
-    new = sorted(store.names("trials") - known.trials)
+    new = sorted(store.names("trials") - known.keys())
     for start in range(0, len(new), _ROWS_READ):
         rows = store.read_all("trials", new[start : start + _ROWS_READ]).rows
-        for row in rows.select(["trial_id", "spec", "seed", "last"]).to_pylist():
-            known.add(row)
+        for row in rows.select(_OF_GROUP).to_pylist():
+            group = _group(row)
+            known[row["trial_id"]] = (group, _rank(row)) if group else None
 
 
-def _sibling(row: dict[str, Any]) -> Sibling:
-    return Sibling(row["last"], -row["seed"], row["trial_id"])
+def _rank(row: dict[str, Any]) -> _Rank:
+    return _Rank(row["last"], -row["seed"], row["trial_id"])
 
 
 def _group(row: dict[str, Any]) -> bytes | None:
     """A hash of what the group shares; None for a record that can't be compared, since it is from
     before records had a spec, or not ours."""
-    names = ("trial_id", "spec", "seed", "last")
-    if any(row[name] is None for name in names) or row["last"] != row["last"]:  # not a number
+    if any(row[name] is None for name in _OF_GROUP) or row["last"] != row["last"]:  # not a number
         return None
     try:
         return bytes.fromhex(content_hash(json.loads(row["spec"]) | {"seed": None}))[:16]

@@ -38,19 +38,14 @@ class Compaction(NamedTuple):
 
 def compact(store: Store) -> Compaction:
     """Merges what can be merged. Raises StoreError if the store can't be read or written."""
-    before = _count_files(store)
-    records = sum(_compact_table(store, table) for table in PACKED)
-    return Compaction(records, before, _count_files(store))
-
-
-def _count_files(store: Store) -> int:
-    contents = [store.contents(table) for table in PACKED]
-    return sum(len(item.singles) + len(item.packs) for item in contents)
-
-
-def _compact_table(store: Store, table: str) -> int:
-    batches = _batches(store.contents(table).singles)
-    return sum(_pack(store, table, names) for names in batches)
+    before = 0
+    merged: list[int] = []  # records of each new pack
+    for table in PACKED:
+        contents = store.contents(table)
+        before += len(contents.singles) + len(contents.packs)
+        merged += (_pack(store, table, names) for names in _batches(contents.singles))
+    records = sum(merged)
+    return Compaction(records, before, before - records + sum(map(bool, merged)))
 
 
 def _batches(singles: Mapping[str, FileInfo]) -> Iterator[list[str]]:

@@ -9,11 +9,9 @@ import sys
 import textwrap
 import threading
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
-
-from lp_sweep.storage.errors import SpecError
 
 _SLOW_SECONDS = 0.7  # a step that takes longer is announced
 _WIDEST = 80  # characters of a value in a message
@@ -210,10 +208,3 @@ def also_in_train(rows: int, relabelled: int | None, of: int) -> str:
     """`37 of 500 dev rows also occur in train, 2 of them with another label.`"""
     other = f", {relabelled:,} of them with another label" if relabelled else ""
     return f"{rows:,} of {of:,} dev rows also occur in train{other}. Scores on them are optimistic."
-
-
-def unknown_sweep(name: str, known: Collection[str], location: str) -> SpecError:
-    """The error for a store that has only the sweeps `known`."""
-    have = ", ".join(sorted(known)) or "none"
-    meant = did_you_mean(name, known)
-    return SpecError(f"no sweep named {name!r} in {location}. It has: {have}.{meant}")

@@ -36,17 +36,14 @@ class Setup(NamedTuple):
     finished: int  # finished trials that no cell of the current setup shows
 
 
-def earlier_setups(
-    store: Store, sweep: str | None = None, done: Set[str] | None = None
-) -> list[Setup]:
-    """The earlier setups of one sweep or of all, by sweep and number. `done`: the finished trials,
-    if already known. Raises StoreError."""
+def earlier_setups(store: Store, sweep: str | None = None) -> list[Setup]:
+    """The earlier setups of one sweep or of all, by sweep and number. Raises StoreError."""
     names = None if sweep is None else [sweep]
     earlier = store.read_all(EARLIER, names).rows
     if not len(earlier):
         return []
-    done = store.names("trials") if done is None else done
-    return compared(earlier, store.read_all("sweeps", names, _COLUMNS).rows, done)
+    today = store.read_all("sweeps", names, _COLUMNS).rows
+    return compared(earlier, today, store.names("trials"))
 
 
 def compared(earlier: pa.Table, today: pa.Table, done: Set[str]) -> list[Setup]:

@@ -27,11 +27,18 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from lp_sweep.storage import parquet
-from lp_sweep.storage.errors import StoreError
-from lp_sweep.storage.files import Deadline, FileInfo, Files, Folder, is_bucket
+from lp_sweep.storage.errors import SpecError, StoreError
+from lp_sweep.storage.files import (
+    Deadline,
+    FileInfo,
+    Files,
+    Folder,
+    UnreachableError,
+    is_bucket,
+)
 from lp_sweep.storage.parquet import SUFFIX, NotARecordError
 from lp_sweep.storage.places import expanded, is_file
-from lp_sweep.storage.printable import shown, unknown_sweep
+from lp_sweep.storage.printable import did_you_mean, shown
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.tablefiles import (
     THREADS,
@@ -121,13 +128,13 @@ class Store:
         def look() -> bool:
             there = self.files.exists()
             if not there and self.files.is_folder:  # a bucket does not come and go
-                raise _NotThereError
+                raise UnreachableError("it may come back: an unmounted folder")
             return there
 
         try:
             return self.perform(f"read the store {self.location}", look)
         except StoreError as error:
-            if isinstance(error.__cause__, _NotThereError):
+            if self.files.is_folder and isinstance(error.__cause__, UnreachableError):
                 return False
             raise
 
@@ -143,25 +150,24 @@ class Store:
 
     # -- one record
 
-    def put(self, table: str, name: str, rows: Iterable[Mapping[str, Any]] | pa.Table) -> str:
-        """Writes one record and returns its location. On an error the previous record stays.
-        Raises pa.ArrowException for a value that does not fit its column."""
-        return self.write(_path(table, name + SUFFIX), parquet.encode(table, rows))
+    def put(self, table: str, name: str, rows: Iterable[Mapping[str, Any]] | pa.Table) -> None:
+        """Writes one record. On an error the previous record stays. Raises pa.ArrowException for a
+        value that does not fit its column."""
+        self.write(_path(table, name + SUFFIX), parquet.encode(table, rows))
 
-    def put_text(self, table: str, file_name: str, text: str) -> str:
-        return self.write(_path(table, file_name), text.encode())
+    def put_text(self, table: str, file_name: str, text: str) -> None:
+        self.write(_path(table, file_name), text.encode())
 
-    def write(self, path: str, content: bytes) -> str:
-        """Writes a file and returns its location. `path`: below the store's location."""
-        return self._publish(path, lambda: self.files.write(path, content))
+    def write(self, path: str, content: bytes) -> None:
+        """Writes a file. `path`: below the store's location."""
+        self._publish(path, lambda: self.files.write(path, content))
 
-    def _publish(self, path: str, write: Callable[[], None]) -> str:
+    def _publish(self, path: str, write: Callable[[], None]) -> None:
         where = self.files.where(path)
         try:
             self.perform(f"write {where}", write)
         except FileNotFoundError as error:
             raise StoreError(f"can't write {where}: {error}") from error
-        return where
 
     def content(self, path: str) -> bytes:
         """Reads a file; `path` as for `write`. Raises FileNotFoundError."""
@@ -208,7 +214,8 @@ class Store:
         """The names of all sweeps, or `only` this one. Raises SpecError if it is unknown."""
         names = sorted(self.names("sweeps"))
         if only is not None and only not in names:
-            raise unknown_sweep(only, names, self.location)
+            have, meant = ", ".join(names) or "none", did_you_mean(only, names)
+            raise SpecError(f"no sweep named {only!r} in {self.location}. It has: {have}.{meant}")
         return names if only is None else [only]
 
     def read_all(
@@ -216,23 +223,17 @@ class Store:
         table: str,
         names: Iterable[str] | None = None,
         columns: Collection[str] | None = None,
-        *,
-        in_order: bool = True,
     ) -> Records:
         """All rows of a table, or those of the records `names` that exist. No record counts twice.
 
-        Rows are in the order of the names; predictions, and all rows unless `in_order`, are in the
-        order of the files. `columns`: read only these and the identifier, which is much faster.
+        Rows are in the order of the names; predictions are in the order of the files. `columns`:
+        read only these and the identifier, which is much faster.
         """
-        return self._of_table(table, lambda files: files.read(names, columns, in_order=in_order))
+        return self._of_table(table, lambda files: files.read(names, columns))
 
     def contents(self, table: str) -> TableContents:
         """The files of a table, for callers that work on files rather than records."""
         return self._of_table(table, lambda files: files.contents())
-
-    def pack_ids(self, table: str, contents: TableContents) -> dict[str, frozenset[str]]:
-        """The identifiers in each pack, by its path; none for an unreadable pack."""
-        return self._of_table(table, lambda files: files.pack_ids(contents.packs))
 
     # -- other files
 
@@ -245,7 +246,7 @@ class Store:
 
     def texts(self, table: str) -> dict[str, str]:
         """The texts of all .json files of a folder, by file name."""
-        names = sorted(info.name for info in self.listing(table) if info.name.endswith(".json"))
+        names = [info.name for info in self.listing(table) if info.name.endswith(".json")]
         with ThreadPoolExecutor(THREADS) as pool:
             texts = list(pool.map(lambda name: self.read_text(table, name), names))
         return {name: text for name, text in zip(names, texts, strict=True) if text is not None}
@@ -261,10 +262,10 @@ class Store:
         where = self.files.where(_folder(below))
         return self.perform(f"list {where}", lambda: self.files.folders(below))
 
-    def put_file(self, folder: str, name: str, source: Path) -> str:
+    def put_file(self, folder: str, name: str, source: Path) -> None:
         """Copies a local file into the store."""
         path = _path(folder, name)
-        return self._publish(path, lambda: self.files.upload(source, path))
+        self._publish(path, lambda: self.files.upload(source, path))
 
     def fetch_file(self, folder: str, name: str, target: Path) -> bool:
         """Copies a file of the store to `target`. Returns False if it does not exist."""
@@ -280,10 +281,6 @@ class Store:
         """Deletes a file, if it exists."""
         path = _path(folder, name)
         self.perform(f"delete {self.files.where(path)}", lambda: self.files.delete(path))
-
-
-class _NotThereError(OSError):
-    """The location does not exist: a wrong name, or an unmounted folder that may come back."""
 
 
 def _path(folder: str, file_name: str) -> str:

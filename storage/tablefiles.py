@@ -35,7 +35,7 @@ class Unreadable(NamedTuple):
     location: str
     reason: str
     record: str = ""  # which record of the file, if not the file as a whole
-    lost: bool = False  # it is no file: what should be there is missing (lost.py)
+    lost: bool = False  # it is no file: what should be there is missing (doctor.lost)
     newer: bool = False  # a later version wrote it
 
     @property
@@ -181,9 +181,9 @@ class TableFiles:
         singles = {name for name, info in contents.singles.items() if info.size}
         return singles.union(*self.pack_ids(contents.packs).values())
 
-    def _packs_with(self, wanted: set[str]) -> dict[str, set[str]]:
+    def _with(self, wanted: set[str], packs: Mapping[str, FileInfo]) -> dict[str, set[str]]:
         """The packs that have wanted records, and which."""
-        ids = self.pack_ids(self._packs())
+        ids = self.pack_ids(packs)
         return {path: wanted & own for path, own in ids.items() if wanted & own}
 
     def _path(self, name: str) -> str:
@@ -204,7 +204,7 @@ class TableFiles:
             raise NotARecordError(*bad.values())
         except (FileNotFoundError, NotARecordError):
             gathered = _Gathered(self._table)
-            self._add_packs(self._packs_with({name}), gathered, None)
+            self._add_packs(self._with({name}, self._packs()), gathered, None)
             found = gathered.listing(sort=False).rows
             if not len(found):
                 raise
@@ -213,23 +213,20 @@ class TableFiles:
     def _fetch(self, path: str) -> bytes:
         return self._persist(lambda: self._files.read(path))
 
-    def read(
-        self, names: Iterable[str] | None, columns: Columns = None, *, in_order: bool = True
-    ) -> Records:
+    def read(self, names: Iterable[str] | None, columns: Columns = None) -> Records:
         wanted = None if names is None else set(names)
         contents = self.contents()
         gathered = _Gathered(self._table, columns)
-        packs: dict[str, set[str] | None] = dict.fromkeys(contents.packs)
+        packs: Mapping[str, set[str] | None] = dict.fromkeys(contents.packs)
         if wanted is not None:
-            ids = self.pack_ids(contents.packs)
-            packs = {path: wanted & own for path, own in ids.items() if wanted & own}
+            packs = self._with(wanted, contents.packs)
         self._add_packs(packs, gathered, columns)
         singles = contents.singles.keys() if wanted is None else wanted & contents.singles.keys()
         gone = self._add_singles(sorted(singles), gathered, columns)
         if gone and (gone := gone - gathered.seen):  # moved into a new pack, or set aside
-            self._add_packs(self._packs_with(gone), gathered, columns)
+            self._add_packs(self._with(gone, self._packs()), gathered, columns)
         # single files alone are sorted already
-        return gathered.listing(sort=in_order and bool(packs or gone))
+        return gathered.listing(sort=bool(packs or gone))
 
     def _add_singles(self, names: list[str], gathered: _Gathered, columns: Columns) -> set[str]:
         """Returns the names of files that have disappeared."""

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from lp_sweep.storage.store import Store
-from tests.support.stores import place_of
+from tests.support.stores import mounted, place_of
 
 # kept where the shell says not to, else every process of a run compiles all tests and modules again
 sys.dont_write_bytecode = False
@@ -84,3 +84,10 @@ def location(request: pytest.FixtureRequest) -> str:
     """Where a store can be made: a test that takes this runs over every kind of store. Every day
     what a store promises is shown of each kind: `test_store_contract` has its own."""
     return place_of(request)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB, for stores that are full or read-only."""
+    with mounted(tmp_path / "disk", "1m") as disk:
+        yield disk

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lp_sweep.storage.doctor import lost
 from lp_sweep.storage.errors import GraphRecordingError
-from lp_sweep.storage.lost import lost
 from lp_sweep.storage.networks import has_network
 from lp_sweep.storage.schema import TRIALS
 from lp_sweep.storage.store import Store, Unreadable

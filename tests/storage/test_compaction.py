@@ -22,8 +22,7 @@ from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.store import Store
 from tests.support.everyday import few
 from tests.support.fake_records import FakeSweep
-from tests.support.stores import newer
-from tests.support.storeworkers import start, trial
+from tests.support.stores import newer, start, trial
 
 
 @pytest.fixture
@@ -88,8 +87,8 @@ def test_packs_are_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(packs, "PACK_BYTES", 10 * size + size // 2)
     compact(store)
     assert files(store) == (0, 4)
-    ids = store.pack_ids("trials", store.contents("trials")).values()
-    assert sorted(map(len, ids)) == [10] * 4
+    made = [store.content(path) for path in store.contents("trials").packs]
+    assert [len(parquet.decode(content, "trials")) for content in made] == [10] * 4
     assert compact(store) == (0, 4, 4), "packs are not written again"
     assert store.names("trials") == set(names)
 
@@ -115,7 +114,12 @@ def test_a_record_that_no_pack_may_take_stays(store: Store) -> None:
     store.files.write("trials/t1-torn.parquet", b"PAR1 half")
     store.files.write("trials/t1-zero.parquet", b"")
     store.files.write("trials/notes.txt", b"mine")
+    bad = {"trials/packs/torn.parquet": b"PAR1 half"}
+    bad["trials/packs/newer.parquet"] = newer(store.content("trials/t1-00000.parquet"))
+    for path, content in bad.items():
+        store.files.write(path, content)
     assert compact(store).records == 2
+    assert {path: store.files.read(path) for path in bad} == bad
     assert set(store.contents("trials").singles) == {
         *("t1-empty", "copy of t1-00000", "t1-torn", "t1-zero")
     }
@@ -162,35 +166,6 @@ def test_some_columns_are_those_of_all(store: Store) -> None:
     fill(store, 3, prefix="single")
     check()
     check(names[:2])
-
-
-@pytest.mark.parametrize(
-    ("spoil", "reason"),
-    [
-        (lambda content: content[: len(content) // 2], "not a whole Parquet file"),
-        (lambda content: content[:900] + b"\xaa" * 64 + content[964:], "not a whole Parquet file"),
-        (newer, "newer lp-sweep"),
-    ],
-    ids=["cut", "changed", "newer"],
-)
-def test_an_unreadable_pack_is_named_and_never_in_the_way(
-    store: Store, spoil: Callable[[bytes], bytes], reason: str
-) -> None:
-    fill(store, 3, "a")
-    compact(store)
-    (path,) = store.contents("trials").packs
-    spoilt = spoil(store.files.read(path))
-    store.files.write(path, spoilt)
-    names = set(fill(store, 3, "b"))
-    again = Store(store.location)
-    listing = again.read_all("trials")
-    assert set(listing.rows["trial_id"].to_pylist()) == names
-    (item,) = listing.unreadable
-    assert (item.location, reason in item.reason) == (store.files.where(path), True)
-    assert again.find("trials", "t1-a00001") is None
-    compact(again)
-    assert files(again) == (0, 2)
-    assert store.files.read(path) == spoilt
 
 
 def test_a_torn_pack_costs_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

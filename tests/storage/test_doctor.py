@@ -15,8 +15,7 @@ from lp_sweep.storage.packs import compact
 from lp_sweep.storage.schema import TABLES, TRIALS
 from lp_sweep.storage.store import Store
 from tests.support.program import sweep
-from tests.support.stores import newer
-from tests.support.storeworkers import cell, predictions, trial
+from tests.support.stores import cell, newer, predictions, trial
 
 
 @pytest.fixture
@@ -56,19 +55,8 @@ def test_a_store_in_order(store: Store) -> None:
     assert whole_store(store) == before
 
 
-BAD = {
-    "zero-bytes": ("trials/t1-x.parquet", lambda good: b"", "not a whole Parquet file"),
-    "of-another-table": ("profiles/p1-x.parquet", lambda good: good, "not written by lp-sweep"),
-    "without-a-row": (
-        "trials/t1-x.parquet",
-        lambda good: parquet.encode("trials", []),
-        "a record without a row",
-    ),
-    "a-copy": (
-        "trials/copy.parquet",
-        lambda good: good,
-        "its name is not that of its content, t1-a",
-    ),
+BAD: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
+    "a-copy": ("trials/copy.parquet", bytes, "its name is not that of its content, t1-a"),
     "cut-pack": ("trials/packs/0af.parquet", lambda good: good[:-99], "not a whole Parquet file"),
 }
 

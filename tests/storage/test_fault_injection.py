@@ -63,12 +63,3 @@ def test_every_change_of_a_verb(faulty_disk: Path, tmp_path: Path, verb: str, fa
     told = tried(faulty_disk, tmp_path, verb, fault, 1)
     assert told["wrong"] == []
     assert told["tried"] == told["changes"] > 15
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", ["full", "killed"])
-def test_a_whole_export(faulty_disk: Path, tmp_path: Path, fault: str) -> None:
-    """Every third change of `lp-sweep export`: each try loads a network, and asks it."""
-    told = tried(faulty_disk, tmp_path, "whole export", fault, 3)
-    assert told["wrong"] == []
-    assert told["tried"] > 10

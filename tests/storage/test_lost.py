@@ -17,9 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lp_sweep.storage import parquet
-from lp_sweep.storage.doctor import examine, set_aside
+from lp_sweep.storage.doctor import examine, lost, set_aside
 from lp_sweep.storage.errors import StoreError
-from lp_sweep.storage.lost import lost
 from lp_sweep.storage.packs import compact
 from lp_sweep.storage.runs import Presence, Progress
 from lp_sweep.storage.schema import TABLES
@@ -28,7 +27,7 @@ from lp_sweep.trials.spec.identity import canonical_json, trial_id
 from lp_sweep.trials.spec.specs import TaskDefinition, TrialSpec
 from tests.support.fake_records import FakeSweep, command_line_world
 from tests.support.program import sweep
-from tests.support.storeworkers import cell
+from tests.support.stores import cell
 
 READING = (
     ("doctor",),

@@ -16,7 +16,7 @@ import pytest
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.packs import compact
 from lp_sweep.storage.store import Store, is_store
-from tests.support.storeworkers import trial
+from tests.support.stores import trial
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = ["a 0", "a'; echo foo", 'a "b"', "ünï 🙂", "100%", "a%20b", "s3:", "a\\b", "k=v", "a\nb"]
@@ -137,7 +137,7 @@ def as_nobody(code: str, *arguments: str) -> str:
 ASK = """
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.store import Store
-from tests.support.storeworkers import trial
+from tests.support.stores import trial
 def told(action):
     try:
         print(action())
@@ -213,7 +213,7 @@ def test_a_store_that_is_gone_is_an_error_and_never_made_anew(tmp_path: Path) ->
 
 
 ASKED_WHILE_AWAY: dict[str, Callable[[Store], Any]] = {
-    "put": lambda store: store.put("trials", "t1-b", [trial("t1-b")]),
+    "put": lambda store: store.put("trials", "t1-b", [trial("t1-b")]) is None,
     "read_all": lambda store: len(store.read_all("trials").rows) == 1,
     "open": lambda store: Store(store.location, patience=15).names("trials") == {"t1-a"},
 }

@@ -19,7 +19,7 @@ from lp_sweep.storage.store import Store, is_store, open_files
 from tests.support.program import sweep
 from tests.support.s3proxy import answering, breaking_proxy, failing_proxy, say
 from tests.support.s3server import BUCKET, OWN_SERVER, UNUSED, client, free_port
-from tests.support.storeworkers import trial
+from tests.support.stores import trial
 
 own_server = pytest.mark.skipif(OWN_SERVER in os.environ, reason="needs a server on loopback")
 LARGE = 12 * 2**20  # bytes: several requests

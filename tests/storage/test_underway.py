@@ -19,11 +19,6 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(underway, "EVERY_SECONDS", 0.0)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store", create=True)
-
-
 def told(store: Store, loss: float = 0.5) -> Teller:
     teller = Teller(store, "t1-a")
     teller(10, 40, lambda: loss)

@@ -42,18 +42,12 @@ NOT_RUN = {
     "Ctrl-C": "goes on until it is ended",
 }
 RUN_BY = "run by "
-# what a block may begin with; any other word may be no command at all
-PROGRAMS = {
-    "aws", "cat", "cd", "cp", "curl", "docker", "echo", "export", "for", "gcloud", "git", "jq",
-    "kubectl", "ls", "lp-sweep", "make", "mkdir", "pip", "pytest", "python", "ray", "sed", "ssh",
-}  # fmt: skip
 _MARKS = ("not run: ", "exit ", "new folder", "file: ")
 _FENCE = re.compile(
     r"(?P<marks>(?:^ *<!-- [^\n]* -->\n)*)^(?P<indent> *)```(?P<language>\S*)[^\n]*\n"
     r"(?P<text>.*?)^(?P=indent)```[^\S\n]*$",
     re.MULTILINE | re.DOTALL,
 )
-_ASSIGNMENTS = re.compile(r"(?:\w+=(?:\$\(|(?:'[^']*'|\"[^\"]*\"|[^\s'\"])*\s+))*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,33 +140,12 @@ def commands(block: Block) -> list[Command]:
 
 
 def mistake(block: Block) -> str | None:
-    """The mistake in the block's marks or content, and how to fix it; None if it is right."""
+    """The mistake in the block's marks, and how to fix it; None if they are right."""
     for mark in block.marks:
         if not mark.startswith(_MARKS):
             return f"no such mark: {mark!r}. There are: {', '.join(_MARKS)}"
-    if (why := block.mark("not run: ")) is not None:
-        return _no_reason(why, block.page)
-    return _no_command(block) if block.is_commands else None
-
-
-def _no_command(block: Block) -> str | None:
-    """The mistake in the first word of a block of commands; None if it is right."""
-    try:
-        first = _first_word(commands(block)[0].typed)
-    except ValueError as error:
-        return str(error)
-    if first in PROGRAMS:
-        return None
-    return (
-        f"{first!r} is not a known command. A block that is not typed into a shell needs its "
-        "language (```text); add a program to PROGRAMS in tests/support/docpages.py"
-    )
-
-
-def _first_word(typed: str) -> str:
-    """The program, after variables that the line sets: `A=1 lp-sweep run`, `group=$(aws ...)`."""
-    code = re.sub(r"^\s*#.*\n", "", typed, flags=re.MULTILINE)
-    return next(iter(_ASSIGNMENTS.sub("", code, count=1).split()), "")
+    why = block.mark("not run: ")
+    return None if why is None else _no_reason(why, block.page)
 
 
 def _no_reason(why: str, page: str) -> str | None:

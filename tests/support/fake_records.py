@@ -22,6 +22,10 @@ from tests.support.sweepfiles import make_inputs
 
 State = Literal["done", "failed", "deferred", "pending"]
 STARTED = dt.datetime(2026, 1, 5, 9, 30, tzinfo=dt.UTC)
+AXES = {
+    **{"model": "bert", "depth": 12, "procedure": "direct", "strategy": "top", "k": None},
+    **{"threshold": None, "task": "SST-2", "seed": 42, "setup": None},
+}
 FULL_SPEED = 100.0  # train examples a second at full depth
 
 
@@ -42,54 +46,38 @@ class FakeSweep:
         *,
         score: float | None = None,
         state: State | None = None,
-        model: str = "bert",
-        procedure: str = "direct",
-        strategy: str = "top",
-        k: int | None = None,
-        threshold: float | None = None,
         dropped: Iterable[int] | None = None,
-        task: str = "SST-2",
-        seed: int = 42,
-        depth: int = 12,
-        setup: str | None = None,
-        **record: Any,
+        **columns: Any,
     ) -> dict[str, Any]:
-        """Add a cell: done with `score` (points), or in another `state`. Returns its row."""
+        """Add a cell: done with `score` (points), or in another `state`. Returns its row. `columns`
+        of the cell, and of its record if it is done."""
         state = state or ("pending" if score is None else "done")
+        axes = {name: columns.pop(name, usual) for name, usual in AXES.items()}
+        depth, k = axes["depth"], axes["k"]
         if dropped is None and k is not None:
-            dropped = STRATEGIES[strategy].dropped(depth, k)
-        dropped_layers = None if dropped is None else sorted(dropped)
-        kept = (
-            None
-            if dropped_layers is None
-            else [layer for layer in range(1, depth + 1) if layer not in dropped_layers]
-        )
-        training = Procedure.parse(procedure)
-        whole = kept and len(kept) == depth and not training.teacher
-        own = training._replace(distill=None).label if whole else procedure
+            dropped = STRATEGIES[axes["strategy"]].dropped(depth, k)
+        gone = None if dropped is None else sorted(dropped)
+        kept = None if gone is None else [n for n in range(1, depth + 1) if n not in gone]
+        # a full network is the same of each procedure, unless a network of its own taught it
+        training = Procedure.parse(axes["procedure"])
+        if kept and len(kept) == depth and not training.teacher:
+            training = training._replace(distill=None)
+        task = (axes["task"], axes["seed"])
         row = {
-            "sweep": self.name,
-            "cell": len(self.cells),
-            "model": model,
-            "depth": depth,
-            **training.axes,
-            "strategy": strategy,
-            "k": k,
-            "threshold": threshold,
-            "task": task,
-            "seed": seed,
-            "kept_layers": kept,
-            "dropped_layers": dropped_layers,
-            "trial_id": identifier("t", model, own, kept, task, seed) if kept else None,
-            "profile_id": identifier("p", model, task) if threshold is not None else None,
-            "setup": setup,
+            **{"sweep": self.name, "cell": len(self.cells), **axes},
+            **Procedure.parse(axes["procedure"]).axes,
+            **{"kept_layers": kept, "dropped_layers": gone, "trial_id": None, "profile_id": None},
         }
-        if spec := record.get("spec"):
+        if kept:
+            row["trial_id"] = identifier("t", axes["model"], training.label, kept, *task)
+        if axes["threshold"] is not None:
+            row["profile_id"] = identifier("p", axes["model"], axes["task"])
+        if spec := columns.get("spec"):
             row["trial_id"] = f"t1-{content_hash_of(spec)}"
         self.cells.append(row)
         if state == "done":
             self.store.put("predictions", row["trial_id"], [])
-            self.store.put("trials", row["trial_id"], [trial_record(row, score, **record)])
+            self.store.put("trials", row["trial_id"], [trial_record(row, score, **columns)])
         if state == "failed":
             self.failure(row["trial_id"] or row["profile_id"], row)
         return row
@@ -107,26 +95,15 @@ class FakeSweep:
         final: bool | None = None,  # as in a file of before the column
     ) -> None:
         attempt = f"{id_}.{len(self.store.names('attempts')):08d}"
-        self.store.put(
-            "attempts",
-            attempt,
-            [
-                {
-                    "attempt_id": attempt,
-                    "trial_id": id_,
-                    "model": row["model"],
-                    "task": row["task"],
-                    "seed": row["seed"],
-                    "kept_layers": row["kept_layers"],
-                    "error_type": error_type,
-                    "final": final,
-                    "message": "the device has no room for a batch of 32",
-                    "traceback": "Traceback (most recent call last):\n  ...",
-                    "host": "node-1",
-                    "ended_at": STARTED,
-                }
-            ],
-        )
+        record = {
+            **{name: row[name] for name in ("model", "task", "seed", "kept_layers")},
+            **{"attempt_id": attempt, "trial_id": id_, "error_type": error_type, "final": final},
+            "message": "the device has no room for a batch of 32",
+            "traceback": "Traceback (most recent call last):\n  ...",
+            "host": "node-1",
+            "ended_at": STARTED,
+        }
+        self.store.put("attempts", attempt, [record])
 
     def profile(self, values: list[float], model: str = "bert", task: str = "SST-2") -> str:
         id_ = identifier("p", model, task)

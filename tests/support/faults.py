@@ -20,7 +20,7 @@ from tests.support.program import command
 
 MARK = "LP_SWEEP_TEST_MARK"  # in the environment of all that a test starts, and may kill
 # what two runs of one trial may differ in
-_OF_THE_MOMENT = {
+OF_THE_MOMENT = {
     "command",
     "dev_examples_per_second",
     "ended_at",
@@ -151,7 +151,7 @@ def records(store: Store) -> dict[str, dict[str, Any]]:
         row["trial_id"]: {
             name: value
             for name, value in row.items()
-            if name not in _OF_THE_MOMENT and not name.startswith("seconds_")
+            if name not in OF_THE_MOMENT and not name.startswith("seconds_")
         }
         for row in rows
     }

@@ -33,7 +33,7 @@ from lp_sweep.storage.packs import compact
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.spool import Outbox, Record, Spool, flush
 from lp_sweep.storage.store import Store
-from tests.support.storeworkers import predictions, trial
+from tests.support.stores import predictions, trial
 
 FAULTS = {
     "full": (errno.ENOSPC, 0),
@@ -151,24 +151,6 @@ def _export(folder: Path, text: str) -> None:
         write_sums(coming)
 
 
-def given_trained(folder: Path) -> None:
-    from tests.support import exportworld
-
-    exportworld.make_world(folder)
-    whole_export(folder)
-
-
-def whole_export(folder: Path) -> None:
-    """`lp-sweep export TRIAL --force`, of a kept network, over an earlier one."""
-    from lp_sweep.orchestrator.export import trialfolder
-    from tests.support import exportworld
-
-    trialfolder.ask = exportworld.answer_here  # in this process: the same program, sooner
-    [kept] = folder.glob("store/weights/*")
-    world = exportworld.World(folder / "sweep.yaml", Store(folder / "store"), kept.name, "")
-    world.export(kept.name, folder / "exported", force=True)
-
-
 def export_is_whole(folder: Path) -> list[str]:
     """The old one or the new one; nothing only where a kill came between two renames."""
     out = folder / "exported"
@@ -212,15 +194,6 @@ VERBS = {
         export,
         sound=export_is_whole,
         settled=lambda f: (f / "exported" / "README.md").read_text(),
-    ),
-}
-OTHERS = {
-    "careless": Verb(given_little, careless),
-    "whole export": Verb(
-        given_trained,
-        whole_export,
-        sound=export_is_whole,
-        settled=lambda f: [files(f / "exported", "*"), changed_files(f / "exported")],
     ),
 }
 
@@ -289,9 +262,7 @@ def wrong_after(verb: Verb, folder: Path, before: dict[str, Any], want: list[Any
 
 
 def main(name: str, root: str, fault: str, step: str) -> None:
-    verb, folder = (VERBS | OTHERS)[name], Path(root)
-    if name == "whole export":
-        import tests.support.exportworld  # noqa: F401  # once, not in each try: it loads torch
+    verb, folder = (VERBS | {"careless": Verb(given_little, careless)})[name], Path(root)
     given, place = folder / "given", folder / "try"  # a spool is known by its store's place
     place.mkdir()
     code, told = forked(lambda: verb.given(place))

@@ -23,7 +23,7 @@ from lp_sweep.storage import runs
 from lp_sweep.storage.files import FileInfo, Folder
 from lp_sweep.storage.runs import Presence
 from lp_sweep.storage.store import Store
-from tests.support.storeworkers import trial
+from tests.support.stores import trial
 from tests.support.sweepfiles import planned
 
 SEEDS = "seeds=[1,2,3,4,5,6,7,8]"

@@ -10,13 +10,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from tests.support.s3proxy import serving
 
 Files = dict[str, bytes]
 
@@ -74,30 +75,16 @@ def _is_large(name: str) -> bool:
 @contextmanager
 def serve(hub: Hub) -> Iterator[Hub]:
     """The hub answers at `hub.url` while inside."""
-
-    class Handler(_Handler):
-        pass
-
-    Handler.hub = hub
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    hub.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
+    with serving(type("Handler", (_Handler,), {"hub": hub})) as host:
+        hub.url = f"http://{host}"
         yield hub
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 class _Handler(BaseHTTPRequestHandler):
     hub: Hub
     protocol_version = "HTTP/1.1"
 
-    def log_message(self, format: str, *args: object) -> None:
-        del format, args
+    def log_message(self, *_: object) -> None: ...
 
     def do_HEAD(self) -> None:
         self._answer(body=False)
@@ -248,10 +235,22 @@ def _etag(name: str, data: bytes) -> str:
 
 
 def _sibling(name: str, data: bytes) -> dict[str, object]:
-    told: dict[str, object] = {"rfilename": name, "size": len(data), "blobId": _etag(name, data)}
-    if _is_large(name):
-        told["lfs"] = {"sha256": _sha(data), "size": len(data), "pointerSize": 100}
-    return told
+    told = {"rfilename": name, "size": len(data), "blobId": _etag(name, data)}
+    return told | _lfs("sha256", name, data)
+
+
+def _entry(name: str, data: bytes) -> dict[str, object]:
+    told = {"type": "file", "path": name, "size": len(data), "oid": _etag(name, data)}
+    return told | _lfs("oid", name, data)
+
+
+def _lfs(key: str, name: str, data: bytes) -> dict[str, object]:
+    told = {key: _sha(data), "size": len(data), "pointerSize": 100}
+    return {"lfs": told} if _is_large(name) else {}
+
+
+def _folder(path: str) -> dict[str, object]:
+    return {"type": "directory", "path": path, "oid": "0" * 40, "size": 0}
 
 
 def _entries(files: Files, wanted: list[str], *, children: bool, deep: bool) -> list[object]:
@@ -260,32 +259,15 @@ def _entries(files: Files, wanted: list[str], *, children: bool, deep: bool) -> 
     for path in wanted:
         prefix = f"{path}/" if path else ""
         for name, data in files.items():
+            below = name.removeprefix(prefix)
             if name == path and not children:
                 found[name] = _entry(name, data)
+            elif name.startswith(prefix) and not children:
+                found[path] = _folder(path)
             elif name.startswith(prefix):
-                below = name[len(prefix) :]
-                folder = prefix + below.partition("/")[0]
-                if not children:
-                    found[path] = {"type": "directory", "path": path, "oid": "0" * 40, "size": 0}
-                elif "/" in below:
-                    found[folder] = {
-                        "type": "directory",
-                        "path": folder,
-                        "oid": "0" * 40,
-                        "size": 0,
-                    }
-                if children and (deep or "/" not in below):
+                if "/" in below:
+                    folder = prefix + below.partition("/")[0]
+                    found[folder] = _folder(folder)
+                if deep or "/" not in below:
                     found[name] = _entry(name, data)
     return list(found.values())
-
-
-def _entry(name: str, data: bytes) -> dict[str, object]:
-    told: dict[str, object] = {
-        "type": "file",
-        "path": name,
-        "size": len(data),
-        "oid": _etag(name, data),
-    }
-    if _is_large(name):
-        told["lfs"] = {"oid": _sha(data), "size": len(data), "pointerSize": 100}
-    return told

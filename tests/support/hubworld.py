@@ -7,7 +7,6 @@ import io
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from tests.support.hubserver import Files, Hub, serve
+from tests.support.program import Ended, ended
 from tests.support.toyworld import rows, save_model, sweep_content
 
 MODEL, DATASET = "toy/bert", "toy/mood"
@@ -131,25 +131,14 @@ class World(NamedTuple):
 
     def run(
         self, verb: str, *arguments: str, code: int = 0, env: dict[str, str] | None = None
-    ) -> subprocess.CompletedProcess[str]:
+    ) -> Ended:
         """`lp-sweep VERB sweep.yaml ARGUMENTS`, and that it ends with `code`."""
         command = ("-m", "lp_sweep.orchestrator.cli", verb, "sweep.yaml", *arguments)
         return self.python(*command, code=code, env=env)
 
-    def python(
-        self, *arguments: str, code: int = 0, env: dict[str, str] | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            cwd=self.folder,
-            env=self.environment() | (env or {}),
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == code, done.stdout + done.stderr
-        return done
+    def python(self, *arguments: str, code: int = 0, env: dict[str, str] | None = None) -> Ended:
+        words = [sys.executable, *arguments]
+        return ended(words, self.folder, code, self.environment() | (env or {}))
 
     def trial(self, env: dict[str, str] | None = None) -> dict[str, Any]:
         """Plan, preflight and one real trial, without a cluster in between."""

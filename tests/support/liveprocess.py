@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from tests.support.program import command
 
@@ -91,12 +90,3 @@ class Terminal:
         self.process.kill()
         self.process.wait()
         os.close(self._ours)
-
-
-def wait_until(condition: Any, seconds: float = 30) -> None:
-    import time
-
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.2)

@@ -79,29 +79,28 @@ Ended = subprocess.CompletedProcess[str]
 
 def run(*arguments: str | Path, cwd: Path, code: int = 0, **settings: str) -> Ended:
     """`lp-sweep ARGUMENTS` in a process of its own, to its end."""
-    return ended(command(*arguments), cwd, code, settings)
+    return ended(command(*arguments), cwd, code, environment(cwd) | settings)
 
 
 def python(
     program: str, *arguments: str, cwd: Path, code: int = 0, typed: str = "", **settings: str
 ) -> Ended:
     """A program in Python."""
-    return ended([sys.executable, "-c", program, *arguments], cwd, code, settings, typed)
+    words = [sys.executable, "-c", program, *arguments]
+    return ended(words, cwd, code, environment(cwd) | settings, typed)
 
 
-def ended(
-    words: list[str], cwd: Path, code: int, settings: Mapping[str, str], typed: str = ""
-) -> Ended:
+def ended(words: list[str], cwd: Path, code: int, env: Mapping[str, str], typed: str = "") -> Ended:
     done = subprocess.run(
         words,
         cwd=cwd,
-        env=environment(cwd) | settings,
+        env=env,
         input=typed,
         capture_output=True,
         text=True,
         timeout=300,
     )
-    assert done.returncode == code, done.stderr
+    assert done.returncode == code, done.stdout + done.stderr
     return done
 
 

@@ -17,8 +17,22 @@ SLOW_SECONDS = 0.1
 
 
 @contextlib.contextmanager
+def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """An HTTP server on loopback; gives host:port."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    wait = {"poll_interval": 0.05}
+    threading.Thread(target=server.serve_forever, kwargs=wait, daemon=True).start()
+    try:
+        yield f"127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@contextlib.contextmanager
 def answering(reply: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
-    """An HTTP server that answers everything with `reply`; gives host:port."""
+    """A server that answers everything with `reply`."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -31,14 +45,8 @@ def answering(reply: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
 
         do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = handle_any
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with serving(Handler) as host:
+        yield host
 
 
 def body_of(handler: BaseHTTPRequestHandler) -> bytes:

@@ -13,7 +13,7 @@ from lp_sweep.storage.networks import CONFIG, KEPT_BY, WEIGHTS, has_network, kep
 from lp_sweep.storage.store import Store
 from tests.support.courses import presence_of
 from tests.support.stagedplans import STAGED, cell_trial, plan_of, the_full
-from tests.support.storeworkers import trial
+from tests.support.stores import trial
 from tests.support.sweepfiles import CPU
 
 

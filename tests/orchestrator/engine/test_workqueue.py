@@ -18,7 +18,7 @@ from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.runs import Observer, Presence, Progress
 from lp_sweep.storage.store import Store
 from tests.support.courses import course_of, presence_of, put_failure, queue_of, taken
-from tests.support.storeworkers import trial
+from tests.support.stores import trial
 from tests.support.sweepfiles import make_inputs, planned
 
 

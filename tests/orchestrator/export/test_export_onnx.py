@@ -12,7 +12,7 @@ import torch
 from lp_sweep.storage.errors import ExportError, UnsupportedModelError
 from lp_sweep.trials.model import onnxgraph
 from tests.support.families import FAMILIES
-from tests.support.sentences import network
+from tests.support.networks import network
 from tests.support.tiny import tiny_tokenizer
 
 for package in ("onnx", "onnxscript", "onnxruntime"):

@@ -22,7 +22,7 @@ from lp_sweep.trials.data.tasks import TASKS, glue_source
 from lp_sweep.trials.spec.identity import canonical_json, trial_id
 from lp_sweep.trials.spec.specs import Distillation, TrialSpec, trial_spec_from_plain
 from lp_sweep.trials.worker.fetch import data_files, model_files
-from tests.support.storeworkers import cell
+from tests.support.stores import cell
 from tests.support.sweepfiles import make_data
 from tests.support.toyworld import jobs, save_world
 

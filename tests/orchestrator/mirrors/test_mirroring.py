@@ -18,8 +18,7 @@ from lp_sweep.storage.errors import LpSweepError
 from lp_sweep.storage.store import Store
 from tests.support.fake_records import FakeSweep
 from tests.support.faults import wait_for
-from tests.support.mirrorkinds import FakeWandb
-from tests.support.mirrorworld import mirrored_store
+from tests.support.mirrorkinds import FakeWandb, mirrored_store
 from tests.support.program import run
 from tests.support.toyworld import save_world
 

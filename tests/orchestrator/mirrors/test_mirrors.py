@@ -15,8 +15,17 @@ from lp_sweep.orchestrator.mirrors.copying import run_of_record
 from lp_sweep.storage.errors import LpSweepError
 from lp_sweep.storage.store import Store
 from tests.support.fake_records import FakeSweep
-from tests.support.mirrorkinds import FakeWandb, MLflow, Trackio, Wandb, client, mlflow_server
-from tests.support.mirrorworld import SECRET, mirrored_store, trial_of
+from tests.support.mirrorkinds import (
+    SECRET,
+    FakeWandb,
+    MLflow,
+    Trackio,
+    Wandb,
+    client,
+    mirrored_store,
+    mlflow_server,
+    trial_of,
+)
 from tests.support.program import sweep
 
 KINDS = {"fake": FakeWandb, "mlflow": MLflow, "trackio": Trackio, "wandb": Wandb}

@@ -26,7 +26,7 @@ from lp_sweep.trials.spec.select import STRATEGIES, Measured, held_out_rows
 from lp_sweep.trials.spec.specs import ProfileSpec, TrialSpec
 from tests.support.courses import presence_of, put_failure, taken
 from tests.support.program import sweep
-from tests.support.storeworkers import trial
+from tests.support.stores import trial
 from tests.support.sweepfiles import (
     CPU,
     PLAIN,

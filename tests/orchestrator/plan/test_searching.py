@@ -23,7 +23,7 @@ from lp_sweep.orchestrator.plan.selection import retry_selection
 from lp_sweep.orchestrator.watch.states import sweep_states
 from lp_sweep.storage.store import Store
 from tests.support.courses import presence_of, put_failure, taken
-from tests.support.storeworkers import trial
+from tests.support.stores import trial
 from tests.support.sweepfiles import CPU, PLAIN, answer_of, find, make_inputs, make_model
 
 LOSSES = [0, 0.1, 0.2, 0.3, 0.5, 0.8, 1.6, 2.4, 4, 15, 20, 25]

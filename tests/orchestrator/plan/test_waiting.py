@@ -31,7 +31,7 @@ from tests.support.stagedplans import (
     plan_of,
     the_full,
 )
-from tests.support.storeworkers import trial
+from tests.support.stores import trial
 from tests.support.sweepfiles import CPU, PLAIN, make_inputs, planned
 
 Told = list[tuple[str, str]]

@@ -17,7 +17,6 @@ from lp_sweep.trials.measures.pairs import Rule
 from lp_sweep.trials.train import steps as passes
 from lp_sweep.trials.train.graphs import GraphPass
 from lp_sweep.trials.train.steps import train_step
-from tests.support.cutoff import assert_same, cut_off
 from tests.support.fastnets import (
     assert_graphs_learn_alike,
     network,
@@ -26,6 +25,7 @@ from tests.support.fastnets import (
     with_dropout,
 )
 from tests.support.plain_jobs import done, run_speed, run_trial
+from tests.support.staging import assert_same, cut_off
 from tests.support.toyworld import jobs, save_world
 
 pytestmark = [

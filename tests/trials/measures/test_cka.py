@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from lp_sweep.trials.measures import cka
 from lp_sweep.trials.measures.cka import Features, linear_cka, network_cka
 from lp_sweep.trials.model.states import Site, layer_states
-from tests.support.sentences import LENGTHS, batches, network, sentences, shaken
+from tests.support.networks import LENGTHS, batches, network, sentences, shaken
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@ from lp_sweep.trials.measures.influence import (
 from lp_sweep.trials.model.prune import keep_layers
 from lp_sweep.trials.model.states import LayerStates, layer_states
 from tests.support.families import FAMILIES, NAMES
-from tests.support.sentences import LENGTHS, batches, network, sentences, shaken
+from tests.support.networks import LENGTHS, batches, network, sentences, shaken
 
 DEPTH = 4
 

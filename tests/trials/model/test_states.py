@@ -15,8 +15,7 @@ from lp_sweep.trials.model.feedforward import remove_feed_forwards
 from lp_sweep.trials.model.states import LayerStates, Site, layer_states
 from tests.support.families import NAMES, VOCABULARY
 from tests.support.fastnets import with_dropout
-from tests.support.networks import Checkpoint, load
-from tests.support.sentences import LENGTHS, batches, padded, sentences
+from tests.support.networks import LENGTHS, Checkpoint, batches, load, padded, sentences
 
 DEPTH = 4
 

@@ -19,11 +19,10 @@ from lp_sweep.trials.model.prune import keep_original
 from lp_sweep.trials.model.states import layer_states
 from lp_sweep.trials.spec.procedures import BRIDGE_ROWS, bridged_blocks
 from lp_sweep.trials.train.bridge import RIDGE, Batches, bridge, calibration
-from tests.support.cutoff import assert_same, cut_off, left_by
 from tests.support.families import daily
 from tests.support.fastnets import CPU, network, padding_of, split_of
 from tests.support.plain_jobs import done
-from tests.support.staging import made, spec_of, staged
+from tests.support.staging import assert_same, cut_off, left_by, made, spec_of, staged
 
 LENGTHS = [*range(3, 20), *range(3, 20)]  # 374 tokens, of rows that are not all of one length
 BRIDGED: dict[str, Any] = {

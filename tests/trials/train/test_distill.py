@@ -34,7 +34,6 @@ from lp_sweep.trials.train.distill import Teaching, hidden_loss, student_loss
 from lp_sweep.trials.train.steps import EagerPass, evaluate
 from lp_sweep.trials.worker.job import Lesson
 from lp_sweep.trials.worker.resident import resident
-from tests.support.cutoff import assert_same, cut_off, left_by
 from tests.support.everyday import few
 from tests.support.families import NAMES
 from tests.support.fastnets import (
@@ -48,7 +47,18 @@ from tests.support.fastnets import (
     split_of,
 )
 from tests.support.plain_jobs import assert_fails, done, load_inputs
-from tests.support.staging import DEPTH, Job, made, measurement, profile_spec, spec_of, with_spec
+from tests.support.staging import (
+    DEPTH,
+    Job,
+    assert_same,
+    cut_off,
+    left_by,
+    made,
+    measurement,
+    profile_spec,
+    spec_of,
+    with_spec,
+)
 from tests.support.toyworld import RECIPE, save_world
 
 CLASSES = TaskDefinition(text_columns=("text",))

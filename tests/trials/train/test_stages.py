@@ -18,10 +18,18 @@ from lp_sweep.trials.spec.procedures import Phase
 from lp_sweep.trials.train import finetune as finetuning
 from lp_sweep.trials.train.finetune import Saver, finetune
 from lp_sweep.trials.worker.trial import Try
-from tests.support.cutoff import STEPS, assert_same, cut_off, other_network
 from tests.support.fastnets import setting
 from tests.support.plain_jobs import assert_fails, done, load_inputs, run_trial
-from tests.support.staging import made, spec_of, staged, weights
+from tests.support.staging import (
+    STEPS,
+    assert_same,
+    cut_off,
+    made,
+    other_network,
+    spec_of,
+    staged,
+    weights,
+)
 
 QUICK = {"limit_train": 64}
 FEED_FORWARD = 32 * 64 + 64 + 64 * 32 + 32  # parameters of one of the toy BERT's

@@ -28,10 +28,10 @@ from lp_sweep.trials.worker import checkpoint
 from lp_sweep.trials.worker import job as worker
 from lp_sweep.trials.worker.job import announce, announced
 from lp_sweep.trials.worker.trial import Try
-from tests.support.cutoff import STEPS, CutOff, assert_same, cut_off, other_network
 from tests.support.families import CASES, Family, save_pretrained
 from tests.support.networks import load
 from tests.support.plain_jobs import execute, run_trial
+from tests.support.staging import STEPS, CutOff, assert_same, cut_off, other_network
 from tests.support.toyworld import jobs
 
 EPOCHS = 3
