@@ -10,8 +10,8 @@ import typer
 from typer import Argument, Option
 
 from lp_sweep.orchestrator.cli.output import emit, end_in_order, say
-from lp_sweep.orchestrator.export.options import ExportOptions
 from lp_sweep.orchestrator.options import (
+    ExportOptions,
     ForceOption,
     JsonOption,
     OfflineOption,

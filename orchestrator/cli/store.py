@@ -11,8 +11,13 @@ import typer
 from typer import Argument, Option
 
 from lp_sweep.orchestrator.cli.output import emit, stored, warn_unreadable
-from lp_sweep.orchestrator.mirrors.kinds import MirrorKind
-from lp_sweep.orchestrator.options import JsonOption, StoreOption, SweepOption, names_in_store
+from lp_sweep.orchestrator.options import (
+    JsonOption,
+    MirrorKind,
+    StoreOption,
+    SweepOption,
+    names_in_store,
+)
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import page
 
@@ -39,15 +44,16 @@ def status(
     """
     if every is not None and not watch:
         raise SpecError("--every needs --watch.")
-    from lp_sweep.orchestrator.cli import watching
-    from lp_sweep.orchestrator.watch.states import sweep_states
-
     if watch:
+        from lp_sweep.orchestrator.cli import watching
+
         watching.watch(store, sweep, every or "5s", as_json)
         return
+    from lp_sweep.orchestrator.watch.states import states_text, sweep_states
+
     states = sweep_states(stored(store), sweep)
     warn_unreadable(states.unreadable)
-    emit(json.dumps(states.plain()) if as_json else watching.states_text(states))
+    emit(json.dumps(states.plain()) if as_json else states_text(states))
 
 
 def _records(ctx: typer.Context) -> Collection[str]:
@@ -68,8 +74,7 @@ def show(trial: TrialArgument, store: StoreOption = None, as_json: JsonOption = 
 
     Example: lp-sweep show t1-0c1f --store lp-sweep-store
     """
-    from lp_sweep.orchestrator.cli.showing import show_text
-    from lp_sweep.orchestrator.service.store import history
+    from lp_sweep.orchestrator.service.store import history, show_text
 
     found = history(stored(store), trial)
     emit(json.dumps(found.plain(), indent=2) if as_json else show_text(found))

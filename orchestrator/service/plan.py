@@ -27,8 +27,8 @@ from lp_sweep.orchestrator.plan.plan import Plan, Work, state_of
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.selection import taken_on
 from lp_sweep.orchestrator.service.plantext import plan_text
-from lp_sweep.orchestrator.service.rows import ResultRows
 from lp_sweep.orchestrator.service.store import reading_patience
+from lp_sweep.orchestrator.service.tables import ResultRows
 from lp_sweep.orchestrator.sweepfile.load import SweepFile, is_part
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import BUILT_IN

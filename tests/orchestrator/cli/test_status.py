@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.orchestrator.cli.showing import show_text
-from lp_sweep.orchestrator.cli.watching import states_text
-from lp_sweep.orchestrator.service.store import history
-from lp_sweep.orchestrator.watch.states import sweep_states
+from lp_sweep.orchestrator.service.store import history, show_text
+from lp_sweep.orchestrator.watch.states import states_text, sweep_states
 from lp_sweep.storage.runs import Observer, Presence, Progress
 from lp_sweep.storage.store import Store
 from tests.support.fake_records import FakeSweep, store_with_scores

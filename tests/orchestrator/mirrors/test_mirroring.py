@@ -11,7 +11,8 @@ import pytest
 
 from lp_sweep.orchestrator.engine.progress import PlainReporter, Reporter
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
-from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirroredRun, MirrorKind
+from lp_sweep.orchestrator.mirrors.copying import Mirror, MirroredRun
+from lp_sweep.orchestrator.options import MirrorKind
 from lp_sweep.orchestrator.watch import mirroring
 from lp_sweep.orchestrator.watch.mirroring import mirrored
 from lp_sweep.storage.errors import LpSweepError

@@ -15,7 +15,7 @@ from lp_sweep.orchestrator.cli.watching import states_text
 from lp_sweep.orchestrator.engine.recorder import Recorder
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.export.choice import VIEWS, best
-from lp_sweep.orchestrator.export.options import ExportOptions
+from lp_sweep.orchestrator.options import ExportOptions
 from lp_sweep.orchestrator.plan.known import read_ledger
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lp_sweep.orchestrator.cli.watching import states_text
-from lp_sweep.orchestrator.watch.states import sweep_states
+from lp_sweep.orchestrator.watch.states import states_text, sweep_states
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.packs import compact
 from lp_sweep.storage.runs import Presence, Progress
