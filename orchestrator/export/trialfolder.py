@@ -9,7 +9,7 @@ import json
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -42,7 +42,7 @@ from lp_sweep.orchestrator.export.verify import Nearness, RecordedAnswers, Verif
 from lp_sweep.storage.errors import ExportError, SpecError
 from lp_sweep.storage.networks import changed_files, fetch_network, has_network, write_sums
 from lp_sweep.storage.places import expanded
-from lp_sweep.storage.printable import metric_name
+from lp_sweep.storage.printable import metric_name, say
 from lp_sweep.storage.schema import PUBLISHED_VERSIONS
 from lp_sweep.storage.store import Store
 from lp_sweep.storage.underway import EVERY_SECONDS, Looks
@@ -53,17 +53,16 @@ from lp_sweep.trials.spec.procedures import UNTRAINED, stage_one, teacher_of
 from lp_sweep.trials.spec.specs import TEACHER, Recipe, TrialSpec
 from lp_sweep.trials.worker.job import Answer, Job, Lesson
 
-Tell = Callable[[str], None]
 # the files of a kept network that may leave the store; the check finds out if one is missing
-_PUBLISHED = (
+_PUBLISHED_FILES = (
     *("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json"),
     *("tokenizer.*", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.*", "*-vocab.*", "entity_vocab.json", "word_shape.json", "word_pronunciation.json"),
     *("merges.txt", "*.model", "bpe.codes", "chat_template.*"),
 )
-# the columns of a record that may leave the store, here and in `publish`: a column that a later
-# version adds stays private
-PUBLISHED = (
+# the columns of a record that may leave the store: a column that a later version adds stays
+# private
+_PUBLISHED_COLUMNS = (
     "trial_id", "identity_version", "model_fingerprint", "model_revision", "depth", "kept_layers",
     "dropped_layers", "k", "procedure", "task", "data_fingerprint", "seed",
     *(key.name for key in fields(Recipe)),
@@ -94,9 +93,9 @@ class Exported(NamedTuple):
     onnx_difference: float | None
 
 
-def export(record: Mapping[str, Any], chosen: str, where: Where, tell: Tell) -> Exported:
-    """Exports a record's network. `chosen`: sentences on why it is this one. `tell` takes a line of
-    progress. Raises LpSweepError, and then leaves nothing behind."""
+def export(record: Mapping[str, Any], chosen: str, where: Where) -> Exported:
+    """Exports a record's network. `chosen`: sentences on why it is this one. Raises
+    LpSweepError, and then leaves nothing behind."""
     options, spec = where.options, spec_of(record)
     out = expanded(options.out)
     inputs = find_inputs(spec, record, where)
@@ -105,12 +104,12 @@ def export(record: Mapping[str, Any], chosen: str, where: Where, tell: Tell) -> 
     )
     with staged(out, force=options.force) as folder:
         device = _device(record)
-        trained, another = _trained(spec, record, where, folder, device, tell)
+        trained, another = _trained(spec, record, where, folder, device)
         form_of(spec.task).finish(folder, spec, file.parent if file else None)
         found = (trained.record, trained.predictions, inputs.source)
         rows = dev_rows(spec, *found, offline=options.offline)
         scored = f"{len(rows.predicted):,} dev {kind_of(spec.task).scored_by}"
-        tell(f"loading the folder in a new process, and comparing its answers on {scored}")
+        say(f"loading the folder in a new process, and comparing its answers on {scored}")
         verified = _verified(folder, spec, trained.record, rows, device)
         facts = _facts(where, spec, trained, rows, inputs.model_folder)
         modules = read_sentence_folder(file.parent).modules if file else ()
@@ -121,7 +120,7 @@ def export(record: Mapping[str, Any], chosen: str, where: Where, tell: Tell) -> 
         (folder / "README.md").write_text(card, encoding="utf-8")
         about = _about(trained, chosen, verified)
         (folder / ABOUT).write_text(about, encoding="utf-8")
-        difference = _onnx(folder, spec, rows, tell) if options.onnx else None
+        difference = _onnx(folder, spec, rows) if options.onnx else None
         write_sums(folder)
     low, high = facts.interval[:2]
     return Exported(
@@ -159,21 +158,21 @@ def _device(record: Mapping[str, Any]) -> str:
 
 
 def _trained(
-    spec: TrialSpec, record: Mapping[str, Any], where: Where, folder: Path, device: str, tell: Tell
+    spec: TrialSpec, record: Mapping[str, Any], where: Where, folder: Path, device: str
 ) -> tuple[RetrievedNetwork, str | None]:
     """Puts the network into `folder`. Also returns a sentence if it is not quite the record's."""
     found = from_store(where.store, record, folder)
     if isinstance(found, RetrievedNetwork):
         return found, None
     way = "made" if spec.procedure == UNTRAINED else "trained"
-    tell(
+    say(
         f"{record['trial_id']} is {way} again: {found}. It took "
         f"{record['seconds_total']:.0f} s on {record['device_name']}."
     )
-    again = trained_again(spec, record, where, folder, device, tell)
+    again = trained_again(spec, record, where, folder, device)
     another = check_same(again.record, record, accept=where.options.accept_retrained)
     if another:
-        tell(f"warning: {another}")
+        say(f"warning: {another}")
     return again, another
 
 
@@ -221,7 +220,7 @@ def _facts(
 
 
 def _about(trained: RetrievedNetwork, chosen: str, verified: Verification) -> str:
-    record = {name: trained.record[name] for name in PUBLISHED if name in trained.record}
+    record = {name: trained.record[name] for name in _PUBLISHED_COLUMNS if name in trained.record}
     versions = dict(trained.record["versions"] or ())
     told = {
         "chosen": chosen,
@@ -234,10 +233,10 @@ def _about(trained: RetrievedNetwork, chosen: str, verified: Verification) -> st
     return json.dumps(finite(told), indent=2, ensure_ascii=False) + "\n"
 
 
-def _onnx(folder: Path, spec: TrialSpec, rows: DevRows, tell: Tell) -> float:
+def _onnx(folder: Path, spec: TrialSpec, rows: DevRows) -> float:
     from lp_sweep.trials.model.onnxgraph import write_onnx
 
-    tell("writing onnx/model.onnx, and comparing it in onnxruntime")
+    say("writing onnx/model.onnx, and comparing it in onnxruntime")
     return write_onnx(folder, rows.texts, spec.recipe.max_length)
 
 
@@ -269,7 +268,7 @@ def from_store(store: Store, record: Mapping[str, Any], folder: Path) -> Retriev
             f"what was kept. Delete weights/{trial} there: the export then trains it again."
         )
     for path in folder.iterdir():
-        if not any(path.match(pattern) for pattern in _PUBLISHED):
+        if not any(path.match(pattern) for pattern in _PUBLISHED_FILES):
             path.unlink()
     return RetrievedNetwork(record, predictions)
 
@@ -287,11 +286,11 @@ def kept_instead(store: Store, trial: str, seeds: Mapping[int, str]) -> str | No
 
 
 def trained_again(
-    spec: TrialSpec, record: Mapping[str, Any], where: Where, folder: Path, device: str, tell: Tell
+    spec: TrialSpec, record: Mapping[str, Any], where: Where, folder: Path, device: str
 ) -> RetrievedNetwork:
     """Trains the trial in a temporary store, with the threads and the micro-batch that it had, and
-    with CUDA graphs only if it had them: nothing here tries again without. `tell` gets its
-    progress. Raises ExportError if that fails."""
+    with CUDA graphs only if it had them: nothing here tries again without.
+    Raises ExportError if that fails."""
     from lp_sweep.trials.fast.forward import GRAPHS
     from lp_sweep.trials.worker.run import execute
 
@@ -304,7 +303,7 @@ def trained_again(
         )
         job = replace(job, place=place, halvings=halvings, graphs=graphs)
         for each in _in_order(job, spec, record, where.store, store):
-            with _told(store, each.id, tell):
+            with _told(store, each.id):
                 told = Answer.from_plain(execute(each.to_plain()))
             if told.status != "done":
                 raise ExportError(
@@ -319,14 +318,14 @@ def trained_again(
 
 
 @contextmanager
-def _told(store: Store, trial: str, tell: Tell) -> Iterator[None]:
+def _told(store: Store, trial: str) -> Iterator[None]:
     """Tells how far the trial is, every ten seconds, while inside."""
     looks, over = Looks(store), threading.Event()
 
     def look() -> None:
         while not over.wait(EVERY_SECONDS):
             for how_far in looks.of([trial]).values():
-                tell(how_far.text)
+                say(how_far.text)
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()

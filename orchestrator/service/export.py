@@ -47,7 +47,7 @@ def export_trial(asked: ExportOptions) -> Exported:
             say(note)
     where = Where(asked, store, _sweep(asked, store, record))
     chosen = " ".join(filter(None, (choice.why, choice.luck, caution)))
-    return export(record, chosen, where, say)
+    return export(record, chosen, where)
 
 
 def _check(asked: ExportOptions) -> None:
@@ -86,7 +86,7 @@ def prune_model(
     how = f"strategy {strategy}" if strategy else "layers named by hand"
     say(f"{found.name}: {len(kept)} of {found.depth} layers stay, {how}")
     files = _files_of(found, offline)
-    return prune(found, files, kept, how, out=out, force=force, offline=offline, tell=say)
+    return prune(found, files, kept, how, out=out, force=force, offline=offline)
 
 
 def _check_onnx_packages() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from lp_sweep.orchestrator.engine.progress import Facts, PlainReporter, Run
+from lp_sweep.orchestrator.engine.progress import Facts, PlainReporter
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.plan.naming import describe
 from lp_sweep.orchestrator.watch import reporters
@@ -233,12 +233,3 @@ def test_plain_lines(staged: WorkQueue, capsys: pytest.CaptureFixture[str]) -> N
     assert lines[0].endswith("5 to do (trials, and measurements that add trials) on 1 slot")
     assert lines[1].endswith("slot 0  start   ./model, contribution profile, mood")
     assert "failed  ./model, contribution profile, mood: no such file  [4 left" in lines[2]
-
-
-def test_the_clock_goes_on_where_a_second_ray_follows(staged: WorkQueue) -> None:
-    run = Run()
-    run.open(staged, 2)
-    run.started_at -= 100
-    run.open(staged, 1)
-    assert run.slots == [None]
-    assert run.elapsed() >= 100
