@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.service.export import prune_model as prune_model
     from lp_sweep.orchestrator.service.plan import SweepPlan as SweepPlan
-    from lp_sweep.orchestrator.service.rows import ResultRows as ResultRows
-    from lp_sweep.orchestrator.service.rows import TableRows as TableRows
     from lp_sweep.orchestrator.service.run import RunResult as RunResult
+    from lp_sweep.orchestrator.service.tables import ResultRows as ResultRows
+    from lp_sweep.orchestrator.service.tables import TableRows as TableRows
     from lp_sweep.results import Results as Results
     from lp_sweep.results import open_store as open_store
     from lp_sweep.storage.errors import LpSweepError as LpSweepError
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "LpSweepError": "storage.errors",
-    "ResultRows": "orchestrator.service.rows",
+    "ResultRows": "orchestrator.service.tables",
     "Results": "results",
     "RunResult": "orchestrator.service.run",
     "Sweep": "sweep",
     "SweepPlan": "orchestrator.service.plan",
-    "TableRows": "orchestrator.service.rows",
+    "TableRows": "orchestrator.service.tables",
     "open_store": "results",
     "prune_model": "orchestrator.service.export",
 }

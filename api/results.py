@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from lp_sweep.analysis.paper.compare import paper_tables
-from lp_sweep.orchestrator.service.rows import ResultRows, TableRows, html_table
 from lp_sweep.orchestrator.service.store import existing, history, logs_text
-from lp_sweep.orchestrator.service.tables import draw, make_table
+from lp_sweep.orchestrator.service.tables import ResultRows, TableRows, draw, html_table, make_table
 from lp_sweep.orchestrator.watch.states import sweep_states
 from lp_sweep.storage import doctor, packs
 from lp_sweep.storage.catalog import Catalog
@@ -127,7 +126,7 @@ class Results:
         `task`, as a folder that plain transformers loads. Name the sweep `file` and `data_dir`
         (GLUE) if model or data are local. Raises SpecError if the smallest is not known yet,
         ExportError if the folder does not answer as recorded."""
-        from lp_sweep.orchestrator.export.options import ExportOptions
+        from lp_sweep.orchestrator.options import ExportOptions
         from lp_sweep.orchestrator.service.export import export_trial
 
         asked = ExportOptions(

@@ -11,13 +11,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from enum import StrEnum
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_origin, get_type_hints
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import DEFAULT_STORE
@@ -158,6 +159,16 @@ UnitOption = Annotated[
 OutOption = Annotated[Path, Option("--out", help="Folder to create.")]
 ForceOption = Annotated[bool, Option("--force", help="Overwrite an earlier export there.")]
 JsonOption = Annotated[bool, Option("--json", envvar="LP_SWEEP_JSON", help="Print JSON.")]
+
+
+class MirrorKind(StrEnum):
+    """The tools that can show trials. Each is a module, and an extra of the package."""
+
+    mlflow = "mlflow"
+    wandb = "wandb"
+    trackio = "trackio"
+
+
 Format = Literal["table", "csv", "json", "markdown", "latex"]
 FormatOption = Annotated[
     Format, Option("--format", "-f", envvar="LP_SWEEP_FORMAT", help="Output format.")
@@ -235,3 +246,58 @@ def words_of(options: Any) -> list[str]:
             for one in value if isinstance(value, list | tuple) else [value]:
                 words += [flag, str(one)]
     return words
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """Each field is an option. Either `trial`, or `best` with a `task`, a loss and what narrows
+    the choice down."""
+
+    trial: Annotated[
+        str | None, Argument(help="A trial's identifier, or the beginning of one.")
+    ] = None
+    best: Annotated[
+        bool, Option("--best", help="Choose the smallest network that loses at most --within.")
+    ] = False
+    task: Annotated[
+        str,
+        Option("--task", autocompletion=tasks, show_default=False, help="--best: on this task."),
+    ] = ""
+    within: Annotated[float, Option("--within", help="--best: the allowed loss.")] = 1.0
+    unit: UnitOption = "points"
+    model: Annotated[str | None, Option("--model", help="--best: only this model.")] = None
+    strategy: Annotated[
+        str | None,
+        Option("--strategy", autocompletion=strategies, help="--best: only this strategy. [all]"),
+    ] = None
+    seed: Annotated[
+        int | None, Option("--seed", help="--best: this seed. [the one with the median score]")
+    ] = None
+    store: StoreOption = None
+    data_dir: DataDirOption = None
+    offline: OfflineOption = False
+    manifest: ManifestOption = None
+    out: OutOption
+    sweep: SweepOption = None
+    setup: SetupOption = None
+    file: Annotated[
+        str | None,
+        Option(
+            "--file",
+            envvar="LP_SWEEP_FILE",
+            help="Sweep file that names model and data. [sweep.yaml]",
+        ),
+    ] = None
+    cache_dir: CacheDirOption = None
+    force: ForceOption = False
+    accept_retrained: Annotated[
+        bool,
+        Option(
+            "--accept-retrained",
+            help="Accept a score that changed after training again.",
+            rich_help_panel=ADVANCED,
+        ),
+    ] = False
+    onnx: Annotated[
+        bool, Option("--onnx", envvar="LP_SWEEP_ONNX", help="Also write onnx/model.onnx.")
+    ] = False

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from lp_sweep.orchestrator.cli import exporting, runcli, store, tables
+from lp_sweep.orchestrator.cli import runcli, store, tables
 from lp_sweep.orchestrator.cli.output import INTERRUPTED, complain, emit, guard, say
 from lp_sweep.orchestrator.cli.root import Root
 from lp_sweep.orchestrator.options import takes_options
@@ -78,7 +78,6 @@ def _root(
 app.add_typer(runcli.app)
 app.add_typer(store.app)
 app.add_typer(tables.app)
-app.add_typer(exporting.app)
 
 
 @app.command("help")

@@ -108,15 +108,7 @@ def guard() -> None:
         os.environ.setdefault(name, value)
     logging.getLogger().addHandler(logging.NullHandler())  # else Python prints warnings itself
 
-    def warned(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
-        del filename, lineno, file, line
+    def warned(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
         if issubclass(category, SweepWarning):
             say(f"warning: {message}")
 

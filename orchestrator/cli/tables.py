@@ -210,20 +210,19 @@ def paper(
     Example: lp-sweep paper --table 1 --check --figures figures
     """
     from lp_sweep.analysis.views import open_views
-    from lp_sweep.orchestrator.cli import paperview
-    from lp_sweep.orchestrator.service.tables import draw
+    from lp_sweep.orchestrator.service import tables
 
     form = "json" if as_json else form
-    names = paperview.model_names(model or ())
+    names = tables.paper_names(model or ())
     with _ends_promptly():
         catalog = open_views(stored(store), sweep=sweep)
         warn_unreadable(catalog.unreadable)
-        compared = paperview.compared(catalog, number or (), names, form)
-        emit(paperview.tables_text(compared, form), end="", form=form)
+        compared = tables.beside_paper(catalog, number or (), names, form)
+        emit(tables.tables_text(compared, form), end="", form=form)
     if figures:
-        for path in draw(catalog, figures):
+        for path in tables.draw(catalog, figures):
             say(f"wrote {path}")
-    if check and not paperview.checked(compared):
+    if check and not tables.agrees_with_paper(compared):
         raise typer.Exit(1)
 
 

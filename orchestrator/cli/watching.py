@@ -1,6 +1,6 @@
-"""`status` and `status --watch`: the progress of a store's sweeps in words, once or repeatedly.
+"""`status --watch`: the progress of a store's sweeps, again and again.
 
-A watch runs until Ctrl-C, and then exits with code 0: a screen on a terminal, elsewhere
+It runs until Ctrl-C, and then exits with code 0: a screen on a terminal, elsewhere
 what `status` prints, for each change. A store that is unreachable, or not there yet, is reported
 and retried.
 """
@@ -12,97 +12,29 @@ import json
 import select
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
 from lp_sweep.orchestrator.cli.output import emit, end_in_order, say, stored
-from lp_sweep.orchestrator.plan.naming import ASSUMED
-from lp_sweep.orchestrator.watch.screen import bar, has_screen, line
+from lp_sweep.orchestrator.sweepfile.entries import duration
+from lp_sweep.orchestrator.watch.reporters import bar, has_screen, line
+from lp_sweep.orchestrator.watch.states import (
+    States,
+    note_lines,
+    run_lines,
+    states_text,
+    sweep_lines,
+    sweep_states,
+)
 from lp_sweep.storage.errors import SpecError, StoreError
-from lp_sweep.storage.printable import clock, page, printable
-from lp_sweep.storage.runs import Announcement, Observer
-from lp_sweep.storage.setups import hidden_notes
-
-if TYPE_CHECKING:
-    from lp_sweep.orchestrator.watch.states import States
+from lp_sweep.storage.printable import printable
+from lp_sweep.storage.runs import Observer
 
 _SHARE = 10  # looking takes at most a tenth of the time
-_NOTHING = "no sweep in this store yet"
-
-
-def states_text(states: States) -> str:
-    """A line for each sweep, the active runs with what they do, and notes."""
-    return page([*_sweep_lines(states), *_run_lines(states), *_note_lines(states)])
-
-
-def _sweep_lines(states: States) -> Iterator[str]:
-    if not states.sweeps:
-        lost = states.hidden or any(item.lost for item in states.unreadable)
-        yield (
-            "no sweep of this store can be read. Run its sweep file again: `lp-sweep run` writes "
-            "its cells, and keeps finished trials"
-            if lost
-            else _NOTHING
-        )
-        return
-    width = max(len(state["sweep"]) for state in states.sweeps)
-    yield (
-        f"{'sweep':<{width}}  {'cells':>6} {'done':>6}   {'trials':>6} {'done':>6} {'failed':>6} "
-        f"{'pending':>7}   {'deferred cells':>14}"
-    )
-    for s in states.sweeps:
-        yield (
-            f"{s['sweep']:<{width}}  {s['cells']:>6} {s['cells_done']:>6}   {s['trials']:>6} "
-            f"{s['trials_done']:>6} {s['trials_failed']:>6} {s['trials_pending']:>7}   "
-            f"{s['cells_deferred']:>14}"
-        )
-
-
-def _run_lines(states: States) -> Iterator[str]:
-    now = dt.datetime.now(dt.UTC)
-    for run in states.runs:
-        yield f"running: {run.sentence()}{_ending(run, now)}"
-        for id_, since in zip(run.held, run.held_since, strict=True):
-            if id_ in states.work:
-                long = f", {states.underway[id_].text}" if id_ in states.underway else ""
-                yield f"  {states.work[id_]}: {clock(_seconds_since(since, now))}{long}"
-
-
-def _note_lines(states: States) -> Iterator[str]:
-    for sweep in states.sweeps:
-        if sweep["failures"]:
-            kinds = ", ".join(f"{kind} {count}" for kind, count in sweep["failures"].items())
-            yield f"{sweep['sweep']}: failed: {kinds}. `lp-sweep retry` tries them again"
-        if spared := sweep["cells_not_needed"]:
-            yield f"{sweep['sweep']}: {spared} cells were not needed for the answer: {ASSUMED}."
-    yield from (f"note: {note}" for note in hidden_notes(states.earlier, states.location))
-
-
-def _ending(run: Announcement, now: dt.datetime) -> str:
-    """` on 4 slots, ends about 2026-11-21 14:32 UTC (in 1:05:03)`, without unknown parts."""
-    slots = f" on {run.slots} slot{'s' if run.slots > 1 else ''}" if run.slots > 0 else ""
-    ends = run.ends_at()
-    if ends is None:
-        return slots
-    left = max(0.0, (ends - now).total_seconds())
-    return f"{slots}, ends about {ends:%Y-%m-%d %H:%M} UTC (in {clock(left)})"
-
-
-def _seconds_since(moment: str, now: dt.datetime) -> float | None:
-    """None if a foreign file has something else in its place."""
-    try:
-        then = dt.datetime.fromisoformat(moment)
-    except ValueError:
-        return None
-    return max(0.0, (now - (then if then.tzinfo else then.replace(tzinfo=dt.UTC))).total_seconds())
-
-
-# -- again and again
 
 
 def watch(location: str | None, sweep: str | None, every: str, as_json: bool) -> None:
@@ -118,8 +50,6 @@ def watch(location: str | None, sweep: str | None, every: str, as_json: bool) ->
 
 
 def _seconds(every: str) -> float:
-    from lp_sweep.orchestrator.sweepfile.entries import duration
-
     try:
         seconds = duration(every)
     except ValueError:
@@ -132,8 +62,6 @@ def _seconds(every: str) -> float:
 def _follow(
     location: str | None, sweep: str | None, seconds: float, face: _Changes | _Screen
 ) -> None:
-    from lp_sweep.orchestrator.watch.states import sweep_states
-
     store = observer = None
     while True:
         began = time.monotonic()
@@ -172,9 +100,9 @@ class _Screen:
         ]
         self._drawn = Group(
             *bars,
-            *map(Text, map(printable, _run_lines(states))),
-            *map(line, _sweep_lines(states)),
-            *map(Text, map(printable, _note_lines(states))),
+            *map(Text, map(printable, run_lines(states))),
+            *map(line, sweep_lines(states)),
+            *map(Text, map(printable, note_lines(states))),
         )
         self._live.update(self._drawn, refresh=True)
         return True

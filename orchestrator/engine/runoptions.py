@@ -11,8 +11,13 @@ from typing import Annotated, Any
 from typer import Option
 
 from lp_sweep.orchestrator.inputs.request import Request
-from lp_sweep.orchestrator.mirrors.kinds import MirrorKind
-from lp_sweep.orchestrator.options import ADVANCED, CacheDirOption, InlineOption, words_of
+from lp_sweep.orchestrator.options import (
+    ADVANCED,
+    CacheDirOption,
+    InlineOption,
+    MirrorKind,
+    words_of,
+)
 from lp_sweep.storage.places import node_folder
 
 # set before torch is loaded: threads that wait for each other sleep. Else they spin, and beside

@@ -16,7 +16,7 @@ from lp_sweep.analysis.notes import barely, mixed_notes, untaught
 from lp_sweep.analysis.statistics import selection
 from lp_sweep.analysis.statistics.minimum import credible_sets
 from lp_sweep.analysis.statistics.networks import Answers, Network, Reader, answers_of
-from lp_sweep.orchestrator.export.options import ExportOptions
+from lp_sweep.orchestrator.options import ExportOptions
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import choose

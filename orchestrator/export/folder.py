@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -16,8 +15,6 @@ from lp_sweep.storage.printable import short
 from lp_sweep.storage.redact import redact_text
 
 ABOUT = "lp_sweep.json"  # in every folder that was made here, which --force may overwrite
-_LOCK = ".lock"  # next to a folder that is being made: a killed process holds none
-_DIGITS = 8  # in the names of such folders
 
 
 def check_free(out: Path, *, force: bool) -> None:
@@ -41,57 +38,38 @@ def check_free(out: Path, *, force: bool) -> None:
 @contextlib.contextmanager
 def staged(out: Path, *, force: bool) -> Iterator[Path]:
     """Gives a new folder next to `out`, which replaces `out` at the end. On an error it is removed,
-    and `out` stays as it was. Removes leftovers of killed processes.
+    and `out` stays as it was. Removes what a killed process left there, and restores `out` if that
+    one died while it replaced it.
 
-    Raises SpecError if it can't be written, or if something came in the way (see `check_free`).
+    Raises SpecError if it can't be written, if something came in the way (see `check_free`), or if
+    another process is at it.
     """
     out = out.absolute()
-    coming = out.with_name(f".{out.name}.new-{uuid.uuid4().hex[:_DIGITS]}")
-    lock = FileLock(_lock(coming))
+    names = (f".{out.name}.lp-sweep-{end}" for end in ("new", "old", "lock"))  # no user's own
+    coming, before, lock = map(out.with_name, names)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        _clear(out)
-        check_free(out, force=force)  # again: `_clear` may have restored an earlier folder
-        lock.acquire()
-        coming.mkdir()
+        held = FileLock(lock, timeout=0).acquire()
+    except Timeout:
+        raise SpecError(f"another export writes {out} now. Name another with --out.") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         raise SpecError(f"can't write {out}: {error}. Name another folder with --out.") from None
-    try:
-        yield coming
-        check_free(out, force=force)  # again: training may have taken hours
-        _publish(coming, out, force=force)
-    finally:
-        _remove(coming)
-        lock.release()
+    with held:
+        try:
+            _settle(before, out)
+            shutil.rmtree(coming, ignore_errors=True)
+            check_free(out, force=force)  # again: an earlier folder may be back
+            coming.mkdir()
+            yield coming
+            check_free(out, force=force)  # again: training may have taken hours
+            _publish(coming, before, out, force=force)
+        finally:
+            shutil.rmtree(coming, ignore_errors=True)
+            lock.unlink(missing_ok=True)
 
 
-def _lock(coming: Path) -> Path:
-    return coming.with_name(f"{coming.name}{_LOCK}")
-
-
-def _before(coming: Path) -> Path:
-    """Where the earlier folder is while `coming` replaces it."""
-    start, _, digits = coming.name.rpartition(".new-")
-    return coming.with_name(f"{start}.old-{digits}")
-
-
-def _clear(out: Path) -> None:
-    """Removes what killed processes left; restores `out` if one of them died replacing it."""
-    for path in out.parent.glob(f".{glob.escape(out.name)}.new-{'?' * _DIGITS}{_LOCK}"):
-        with contextlib.suppress(Timeout, OSError), FileLock(path, timeout=0):
-            coming = path.with_name(path.name.removesuffix(_LOCK))
-            _settle(_before(coming), out)
-            _remove(coming)
-
-
-def _remove(coming: Path) -> None:
-    shutil.rmtree(coming, ignore_errors=True)
-    _lock(coming).unlink(missing_ok=True)
-
-
-def _publish(coming: Path, out: Path, *, force: bool) -> None:
+def _publish(coming: Path, before: Path, out: Path, *, force: bool) -> None:
     """Without `force` nothing is lost: a folder can't be renamed to one that has content."""
-    before = _before(coming)
     try:
         if force and out.exists():
             out.rename(before)

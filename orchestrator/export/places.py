@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lp_sweep.orchestrator.export.options import ExportOptions
 from lp_sweep.orchestrator.inputs.resolve import Sweep
+from lp_sweep.orchestrator.options import ExportOptions
 from lp_sweep.storage import shipped
 from lp_sweep.storage.errors import ExportError, LpSweepError, PreflightError, StoreError
 from lp_sweep.storage.networks import has_network

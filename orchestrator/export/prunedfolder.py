@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from lp_sweep.orchestrator.export.verify import FolderAnswers, ask
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.storage.errors import ExportError, SpecError
 from lp_sweep.storage.networks import write_sums
+from lp_sweep.storage.printable import say
 from lp_sweep.trials.model.sentencefolder import (
     MODULES,
     copy_modules,
@@ -80,10 +81,9 @@ def prune(
     out: Path,
     force: bool,
     offline: bool,
-    tell: Callable[[str], None],
 ) -> Pruned:
-    """Write the `kept` layers (1-based) of the model in `files` as the folder `out`. `tell` takes a
-    line of progress. Raises LpSweepError; then `out` is as it was before."""
+    """Write the `kept` layers (1-based) of the model in `files` as the folder `out`.
+    Raises LpSweepError; then `out` is as it was before."""
     from lp_sweep.trials.model.cutting import cut, own_classes, read_whole
     from lp_sweep.trials.model.plainload import states_of
 
@@ -100,7 +100,7 @@ def prune(
     before = states_of(network, ids)
     with staged(out, force=force) as folder:
         cut(files, network, kept, folder)
-        tell("loading the folder in a new process, and comparing the states of every layer")
+        say("loading the folder in a new process, and comparing the states of every layer")
         request = {"kinds": kinds, "ids": ids, "device": "cpu", "threads": None}
         answer = ask(folder, request)
         _check_weights(answer, missing)
@@ -110,7 +110,7 @@ def prune(
         embeds = bool(sentences.modules) and not sentences.problem
         if embeds:
             copy_modules(files, folder, sentences.modules[1:])
-            tell("comparing the vectors of texts, as Sentence Transformers makes them")
+            say("comparing the vectors of texts, as Sentence Transformers makes them")
             difference = max(difference, _check_vectors(files, folder, network))
         base = base_of(model.fingerprint, model.name, str(files), offline=offline)
         card = pruned_card(base, model.depth, kept, strategy, embeds=embeds)

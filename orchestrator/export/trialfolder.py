@@ -1,10 +1,17 @@
-"""Exports a trained network as a folder: weights, tokenizer, card and record, verified first."""
+"""Exports a trained network as a folder: weights, tokenizer, card and record, verified first.
+
+The network is the stored one, or else one that is trained again.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import fields
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,36 +29,40 @@ from lp_sweep.orchestrator.export.card import (
 )
 from lp_sweep.orchestrator.export.folder import ABOUT, staged
 from lp_sweep.orchestrator.export.forms import form_of
-from lp_sweep.orchestrator.export.network import (
-    RetrievedNetwork,
-    Tell,
-    check_same,
-    from_store,
-    taught_by,
-    trained_again,
-)
 from lp_sweep.orchestrator.export.places import (
     DevRows,
     Where,
     dev_rows,
     find_inputs,
+    job_of,
     model_file,
     spec_of,
 )
 from lp_sweep.orchestrator.export.verify import Nearness, RecordedAnswers, Verification, ask, verify
-from lp_sweep.storage.errors import SpecError
-from lp_sweep.storage.networks import write_sums
+from lp_sweep.storage.errors import ExportError, SpecError
+from lp_sweep.storage.networks import changed_files, fetch_network, has_network, write_sums
 from lp_sweep.storage.places import expanded
-from lp_sweep.storage.printable import metric_name
+from lp_sweep.storage.printable import metric_name, say
 from lp_sweep.storage.schema import PUBLISHED_VERSIONS
+from lp_sweep.storage.store import Store
+from lp_sweep.storage.underway import EVERY_SECONDS, Looks
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.model.sentencefolder import MODULES, read_sentence_folder
-from lp_sweep.trials.spec.procedures import UNTRAINED
-from lp_sweep.trials.spec.specs import Recipe, TrialSpec
+from lp_sweep.trials.spec.identity import trial_id
+from lp_sweep.trials.spec.procedures import UNTRAINED, stage_one, teacher_of
+from lp_sweep.trials.spec.specs import TEACHER, Recipe, TrialSpec
+from lp_sweep.trials.worker.job import Answer, Job, Lesson
 
-# the columns of a record that may leave the store, here and in `publish`: a column that a later
-# version adds stays private
-PUBLISHED = (
+# the files of a kept network that may leave the store; the check finds out if one is missing
+_PUBLISHED_FILES = (
+    *("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json"),
+    *("tokenizer.*", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.*", "*-vocab.*", "entity_vocab.json", "word_shape.json", "word_pronunciation.json"),
+    *("merges.txt", "*.model", "bpe.codes", "chat_template.*"),
+)
+# the columns of a record that may leave the store: a column that a later version adds stays
+# private
+_PUBLISHED_COLUMNS = (
     "trial_id", "identity_version", "model_fingerprint", "model_revision", "depth", "kept_layers",
     "dropped_layers", "k", "procedure", "task", "data_fingerprint", "seed",
     *(key.name for key in fields(Recipe)),
@@ -82,9 +93,9 @@ class Exported(NamedTuple):
     onnx_difference: float | None
 
 
-def export(record: Mapping[str, Any], chosen: str, where: Where, tell: Tell) -> Exported:
-    """Exports a record's network. `chosen`: sentences on why it is this one. `tell` takes a line of
-    progress. Raises LpSweepError, and then leaves nothing behind."""
+def export(record: Mapping[str, Any], chosen: str, where: Where) -> Exported:
+    """Exports a record's network. `chosen`: sentences on why it is this one. Raises
+    LpSweepError, and then leaves nothing behind."""
     options, spec = where.options, spec_of(record)
     out = expanded(options.out)
     inputs = find_inputs(spec, record, where)
@@ -93,12 +104,12 @@ def export(record: Mapping[str, Any], chosen: str, where: Where, tell: Tell) -> 
     )
     with staged(out, force=options.force) as folder:
         device = _device(record)
-        trained, another = _trained(spec, record, where, folder, device, tell)
+        trained, another = _trained(spec, record, where, folder, device)
         form_of(spec.task).finish(folder, spec, file.parent if file else None)
         found = (trained.record, trained.predictions, inputs.source)
         rows = dev_rows(spec, *found, offline=options.offline)
         scored = f"{len(rows.predicted):,} dev {kind_of(spec.task).scored_by}"
-        tell(f"loading the folder in a new process, and comparing its answers on {scored}")
+        say(f"loading the folder in a new process, and comparing its answers on {scored}")
         verified = _verified(folder, spec, trained.record, rows, device)
         facts = _facts(where, spec, trained, rows, inputs.model_folder)
         modules = read_sentence_folder(file.parent).modules if file else ()
@@ -109,7 +120,7 @@ def export(record: Mapping[str, Any], chosen: str, where: Where, tell: Tell) -> 
         (folder / "README.md").write_text(card, encoding="utf-8")
         about = _about(trained, chosen, verified)
         (folder / ABOUT).write_text(about, encoding="utf-8")
-        difference = _onnx(folder, spec, rows, tell) if options.onnx else None
+        difference = _onnx(folder, spec, rows) if options.onnx else None
         write_sums(folder)
     low, high = facts.interval[:2]
     return Exported(
@@ -147,21 +158,21 @@ def _device(record: Mapping[str, Any]) -> str:
 
 
 def _trained(
-    spec: TrialSpec, record: Mapping[str, Any], where: Where, folder: Path, device: str, tell: Tell
+    spec: TrialSpec, record: Mapping[str, Any], where: Where, folder: Path, device: str
 ) -> tuple[RetrievedNetwork, str | None]:
     """Puts the network into `folder`. Also returns a sentence if it is not quite the record's."""
     found = from_store(where.store, record, folder)
     if isinstance(found, RetrievedNetwork):
         return found, None
     way = "made" if spec.procedure == UNTRAINED else "trained"
-    tell(
+    say(
         f"{record['trial_id']} is {way} again: {found}. It took "
         f"{record['seconds_total']:.0f} s on {record['device_name']}."
     )
-    again = trained_again(spec, record, where, folder, device, tell)
+    again = trained_again(spec, record, where, folder, device)
     another = check_same(again.record, record, accept=where.options.accept_retrained)
     if another:
-        tell(f"warning: {another}")
+        say(f"warning: {another}")
     return again, another
 
 
@@ -209,7 +220,7 @@ def _facts(
 
 
 def _about(trained: RetrievedNetwork, chosen: str, verified: Verification) -> str:
-    record = {name: trained.record[name] for name in PUBLISHED if name in trained.record}
+    record = {name: trained.record[name] for name in _PUBLISHED_COLUMNS if name in trained.record}
     versions = dict(trained.record["versions"] or ())
     told = {
         "chosen": chosen,
@@ -222,8 +233,164 @@ def _about(trained: RetrievedNetwork, chosen: str, verified: Verification) -> st
     return json.dumps(finite(told), indent=2, ensure_ascii=False) + "\n"
 
 
-def _onnx(folder: Path, spec: TrialSpec, rows: DevRows, tell: Tell) -> float:
+def _onnx(folder: Path, spec: TrialSpec, rows: DevRows) -> float:
     from lp_sweep.trials.model.onnxgraph import write_onnx
 
-    tell("writing onnx/model.onnx, and comparing it in onnxruntime")
+    say("writing onnx/model.onnx, and comparing it in onnxruntime")
     return write_onnx(folder, rows.texts, spec.recipe.max_length)
+
+
+# -- the network: the stored one, or one that is trained again
+
+
+class RetrievedNetwork(NamedTuple):
+    """The record and the predictions of the network in the folder."""
+
+    record: Mapping[str, Any]
+    predictions: list[dict[str, Any]]
+    retrained: bool = False
+
+
+def from_store(store: Store, record: Mapping[str, Any], folder: Path) -> RetrievedNetwork | str:
+    """Copies the kept network into `folder`, or returns why it must be trained again. Raises
+    ExportError if it is damaged."""
+    trial = record["trial_id"]
+    predictions = store.find("predictions", trial)
+    if not predictions:
+        return "the store has no predictions to hold its network against"
+    if not fetch_network(store, trial, folder):
+        for path in folder.iterdir():  # parts of a network that is being deleted
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        return "its network was not kept"
+    if changed := changed_files(folder):
+        raise ExportError(
+            f"the network of {trial} in {store.location} is damaged: {', '.join(changed)} is not "
+            f"what was kept. Delete weights/{trial} there: the export then trains it again."
+        )
+    for path in folder.iterdir():
+        if not any(path.match(pattern) for pattern in _PUBLISHED_FILES):
+            path.unlink()
+    return RetrievedNetwork(record, predictions)
+
+
+def kept_instead(store: Store, trial: str, seeds: Mapping[int, str]) -> str | None:
+    """A sentence if the network of `trial` was not kept but another of its `seeds` was, as with
+    `keep: best`: the median seed is rarely the best one. Raises StoreError."""
+    if has_network(store, trial):
+        return None
+    kept = [seed for seed, other in sorted(seeds.items()) if has_network(store, other)]
+    if not kept:
+        return None
+    named = f"seed {kept[0]}" if len(kept) == 1 else f"seeds {', '.join(map(str, kept))}"
+    return f"of this network {named} was kept: --seed {kept[0]} takes it, and trains nothing again"
+
+
+def trained_again(
+    spec: TrialSpec, record: Mapping[str, Any], where: Where, folder: Path, device: str
+) -> RetrievedNetwork:
+    """Trains the trial in a temporary store, with the threads and the micro-batch that it had, and
+    with CUDA graphs only if it had them: nothing here tries again without.
+    Raises ExportError if that fails."""
+    from lp_sweep.trials.fast.forward import GRAPHS
+    from lp_sweep.trials.worker.run import execute
+
+    job = job_of(spec, record, where)
+    halvings, graphs = record["out_of_memory_retries"] or 0, record["compute_used"] == GRAPHS
+    with tempfile.TemporaryDirectory(prefix="lp-sweep-") as name:
+        store = Store(Path(name) / "store", create=True)
+        place = replace(
+            job.place, store=store.location, device=device, threads=record["threads"], keep="all"
+        )
+        job = replace(job, place=place, halvings=halvings, graphs=graphs)
+        for each in _in_order(job, spec, record, where.store, store):
+            with _told(store, each.id):
+                told = Answer.from_plain(execute(each.to_plain()))
+            if told.status != "done":
+                raise ExportError(
+                    f"{record['trial_id']} can't be trained again: {told.error_type} "
+                    f"{told.message}".rstrip()
+                )
+        found = from_store(store, record, folder)
+        if isinstance(found, str):
+            raise ExportError(f"{record['trial_id']} was trained again, and {found}.")
+        (again,) = store.read("trials", record["trial_id"])
+    return RetrievedNetwork(again, found.predictions, retrained=True)
+
+
+@contextmanager
+def _told(store: Store, trial: str) -> Iterator[None]:
+    """Tells how far the trial is, every ten seconds, while inside."""
+    looks, over = Looks(store), threading.Event()
+
+    def look() -> None:
+        while not over.wait(EVERY_SECONDS):
+            for how_far in looks.of([trial]).values():
+                say(how_far.text)
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _in_order(
+    job: Job, spec: TrialSpec, record: Mapping[str, Any], stored: Store, store: Store
+) -> Iterator[Job]:
+    """Yields the jobs whose networks it needs, then the job. Copies its teacher's logits."""
+    first = stage_one(spec, record["depth"])
+    lesson = _lesson(record, stored, store) if spec.distill else None
+    watched = lesson and lesson.watched(spec)
+    teacher = teacher_of(spec, record["depth"]) if watched else None
+    for needed in dict.fromkeys(filter(None, (first, teacher))):
+        yield replace(job, id=trial_id(needed), spec=needed)
+    yield replace(job, start=trial_id(first) if first else None, lesson=lesson)
+
+
+def _lesson(record: Mapping[str, Any], stored: Store, store: Store) -> Lesson:
+    """Raises ExportError if the teacher's logits are not in the store."""
+    found = taught_by(stored, record)
+    logits = found and stored.find("teacher_logits", found["profile_id"])
+    if not found or not logits:
+        raise ExportError(
+            f"{record['trial_id']} can't be trained again: the logits of its teacher, "
+            f"{record['teacher']}, are not in {stored.location}. Export a network that was kept: "
+            "`keep: all` in the sweep file keeps those of trials to come."
+        )
+    store.put("teacher_logits", found["profile_id"], logits)
+    return Lesson(found["trial_id"] or "", found["profile_id"])
+
+
+def taught_by(store: Store, record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The row of the teacher's profile."""
+    rows = store.read_all("profiles").rows.to_pylist()
+    taught = (row for row in rows if row["measure"] == TEACHER)
+    ids = ("trial_id", "profile_id")
+    return next((row for row in taught if record["teacher"] in (row[n] for n in ids)), None)
+
+
+def check_same(again: Mapping[str, Any], record: Mapping[str, Any], *, accept: bool) -> str | None:
+    """A sentence if the network that was trained again is not the record's; None if it is. Raises
+    ExportError unless `accept`."""
+    if again["last"] == record["last"]:
+        return None
+    was, now = (_made(row) for row in (record, again))
+    metric = metric_name(record["metric"], record.get("positive"))
+    said = (
+        f"trained again it scores {100 * again['last']:.2f} {metric}, and the record "
+        f"says {100 * record['last']:.2f}: it is another network ({now}; the record's was of {was})"
+    )
+    if accept:
+        return said
+    raise ExportError(
+        f"{said}. A seed fixes a result on one type of device and one set of versions. Export it "
+        "where the sweep ran, or take this network with --accept-retrained: the card says so."
+    )
+
+
+def _made(record: Mapping[str, Any]) -> str:
+    versions = dict(record["versions"] or ())
+    torch = f", torch {versions['torch']}" if "torch" in versions else ""
+    return f"{record['device_name']}, {record['threads']} threads{torch}"

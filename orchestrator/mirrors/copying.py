@@ -2,27 +2,27 @@
 
 A run does so as its trials end, and `lp-sweep mirror` at any time. A mirror gets no command line,
 host, checkpoint path or traceback, which may be private: `lp-sweep show` and `logs` have them.
+Imports none of the mirrors' libraries: `open_mirror` loads the module of a kind.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
-from typing import Any, NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, ClassVar, NamedTuple
 
 from lp_sweep.analysis.views import open_views
-from lp_sweep.orchestrator.mirrors.kinds import (
-    Mirror,
-    MirroredRun,
-    MirrorKind,
-    Point,
-    Value,
-    check_installed,
-    open_mirror,
-)
+from lp_sweep.orchestrator.options import MirrorKind
 from lp_sweep.orchestrator.plan.naming import short_model
+from lp_sweep.storage.errors import LpSweepError, PreflightError
 from lp_sweep.storage.printable import printable, ranges, short
+from lp_sweep.storage.redact import redact_text
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.spec.specs import Recipe
 
@@ -37,6 +37,91 @@ FROM attempts WHERE coalesce(final, true) GROUP BY trial_id ORDER BY trial_id
 """
 
 Row = Mapping[str, Any]
+Value = str | int | float | bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirroredRun:
+    """A trial as a mirror shows it. `key`: the identifier of the trial, or of a failed attempt.
+    `curves`: epoch from 1, ascending -> metric such as validation/accuracy or train/loss -> value.
+    Scores are from 0 to 1, correlations from -1."""
+
+    key: str
+    name: str
+    params: Mapping[str, Value]
+    tags: Mapping[str, str]
+    curves: Mapping[int, Mapping[str, float]]
+    results: Mapping[str, float]  # `last` is the main metric after the last epoch
+    failure: str | None  # of a trial that failed: its type and message
+    started_at: dt.datetime | None
+    ended_at: dt.datetime | None
+
+    @property
+    def last_epoch(self) -> int:
+        return max(self.curves, default=0)
+
+
+class Mirror(ABC):
+    """One sweep in one tool. A run that was only partly written counts as missing, and is written
+    again."""
+
+    kind: ClassVar[MirrorKind]
+    refusals: ClassVar[tuple[type[Exception], ...]]  # what the tool raises
+
+    def __init__(self, sweep: str) -> None:
+        """Asks the tool for its complete runs. Raises LpSweepError if it refuses."""
+        self.sweep = sweep
+        with self._answering():
+            self._names = self.complete()
+
+    def has(self, key: str) -> bool:
+        return self.name_of(key) in self._names
+
+    def write(self, run: MirroredRun) -> None:
+        """Raises LpSweepError if the tool refuses."""
+        with self._answering():
+            self.put(run)
+        self._names.add(self.name_of(run.key))
+
+    def name_of(self, key: str) -> str:
+        """The tool's name for a run."""
+        return key
+
+    @abstractmethod
+    def complete(self) -> set[str]:
+        """The names of the sweep's runs that are complete."""
+
+    @abstractmethod
+    def put(self, run: MirroredRun) -> None:
+        """Writes a run."""
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        """Raises a tool's error as one sentence without secrets: an address may hold a password."""
+        try:
+            yield
+        except self.refusals as error:
+            said = short(redact_text(str(error).strip() or type(error).__name__))
+            raise LpSweepError(f"{self.kind}: {said}") from error
+
+
+def check_installed(kinds: Collection[MirrorKind]) -> None:
+    """Raises PreflightError with the command that installs a missing package."""
+    for kind in kinds:
+        if find_spec(kind) is None:
+            raise PreflightError(
+                f"the mirror {kind} needs the package {kind}, which is not installed "
+                f"here. Install it: pip install 'lp-sweep[{kind}]'"
+            )
+
+
+def open_mirror(kind: MirrorKind, sweep: str) -> Mirror:
+    """Opens a mirror at the place that the tool's own settings name (docs/mirrors.md). Raises
+    PreflightError without its package, LpSweepError if the tool refuses."""
+    check_installed([kind])
+    module = import_module(f"lp_sweep.orchestrator.mirrors.to_{kind}")
+    opened: Mirror = getattr(module, f"{kind.title()}Mirror")(sweep)
+    return opened
 
 
 class MirrorCount(NamedTuple):
@@ -58,7 +143,7 @@ def copy_store(
     for name in store.sweeps(sweep):
         for kind in once:
             done = copy_trials(store, name, open_mirror(kind, name))
-            yield {"to": kind.value, "sweep": name, **done._asdict()}
+            yield {"to": str(kind), "sweep": name, **done._asdict()}
 
 
 def copy_trials(store: Store, sweep: str, mirror: Mirror) -> MirrorCount:
@@ -74,9 +159,9 @@ def copy_trials(store: Store, sweep: str, mirror: Mirror) -> MirrorCount:
     new_done = [trial for trial in done if not mirror.has(trial)]
     new_failed = [attempt for attempt in failed if not mirror.has(attempt)]
     for record in _records(store, "trials", new_done):
-        mirror.write(run_of_record(sweep, record, cells[record["trial_id"]]))
+        mirror.write(mirrored_run(sweep, record, cells[record["trial_id"]]))
     for attempt in _records(store, "attempts", new_failed):
-        mirror.write(run_of_failure(sweep, attempt, cells[attempt["trial_id"]]))
+        mirror.write(mirrored_run(sweep, attempt, cells[attempt["trial_id"]]))
     written = len(new_done) + len(new_failed)
     return MirrorCount(written, len(new_failed), len(done) + len(failed) - written)
 
@@ -100,33 +185,24 @@ _PARAMETERS = (
 _LAYERS = ("kept_layers", "dropped_layers", "removed_feed_forwards", "freeze_layers")
 
 
-def run_of_record(sweep: str, record: Row, cells: Sequence[Row]) -> MirroredRun:
-    """The run of a finished trial, with its cells in the sweep."""
+def mirrored_run(sweep: str, row: Row, cells: Sequence[Row]) -> MirroredRun:
+    """The run of a finished trial's record or of an attempt that failed for good, with the trial's
+    cells in the sweep."""
+    failed, tags = "attempt_id" in row, {}
+    key = row["attempt_id" if failed else "trial_id"]
+    depth = cells[0]["depth"] if cells else row.get("depth")
+    if failed:
+        tags["lp_sweep.error_type"] = row["error_type"] or "bug"
     return MirroredRun(
-        key=record["trial_id"],
-        name=_name(record, record["depth"]),
-        params=_parameters(record, cells),
-        tags=_tags(sweep, record, record["trial_id"]),
-        curves=tuple(_curves(record)),
-        results={name: float(record[name]) for name in _RESULTS if _finite(record.get(name))},
-        started_at=record["started_at"],
-        ended_at=record["ended_at"],
-    )
-
-
-def run_of_failure(sweep: str, attempt: Row, cells: Sequence[Row]) -> MirroredRun:
-    """The run of an attempt that failed for good."""
-    error_type = attempt["error_type"] or "bug"
-    depth = cells[0]["depth"] if cells else None
-    return MirroredRun(
-        key=attempt["attempt_id"],
-        name=_name(attempt, depth),
-        params=_parameters(attempt, cells),
-        tags=_tags(sweep, attempt, attempt["attempt_id"]) | {"lp_sweep.error_type": error_type},
-        results={},
-        failure=short(f"{error_type}: {attempt['message'] or ''}"),
-        started_at=attempt["started_at"],
-        ended_at=attempt["ended_at"],
+        key=key,
+        name=_name(row, depth),
+        params=_parameters(row, cells),
+        tags=_tags(sweep, row, key) | tags,
+        curves=_curves(row),
+        results={name: float(row[name]) for name in _RESULTS if _finite(row.get(name))},
+        failure=short(f"{row['error_type'] or 'bug'}: {row['message'] or ''}") if failed else None,
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
     )
 
 
@@ -164,13 +240,16 @@ def _tags(sweep: str, row: Row, key: str) -> dict[str, str]:
     return {f"lp_sweep.{name}": str(value) for name, value in found.items() if value}
 
 
-def _curves(record: Row) -> Iterable[Point]:
-    for epoch, loss in enumerate(record["train_losses"] or (), start=1):
-        if _finite(loss):
-            yield Point("train/loss", epoch, loss)
-    for item in record["epoch_metrics"] or ():
-        if _finite(item["value"]):
-            yield Point(f"{item['split']}/{item['metric']}", item["epoch"], item["value"])
+def _curves(record: Row) -> dict[int, dict[str, float]]:
+    losses = enumerate(record.get("train_losses") or (), start=1)
+    points = [(epoch, "train/loss", loss) for epoch, loss in losses]
+    for item in record.get("epoch_metrics") or ():
+        points.append((item["epoch"], f"{item['split']}/{item['metric']}", item["value"]))
+    found: dict[int, dict[str, float]] = {}
+    for epoch, metric, value in sorted(points, key=lambda point: point[0]):
+        if _finite(value):
+            found.setdefault(epoch, {})[metric] = value
+    return found
 
 
 def _finite(value: Any) -> bool:

@@ -15,7 +15,8 @@ from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirroredRun, MirrorKind
+from lp_sweep.orchestrator.mirrors.copying import Mirror, MirroredRun
+from lp_sweep.orchestrator.options import MirrorKind
 
 _MOST_METRICS = 800  # of one request: a server takes 1000 values in all
 _LONGEST = 500  # characters of a parameter that every server takes
@@ -67,7 +68,11 @@ def _tags(run: MirroredRun) -> dict[str, Any]:
 
 def _metrics(run: MirroredRun, at: int) -> list[Metric]:
     """Curves by epoch, then the results, at the last epoch."""
-    curves = [Metric(point.metric, point.value, at, point.epoch) for point in run.curves]
+    curves = [
+        Metric(name, value, at, epoch)
+        for epoch, values in run.curves.items()
+        for name, value in values.items()
+    ]
     return curves + [Metric(name, value, at, run.last_epoch) for name, value in run.results.items()]
 
 

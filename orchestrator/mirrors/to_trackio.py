@@ -12,7 +12,8 @@ import sqlite3
 
 from trackio.sqlite_storage import SQLiteStorage
 
-from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirroredRun, MirrorKind
+from lp_sweep.orchestrator.mirrors.copying import Mirror, MirroredRun
+from lp_sweep.orchestrator.options import MirrorKind
 
 
 class TrackioMirror(Mirror):
@@ -24,7 +25,7 @@ class TrackioMirror(Mirror):
         return {str(record["id"]) for record in SQLiteStorage.get_run_records(self.sweep)}
 
     def put(self, run: MirroredRun) -> None:
-        points = run.by_epoch()
+        points = {epoch: dict(values) for epoch, values in run.curves.items()}
         # trackio drops a run without any number
         points.setdefault(run.last_epoch, {}).update(
             {**run.results, "failed": float(run.failure is not None)}

@@ -15,7 +15,8 @@ from typing import Any
 
 import wandb
 
-from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirroredRun, MirrorKind
+from lp_sweep.orchestrator.mirrors.copying import Mirror, MirroredRun
+from lp_sweep.orchestrator.options import MirrorKind
 from lp_sweep.storage.errors import LpSweepError
 
 
@@ -49,8 +50,8 @@ class WandbMirror(Mirror):
             reinit="create_new",
             settings=_settings(),
         ) as theirs:
-            for epoch, values in run.by_epoch().items():
-                theirs.log(values, step=epoch)
+            for epoch, values in run.curves.items():
+                theirs.log(dict(values), step=epoch)
             theirs.summary.update(dict(run.results))
             theirs.finish(exit_code=1 if run.failure else 0)
 

@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lp_sweep.orchestrator.export.options import ExportOptions
 from lp_sweep.orchestrator.inputs.request import Request
+from lp_sweep.orchestrator.options import ExportOptions
 from lp_sweep.orchestrator.service.store import existing, history
 from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError, StoreError
 from lp_sweep.storage.places import DEFAULT_STORE, expanded, options_of
@@ -30,9 +30,8 @@ def export_trial(asked: ExportOptions) -> Exported:
     to stderr. Raises LpSweepError."""
     _check(asked)
     from lp_sweep.orchestrator.export.folder import check_free
-    from lp_sweep.orchestrator.export.network import kept_instead
     from lp_sweep.orchestrator.export.places import Where
-    from lp_sweep.orchestrator.export.trialfolder import export, refuse_unsupported
+    from lp_sweep.orchestrator.export.trialfolder import export, kept_instead, refuse_unsupported
 
     check_free(expanded(asked.out), force=asked.force)
     if asked.onnx:
@@ -48,7 +47,7 @@ def export_trial(asked: ExportOptions) -> Exported:
             say(note)
     where = Where(asked, store, _sweep(asked, store, record))
     chosen = " ".join(filter(None, (choice.why, choice.luck, caution)))
-    return export(record, chosen, where, say)
+    return export(record, chosen, where)
 
 
 def _check(asked: ExportOptions) -> None:
@@ -87,7 +86,7 @@ def prune_model(
     how = f"strategy {strategy}" if strategy else "layers named by hand"
     say(f"{found.name}: {len(kept)} of {found.depth} layers stay, {how}")
     files = _files_of(found, offline)
-    return prune(found, files, kept, how, out=out, force=force, offline=offline, tell=say)
+    return prune(found, files, kept, how, out=out, force=force, offline=offline)
 
 
 def _check_onnx_packages() -> None:

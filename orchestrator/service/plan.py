@@ -4,17 +4,20 @@ file asks for, what the store lacks, and an estimate for the rest."""
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
+from lp_sweep.analysis.phrases import heading
 from lp_sweep.orchestrator.estimate.estimate import Rates, TimeEstimate, estimate
+from lp_sweep.orchestrator.estimate.span import Span, duration
 from lp_sweep.orchestrator.inputs.checks import gpu_notes
 from lp_sweep.orchestrator.inputs.data import TaskData
 from lp_sweep.orchestrator.inputs.request import Request
-from lp_sweep.orchestrator.inputs.resolve import Sweep
+from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput
 from lp_sweep.orchestrator.plan.known import (
     Known,
     Ledger,
@@ -23,21 +26,27 @@ from lp_sweep.orchestrator.plan.known import (
     with_networks,
 )
 from lp_sweep.orchestrator.plan.listing import hidden_by, mixed_threads, trained_otherwise
-from lp_sweep.orchestrator.plan.plan import Plan, Work, state_of
+from lp_sweep.orchestrator.plan.naming import ASSUMED, short_model
+from lp_sweep.orchestrator.plan.plan import Cell, Plan, Work, state_of
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.selection import taken_on
-from lp_sweep.orchestrator.service.plantext import plan_text
-from lp_sweep.orchestrator.service.rows import ResultRows
 from lp_sweep.orchestrator.service.store import reading_patience
+from lp_sweep.orchestrator.service.tables import ResultRows
 from lp_sweep.orchestrator.sweepfile.load import SweepFile, is_part
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import BUILT_IN
+from lp_sweep.storage.printable import metric_name, page, ranges
 from lp_sweep.storage.spool import flush
 from lp_sweep.storage.store import Store, is_store
+from lp_sweep.trials.spec.feedforward import NONE
+from lp_sweep.trials.spec.procedures import DIRECT, UNTAUGHT, Procedure
 from lp_sweep.trials.spec.specs import SpeedSpec
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.inputs.prefetch import Prefetched
+
+_SHARED_SHOWN = 8
+_IMPOSSIBLE = "no layer would stay, or none that a removed feed-forward or a bridge needs"
 
 
 class Planned(NamedTuple):
@@ -133,7 +142,13 @@ class SweepPlan(NamedTuple):
         }
 
     def text(self) -> str:
-        return plan_text(self.made.plan, self.estimate, self.data)
+        plan = self.made.plan
+        lines = [f"sweep {plan.sweep.name}", *_counts(plan), *_hours(self.estimate)]
+        for task in self.data:
+            lines += ["", f"data of {task.task}", *(f"  {line}" for line in task.lines())]
+        lines += ["", *_matrix(plan), *_shared(plan)]
+        lines += [f"note: {note}" for note in plan.sweep.notes]
+        return page(lines)
 
     def __repr__(self) -> str:
         return self.text().rstrip("\n")
@@ -183,3 +198,136 @@ def _speed_row(plan: Plan, id_: str, work: Work) -> dict[str, Any]:
         "device_type": spec.device_type,
         "state": state_of(id_, plan.known),
     }
+
+
+# -- the text: counts, estimate, and the cells by model and strategy
+
+
+def _counts(plan: Plan) -> list[str]:
+    """Cells, trials and measurements by state; a count of 0 has no line."""
+    totals, to_do = plan.totals(), taken_on(plan)
+    searched = sum(cell.search == "waiting" for cell in plan.cells)
+    taught = sum(work.lesson is not None for work in plan.trials.values())
+    measures = f"of trained networks: {_states(totals, 'measures')}"
+    speeds = f"networks to time, one at a time: {_states(totals, 'speeds')}"
+    waiting = f"cells waiting for a profile, a measurement ({_states(totals, 'profiles')})"
+    counts = (
+        ("cells", totals["cells"], "asked for: each is a model, strategy, K, task and seed"),
+        ("trials", totals["trials"], "networks; cells may share one"),
+        ("done", totals["trials_done"], "already in the store"),
+        ("failed", totals["trials_failed"], "`lp-sweep retry` retries them"),
+        ("to do", len(to_do), _to_do(plan, to_do)),
+        ("deferred", totals["cells_deferred"] - searched, waiting),
+        ("distilled", taught, "learn from a teacher"),
+        ("measures", totals["measures"], measures),
+        ("search", searched, "more cells at most for `until: min_layers`"),
+        ("spared", totals["cells_not_needed"], f"cells not needed for the answer ({ASSUMED})"),
+        ("speeds", totals["speeds"], speeds),
+        ("impossible", totals["cells_impossible"], _IMPOSSIBLE),
+    )
+    return [f"  {name:<10} {count:>9,}   {meaning}" for name, count, meaning in counts if count]
+
+
+def _hours(estimate: TimeEstimate) -> list[str]:
+    """The estimate, and one for each task if there are several."""
+    if not estimate.hours:
+        return [f"  estimate   {estimate.basis}"]
+    unit = "of GPU time, one trial per GPU" if estimate.on_gpu else "on one slot"
+    most = "; a search rarely needs all of it" if estimate.at_most else ""
+    tasks = estimate.tasks if len(estimate.tasks) > 1 else {}
+    return [
+        f"  estimate   {_about(estimate.span)} {unit}{most}; {estimate.basis}",
+        *(f"             {task}: {_about(hours)}" for task, hours in tasks.items()),
+    ]
+
+
+def _about(hours: Span) -> str:
+    """`about 3 min (1 to 13)`, or `at most 3 min` without a band."""
+    return f"{'at most' if hours.low is None else 'about'} {duration(hours)}"
+
+
+def _states(totals: Mapping[str, int], name: str) -> str:
+    """`3 done, 1 failed, 2 missing`, without zeros."""
+    words = {"done": "done", "failed": "failed", "pending": "missing"}
+    counts = {word: totals.get(f"{name}_{state}", 0) for state, word in words.items()}
+    return ", ".join(f"{count:,} {word}" for word, count in counts.items() if count)
+
+
+def _to_do(plan: Plan, work: Iterable[Work]) -> str:
+    """The kinds of work, if it is more than fine-tuning new networks; and how many failed before
+    and are retried, since a worker was lost or an input was missing."""
+    ids = {item.id for item in work}
+    again = ids & plan.trained_again()
+    measured = (ids & plan.known.trials) - again
+    profiles, speeds = ids & plan.profiles.keys(), ids & plan.speeds.keys()
+    failed = sum(plan.failed_with(id_) is not None for id_ in ids)
+    new = ids - again - measured - profiles - speeds
+    untrained = sum(plan.trials[id_].trial.procedure in UNTAUGHT for id_ in new)
+    parts = {
+        "to fine-tune": len(new) - untrained,
+        "to score without training": untrained,
+        "done but to train again, since their network is needed and was not kept": len(again),
+        "done but to measure": len(measured),
+        "pre-trained to measure": len(profiles),
+        "to time": len(speeds),
+    }
+    told = [f"{count:,} {what}" for what, count in parts.items() if count]
+    words = f": {', '.join(told)}" if len(told) > 1 or len(new) == untrained else ""
+    retried = f"; {failed} failed before and may work now" if failed else ""
+    return f"by `lp-sweep run`{words}{retried}"
+
+
+def _matrix(plan: Plan) -> list[str]:
+    """For each model and strategy its K or thresholds; then procedures, tasks and seeds."""
+    points: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
+    for cell in plan.cells:
+        point = cell.asked.k if cell.asked.threshold is None else cell.asked.threshold
+        points[cell.asked.model, cell.asked.strategy][str(point)] = None
+    width = max(len(short_model(model)) for model, _ in points)
+    lines = [
+        f"  {short_model(model):<{width}}  {strategy:<15} "
+        f"{'threshold' if strategy == 'contribution' else 'K'} {', '.join(values)}"
+        for (model, strategy), values in points.items()
+    ]
+    spec = plan.sweep.spec
+    if spec.trainings != [Procedure(DIRECT)]:
+        lines.append(f"  procedures {', '.join(training.label for training in spec.trainings)}")
+    if spec.feed_forward != [NONE]:
+        lines.append(f"  feed-forwards that go {', '.join(spec.feed_forward)}")
+    lines.append(f"  tasks {', '.join(map(_task, plan.sweep.tasks.values()))}")
+    return [*lines, f"  seeds {', '.join(map(str, spec.seeds))}", ""]
+
+
+def _task(task: TaskInput) -> str:
+    """`claims (F1 of 'fraud')`: with the metric if it is about one class."""
+    definition = task.definition
+    metric = metric_name(definition.metric, definition.positive)
+    return f"{task.name} ({heading('', metric).strip()})" if definition.positive else task.name
+
+
+def _shared(plan: Plan) -> list[str]:
+    """Names that mean the same network, over all tasks and seeds."""
+    names: dict[tuple[str, tuple[int, ...], str], dict[str, None]] = defaultdict(dict)
+    for cell in plan.cells:
+        if cell.kept and cell.trial_id:
+            names[cell.asked.model, cell.kept, cell.trial_id][_point(cell)] = None
+    shared = dict.fromkeys(
+        f"  {short_model(model)} layers {ranges(kept)}: {' = '.join(alike)}"
+        for (model, kept, _), alike in names.items()
+        if len(alike) > 1
+    )
+    if not shared:
+        return []
+    more = [f"  and {len(shared) - _SHARED_SHOWN} more"] if len(shared) > _SHARED_SHOWN else []
+    head = "one network under several names (trained once):"
+    return [head, *[*shared][:_SHARED_SHOWN], *more, ""]
+
+
+def _point(cell: Cell) -> str:
+    asked = cell.asked
+    words = [asked.strategy, f"K={asked.k}" if asked.threshold is None else f">{asked.threshold}"]
+    if asked.procedure.label != DIRECT:
+        words.append(asked.procedure.label)
+    if asked.feed_forward.label != NONE:
+        words.append(f"(feed-forwards removed: {asked.feed_forward.label})")
+    return " ".join(words)

@@ -13,14 +13,14 @@ from lp_sweep.orchestrator.engine.driver import run_sweep
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.inputs.request import Request
-from lp_sweep.orchestrator.mirrors.kinds import check_installed
+from lp_sweep.orchestrator.mirrors.copying import check_installed
 from lp_sweep.orchestrator.options import from_environment
 from lp_sweep.orchestrator.plan.listing import unkept_note
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
 from lp_sweep.orchestrator.service.plan import Planned, planned
-from lp_sweep.orchestrator.service.rows import html_table
 from lp_sweep.orchestrator.service.store import store_patience
+from lp_sweep.orchestrator.service.tables import html_table
 from lp_sweep.orchestrator.sweepfile.yamlfile import yaml_text
 from lp_sweep.orchestrator.watch.reporters import EventReporter
 from lp_sweep.storage.doctor import set_aside

@@ -1,14 +1,20 @@
-"""`table` and the paper's figures: tables of a store, for some models and strategies or all."""
+"""Rows and tables of a store for all who ask: the command line, programs and notebooks."""
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Sequence
+import html
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from lp_sweep.analysis.notes import mixed_notes, setup_notes
+from lp_sweep.analysis.paper.compare import JUDGED, counted, paper_tables
+from lp_sweep.analysis.paper.models import DEPTHS, paper_models, store_models
+from lp_sweep.analysis.render import RAW, render, render_rows
 from lp_sweep.analysis.rows import Unit
 from lp_sweep.analysis.tabledef import Table, TableDef
 from lp_sweep.analysis.tables import TABLES
@@ -16,7 +22,96 @@ from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.printable import choose, say
 
 if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+
     from lp_sweep.storage.catalog import Catalog
+
+_MOST_ROWS = 60  # in a notebook, as pandas
+
+
+class ResultRows:
+    """Rows with raw values: `.df()`, `.pl()`, `.arrow()`, or a loop over dictionaries. Prints as a
+    table, also in a notebook."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._rows = rows
+
+    def arrow(self) -> pa.Table:
+        return self._rows
+
+    def df(self) -> pd.DataFrame:
+        """The rows as a pandas DataFrame."""
+        return self._rows.to_pandas()
+
+    def pl(self) -> pl.DataFrame:
+        """The rows as a polars DataFrame. Raises SpecError without polars, which lp-sweep does not
+        install."""
+        try:
+            import polars
+        except ImportError:
+            raise SpecError(
+                "`.pl()` needs the package polars, which is not installed here: pip install "
+                "polars. `.df()` is for pandas and needs nothing."
+            ) from None
+        return polars.DataFrame(polars.from_arrow(self._rows))
+
+    def text(self, format: str = "table") -> str:
+        """The rows as `lp-sweep query` prints them: table, csv, json, markdown or latex. Raises
+        SpecError."""
+        return render_rows(self._rows, format, terminal=False)
+
+    def __len__(self) -> int:
+        return int(self._rows.num_rows)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self._rows.to_pylist())
+
+    def __repr__(self) -> str:
+        return self.text().rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        return str(self.df().to_html(index=False, escape=True, border=0, max_rows=_MOST_ROWS))
+
+
+class TableRows(ResultRows):
+    """A table: raw numbers, printed as `lp-sweep table` prints it."""
+
+    def __init__(self, table: Table) -> None:
+        super().__init__(table.long)
+        self._table = table
+
+    @property
+    def title(self) -> str:
+        return self._table.title
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Notes on the numbers: spread, n, missing cells."""
+        return self._table.notes
+
+    def text(self, format: str = "table") -> str:
+        return render(self._table, format, terminal=False)
+
+    def _repr_html_(self) -> str:
+        table = self._table
+        notes = "".join(f"<p><small>{html.escape(note)}</small></p>" for note in table.notes)
+        return html_table(table.title, table.columns, table.rows) + notes
+
+
+def html_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """An HTML table for a notebook. Escapes everything, since names may come from anywhere."""
+    return (
+        f"<table><caption>{html.escape(title)}</caption><thead>{_line('th', columns)}</thead>"
+        f"<tbody>{''.join(_line('td', row) for row in rows)}</tbody></table>"
+    )
+
+
+def _line(tag: str, cells: Sequence[str]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
+
+
+# -- `table` and figures
 
 
 def table_named(name: str) -> TableDef:
@@ -97,3 +192,69 @@ def draw(catalog: Catalog, folder: Path) -> list[Path]:
     except OSError as error:
         raise StoreError(f"can't write figures to {folder}: {error}. Choose another.") from None
     return files
+
+
+# -- `paper`: a store next to Poor Man's BERT, table by table
+
+
+def paper_names(pairs: Sequence[str]) -> dict[str, str]:
+    """Parses pairs such as `./my-bert=bert-base-cased`. Raises SpecError."""
+    names = {}
+    for pair in pairs:
+        ours, equals, papers = pair.rpartition("=")
+        if not equals or not ours or not papers:
+            raise SpecError(
+                f"--model {pair!r}: OUR-MODEL=PAPER'S-MODEL, such as ./bert=bert-base-cased"
+            )
+        names[ours] = papers
+    return names
+
+
+def beside_paper(
+    catalog: Catalog, numbers: Sequence[int], names: Mapping[str, str], form: str
+) -> list[Table]:
+    """The tables of these numbers, or all. For people, a store without any of the paper's models
+    has only tables asked for by number, since every number would be `missing`."""
+    tables = paper_tables(catalog, numbers, names=names)
+    models = store_models(catalog)
+    if paper_models(models, names).of:
+        return list(tables.values())
+    have = ", ".join(f"{model} ({depth} layers)" for model, depth in models.items()) or "none"
+    fitting = (
+        f"{ours}={paper}"
+        for ours, own in models.items()
+        for paper, depth in DEPTHS.items()
+        if own == depth
+    )
+    pair = next(fitting, "./my-bert=bert-base-cased")
+    say(
+        f"the store has none of the paper's models ({', '.join(DEPTHS)}). It has: {have}. "
+        "`lp-sweep run examples/poor-mans-bert.yaml` trains the paper's. A model of as many layers "
+        f"may stand for one: --model {pair}. --table prints a table all the same."
+    )
+    return list(tables.values()) if numbers or form in RAW else []
+
+
+def tables_text(tables: Sequence[Table], form: str) -> str:
+    """The tables one after another, or all in one CSV or JSON."""
+    if form in RAW:
+        return render_rows(pa.concat_tables(table.long for table in tables), form)
+    return "\n".join(render(table, form) for table in tables)
+
+
+def agrees_with_paper(tables: Sequence[Table]) -> bool:
+    """Whether some numbers agree with the paper's and none differs. Prints the differences."""
+    rows = [row for table in tables for row in table.long.to_pylist()]
+    judged = [row for row in rows if row["verdict"] in JUDGED]
+    differ = [row for row in judged if row["verdict"] == "differs"]
+    for row in differ:
+        ours = "?" if row["ours"] is None else f"{row['ours']:.2f}"
+        say(f"differs: {row['source']}: ours {ours}, paper {row['paper']:g}, n={row['n']}")
+    if not judged:
+        say("nothing was compared: the store has no score of the paper's models on its tasks")
+        return False
+    say(counted(judged))
+    agrees = any(row["verdict"] == "agrees" for row in judged)
+    if not agrees and not differ:
+        say("no number agrees: nothing is confirmed. More seeds narrow the intervals.")
+    return agrees and not differ

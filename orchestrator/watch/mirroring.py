@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from threading import Event, Thread
 
 from lp_sweep.orchestrator.engine.progress import NO_FACTS, Facts, Reporter
-from lp_sweep.orchestrator.mirrors.copying import copy_trials
-from lp_sweep.orchestrator.mirrors.kinds import MirrorKind, open_mirror
+from lp_sweep.orchestrator.mirrors.copying import copy_trials, open_mirror
+from lp_sweep.orchestrator.options import MirrorKind
 from lp_sweep.orchestrator.watch.reporters import Relay
 from lp_sweep.storage.printable import short
 from lp_sweep.storage.store import Store
@@ -29,7 +29,7 @@ class LiveMirror(Thread):
     """One mirror of one sweep. `trouble`: what the tool refused the last time; "": nothing."""
 
     def __init__(self, kind: MirrorKind, store: str, sweep: str) -> None:
-        super().__init__(name=f"mirror-{kind.value}", daemon=True)
+        super().__init__(name=f"mirror-{kind}", daemon=True)
         self.kind, self.trouble = kind, ""
         self._store, self._sweep = store, sweep
         self._behind = False  # whether a trial has ended that is not copied yet
@@ -86,7 +86,7 @@ class MirroringReporter(Relay):
 
     def tell(self) -> None:
         for mirror in self._mirrors:
-            kind, trouble = mirror.kind.value, mirror.trouble
+            kind, trouble = mirror.kind, mirror.trouble
             if trouble and kind not in self._troubled:
                 self._troubled.add(kind)
                 self.note(f"{kind} takes no trials for now; the run continues: {trouble}", kind)
@@ -112,5 +112,5 @@ def mirrored(
         reporter.tell()
         for kind in behind:
             where = f"--store {shlex.quote(store)} --sweep {shlex.quote(sweep)}"
-            copy = f"lp-sweep mirror --to {kind.value} {where}"
-            reporter.note(f"not every trial is in {kind.value}. Copy the others: {copy}")
+            copy = f"lp-sweep mirror --to {kind} {where}"
+            reporter.note(f"not every trial is in {kind}. Copy the others: {copy}")

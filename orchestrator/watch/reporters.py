@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import sys
 import time
 from collections import Counter, deque
@@ -16,6 +17,7 @@ from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -31,11 +33,11 @@ from lp_sweep.orchestrator.engine.progress import (
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.plan.naming import describe
 from lp_sweep.orchestrator.plan.plan import Plan, Work
-from lp_sweep.orchestrator.watch.screen import bar, has_screen, line
 from lp_sweep.storage.printable import clock, printable
 
 SCHEMA = 1  # of the events
 _RECENT = 6
+_WIDEST_BAR = 40
 _A_SECOND = 2  # drawings; not too many for a slow ssh connection
 
 
@@ -157,6 +159,32 @@ class LiveReporter(Display):
             long = f"{how_far[work.id].text}  " if work.id in how_far else ""
             table.add_row(line(f"slot {slot}"), line(since), line(f"{long}{describe(work)}"))
         return table
+
+
+def has_screen(console: Console) -> bool:
+    """Whether the console is a terminal to draw on. Rich also says so if FORCE_COLOR is set, as
+    builds do for their logs."""
+    return console.is_terminal and console.file.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def bar(sweep: str, ended: int, total: int) -> Table:
+    """`glue  ━━━━━━━━━━━━───────  27/66  40%`"""
+    share = f"{ended}/{total}  {100 * ended // total if total else 100}%"
+    drawn = ProgressBar(
+        total=max(1, total),
+        completed=ended if total else 1,
+        width=_WIDEST_BAR,
+        complete_style="cyan",
+        finished_style="cyan",
+    )
+    row = Table.grid(padding=(0, 2))
+    row.add_row(line(sweep, "bold"), drawn, Text(share, no_wrap=True))
+    return row
+
+
+def line(text: str, style: str = "") -> Text:
+    """One line, cut where the screen ends."""
+    return Text(printable(text), style=style, no_wrap=True, overflow="ellipsis")
 
 
 _PROGRESS_SECONDS = 10.0  # between two events of progress

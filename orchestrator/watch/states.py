@@ -3,16 +3,17 @@ the view `cells` has them, and the active runs. It works in any process, with or
 
 from __future__ import annotations
 
+import datetime as dt
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from lp_sweep.analysis.views import open_views
-from lp_sweep.orchestrator.plan.naming import layers_of, short_model
+from lp_sweep.orchestrator.plan.naming import ASSUMED, layers_of, short_model
 from lp_sweep.storage.catalog import Catalog
-from lp_sweep.storage.printable import printable
+from lp_sweep.storage.printable import clock, page, printable
 from lp_sweep.storage.runs import Announcement, Observer
-from lp_sweep.storage.setups import Setup
+from lp_sweep.storage.setups import Setup, hidden_notes
 from lp_sweep.storage.store import Store, Unreadable
 from lp_sweep.storage.underway import Looks, Underway
 from lp_sweep.trials.spec.feedforward import NONE
@@ -147,3 +148,73 @@ def _trial(row: Mapping[str, Any]) -> str:
     layers = layers_of(row["kept_layers"], row["depth"])
     task, seed = printable(row["task"]), f"seed {row['seed']}"
     return ", ".join([short_model(row["model"]), layers, *manner, task, seed])
+
+
+# -- in words
+
+
+def states_text(states: States) -> str:
+    """A line for each sweep, the active runs with what they do, and notes."""
+    return page([*sweep_lines(states), *run_lines(states), *note_lines(states)])
+
+
+def sweep_lines(states: States) -> Iterator[str]:
+    if not states.sweeps:
+        lost = states.hidden or any(item.lost for item in states.unreadable)
+        yield (
+            "no sweep of this store can be read. Run its sweep file again: `lp-sweep run` writes "
+            "its cells, and keeps finished trials"
+            if lost
+            else "no sweep in this store yet"
+        )
+        return
+    width = max(len(state["sweep"]) for state in states.sweeps)
+    yield (
+        f"{'sweep':<{width}}  {'cells':>6} {'done':>6}   {'trials':>6} {'done':>6} {'failed':>6} "
+        f"{'pending':>7}   {'deferred cells':>14}"
+    )
+    for s in states.sweeps:
+        yield (
+            f"{s['sweep']:<{width}}  {s['cells']:>6} {s['cells_done']:>6}   {s['trials']:>6} "
+            f"{s['trials_done']:>6} {s['trials_failed']:>6} {s['trials_pending']:>7}   "
+            f"{s['cells_deferred']:>14}"
+        )
+
+
+def run_lines(states: States) -> Iterator[str]:
+    now = dt.datetime.now(dt.UTC)
+    for run in states.runs:
+        yield f"running: {run.sentence()}{_ending(run, now)}"
+        for id_, since in zip(run.held, run.held_since, strict=True):
+            if id_ in states.work:
+                long = f", {states.underway[id_].text}" if id_ in states.underway else ""
+                yield f"  {states.work[id_]}: {clock(_seconds_since(since, now))}{long}"
+
+
+def note_lines(states: States) -> Iterator[str]:
+    for sweep in states.sweeps:
+        if sweep["failures"]:
+            kinds = ", ".join(f"{kind} {count}" for kind, count in sweep["failures"].items())
+            yield f"{sweep['sweep']}: failed: {kinds}. `lp-sweep retry` tries them again"
+        if spared := sweep["cells_not_needed"]:
+            yield f"{sweep['sweep']}: {spared} cells were not needed for the answer: {ASSUMED}."
+    yield from (f"note: {note}" for note in hidden_notes(states.earlier, states.location))
+
+
+def _ending(run: Announcement, now: dt.datetime) -> str:
+    """` on 4 slots, ends about 2026-11-21 14:32 UTC (in 1:05:03)`, without unknown parts."""
+    slots = f" on {run.slots} slot{'s' if run.slots > 1 else ''}" if run.slots > 0 else ""
+    ends = run.ends_at()
+    if ends is None:
+        return slots
+    left = max(0.0, (ends - now).total_seconds())
+    return f"{slots}, ends about {ends:%Y-%m-%d %H:%M} UTC (in {clock(left)})"
+
+
+def _seconds_since(moment: str, now: dt.datetime) -> float | None:
+    """None if a foreign file has something else in its place."""
+    try:
+        then = dt.datetime.fromisoformat(moment)
+    except ValueError:
+        return None
+    return max(0.0, (now - (then if then.tzinfo else then.replace(tzinfo=dt.UTC))).total_seconds())

@@ -145,6 +145,7 @@ MISTAKES: dict[str, Callable[[Results], Any]] = {
     "unknown strategy 'botom'": lambda found: found.table("tasks", strategies=["botom"]),
     "read-only": lambda found: found.sql("DELETE FROM cells"),
     "no Table 7": lambda found: found.paper(7),
+    "no store at": lambda found: open_store(f"{found.location}/nothing"),
     "t1-none": lambda found: found.show("t1-none"),
     "unknown table '3'": lambda found: found.table(3),  # type: ignore[arg-type]
     "a number of 0 or more": lambda found: open_store(found.location, within="1"),  # type: ignore[arg-type]
@@ -156,11 +157,6 @@ MISTAKES: dict[str, Callable[[Results], Any]] = {
 def test_a_mistake_is_one_message(results: Results, message: str) -> None:
     with pytest.raises(LpSweepError, match=message):
         MISTAKES[message](results)
-
-
-def test_no_store_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(LpSweepError, match="no store at"):
-        open_store(tmp_path / "nothing")
 
 
 # -- a sweep

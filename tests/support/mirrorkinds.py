@@ -21,8 +21,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from lp_sweep.orchestrator.mirrors.copying import copy_trials
-from lp_sweep.orchestrator.mirrors.kinds import MirrorKind, open_mirror
+from lp_sweep.orchestrator.mirrors.copying import copy_trials, open_mirror
+from lp_sweep.orchestrator.options import MirrorKind
 from lp_sweep.storage.store import Store
 from tests.support.fake_records import FakeSweep
 from tests.support.program import python, run

@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import re
 import signal
 from importlib.metadata import version
 from pathlib import Path
@@ -15,16 +14,8 @@ from lp_sweep.orchestrator.inputs import checks
 from lp_sweep.orchestrator.service import run as running
 from tests.support.fake_records import command_line_world, store_with_scores
 from tests.support.program import process, python, sweep
-from tests.support.sweepfiles import DEMO, make_inputs
+from tests.support.sweepfiles import make_inputs
 from tests.support.toyworld import save_world
-
-CELL_KEYS = {
-    "model", "strategy", "k", "threshold", "task", "seed", "procedure",
-    "kept_layers", "dropped_layers", "trial_id", "state",
-}  # fmt: skip
-PLAN_KEYS = {
-    "sweep", "cells", "totals", "data", "estimate", "profiles", "speeds", "notes",
-}  # fmt: skip
 
 
 @pytest.fixture
@@ -33,22 +24,6 @@ def world(tmp_path: Path) -> Path:
 
 
 # -- plan
-
-
-def test_plan_json_is_one_object_on_stdout(tmp_path: Path) -> None:
-    make_inputs(tmp_path, DEMO)
-    done = sweep("plan", "sweep.yaml", "--json", "--data-dir", "glue", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    answer = json.loads(done.stdout)
-    assert set(answer) == PLAN_KEYS
-    assert len(answer["cells"]) == answer["totals"]["cells"] == 84
-    assert answer["totals"]["trials"] == 48
-    assert answer["totals"]["cells_deferred"] == 36
-    for cell in answer["cells"]:
-        assert set(cell) >= CELL_KEYS
-        if cell["state"] == "deferred":
-            assert cell["kept_layers"] is cell["dropped_layers"] is cell["trial_id"] is None
-    assert any(re.search(r"full model \(K=0\) is added", note) for note in answer["notes"])
 
 
 def test_plan_dry_run_and_plan_from_another_folder_agree(world: Path) -> None:
@@ -75,16 +50,9 @@ def test_version_and_no_command(tmp_path: Path) -> None:
 
 
 def test_status(world: Path) -> None:
-    done = sweep("status", "--store", "store", "--json", cwd=world)
-    assert json.loads(done.stdout) == [
-        {
-            "sweep": "demo", "cells": 6, "trials": 5,
-            "trials_done": 3, "trials_failed": 1, "trials_pending": 1,
-            "cells_done": 3, "cells_failed": 1, "cells_pending": 1, "cells_deferred": 1,
-            "cells_impossible": 0, "cells_not_needed": 0, "running": [], "earlier": [],
-            "failures": {"out_of_memory": 1}, "slot_hours": 0.0556,
-        }
-    ]  # fmt: skip
+    [told] = json.loads(sweep("status", "--store", "store", "--json", cwd=world).stdout)
+    more = {"running": [], "earlier": [], "slot_hours": 0.0556}  # the counts: test_states.py
+    assert told.items() >= ({"sweep": "demo", "cells": 6, "trials": 5} | more).items()
     text = sweep("status", "--store", "store", cwd=world)
     assert text.stderr == ""
     assert text.stdout.splitlines()[1].split() == ["demo", "6", "3", "5", "3", "1", "1", "1"]

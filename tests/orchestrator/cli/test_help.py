@@ -1,15 +1,18 @@
-"""`--help` of every command at 80 columns, and an example that parses."""
+"""What the command line says of itself: the help of every command at 80 columns, with an example
+that parses, and TAB in the protocol of a real shell."""
 
 from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from typer.main import get_command
 
+from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import VIEWS
 from lp_sweep.orchestrator.cli.__main__ import app
 from lp_sweep.orchestrator.cli.root import (
@@ -19,6 +22,9 @@ from lp_sweep.orchestrator.cli.root import (
     RARE,
     SECTIONS,
 )
+from lp_sweep.orchestrator.options import Format
+from lp_sweep.trials.spec.select import STRATEGIES
+from tests.support.fake_records import FakeSweep
 from tests.support.program import sweep
 
 ROOT: Any = get_command(app)
@@ -92,3 +98,62 @@ def test_no_command_and_no_option_is_lost() -> None:
         name = " ".join(word for word in words if not word.startswith("-"))
         taken = {word for one in COMMANDS[name].params for word in (*one.opts, *one.secondary_opts)}
         assert {word for word in words if word.startswith("-")} <= taken, name
+
+
+# -- TAB
+
+
+def completed(line: str, cwd: Path, **variables: str) -> list[str]:
+    """The completions that bash gets for the last word of the line."""
+    place = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
+    done = sweep(cwd=cwd, env={"_LP_SWEEP_COMPLETE": "complete_bash", **place, **variables})
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return done.stdout.split("\n")[:-1] if done.stdout.strip() else []
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stores `store` (the sweep demo) and `lp-sweep-store` (nightly)."""
+    folder = tmp_path_factory.mktemp("world")
+    fake = FakeSweep(folder / "store")
+    fake.curve({0: 90.0, 4: 89.5})
+    fake.cell(k=10, state="failed")
+    fake.publish()
+    FakeSweep(folder / "lp-sweep-store", "nightly").publish()
+    (folder / "sweep.yaml").touch()  # a file, no store
+    return folder
+
+
+def ids(world: Path, table: str) -> list[str]:
+    return sorted(path.name.partition(".")[0] for path in (world / "store" / table).iterdir())
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("lp-sweep table --sto", ["--store"]),
+        ("lp-sweep table ", TABLES),
+        ("lp-sweep table tasks --format ", get_args(Format)),
+        ("lp-sweep table tasks --strategy ", STRATEGIES),
+        ("lp-sweep export --best --strategy even", ["even-alternate"]),
+        ("lp-sweep export --best --store store --task ", ["SST-2"]),
+        ("lp-sweep table tasks --store store --sweep ", ["demo"]),
+        ("lp-sweep table tasks --sweep ", ["nightly"]),
+        ("lp-sweep mirror --to t", ["trackio"]),
+        ("lp-sweep table tasks --store s3://none/at-all --sweep ", []),
+        ("lp-sweep table tasks --store no-such-store --sweep ", []),
+        ("lp-sweep show --store sweep.yaml t", []),
+    ],
+)
+def test_what_is_offered(world: Path, line: str, offered: Iterable[str]) -> None:
+    assert sorted(completed(line, world)) == sorted(offered)
+
+
+def test_identifiers_of_a_store(world: Path) -> None:
+    recorded = ids(world, "trials")
+    assert completed("lp-sweep show --store store ", world) == recorded
+    first = recorded[0][:8]
+    assert completed(f"lp-sweep show --store store {first}", world) == [recorded[0]]
+    assert completed("lp-sweep logs t", world, LP_SWEEP_STORE="store") == recorded
+    assert completed("lp-sweep retry --store store t", world) == ids(world, "attempts")
+    assert completed("lp-sweep retry --store store ", world) == []  # files: the shell's own

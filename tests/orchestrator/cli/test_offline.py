@@ -284,3 +284,31 @@ def test_a_sweep_that_outgrew_its_manifest(away: World) -> None:
     with serve(away.hub):
         plan = json.loads(away.run("plan", "--json").stdout)  # no error while there is a network
     assert plan["totals"]["cells"] == 4
+
+
+# -- variables of Hugging Face; those of options: test_options.py
+
+TOKEN = "Zq-a-token-of-the-hub"
+
+
+@pytest.mark.slow
+def test_the_token_reaches_the_hub_and_nothing_else(online: World) -> None:
+    """Its own home, where all that was fetched is; no file has the token, no record, no log."""
+    elsewhere = online.folder / "another home"
+    env = {"HF_TOKEN": TOKEN, "HF_HOME": str(elsewhere)}
+    told = online.run("prefetch", env=env)
+    assert online.hub.authorizations == {f"Bearer {TOKEN}"}
+    assert list(elsewhere.rglob("model.safetensors"))
+    assert not online.home.exists()
+    done = online.trial(env)
+    assert done["told"]["status"] == "done"
+    assert (online.folder / "store" / "trials").is_dir()
+    files = [path for path in online.folder.rglob("*") if path.is_file()]
+    assert [path for path in files if TOKEN.encode() in path.read_bytes()] == []
+    assert TOKEN not in told.stdout + told.stderr + str(done)
+
+
+def test_offline_by_the_hubs_own_variable(online: World) -> None:
+    told = online.run("prefetch", code=2, env={"HF_HUB_OFFLINE": "1"}).stderr
+    assert "HF_HUB_OFFLINE is set: the hub is not asked" in told
+    assert online.hub.requests == []

@@ -15,8 +15,7 @@ from typer.main import get_command
 from lp_sweep.orchestrator.cli import runcli
 from lp_sweep.orchestrator.cli.__main__ import app
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
-from lp_sweep.orchestrator.mirrors.kinds import MirrorKind
-from lp_sweep.orchestrator.options import from_environment, options_of
+from lp_sweep.orchestrator.options import MirrorKind, from_environment, options_of
 from lp_sweep.storage.errors import SpecError
 
 COMMANDS: dict[str, Any] = get_command(app).commands

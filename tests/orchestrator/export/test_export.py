@@ -26,19 +26,17 @@ from lp_sweep.analysis.report.gather import gather
 from lp_sweep.analysis.statistics.intervals import Interval
 from lp_sweep.analysis.tables import TABLES as TABLES_SHOWN
 from lp_sweep.analysis.views import VIEWS, open_views
-from lp_sweep.orchestrator.cli.showing import show_text
 from lp_sweep.orchestrator.engine.recorder import Recorder
 from lp_sweep.orchestrator.export import trialfolder
 from lp_sweep.orchestrator.export.card import Base, CardFacts, trial_card
-from lp_sweep.orchestrator.export.network import kept_instead, trained_again
 from lp_sweep.orchestrator.export.places import hub_source, spec_of
-from lp_sweep.orchestrator.export.trialfolder import Exported
+from lp_sweep.orchestrator.export.trialfolder import Exported, kept_instead, trained_again
 from lp_sweep.orchestrator.inputs.resolve import resolve
-from lp_sweep.orchestrator.mirrors.copying import run_of_record
+from lp_sweep.orchestrator.mirrors.copying import mirrored_run
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.service import export as service
-from lp_sweep.orchestrator.service.store import history
+from lp_sweep.orchestrator.service.store import history, show_text
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import ExportError, LpSweepError, SpecError
 from lp_sweep.storage.networks import SUMS, changed_files
@@ -368,7 +366,7 @@ def test_what_was_not_kept_is_trained_again(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for module in ("storage.underway", "orchestrator.export.network"):
+    for module in ("storage.underway", "orchestrator.export.trialfolder"):
         monkeypatch.setattr(f"lp_sweep.{module}.EVERY_SECONDS", 0.01)
     done = world.export(world.unkept, tmp_path / "out")
     said = capsys.readouterr().err
@@ -573,7 +571,7 @@ def test_a_column_of_a_later_version_is_not_published(
     private = {"host", "command", "spec", "model", "peak_memory_bytes"}
     assert about.keys() | private == set(TRIALS.names)
     assert about["versions"] == dict(record["versions"])
-    assert SECRET not in repr(run_of_record("toy", read, []))
+    assert SECRET not in repr(mirrored_run("toy", read, []))
     with open_views(mine.store) as catalog:
         assert SECRET in str(catalog.query("SELECT owner FROM trials").to_pylist())
         assert SECRET not in str(origin(catalog, mine.store))

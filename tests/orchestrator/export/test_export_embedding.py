@@ -250,16 +250,6 @@ def test_dense_modules_are_exported(tmp_path: Path) -> None:
         world.export(world.kept, tmp_path / "other")
 
 
-def test_what_was_not_kept_is_trained_again(made: Made, tmp_path: Path) -> None:
-    mine = Made(made)
-    mine.world = made.world.copy(tmp_path)
-    for path in Path(mine.world.store.location, "weights", made["direct"]).iterdir():
-        path.unlink()
-    done = mine.export("direct", tmp_path / "out")
-    assert done.retrained
-    assert done.verified.recorded_score == pytest.approx(done.score / 100)
-
-
 def test_another_network_is_refused(made: Made, searching: Made, tmp_path: Path) -> None:
     made.world.refuses_swapped_layers(tmp_path / "pairs", "cosine")
     searching.world.refuses_swapped_layers(tmp_path / "search", "cosine")

@@ -79,11 +79,14 @@ def killed(folder: Path, step: str) -> None:
     assert subprocess.run(program, cwd=folder).returncode == -9
 
 
-def test_what_a_killed_export_left_goes_with_the_next(tmp_path: Path) -> None:
+def test_what_a_killed_export_left_goes_with_the_next_and_what_is_being_made_stays(
+    tmp_path: Path,
+) -> None:
     killed(tmp_path, "die()")
     with staged(tmp_path / "made", force=True) as busy:
-        make(tmp_path / "made", force=True)
-        assert busy.is_dir(), "one that is being made stays"
+        with pytest.raises(SpecError, match="another export writes"):
+            make(tmp_path / "made", force=True)
+        assert not [*busy.iterdir()], "what the killed one had made is gone"
         make(tmp_path / "other")
         (busy / ABOUT).write_text("{}")
     assert names(tmp_path) == {"made", "other"}

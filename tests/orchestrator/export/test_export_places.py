@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lp_sweep.orchestrator.export.options import ExportOptions
 from lp_sweep.orchestrator.export.places import Where, job_of, model_place, spec_of, task_source
 from lp_sweep.orchestrator.inputs.resolve import resolve
+from lp_sweep.orchestrator.options import ExportOptions
 from lp_sweep.orchestrator.service.export import _sweep
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import PreflightError, StoreError

@@ -10,8 +10,8 @@ from threading import Event
 import pytest
 
 from lp_sweep.orchestrator.engine.progress import PlainReporter, Reporter
-from lp_sweep.orchestrator.engine.runoptions import RunOptions
-from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirroredRun, MirrorKind
+from lp_sweep.orchestrator.mirrors.copying import Mirror, MirroredRun
+from lp_sweep.orchestrator.options import MirrorKind
 from lp_sweep.orchestrator.watch import mirroring
 from lp_sweep.orchestrator.watch.mirroring import mirrored
 from lp_sweep.storage.errors import LpSweepError
@@ -142,12 +142,6 @@ def test_what_a_mirror_throws_is_a_note(store: Store, monkeypatch: pytest.Monkey
     first, last = notes
     assert first == "wandb takes no trials for now; the run continues: a bug\\nof theirs"
     assert last.startswith("not every trial is in wandb")
-
-
-def test_the_command_that_goes_on_names_the_mirrors(store: Store) -> None:
-    options = RunOptions(store=store.location, mirrors=(MirrorKind.mlflow, MirrorKind.wandb))
-    again = options.again("run")
-    assert again.endswith(f" --store {store.location} --mirror mlflow --mirror wandb")
 
 
 # -- on a real Ray

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lp_sweep.orchestrator.mirrors import kinds
-from lp_sweep.orchestrator.mirrors.copying import run_of_record
+from lp_sweep.orchestrator.mirrors import copying
+from lp_sweep.orchestrator.mirrors.copying import mirrored_run
 from lp_sweep.storage.errors import LpSweepError
 from lp_sweep.storage.store import Store
 from tests.support.fake_records import FakeSweep
@@ -158,10 +158,10 @@ def test_what_is_no_number_is_left_out(store: Store) -> None:
     (record,) = store.read("trials", trial_of(store, strategy="top", k=4))
     nan = float("nan")
     broken = {**record, "last": nan, "best": None, "train_losses": [0.5, nan]}
-    run = run_of_record("demo", broken, [])
+    run = mirrored_run("demo", broken, [])
     assert "last" not in run.results
     assert "best" not in run.results
-    assert [point.epoch for point in run.curves if point.metric == "train/loss"] == [1]
+    assert [epoch for epoch, values in run.curves.items() if "train/loss" in values] == [1]
 
 
 # -- the command
@@ -182,7 +182,7 @@ def test_the_command(fake: FakeWandb, store: Store, tmp_path: Path) -> None:
 def test_a_missing_package_is_told_before_anything_begins(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:
-    monkeypatch.setattr(kinds, "find_spec", lambda name: None)
+    monkeypatch.setattr(copying, "find_spec", lambda name: None)
     done = sweep(*arguments, "mlflow", cwd=tmp_path, env={"LP_SWEEP_STORE": "store"})
     assert (done.returncode, done.stdout) == (4, "")
     assert re.search("package mlflow.*pip install 'lp-sweep.mlflow.'", done.stderr)

@@ -11,16 +11,15 @@ import pytest
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.cli.farewell import answer_command
-from lp_sweep.orchestrator.cli.watching import states_text
 from lp_sweep.orchestrator.engine.recorder import Recorder
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.export.choice import VIEWS, best
-from lp_sweep.orchestrator.export.options import ExportOptions
+from lp_sweep.orchestrator.options import ExportOptions
 from lp_sweep.orchestrator.plan.known import read_ledger
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.selection import retry_selection
-from lp_sweep.orchestrator.watch.states import sweep_states
+from lp_sweep.orchestrator.watch.states import states_text, sweep_states
 from lp_sweep.storage.store import Store
 from tests.support.courses import presence_of, put_failure, taken
 from tests.support.stores import trial

@@ -62,24 +62,6 @@ def test_piped_it_is_a_table_for_each_change_until_ctrl_c(
     assert (rest, stderr, process.returncode) == ("", "", 0)
 
 
-@pytest.mark.slow
-def test_it_may_be_started_before_the_run_that_makes_the_store(tmp_path: Path) -> None:
-    place = str(tmp_path / "store")
-    watch = ("status", "--watch", "--every", "0.1s", "--store", place)
-    with piped(*command(*watch)) as process:
-        waiting = process.stderr.readline()
-        fake = FakeSweep(tmp_path / "store")
-        fake.curve({0: 90.0})
-        fake.publish()
-        lines = iter(process.stdout.readline, "")
-        seen = next(line for line in lines if line.split()[:3] == ["demo", "1", "1"])
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=20)
-    assert f"tried again: no store at {place}" in waiting
-    assert seen
-    assert process.returncode == 0
-
-
 def test_json_is_an_object_for_each_change_until_nobody_reads(fake: FakeSweep) -> None:
     with piped(*command(*words(fake, "--json"))) as process:
         first = json.loads(process.stdout.readline())
@@ -91,9 +73,13 @@ def test_json_is_an_object_for_each_change_until_nobody_reads(fake: FakeSweep) -
     assert [seen[0]["trials_done"] for seen in (first, second)] == [2, 3]
 
 
-def test_a_store_that_goes_away_is_said_so_and_followed_again(fake: FakeSweep) -> None:
+def test_a_store_that_is_not_there_yet_or_goes_away_is_told_and_followed(fake: FakeSweep) -> None:
     place = Path(fake.store.location)
+    place.rename(place.with_name("away"))
     with piped(*command(*words(fake))) as process:
+        assert f"tried again: no store at {place}" in process.stderr.readline()
+        place.with_name("away").rename(place)
+        assert process.stderr.readline() == "the store can be read\n"
         first = [process.stdout.readline() for _ in range(4)]
         place.rename(place.with_name("away"))
         warning = process.stderr.readline()
