@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from lp_sweep.analysis.render import finite
-from lp_sweep.analysis.render import render_rows
+from lp_sweep.analysis.render import finite, render_rows
 from lp_sweep.orchestrator.plan.known import attempted_work
 from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.files import is_bucket
