@@ -37,7 +37,6 @@ from lp_sweep.trials.train.metrics import gaps
 
 _WHILE_ONE_WAITS = 32 << 20  # bytes of files: about 150,000 rows, read in under a second
 _FIRST_ROWS = 50_000  # of a larger train file
-_WHOLE = Recipe()  # limits no rows
 _SPARE = 200 * 2**20  # bytes: a disk with less is full for a run
 _LONGEST = 35  # bytes; Ray adds 68 for its sockets, whose paths have at most 103, on Linux 107
 _DEVICE_FILES = ("nvidia[0-9]*", "kfd", "dxg")  # NVIDIA, AMD, WSL
@@ -205,7 +204,7 @@ def _refuse(model: ModelInput, problems: list[str]) -> None:
 
 
 def _check_rows(
-    task: TaskInput, offline: bool, recipe: Recipe = _WHOLE, most: int | None = None
+    task: TaskInput, offline: bool, recipe: Recipe, most: int | None = None
 ) -> _RowCheck:
     """Reads the data once, as a trial will: columns, labels, encoding, limits on the number of
     rows. `most`: read only so many train rows, the first."""

@@ -126,11 +126,6 @@ def read_header(path: Path) -> Tensors:
         ) from None
 
 
-def shard_names(index: Path) -> list[str]:
-    """The files in an index of weights. Raises TornFile."""
-    return sorted(set(_weight_map(index).values()))
-
-
 def _weight_map(index: Path) -> dict[str, str]:
     """Tensor -> file. Raises TornFile."""
     told = read_object(index)
@@ -149,7 +144,7 @@ def _weight_files(folder: Path) -> list[Path]:
     single, index = folder / WEIGHTS, folder / INDEX
     if single.is_file() or not index.is_file():
         return [single]
-    return [folder / name for name in shard_names(index)]
+    return [folder / name for name in sorted({*_weight_map(index).values()})]
 
 
 def _all_tensors(folder: Path) -> dict[str, tuple[int, ...]]:

@@ -21,16 +21,9 @@ from lp_sweep.trials.spec.specs import TaskDefinition
 from lp_sweep.trials.train.metrics import score
 
 
-class CosineSums(NamedTuple):
-    """Sums over the tokens of one batch: the cosine between what each layer receives and returns,
-    (L,) float64, and the number of tokens."""
-
-    sums: torch.Tensor
-    tokens: int
-
-
-def cosine_sums(states: LayerStates) -> CosineSums:
-    """Over the real tokens of a batch, or its sentence tokens if it has no others."""
+def cosine_sums(states: LayerStates) -> tuple[torch.Tensor, int]:
+    """Sums over the real tokens of a batch, or its sentence tokens if it has no others: the cosine
+    between what each layer receives and returns, (L,) float64, and the number of tokens."""
     cosines = torch.stack(
         [
             torch.cosine_similarity(
@@ -39,10 +32,10 @@ def cosine_sums(states: LayerStates) -> CosineSums:
             for before, after in zip(states.inputs, states.layers[1:], strict=True)
         ]
     )
-    return CosineSums(cosines, int(states.mask.sum()))
+    return cosines, int(states.mask.sum())
 
 
-def mean_cosines(batches: Iterable[CosineSums]) -> list[float]:
+def mean_cosines(batches: Iterable[tuple[torch.Tensor, int]]) -> list[float]:
     """Mean cosine between what each layer receives and returns, in order: L numbers.
 
     Over sentence tokens alone it is a layer's contribution. Over all real tokens it is the pooled

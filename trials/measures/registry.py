@@ -191,7 +191,7 @@ def _teacher(subject: Subject, spec: ProfileSpec) -> Found:
     from lp_sweep.trials.train.thresholds import unfolded
 
     model, train = subject.model, subject.encoded.train
-    with unfolded(model, tuned=spec.task.tune_thresholds and bool(spec.trial)):
+    with unfolded(model):
         found = evaluate(
             model,
             train,

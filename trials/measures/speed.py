@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from lp_sweep.trials.device import autocast, forget_frames, free_memory, is_out_of_memory
 from lp_sweep.trials.measures.pairs import RULE, Comparison, Rule, Took, compare
 from lp_sweep.trials.spec.specs import Recipe
-from lp_sweep.trials.train.steps import make_optimizer
+from lp_sweep.trials.train.steps import make_optimizer, update
 
 FINETUNE, INFERENCE = "finetune", "inference"
 
@@ -119,9 +119,7 @@ def _finetuning(
         with autocast(precision, model.device):
             logits = model(**rows).logits
         nn.functional.cross_entropy(logits.float(), labels).backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(model.parameters(), recipe.max_grad_norm)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        update(model, optimizer, recipe)
 
     return once
 

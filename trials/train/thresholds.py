@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from lp_sweep.storage.errors import MissingInputError, UnsupportedModelError
+from lp_sweep.storage.errors import UnsupportedModelError
 
 Array = npt.NDArray[Any]
 _LEARNED = "lp_sweep_learned_bias"  # the field of a config with the bias before thresholds
@@ -87,26 +87,20 @@ def fold(model: PreTrainedModel, marks: Array, logits: Array, metric: str) -> No
         bias.sub_(torch.from_numpy(best_thresholds(marks, logits, metric)).to(bias.device))
 
 
-def unfold(model: PreTrainedModel, *, tuned: bool = False) -> None:
-    """Takes the thresholds out, if there are any. Raises MissingInputError for a `tuned` network
-    that does not say what it learned."""
+def unfold(model: PreTrainedModel) -> None:
+    """Takes the thresholds out, if there are any."""
     bias, learned = output_bias(model), model.config.__dict__.pop(_LEARNED, None)
-    if tuned and learned is None:
-        raise MissingInputError(
-            "the kept network of the full model does not say what its head learned before its "
-            "thresholds were tuned: an earlier version kept it. Use another store with --store."
-        )
     if bias is not None and learned is not None:
         with torch.no_grad():
             bias.copy_(torch.tensor(learned))
 
 
 @contextmanager
-def unfolded(model: PreTrainedModel, *, tuned: bool) -> Iterator[None]:
+def unfolded(model: PreTrainedModel) -> Iterator[None]:
     """The same while inside."""
     bias, learned = output_bias(model), getattr(model.config, _LEARNED, None)
     folded = None if bias is None else bias.detach().clone()
-    unfold(model, tuned=tuned)
+    unfold(model)
     yield
     if bias is not None and folded is not None and learned is not None:
         setattr(model.config, _LEARNED, learned)

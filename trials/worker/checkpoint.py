@@ -25,7 +25,6 @@ from lp_sweep.storage.errors import SweepWarning, lines_of
 from lp_sweep.storage.runs import machine_key
 from lp_sweep.storage.spool import Outbox
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.data.batches import BatchSizes
 from lp_sweep.trials.device import pick_device, precision_used
 from lp_sweep.trials.spec.identity import IDENTITY_VERSION, canonical_json
 from lp_sweep.trials.spec.specs import MAX_HALVINGS
@@ -63,7 +62,6 @@ class Header:
     format: int
     subject: CheckpointSubject
     halvings: int  # of the micro-batch
-    micro_batch: int
     step: int
     epoch: int  # the current one, from 0
     train_losses: list[float]
@@ -103,7 +101,7 @@ class Checkpoints(Saver):
         )
         self.every = job.place.checkpoint_every or 0.0  # seconds of training
         self._location, self._patience = outbox.location, outbox.patience
-        self._batch_size, self._halvings = spec.recipe.batch_size, 0
+        self._halvings = 0
         self._begun = self._last = time.monotonic()
         self._before = 0.0
         self._cache_dir, self._folder = outbox.cache_dir, outbox.cache_dir / FOLDER
@@ -188,7 +186,6 @@ class Checkpoints(Saver):
             format=FORMAT,
             subject=self.subject,
             halvings=self._halvings,
-            micro_batch=BatchSizes.halved(self._batch_size, self._halvings).training,
             step=progress.step,
             epoch=progress.epoch,
             train_losses=progress.train_losses,

@@ -54,8 +54,6 @@ class Handover:
 
     def __init__(self, job: Job) -> None:
         mode = job.place.keep
-        if mode not in ("none", BEST, ALL):
-            raise ValueError(f"keep: {mode!r}. Use none, best or all.")
         self.outbox = Outbox(job.place.store, job.place.cache_dir, job.place.store_patience)
         self._job = job
         self._table = "trials" if job.kind == "trial" else "profiles"

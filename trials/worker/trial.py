@@ -94,7 +94,7 @@ def _run_trial(job: Job, spec: TrialSpec, batches: BatchSizes, attempt: Try) -> 
     layers = first_layers(spec, job.model.depth)
     inputs = load_inputs(job, spec, layers, spec.seed, attempt.start)
     if attempt.start and spec.procedure not in UNTAUGHT:
-        unfold(inputs.model, tuned=spec.task.tune_thresholds)
+        unfold(inputs.model)
     bridged = _bridged(job, inputs, batches, device) if spec.bridge else {}
     learning = time.perf_counter()
     teaching = _teaching(job, spec, inputs, attempt, device) if spec.distill else None

@@ -262,8 +262,3 @@ def test_the_config_comes_last_and_goes_first(
     networks.delete_network(store, job["id"])
     assert order[0] == "-config.json"
     assert store.listing(f"weights/{job['id']}") == []
-
-
-def test_an_unknown_mode_is_refused(world: Path, store: Store) -> None:
-    with pytest.raises(ValueError, match=r"keep: 'some'\. Use none, best or all"):
-        execute({**jobs(world, "k=2")[0], "keep": "some"}, store.location)
