@@ -69,26 +69,22 @@ def test_without_one_side_there_is_no_difference(fake: FakeSweep) -> None:
     assert sides == [("missing (0/1)", "84.00", ""), ("80.00 n=1", "missing", "")]
 
 
-def test_the_control_stands_alone_and_k_0_is_none(fake: FakeSweep) -> None:
+def test_what_stands_beside_the_control(fake: FakeSweep) -> None:
+    """Not K=0, not another K, and not a network that kept all its feed-forwards."""
     fake.cell(strategy="random 0", k=0, dropped=(), score=90.0)
     fake.curve({0: 90.0, 4: 80.0})
     draws(fake, [78.0])
-    (line,) = lines(table(fake))
-    assert (line["K"], line["strategy"], line["random"]) == ("2", "–", "78.00 n=1")
-
-
-def test_networks_without_feed_forwards_have_their_own(fake: FakeSweep) -> None:
-    fake.curve({2: 84.0})
-    draws(fake, [78.0])
+    fake.cell(strategy="contribution", threshold=0.9, dropped=(4, 5), score=85.0, model="xlnet")
+    draws(fake, [78.0], model="xlnet")
+    fake.curve({2: 84.0}, model="other")
+    draws(fake, [78.0], model="other")
     fake.cells[-1]["feed_forward"] = "top 3"
-    assert [line["strategy"] for line in lines(table(fake))] == ["–"]
-
-
-def test_a_threshold_stands_beside_the_k_that_it_came_to(fake: FakeSweep) -> None:
-    fake.cell(strategy="contribution", threshold=0.9, dropped=(4, 5), score=85.0)
-    draws(fake, [78.0])
-    (line,) = lines(table(fake))
-    assert (line["strategy"], line["difference"]) == ("contribution t=0.9", "+7.00")
+    names = ("model", "K", "strategy", "difference")
+    assert {tuple(line[name] for name in names) for line in lines(table(fake))} == {
+        ("bert", "2", "–", ""),
+        ("xlnet", "2", "contribution t=0.9", "+7.00"),
+        ("other", "2", "–", ""),
+    }
 
 
 def test_without_a_draw_it_says_what_to_add(fake: FakeSweep) -> None:
