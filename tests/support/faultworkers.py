@@ -155,7 +155,7 @@ def export_is_whole(folder: Path) -> list[str]:
     """The old one or the new one; nothing only where a kill came between two renames."""
     out = folder / "exported"
     if not out.exists():
-        olds = list(folder.glob(".exported.old-*"))
+        olds = list(folder.glob(".exported.lp-sweep-old"))
         return [] if olds and not changed_files(olds[0]) else ["no export is left"]
     wrong = [] if (out / SUMS).is_file() else ["no sums"]
     return wrong + [f"changed: {name}" for name in changed_files(out)]
