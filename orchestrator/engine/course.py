@@ -342,13 +342,10 @@ class FullModels:
 
     def _seeds(self, pair: _Pair) -> list[str]:
         """The trials of a full model; none while one of them is not done."""
-        queue, plan = self._queue, self._queue.plan
-        ended = (queue.done, plan.known.trials)
-        left = (other for id_, other in plan.trials.items() if not any(id_ in ids for ids in ended))
-        if any(_is_full(other) and _pair(other) == pair for other in left):
-            return []
-        works = plan.trials.values()
-        return [other.id for other in works if _pair(other) == pair and _is_full(other)]
+        works = self._queue.plan.trials.values()
+        seeds = [work.id for work in works if _pair(work) == pair and _is_full(work)]
+        ended = self._queue.done | self._queue.plan.known.trials
+        return seeds if ended.issuperset(seeds) else []
 
 
 def _pair(work: Work) -> _Pair:

@@ -237,6 +237,17 @@ def daemon(run: Sweep, name: str) -> psutil.Process:
     return next(child for child in children if child.name() == name)
 
 
+def assert_ended(run: Sweep, interrupted: bool) -> None:
+    """A run whose Ray is lost, and which the user may interrupt meanwhile."""
+    if interrupted:
+        time.sleep(0.5)
+        run.process.send_signal(signal.SIGINT)
+    assert run.wait(60) in ((130, 3) if interrupted else (3,)), run.text()
+    assert interrupted or "Ray was lost" in run.text()
+    assert "Go on: " in run.text()
+
+
+INTERRUPTED = pytest.mark.parametrize("interrupted", [False, True], ids=["left alone", "ctrl-c"])
 LOST = pytest.mark.parametrize(
     ("name", "number"),
     [
@@ -250,33 +261,21 @@ LOST = pytest.mark.parametrize(
 
 @pytest.mark.ray
 @pytest.mark.slow
+@INTERRUPTED
 @LOST
-def test_a_lost_local_ray_ends_the_run(tmp_path: Path, name: str, number: signal.Signals) -> None:
+def test_a_lost_local_ray_ends_the_run(
+    tmp_path: Path, name: str, number: signal.Signals, interrupted: bool
+) -> None:
     """Within 60 s, with all its processes; the same command goes on."""
     with on_its_way(tmp_path) as run:
         daemon(run, name).send_signal(number)
-        assert run.wait(60) == 3, run.text()
-        assert "Ray was lost" in run.text()
-        assert "Go on: " in run.text()
+        assert_ended(run, interrupted)
         assert "Traceback" not in run.text()
         wait_for(lambda: not run.relatives(), "its Ray has gone", 60)
     with sweep(tmp_path, "sweep.yaml", **with_changes(LP_SWEEP_TEST_NOOP="1")) as again:
         assert again.wait() == 0, again.text()
     assert len(Store(tmp_path / "lp-sweep-store").names("trials")) == 12
     assert not list((tmp_path / "lp-sweep-store" / "runs").iterdir())
-
-
-@pytest.mark.ray
-@pytest.mark.slow
-@LOST
-def test_ctrl_c_while_ray_is_lost(tmp_path: Path, name: str, number: signal.Signals) -> None:
-    with on_its_way(tmp_path) as run:
-        daemon(run, name).send_signal(number)
-        time.sleep(0.5)
-        run.process.send_signal(signal.SIGINT)
-        assert run.wait(60) in (130, 3), run.text()
-        assert "Go on: " in run.text()
-        wait_for(lambda: not run.relatives(), "its Ray has gone", 60)
 
 
 HEAD = """
@@ -313,16 +312,11 @@ def head() -> Iterator[tuple[str, psutil.Process]]:
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.parametrize("interrupted", [False, True], ids=["left alone", "ctrl-c"])
+@INTERRUPTED
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_a_lost_head_ends_the_run(
     tmp_path: Path, number: signal.Signals, interrupted: bool
 ) -> None:
     with head() as (address, gcs), on_its_way(tmp_path, "--address", address) as run:
         gcs.send_signal(number)
-        if interrupted:
-            time.sleep(0.5)
-            run.process.send_signal(signal.SIGINT)
-        code = run.wait(60)
-        assert code in ((130, 3) if interrupted else (3,)), run.text()
-        assert "Go on: " in run.text()
+        assert_ended(run, interrupted)

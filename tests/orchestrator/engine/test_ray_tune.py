@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from ray import cloudpickle
@@ -13,11 +14,13 @@ from ray.tune.search import Searcher
 
 from lp_sweep.orchestrator.engine import ray_tune
 from lp_sweep.orchestrator.engine.connection import _TUNE_ENVIRONMENT
-from lp_sweep.orchestrator.engine.ray_tune import PlanSearcher, loss_of
+from lp_sweep.orchestrator.engine.course import Budget
+from lp_sweep.orchestrator.engine.ray_tune import EndOfFit, PlanSearcher, loss_of
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.storage.errors import GraphRecordingError
 from lp_sweep.storage.store import Store
-from tests.support.courses import ON_CPU, course_of, queue_of
+from lp_sweep.trials.worker.job import announce
+from tests.support.courses import ON_CPU, Clock, course_of, queue_of
 from tests.support.sweepfiles import make_inputs, planned
 
 CUT_OFF = ActorUnavailableError("connection refused", None)
@@ -104,3 +107,21 @@ def test_a_tuner_takes_more_where_there_are_more_slots(
         queue.ended(id_, None)
     assert made.suggest("one more") == Searcher.FINISHED
     assert queue.open  # for the next Tuner
+
+
+def test_at_the_limit_of_hours_what_runs_has_half_a_minute(queue: WorkQueue) -> None:
+    """To write a checkpoint, or to end; nothing more is handed out."""
+    clock, told = Clock(), list[Any]()
+    course = course_of(queue)
+    course.budget, course.everywhere = Budget(1.0, now=clock), lambda *given: told.append(given)
+    searcher = PlanSearcher(course, ON_CPU, lambda: 9)
+    assert "job" in searcher.suggest("1")
+    clock.after(1)
+    for _ in range(3):
+        assert searcher.suggest("2") is None
+    assert told == [(announce, course.options.node_folder, 30.0)]  # once
+    assert (queue.stopped, len(queue.live), queue.open) == ("max-hours", 1, False)
+    assert course.budget.hours == pytest.approx(1.0)
+    clock.seconds += 30
+    with pytest.raises(EndOfFit):
+        searcher.suggest("2")
