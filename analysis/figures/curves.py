@@ -27,31 +27,30 @@ TASK = ("sweep", "model", "task")
 Paint = Callable[["Axes", Sequence[Row]], None]
 
 
-def score(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
+def score(figure: Figure, rows: Sequence[Row], among: Sequence[Row]) -> None:
     """A panel per task: a line per strategy, which starts at all layers, with a band of one sd over
     seeds; horizontal lines for the full model and for guessing."""
-    names = _strategy_names(among or rows)
+    names = _strategy_names(among)
     looks = {name: _look(name, place) for place, name in enumerate(names)}
-    entries: dict[str, Any] = {}
 
     def paint(axes: Axes, panel: Sequence[Row]) -> None:
-        axes.set_title(_score_title(panel, among or rows), loc="left")
+        axes.set_title(_score_title(panel, among), loc="left")
         axes.set_xlabel("layers dropped")
         axes.locator_params(axis="x", integer=True, min_n_ticks=1)  # also with only one K
-        _strategies(axes, panel, looks, entries)
-        _across(axes, panel, entries)
+        _strategies(axes, panel, looks)
+        _across(axes, panel)
         theme.points_axis(axes, [row["mean"] for row in panel])
 
     _grid(figure, groups(rows, *TASK), SCORE_COLUMNS, paint, "points")
     theme.caption(figure, OF_DIRECT)
-    theme.legend(figure, entries)
+    theme.legend(figure)
 
 
 def _strategy_names(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(row["strategy"] for row in rows if row["strategy"] != FULL))
 
 
-def _across(axes: Axes, panel: Sequence[Row], entries: dict[str, Any]) -> None:
+def _across(axes: Axes, panel: Sequence[Row]) -> None:
     """Horizontal lines for the full model and for guessing, such as the majority class."""
     known = [row["majority"] for row in panel if row["majority"] is not None]
     for name, values, line in (
@@ -59,20 +58,13 @@ def _across(axes: Axes, panel: Sequence[Row], entries: dict[str, Any]) -> None:
         (guess_name(panel[0]["kind"], panel[0]["metric"]), [max(known)] if known else [], ":"),
     ):
         if values and values[0] is not None:
-            look: dict[str, Any] = {"color": "black", "linewidth": 1.0, "linestyle": line}
-            entries.setdefault(name, axes.axhline(values[0], **look))
+            axes.axhline(values[0], color="black", linewidth=1.0, linestyle=line, label=name)
 
 
 def grid(n: int, most: int) -> tuple[int, int]:
     """Rows and columns for n panels, with as few rows as possible: four panels in two by two."""
     lines = math.ceil(n / most)
     return lines, math.ceil(n / lines)
-
-
-def lines(rows: Sequence[Row], keys: Sequence[str], most: int) -> int:
-    """How many rows of panels a figure has: a panel for each value of `keys`, at most `most` in a
-    row."""
-    return grid(len(groups(rows, *keys)), most)[0]
 
 
 def _grid(
@@ -108,80 +100,61 @@ def _score_title(panel: Sequence[Row], rows: Sequence[Row]) -> str:
     return task if len(places) == 1 else f"{heading(panel, rows)}\n{task}"
 
 
-def _strategies(
-    axes: Axes, panel: Sequence[Row], looks: Mapping[str, Any], entries: dict[str, Any]
-) -> None:
+def _strategies(axes: Axes, panel: Sequence[Row], looks: Mapping[str, Any]) -> None:
     whole = [row for row in panel if row["strategy"] == FULL]
-    for line in groups(panel, "strategy"):
+    for line in groups([row for row in panel if row["strategy"] != FULL], "strategy"):
         name = line[0]["strategy"]
-        if name == FULL:
-            continue
         points = line if name == _DRAWN else [*whole, *line]
         at = [row["k_mean"] for row in points]
-        look = {"linewidth": 1.3, "clip_on": False, **looks[name]}
-        (drawn,) = axes.plot(at, [row["mean"] for row in points], **look)
-        entries.setdefault(theme.name(name), drawn)
-        if name != _DRAWN:
-            _band(axes, at, points, drawn.get_color())
-
-
-def _band(axes: Axes, at: Sequence[float], points: Sequence[Row], colour: Any) -> None:
-    """A band of one sd to each side; no band for one seed."""
-    low, high = zip(*map(one_sd, points), strict=True)
-    axes.fill_between(at, low, high, color=colour, alpha=0.18, linewidth=0)
+        look = {"linewidth": 1.3, "clip_on": False, "label": theme.name(name), **looks[name]}
+        axes.plot(at, [row["mean"] for row in points], **look)
+        if name != _DRAWN:  # a band of one sd to each side; none for one seed
+            low, high = zip(*map(one_sd, points), strict=True)
+            axes.fill_between(at, low, high, color=look["color"], alpha=0.18, linewidth=0)
 
 
 # -- score against speed
 
 
-def pareto(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
+def pareto(figure: Figure, rows: Sequence[Row], among: Sequence[Row]) -> None:
     """A panel per task, device and batch: the front (networks that no other beats in both score and
     speed) and the other networks. Uses size where a model's speed was not measured."""
-    entries: dict[str, Any] = {}
 
     def paint(axes: Axes, panel: Sequence[Row]) -> None:
-        title = f"{_score_title(panel, among or rows)}\n{measured_on(panel[0])}"
-        axes.set_title(title, loc="left")
+        measured = panel[0]["speedup"] is not None
+        on = _device(panel[0]) if measured else "speed not measured"
+        axes.set_title(f"{_score_title(panel, among)}\n{on}", loc="left")
         axes.set_xlabel(
-            "parameters, % of the full model"
-            if panel[0]["speedup"] is None
-            else "inference, times as fast as all layers"
+            "inference, times as fast as all layers"
+            if measured
+            else "parameters, % of the full model"
         )
-        _networks(axes, panel, entries, theme.is_narrow(figure))
+        _networks(axes, panel, theme.is_narrow(figure))
         theme.points_axis(axes, [row["mean"] for row in panel])
 
     value = "points against all layers" if rows[0]["task"] is None else "points"
     _grid(figure, groups(rows, *PANEL), PARETO_COLUMNS, paint, value)
     theme.caption(figure, OF_DIRECT)
-    theme.legend(figure, entries)
+    theme.legend(figure)
 
 
-def _networks(axes: Axes, panel: Sequence[Row], entries: dict[str, Any], narrow: bool) -> None:
+def _networks(axes: Axes, panel: Sequence[Row], narrow: bool) -> None:
     by_size = panel[0]["speedup"] is None
     for row in () if by_size else panel:
         axes.plot([row["low"], row["high"]], [row["mean"]] * 2, color=theme.GREY, linewidth=0.8)
-    beaten = [row for row in panel if not row["front"] and row["k"]]
-    if beaten:
-        look: dict[str, Any] = {"color": theme.GREY, "marker": "o", "linestyle": "none"}
-        look |= {"markersize": 3.5, "markerfacecolor": "white"}
-        (entries["another is better in both"],) = axes.plot(*_places(beaten), **look)
+    if beaten := [row for row in panel if not row["front"] and row["k"]]:
+        look: dict[str, Any] = {"markersize": 3.5, "label": "another is better in both"}
+        axes.plot(*_places(beaten), "o", color=theme.GREY, markerfacecolor="white", **look)
     front = [row for row in panel if row["front"]]
-    (entries["none is better in both"],) = axes.plot(
-        *_places(front),
-        color=theme.COLOURS[0],
-        marker="o",
-        markersize=5,
-        drawstyle="steps-post" if by_size else "steps-pre",
-    )
+    look = {"marker": "o", "markersize": 5, "label": "none is better in both"}
+    steps = "steps-post" if by_size else "steps-pre"
+    axes.plot(*_places(front), color=theme.COLOURS[0], drawstyle=steps, **look)
     if whole := [row for row in panel if row["k"] == 0]:
-        look = {"color": "black", "marker": "D", "linestyle": "none", "zorder": 3}
-        (entries[FULL],) = axes.plot(*_places(whole), markersize=5, **look)
-        front = [row for row in front if row["k"]]  # the legend names the full model
-    middle = sum(axes.get_xlim()) / 2  # labels extend towards the middle, inside the panel
-    for row in _labelled(front, *((0.6, 0.09) if narrow else (0.15, 0.06))):
-        side = "right" if _cheapness(row) > middle else "left"
-        at, offset = (_cheapness(row), row["mean"]), (4 if side == "left" else -4, 4)
-        theme.label(axes, network_label(row), at, offset, ha=side)
+        axes.plot(*_places(whole), "D", color="black", markersize=5, zorder=3, label=FULL)
+    smaller = [row for row in front if row["k"]]  # the legend names the full model
+    for row in _labelled(smaller, *((0.6, 0.09) if narrow else (0.15, 0.06))):
+        named = f"{theme.name(row['strategy'])} K={row['k']}"
+        theme.label(axes, named, (_cheapness(row), row["mean"]))
     axes.margins(x=0.12, y=0.12)
 
 
@@ -209,57 +182,34 @@ def _cheapness(row: Row) -> float:
     return float(row["size"] if row["speedup"] is None else row["speedup"])
 
 
-def measured_on(row: Row) -> str:
-    if row["speedup"] is None:
-        return "speed not measured"
-    return _device(row)
-
-
 def _device(row: Row) -> str:
     return f"{theme.name(phrases.device(row))}, batch {phrases.batch(row)}"
 
 
-def network_label(row: Row) -> str:
-    """`top K=6`, `all layers`."""
-    return FULL if row["k"] == 0 else f"{theme.name(row['strategy'])} K={row['k']}"
-
-
-def embeddings(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
+def embeddings(figure: Figure, rows: Sequence[Row], among: Sequence[Row]) -> None:
     """A panel per task, device and batch: score by texts a second, a marker per procedure. The best
     network of each depth is labelled with its layers."""
-    every = among or rows
-    names = dict.fromkeys(row["procedure"] for row in every if row["k"])
+    names = dict.fromkeys(row["procedure"] for row in among if row["k"])
     looks = {name: _look(name, place) for place, name in enumerate(names)}
     looks[FULL] = {"color": "black", "marker": "D", "markersize": 5}
-    entries: dict[str, Any] = {}
 
     def paint(axes: Axes, panel: Sequence[Row]) -> None:
-        axes.set_title(f"{_score_title(panel, every)}\n{_device(panel[0])}", loc="left")
+        axes.set_title(f"{_score_title(panel, among)}\n{_device(panel[0])}", loc="left")
         axes.set_xlabel("texts a second")
         for name in (*names, FULL):
             of_it = [row for row in panel if name == (row["procedure"] if row["k"] else FULL)]
-            (drawn,) = axes.plot(*_rates(of_it), **looks[name] | {"linestyle": "none"})
-            entries.setdefault(theme.name(name), drawn)
-        middle = sum(axes.get_xlim()) / 2  # labels extend towards the middle, inside the panel
-        for row in best_of_depths(panel):
-            (at,), (height,) = _rates([row])
-            side, offset = ("left", (6, 2)) if at < middle else ("right", (-6, 2))
-            theme.label(axes, phrases.layers(row["kept_layers"]), (at, height), offset, ha=side)
+            at = [row["texts_per_second"] for row in of_it]
+            look = looks[name] | {"linestyle": "none", "label": theme.name(name)}
+            axes.plot(at, [row["mean"] for row in of_it], **look)
+        best = {row["k"]: row for row in sorted(panel, key=lambda row: row["mean"]) if row["k"]}
+        for row in best.values():
+            at_it = (row["texts_per_second"], row["mean"])
+            theme.label(axes, phrases.layers(row["kept_layers"]), at_it)
         axes.margins(x=0.15, y=0.12)
         theme.points_axis(axes, [row["mean"] for row in panel])
 
     _grid(figure, groups(rows, *PANEL), PARETO_COLUMNS, paint, "points")
-    theme.legend(figure, entries)
-
-
-def best_of_depths(panel: Sequence[Row]) -> list[Row]:
-    """The best network of each depth but the full model; the fewest dropped layers first."""
-    best = {row["k"]: row for row in sorted(panel, key=lambda row: row["mean"]) if row["k"]}
-    return [best[k] for k in sorted(best)]
-
-
-def _rates(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
-    return [row["texts_per_second"] for row in rows], [row["mean"] for row in rows]
+    theme.legend(figure)
 
 
 # -- strategies by layers dropped
@@ -275,43 +225,39 @@ def _heat_panels(rows: Sequence[Row]) -> list[list[Row]]:
     return [panel for panel in groups(rows, *TASK) if _strategy_names(panel)]
 
 
-def heat_map(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
+def heat_map(figure: Figure, rows: Sequence[Row], among: Sequence[Row]) -> None:
     """A panel per task: a row per strategy, a column per K. Darker is better, and bold is the best
     of its column."""
 
     def paint(axes: Axes, panel: Sequence[Row]) -> None:
         whole = [f", all layers {row['mean']:.2f}" for row in panel if row["strategy"] == FULL]
-        axes.set_title(_score_title(panel, among or rows) + "".join(whole), loc="left")
+        axes.set_title(_score_title(panel, among) + "".join(whole), loc="left")
         axes.set_xlabel("layers dropped")
         axes.grid(visible=False)
         axes.tick_params(length=0)
-        for spine in axes.spines.values():
-            spine.set_visible(False)
+        axes.spines[:].set_visible(False)
         _heat_cells(axes, panel)
 
     _grid(figure, _heat_panels(rows), PARETO_COLUMNS, paint, "")
     theme.caption(figure, OF_DIRECT)
 
 
-def _square(row: Row) -> tuple[float, str]:
-    return row["k_mean"], row["strategy"]
-
-
 def _heat_cells(axes: Axes, panel: Sequence[Row]) -> None:
-    names = [*reversed(_strategy_names(panel))]
-    pruned = grouped((row for row in panel if row["strategy"] != FULL), _square)
+    names = _strategy_names(panel)
+    pruned = grouped(
+        (row for row in panel if row["strategy"] != FULL),
+        lambda row: (row["strategy"], row["k_mean"]),
+    )
     means = {at: sum(row["mean"] for row in rows) / len(rows) for at, rows in pruned.items()}
-    ks = sorted({k for k, _ in means})
+    ks = sorted({k for _, k in means})
     low, high = min(means.values()), max(row["mean"] for row in panel)
-    best = {k: max(mean for (at, _), mean in means.items() if at == k) for k in ks}
-    for (k, name), mean in means.items():
-        x, y = ks.index(k), names.index(name)
-        shade = 0.06 + 0.44 * (mean - low) / ((high - low) or 1)
-        axes.bar(x, 0.94, 0.96, y - 0.47, color=theme.COLOURS[0], alpha=shade, linewidth=0)
-        weight = "bold" if mean == best[k] else "normal"
+    matrix = [[means.get((name, k), math.nan) for k in ks] for name in names]
+    span = {"vmin": low - 0.1 * (high - low), "vmax": low + 2 * (high - low or 1)}  # never too dark
+    axes.imshow(matrix, cmap="Blues", aspect="auto", **span)
+    for (name, k), mean in means.items():
+        best = mean == max(other for (_, at), other in means.items() if at == k)
         look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": theme.SMALL}
-        axes.text(x, y, f"{mean:.1f}", fontweight=weight, **look)
-    axes.set_xlim(-0.5, len(ks) - 0.5)
-    axes.set_ylim(-0.5, len(names) - 0.5)
+        look["fontweight"] = "bold" if best else "normal"
+        axes.text(ks.index(k), names.index(name), f"{mean:.1f}", **look)
     axes.set_xticks(range(len(ks)), [f"{k:.3g}" for k in ks])
     axes.set_yticks(range(len(names)), [theme.name(name) for name in names])

@@ -57,8 +57,8 @@ class Drawing:
     def save(self, folder: Path, formats: Sequence[str] = theme.FORMATS) -> list[Path]:
         """Write `figure-<name>.<format>` for each format; the same numbers give the same bytes.
 
-        Creates the folder if it is missing. Raises SpecError for an unknown format, a folder that
-        can't be written, and if matplotlib is not installed.
+        Creates the folder if it is missing. Raises SpecError for an unknown format or a folder that
+        can't be written.
         """
         for kind in formats:
             if kind not in theme.FORMATS:
@@ -76,8 +76,7 @@ class Drawing:
         return list(files.values())
 
     def svgs(self) -> list[bytes]:
-        """An SVG for each panel, as wide as a phone. Raises SpecError if matplotlib is not
-        installed."""
+        """An SVG for each panel, as wide as a phone."""
         found = []
         for height, paint in self.panels:
             stream = io.BytesIO()
@@ -131,6 +130,13 @@ def why_absent(name: str) -> str:
 
 def _has(column: str) -> Callable[[Row], bool]:
     return lambda row: row[column] is not None
+
+
+def _lines(
+    rest: float, line: float, by: Sequence[str], columns: int = 1
+) -> Callable[[Sequence[Row]], float]:
+    """The height of a figure with a panel for each value of `by`, at most `columns` in a line."""
+    return lambda rows: rest + line * math.ceil(len(groups(rows, *by)) / columns)
 
 
 def _by_strategy(name: str, models: str, *, six: bool) -> FigureDef:
@@ -192,7 +198,7 @@ _ALL = (
         paint=curves.score,
         by=curves.TASK,
         alt=f"A line for each strategy; a band is one standard deviation.{_DIRECT}",
-        height=lambda rows: 1.0 + 2.2 * curves.lines(rows, curves.TASK, curves.SCORE_COLUMNS),
+        height=_lines(1.0, 2.2, curves.TASK, curves.SCORE_COLUMNS),
         needs=f"score with fewer layers. {_DROP}",
     ),
     FigureDef(
@@ -204,7 +210,7 @@ _ALL = (
         by=numbers.PANEL,
         alt="A network is on the front (filled) if no other is at least as good in both the score "
         f"and the speed or size.{_DIRECT}",
-        height=lambda rows: 0.8 + 2.8 * curves.lines(rows, numbers.PANEL, curves.PARETO_COLUMNS),
+        height=_lines(0.8, 2.8, numbers.PANEL, curves.PARETO_COLUMNS),
         needs="score with fewer layers on every task and seed (and a speed, if `measure: {speed: "
         f"cuda}}` asks for it). {_DROP}",
     ),
@@ -216,7 +222,7 @@ _ALL = (
         paint=curves.embeddings,
         by=numbers.PANEL,
         alt="Score by texts a second; of each number of layers the best network is named.",
-        height=lambda rows: 0.8 + 2.8 * curves.lines(rows, numbers.PANEL, curves.PARETO_COLUMNS),
+        height=_lines(0.8, 2.8, numbers.PANEL, curves.PARETO_COLUMNS),
         needs="speed of an embedding network (`kind: embedding`). Add `measure: {speed: cpu, "
         "speed_batches: [1, 64]}` to the sweep file, and run it again",
     ),
@@ -241,9 +247,7 @@ _ALL = (
         by=("profile_id",),
         alt="Each bar compares the sentence token before and after a layer; a high bar is a layer "
         "that does little, and a threshold drops those above it.",
-        height=lambda rows: (
-            0.5 + 2.2 * math.ceil(len(groups(rows, "profile_id")) / layers.CONTRIBUTION_COLUMNS)
-        ),
+        height=_lines(0.5, 2.2, ("profile_id",), layers.CONTRIBUTION_COLUMNS),
         needs="contribution of layers. Add `{name: contribution, threshold: [0.95, 0.925, 0.9]}` "
         f"to the strategies of {_PAPER}",
     ),
@@ -256,7 +260,7 @@ _ALL = (
         by=layers.NETWORK,
         alt="Each square compares a layer of one network with a layer of another; 1 is the same up "
         "to rotation and scale.",
-        height=lambda rows: 0.3 + 3.1 * len(groups(rows, *layers.NETWORK)),
+        height=_lines(0.3, 3.1, layers.NETWORK),
         needs=_measured("cka", _WHOLE),
     ),
     FigureDef(
@@ -278,10 +282,10 @@ _ALL = (
         numbers=layernumbers.feed_forward_layers,
         drawn_if=_has("mean"),
         paint=layers.feed_forward_layers,
-        by=("model", "kept_layers"),
+        by=layers.LAYERS,
         alt="A classifier on each layer, in points, and the CKA of attention outputs with the full "
         f"model's.{_DIRECT}",
-        height=lambda rows: 0.7 + 2.4 * len(layers.networks(rows)),
+        height=_lines(0.7, 2.4, layers.LAYERS),
         needs="probes or CKA of a network without some feed-forwards, by the procedure direct. Add "
         "`feed_forward: [none, top 3]` and `measure: {probes: [full, pruned], cka: pruned}` to "
         f"{_REDUCED}",

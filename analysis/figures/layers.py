@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from lp_sweep.analysis.figures import theme
 from lp_sweep.analysis.figures.panels import OF_DIRECT, groups
@@ -25,72 +25,67 @@ PRUNED_OF_DIRECT = "Networks with fewer layers: of the procedure direct."
 # -- figures 4 and 5
 
 
-def probes(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
+def probes(figure: Figure, rows: Sequence[Row], among: Sequence[Row]) -> None:
     """Score by layer. Whole networks also show the span of their seeds."""
     (axes,) = theme.panels(figure, 1)
     axes.set_ylabel("classifier on the layer,\nmean over tasks (points)")
     if any(row["network"] == "pruned" for row in rows):
         theme.caption(figure, PRUNED_OF_DIRECT)
-    theme.legend(figure, _curves(axes, rows))
+    _curves(axes, rows, rows)
+    theme.legend(figure)
     theme.points_axis(axes, [row["mean"] for row in rows if row["mean"] is not None])
 
 
-def similarity(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
+def similarity(figure: Figure, rows: Sequence[Row], among: Sequence[Row]) -> None:
     """Cosine by layer of the sentence token and the per-text token mean; shaded below FAR."""
-    entries: dict[str, Any] = {}
     titles = {"sentence": "sentence token", "tokens": "per-text token mean"}
     pair = theme.panels(figure, 1, 2, sharey=True)
     for axes, (part, title) in zip(pair, titles.items(), strict=True):
         axes.set_title(title, loc="left")
-        entries |= _curves(axes, [row for row in rows if row["part"] == part], among=rows)
+        _curves(axes, [row for row in rows if row["part"] == part], rows)
+        look: dict[str, Any] = {"alpha": 0.35, "linewidth": 0, "zorder": 0}
+        axes.axhspan(-1, FAR, color=theme.YELLOW, label=f"below {FAR}", **look)
     pair[0].set_ylabel("cosine, pre-trained and fine-tuned,\nmean over tasks")
     lows = [row[column] for row in rows for column in ("mean", "low")]
     low = min((value for value in lows if value is not None), default=0)
     pair[0].set_ylim(min(0.6, math.floor(10 * low) / 10), 1.01)
-    for axes in pair:
-        shade = axes.axhspan(-1, FAR, color=theme.YELLOW, alpha=0.35, linewidth=0, zorder=0)
-        entries[f"below {FAR}"] = shade
-    theme.legend(figure, entries)
+    theme.legend(figure)
 
 
-def _curves(axes: Axes, rows: Sequence[Row], among: Sequence[Row] | None = None) -> dict[str, Any]:
-    models = sorted({row["model"] for row in among or rows})
-    entries: dict[str, Any] = {}
+def _curves(axes: Axes, rows: Sequence[Row], among: Sequence[Row]) -> None:
+    models = sorted({row["model"] for row in among})
     for curve in groups(rows, "model", "network", "kept_layers"):
         first, place = curve[0], models.index(curve[0]["model"])
         whole, pruned = first["network"] == "full", first["network"] == "pruned"
         layers = [0, *(first["kept_layers"] if pruned else range(1, first["depth"] + 1))]
         at = {row["layer"]: row for row in curve}
-        means = _values(at, layers, "mean")
-        if all(math.isnan(value) for value in means):
+        if all(row["mean"] is None for row in curve):
             continue
         look: dict[str, Any] = {
             "markersize": 4 if whole else 2.5,
             "linestyle": "--" if first["network"] == "pretrained" else "-",
             "linewidth": 1.6 if whole else 1.1 if not pruned else 0.6,
             "alpha": 0.55 if pruned else 1,
+            "label": curve_label(first),
         }
-        line = _curve(axes, layers, means, place, len(models), **look)
-        entries.setdefault(curve_label(first), line)
+        _curve(axes, layers, _values(at, layers, "mean"), place, len(models), **look)
         if whole:
             low, high = _values(at, layers, "low"), _values(at, layers, "high")
-            shade = {"color": line.get_color(), "alpha": 0.2, "linewidth": 0}
-            axes.fill_between(layers, low, high, **shade)
-    depth = max((row["depth"] for row in among or rows), default=1)
+            colour = theme.colour(place, len(models))
+            axes.fill_between(layers, low, high, color=colour, alpha=0.2, linewidth=0)
+    depth = max((row["depth"] for row in among), default=1)
     pruned = "; pruned networks: the full one's numbers"
     only_some = any(row["network"] == "pruned" for row in rows)
     axes.set_xlabel(f"layer (0: embeddings{pruned if only_some else ''})")
     axes.set_xticks(range(0, depth + 1, max(1, math.ceil(depth / 12))))
-    return entries
 
 
 def _curve(
     axes: Axes, layers: Sequence[int], values: Sequence[float], place: int, of: int, **look: Any
-) -> Any:
+) -> None:
     """Draw one line; `place` among `of` lines decides its style."""
     marker = theme.MARKERS[place % len(theme.MARKERS)]
-    (line,) = axes.plot(layers, values, color=theme.colour(place, of), marker=marker, **look)
-    return line
+    axes.plot(layers, values, color=theme.colour(place, of), marker=marker, **look)
 
 
 def _values(at: Mapping[int, Row], layers: Sequence[int], column: str) -> list[float]:
@@ -110,72 +105,48 @@ def measured_tasks(row: Row) -> str:
     return f" ({row['n_tasks']} of {row['n_tasks_asked']} tasks)" if few else ""
 
 
-class _Panel(NamedTuple):
-    """The title of a panel and the labels of its axes."""
-
-    title: str
-    value: str
-    layer: str
-
-
-_REDUCED_PARTS = {
-    "probes": _Panel("classifier on the layer", "points, mean over tasks", "layer (0: embeddings)"),
-    "attention": _Panel("attention outputs", "linear CKA with the full\nnetwork's layer", "layer"),
+_REDUCED_PARTS = {  # title, value and layer
+    "probes": ("classifier on the layer", "points, mean over tasks", "layer (0: embeddings)"),
+    "attention": ("attention outputs", "linear CKA with the full\nnetwork's layer", "layer"),
 }
 
 
-def networks(rows: Sequence[Row]) -> list[list[Row]]:
-    """Rows grouped by network layers: each group is a row of panels."""
-    return groups(rows, "model", "kept_layers")
-
-
-def feed_forward_layers(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
+def feed_forward_layers(figure: Figure, rows: Sequence[Row], among: Sequence[Row]) -> None:
     """A row of two panels per set of kept layers, with a curve per feed-forward setting."""
-    settings = list(dict.fromkeys(row["network"] for row in among or rows))
-    found = networks(rows)
+    settings = list(dict.fromkeys(row["network"] for row in among))
+    found = groups(rows, *LAYERS)
     drawn = theme.panels(figure, len(found), 2)
-    entries: dict[str, Any] = {}
     for line, same_layers in enumerate(found):
-        name = shown_layers(same_layers[0])
-        for axes, (part, panel) in zip(drawn[2 * line :], _REDUCED_PARTS.items(), strict=False):
-            axes.set_title(f"{name}\n{panel.title}", loc="left")
-            axes.set_ylabel(panel.value)
-            axes.set_xlabel(panel.layer)
+        first = same_layers[0]
+        n = f"{len(first['kept_layers'])} of {first['depth']} layers"
+        for axes, (part, names) in zip(drawn[2 * line :], _REDUCED_PARTS.items(), strict=False):
+            title, value, layer = names
+            axes.set_title(f"{theme.name(first['model'])} ({n})\n{title}", loc="left")
+            axes.set_ylabel(value)
+            axes.set_xlabel(layer)
             axes.locator_params(axis="x", integer=True)
-            of_part = [row for row in same_layers if row["part"] == part]
-            _setting_curves(axes, of_part, settings, entries)
+            _setting_curves(axes, [row for row in same_layers if row["part"] == part], settings)
         drawn[2 * line + 1].set_ylim(0, 1.03)
     theme.caption(figure, OF_DIRECT)
-    theme.legend(figure, entries)
+    theme.legend(figure)
 
 
-def shown_layers(row: Row) -> str:
-    return f"{theme.name(row['model'])} ({len(row['kept_layers'])} of {row['depth']} layers)"
-
-
-def setting_name(row: Row) -> str:
-    """`none removed`, `top 3 removed (1 of 2 tasks)`."""
-    return f"{theme.name(row['network'])} removed{measured_tasks(row)}"
-
-
-def _setting_curves(
-    axes: Axes, rows: Sequence[Row], settings: Sequence[str], entries: dict[str, Any]
-) -> None:
+def _setting_curves(axes: Axes, rows: Sequence[Row], settings: Sequence[str]) -> None:
+    """A line per setting, such as `none removed` or `top 3 removed (1 of 2 tasks)`."""
     if not any(row["mean"] is not None for row in rows):
         axes.set_xticks([])
         axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color=theme.GREY)
     for curve in groups(rows, "network"):
-        whole = curve[0]["network"] == "none"
-        place = settings.index(curve[0]["network"])
+        setting = curve[0]["network"]
         shown = [row["layer"] for row in curve]
         means = _values({row["layer"]: row for row in curve}, shown, "mean")
-        look: dict[str, Any] = (
-            {"linewidth": 1.8, "linestyle": "--"} if whole else {"linewidth": 1.1}
-        )
-        line = _curve(axes, shown, means, place, len(settings), markersize=3.5, **look)
-        entries.setdefault(setting_name(curve[0]), line)
+        look: dict[str, Any] = {"linewidth": 1.1, "markersize": 3.5}
+        look |= {"linewidth": 1.8, "linestyle": "--"} if setting == "none" else {}
+        look["label"] = f"{theme.name(setting)} removed{measured_tasks(curve[0])}"
+        _curve(axes, shown, means, settings.index(setting), len(settings), **look)
 
 
+LAYERS = ("model", "kept_layers")
 NETWORK = ("model", "kept_layers", "with_pretrained")
 
 
@@ -183,21 +154,20 @@ CONTRIBUTION_COLUMNS = 3
 _CKA_PARTS = {"layer": "layer outputs", "attention": "attention outputs"}
 
 
-def contribution(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
+def contribution(figure: Figure, rows: Sequence[Row], among: Sequence[Row]) -> None:
     """A panel per profile: bars by layer, and below them the layers that each threshold keeps."""
     found = groups(rows, "profile_id")
-    low = _floor(among or rows)
+    low = _floor(among)
     columns = min(CONTRIBUTION_COLUMNS, len(found))
     drawn = theme.panels(figure, math.ceil(len(found) / columns), columns)
-    entries: dict[str, Any] = {}
     for axes in drawn[::columns]:
         axes.set_ylabel("mean cosine", fontsize=theme.SMALL)
     for axes, profile in itertools.zip_longest(drawn, found):
         if profile is None:
             axes.set_axis_off()
         else:
-            _profile(axes, profile, low, entries)
-    theme.legend(figure, entries)
+            _profile(axes, profile, low)
+    theme.legend(figure)
 
 
 def _floor(rows: Sequence[Row]) -> float:
@@ -206,16 +176,15 @@ def _floor(rows: Sequence[Row]) -> float:
     return float(math.floor(10 * min([*values, 0.9]) - 1e-9)) / 10
 
 
-def _profile(axes: Axes, profile: Sequence[Row], low: float, entries: dict[str, Any]) -> None:
+def _profile(axes: Axes, profile: Sequence[Row], low: float) -> None:
     title = f"{theme.name(profile[0]['model'])}\n{theme.name(profile[0]['task'])}"
     axes.set_title(title, loc="left", fontsize=theme.SMALL)
     axes.grid(visible=False)
-    for layer, value in {row["layer"]: row["value"] for row in profile}.items():
-        if value is None:
-            look: dict[str, Any] = {**theme.MISSING_MARK, "zorder": 4}
-            (entries["not a number"],) = axes.plot([layer], [low], **look)
-        else:
-            axes.bar(layer, value - low, 0.8, low, color=theme.COLOURS[5])
+    values = {row["layer"]: row["value"] for row in profile}
+    known = {layer: value - low for layer, value in values.items() if value is not None}
+    axes.bar([*known], [*known.values()], 0.8, low, color=theme.COLOURS[5])
+    missing = [layer for layer in values if layer not in known]
+    theme.missing(axes, missing, [low] * len(missing), "not a number")
     axes.axhline(low, color=theme.GREY, linewidth=0.8)
     step = 0.17 * (1 - low)  # height of a row of squares
     middle = round((1 + low) / 2 - 1e-9, 1)
@@ -223,30 +192,25 @@ def _profile(axes: Axes, profile: Sequence[Row], low: float, entries: dict[str, 
     chosen_by = groups([row for row in profile if row["threshold"] is not None], "threshold")
     for line, chosen in enumerate(chosen_by, start=1):
         threshold = chosen[0]["threshold"]
-        entries["threshold"] = axes.axhline(threshold, color="black", linewidth=0.8, linestyle="--")
+        look: dict[str, Any] = {"linewidth": 0.8, "linestyle": "--", "label": "threshold"}
+        axes.axhline(threshold, color="black", **look)
         ticks[low - line * step] = f"t={threshold:g}"
-        _kept_set(axes, chosen, low - line * step, entries)
+        _kept_set(axes, chosen, low - line * step)
     axes.set_ylim(low - (len(chosen_by) + 0.6) * step, 1)
     axes.set_yticks(list(ticks), list(ticks.values()))
     axes.set_xlabel("layer")
     axes.locator_params(axis="x", integer=True, min_n_ticks=1)  # also with only one K
 
 
-def _kept_set(axes: Axes, chosen: Sequence[Row], height: float, entries: dict[str, Any]) -> None:
+def _kept_set(axes: Axes, chosen: Sequence[Row], height: float) -> None:
     """A square per layer, under its bar."""
     for word, kept, face in (("kept", True, theme.COLOURS[0]), ("dropped", False, "white")):
         at = [row["layer"] for row in chosen if row["kept"] is kept]
-        look: dict[str, Any] = {
-            "marker": "s",
-            "linestyle": "none",
-            "color": theme.COLOURS[0],
-            "markersize": 5,
-        }
-        (mark,) = axes.plot(at, [height] * len(at), markerfacecolor=face, **look)
-        entries[word] = mark
+        look: dict[str, Any] = {"color": theme.COLOURS[0], "markerfacecolor": face, "label": word}
+        axes.plot(at, [height] * len(at), "s", markersize=5, **look)
 
 
-def cka(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
+def cka(figure: Figure, rows: Sequence[Row], among: Sequence[Row]) -> None:
     """A row of two heat maps per network: layer outputs and attention outputs."""
     found = groups(rows, *NETWORK)
     drawn: list[Axes] = theme.panels(figure, len(found), 2)

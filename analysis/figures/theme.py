@@ -5,12 +5,10 @@ used, and leaves its global settings unchanged.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import printable
 
 if TYPE_CHECKING:
@@ -25,10 +23,10 @@ SMALL = 8  # points: the smallest text
 WIDTH = 6.9  # inches: the text of an A4 page
 NARROW = 3.6  # inches: a phone, or a column of a page
 MAP = "cividis"  # colour map for ordered values, which colour-blind readers can also read
-MISSING_MARK: dict[str, Any] = {"marker": "x", "color": GREY, "linestyle": "none", "markersize": 5}
 FORMATS = ("svg", "png")
 _DOTS_PER_INCH = 200
 _LONGEST_NAME = 36
+_UNNAMED = ("_child", "_container", "_nolegend_")  # labels that matplotlib gives
 
 _SETTINGS: dict[str, Any] = {
     "text.parse_math": False,  # a model's name may have two dollars
@@ -69,25 +67,6 @@ def colour(index: int, count: int) -> Any:
     return colormaps[MAP](index / (count - 1))
 
 
-@contextmanager
-def _settings() -> Iterator[None]:
-    """matplotlib's own defaults and ours, whatever the user's matplotlibrc says."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise SpecError(
-            "figures are drawn with matplotlib, which is not installed: pip install matplotlib"
-        ) from error
-    plain = {
-        key: value
-        for key, value in matplotlib.rcParamsDefault.items()
-        if not key.startswith(("backend", "interactive", "toolbar"))
-    }
-    with warnings.catch_warnings(), matplotlib.rc_context({**plain, **_SETTINGS}):
-        warnings.simplefilter("ignore")  # of a letter that the font lacks, of scores that are all 0
-        yield
-
-
 def write(
     paint: Callable[[Figure], None],
     files: Mapping[str, Path | IO[bytes]],
@@ -98,10 +77,13 @@ def write(
     width: float = WIDTH,
 ) -> None:
     """Paint once, and write the figure into a file or a stream for each format, without a date."""
-    with _settings():
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
+    from matplotlib import rc_context, style
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
+    # matplotlib's own defaults and ours, whatever the user's matplotlibrc says
+    with warnings.catch_warnings(), style.context("default"), rc_context(_SETTINGS):
+        warnings.simplefilter("ignore")  # of a letter that the font lacks, of scores that are all 0
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)
         paint(figure)
@@ -117,8 +99,14 @@ def caption(figure: Figure, text: str) -> None:
         figure.suptitle(text, x=0.01, ha="left", fontsize=SMALL, color=GREY)
 
 
-def legend(figure: Figure, entries: Mapping[str, Any]) -> None:
-    """A legend below all panels, where it covers no number."""
+def legend(figure: Figure) -> None:
+    """A legend of all labels below all panels, where it covers no number."""
+    entries: dict[str, Any] = {}
+    for axes in figure.axes:  # not matplotlib's own list: it leaves out names such as `_mine`
+        artists: list[Any] = [*axes.lines, *axes.patches, *axes.containers]
+        for artist in artists:
+            if not str(artist.get_label()).startswith(_UNNAMED):
+                entries.setdefault(str(artist.get_label()), artist)
     if entries:
         letters = round(16 * figure.get_figwidth())
         columns = max(1, min(len(entries), letters // (max(map(len, entries)) + 8)))
@@ -141,11 +129,18 @@ def panels(figure: Figure, rows: int, columns: int = 1, **more: Any) -> list[Axe
     return list(figure.subplots(rows, columns, squeeze=False, **more).flat)
 
 
-def label(
-    axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **look: Any
-) -> None:
-    """A small text next to a mark; `offset` in points."""
-    axes.annotate(text, at, offset, textcoords="offset points", fontsize=SMALL, **look)
+def label(axes: Axes, text: str, at: tuple[float, float]) -> None:
+    """A small text next to a mark, towards the middle of the panel."""
+    left = at[0] <= sum(axes.get_xlim()) / 2
+    look: dict[str, Any] = {"fontsize": SMALL, "ha": "left" if left else "right"}
+    axes.annotate(text, at, (4 if left else -4, 4), textcoords="offset points", **look)
+
+
+def missing(axes: Axes, xs: Sequence[float], ys: Sequence[float], label: str) -> None:
+    """A cross for each missing number."""
+    if xs:
+        look: dict[str, Any] = {"color": GREY, "zorder": 4, "label": label}
+        axes.plot(xs, ys, "x", markersize=5, clip_on=False, **look)
 
 
 def points_axis(axes: Axes, values: Iterable[float]) -> None:

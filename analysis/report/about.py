@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from lp_sweep.analysis import phrases
 from lp_sweep.analysis.notes import mixed, setup_notes
-from lp_sweep.analysis.report.page import Asked, Fact, Gaps, Origin, Sheet
 from lp_sweep.analysis.rows import Row, grouped
 from lp_sweep.analysis.tabledef import Table, context, listing
 from lp_sweep.storage.catalog import Catalog
@@ -17,6 +16,39 @@ from lp_sweep.storage.printable import also_in_train, listed, ranges, short
 from lp_sweep.storage.redact import redact_text
 from lp_sweep.storage.schema import PUBLISHED_VERSIONS
 from lp_sweep.storage.store import Store
+
+
+class Fact(NamedTuple):
+    """A line of a list: `tasks`, `sst2, rte`."""
+
+    name: str
+    text: str
+
+
+class Sheet(NamedTuple):
+    """A table, and the command that prints it."""
+
+    name: str
+    table: Table
+    command: str
+    opened: bool
+
+
+class Gaps(NamedTuple):
+    """Missing, failed and single-seed results: tables and sentences."""
+
+    sentences: Sequence[str]
+    sheets: Sequence[Sheet]
+    commands: Sequence[str]  # to get the missing results
+
+
+class Origin(NamedTuple):
+    """Where the numbers come from."""
+
+    facts: Sequence[Fact]
+    sheets: Sequence[Sheet]
+    sweep_files: Sequence[Fact]  # the name, and the text of the file as it was run
+
 
 _MOST_NAMES = 60  # names in a list
 
@@ -53,8 +85,8 @@ _AXES = (
 )
 
 
-def asked(catalog: Catalog) -> list[Asked]:
-    """The axes of each sweep of the catalog, sorted by name."""
+def asked(catalog: Catalog) -> dict[str, list[Fact]]:
+    """The axes of each sweep of the catalog, and how much of it is done, sorted by name."""
     facts: dict[str, list[Fact]] = {}
     for label, axis, usual in _AXES:
         for row in catalog.query(_AXIS.format(axis=axis)).to_pylist():
@@ -64,7 +96,7 @@ def asked(catalog: Catalog) -> list[Asked]:
     for label, sql, say, between in _LINES:
         for sweep, texts in _by_sweep(catalog, sql, say).items():
             facts[sweep].append(Fact(label, between.join(texts)))
-    return [Asked(sweep, facts[sweep]) for sweep in sorted(facts)]
+    return dict(sorted(facts.items()))
 
 
 def _by_sweep(catalog: Catalog, sql: str, say: Any) -> dict[str, list[str]]:

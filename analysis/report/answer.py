@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from lp_sweep.analysis import needed, phrases
 from lp_sweep.analysis.notes import NOT_MEASURED, barely, baseline, untaught
-from lp_sweep.analysis.report.page import Answer, Cell, Choice, Fact
+from lp_sweep.analysis.report.about import Fact
 from lp_sweep.analysis.rows import Row, grouped, picked
 from lp_sweep.analysis.statistics import selection
 from lp_sweep.analysis.statistics.networks import Reader, reader
@@ -34,6 +34,45 @@ WHERE NOT (starts_with(trials.model_fingerprint, 'hub:')
     AND starts_with(trials.data_fingerprint, 'hub:'))
 """
 _SPLITS = "SELECT trial_id, coalesce(epoch_metrics[1].split, 'validation') AS split FROM trials"
+
+
+class Choice(NamedTuple):
+    """The smallest network of a task within a loss, over all networks that were tried."""
+
+    loss: str  # 1 point
+    layers: str  # 10, or 4–6 if missing cells leave it open
+    distilled: str  # the same with distillation; "" unless it differs from `layers`, without it
+    doubt: str  # why it is open or not known; "" if it is known
+    untaught: str  # a warning that the full model did not learn; "" if it did
+    network: str  # top K=2
+    kept: Sequence[bool]  # for each layer, the lowest first; () if no network is known
+    change: str  # 89.20 (−0.80)
+    sure: str  # likely 6, 10 or 12 layers; "" if it was not computed
+    facts: Sequence[Fact]  # score, interval, size, speed
+    export: str  # the command that writes it as a checkpoint; "" if there is none
+
+
+class LossCell(NamedTuple):
+    """A cell of the grid tasks x losses; neighbours with the same network are merged."""
+
+    losses: str  # 1 point; 1, 2 or 3 points
+    span: int  # number of losses
+    choice: Choice  # for the smallest loss
+    sure: Sequence[str]  # one line, or one for each loss if they differ
+    facts: Sequence[Fact]  # for all its losses
+
+
+class TaskAnswer(NamedTuple):
+    """The answer for one task of one model: a choice per allowed loss."""
+
+    sweep: str
+    model: str
+    task: str
+    depth: int
+    line: str  # the answer for the smallest loss, in a sentence
+    said: str  # the score with all layers, and that of always guessing the most common label
+    choices: Sequence[Choice]
+    cells: Sequence[LossCell]  # the same, merged
 
 
 class _Known(NamedTuple):
@@ -57,7 +96,7 @@ def answers(
     *,
     name_sweep: bool,
     places: Mapping[str, Sequence[str]] = MappingProxyType({}),
-) -> list[Answer]:
+) -> list[TaskAnswer]:
     """One answer per sweep, model and task, in the order of the plan.
 
     tables: the catalog's tables by their names in `lp-sweep table`: min-layers (in points), speed,
@@ -91,7 +130,7 @@ def answers(
     return [_answer(of_task, known) for of_task in by_task.values()]
 
 
-def in_short(answer: Answer, *, name_model: bool) -> list[str]:
+def in_short(answer: TaskAnswer, *, name_model: bool) -> list[str]:
     """Two lines for a terminal: the answer for the first loss, and how sure it is."""
     choice = answer.choices[0]
     line = f"{answer.task}{f', {answer.model}' if name_model else ''}: {answer.line}"
@@ -127,11 +166,11 @@ def _is_scored_full(row: Row) -> bool:
     return phrases.is_full(row, row["change"]) and row["mean"] is not None
 
 
-def _answer(rows: Sequence[Row], known: _Known) -> Answer:
+def _answer(rows: Sequence[Row], known: _Known) -> TaskAnswer:
     first = rows[0]
     deltas = sorted({row["delta"] for row in rows})
     choices = [_choice([row for row in rows if row["delta"] == delta], known) for delta in deltas]
-    return Answer(
+    return TaskAnswer(
         sweep=first["sweep"],
         model=first["model"],
         task=first["task"],
@@ -143,9 +182,9 @@ def _answer(rows: Sequence[Row], known: _Known) -> Answer:
     )
 
 
-def _cell(same: Sequence[Choice]) -> Cell:
+def _cell(same: Sequence[Choice]) -> LossCell:
     """Merges choices that name the same network."""
-    return Cell(
+    return LossCell(
         losses=_losses([choice.loss for choice in same]),
         span=len(same),
         choice=next((choice for choice in same if choice.export), same[0]),

@@ -5,20 +5,16 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import pyarrow.compute as pc
 
-from lp_sweep.analysis.figures.drawings import FIGURES, why_absent
+from lp_sweep.analysis.figures.drawings import FIGURES, Drawing, why_absent
 from lp_sweep.analysis.notes import did_not_learn, mixed_notes
 from lp_sweep.analysis.paper.compare import paper_tables
 from lp_sweep.analysis.paper.models import paper_models, store_models
-from lp_sweep.analysis.report.about import (
-    asked,
-    gaps,
-    origin,
-)
-from lp_sweep.analysis.report.answer import answers, in_short
-from lp_sweep.analysis.report.page import Answer, Page, Sheet, Shown
+from lp_sweep.analysis.report.about import Fact, Gaps, Origin, Sheet, asked, gaps, origin
+from lp_sweep.analysis.report.answer import TaskAnswer, answers, in_short
 from lp_sweep.analysis.tabledef import Table
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
@@ -30,6 +26,23 @@ from lp_sweep.storage.store import Store
 _MOST_OPENED = 60  # rows: a longer table is folded
 FIRST = ("score", "heat-map", "pareto")  # figures shown first; the others are folded
 _MOST_NAMED = 3  # sweeps in a title
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A whole report, as plain values. Text is not escaped: the template does that."""
+
+    title: str
+    asked: Mapping[str, Sequence[Fact]]  # by sweep: its axes, and how much of it is done
+    answers: Sequence[TaskAnswer]
+    banner: str  # names the tasks that did not learn; "" if all learned
+    drawings: Sequence[Drawing]
+    absent: Sequence[str]  # for each other figure why it could not be drawn
+    tables: Sequence[Sheet]
+    paper: Sequence[Sheet]
+    beside_paper: str  # a sentence about the comparison; "" without one
+    gaps: Gaps
+    origin: Origin
 
 
 def gather(
@@ -51,18 +64,20 @@ def gather(
     tell("what was asked for, and the paper")
     sweeps = asked(catalog)
     paper, beside_paper = _paper(catalog, options)
+    drawings, absent = _figures(catalog, tell)
     return Page(
-        title=sweep or _title([item.sweep for item in sweeps]),
+        title=sweep or _title([*sweeps]),
         asked=sweeps,
         answers=answers(
             made,
             catalog,
             place,
             name_sweep=bool(sweep) or len(sweeps) > 1,
-            places=_places(store, [item.sweep for item in sweeps]),
+            places=_places(store, [*sweeps]),
         ),
         banner=" ".join([*mixed_notes(catalog, sweep=sweep), _banner(made)]).strip(),
-        figures=_figures(catalog, tell),
+        drawings=drawings,
+        absent=absent,
         tables=list(_sheets(made, options, within)),
         paper=paper,
         beside_paper=beside_paper,
@@ -78,42 +93,31 @@ _MOST_READ = 2_000  # trials: reading their predictions takes about ten seconds
 _ANSWER_VIEWS = frozenset[str]().union(*(TABLES[name].views for name in _ANSWER))
 
 
-def _last_commands(found: Sequence[Answer], place: str, sweep: str) -> dict[str, str]:
-    """The commands for the report and for the first smaller network. No export where the full model
-    did not learn: then any network is as good."""
-    choices = [one for answer in found for one in answer.choices if not one.untaught]
-    exports = [one.export for one in choices if one.export and not all(one.kept)]
-    report = f"lp-sweep report --out report.html {_asked_for(place, sweep, None)}"
-    return {"report": report} | ({"export": exports[0]} if exports else {})
-
-
 def _banner(made: Mapping[str, Table]) -> str:
     said = did_not_learn(made["min-layers"].long.to_pylist())
     return said[:1].upper() + said[1:]
 
 
-def _answered(catalog: Catalog, store: Store, sweep: str) -> tuple[dict[str, Table], list[Answer]]:
-    """The tables that the answers are read from, and the answers. If the sweep is so large that
-    reading all predictions would take minutes, the answers don't say how sure they are."""
-    [[trials]] = catalog.query(_DONE).to_pydict().values()
-    names = _ANSWER if trials <= _MOST_READ else [name for name in _ANSWER if name != _SURE]
-    made = {name: TABLES[name](catalog) for name in names}
-    places, place = _places(store, [sweep]), redact_text(store.location)
-    return made, answers(made, catalog, place, name_sweep=True, places=places)
-
-
 def answer_lines(store: Store, sweep: str, loss: float) -> list[str]:
     """The report's answer for one allowed loss in points: a note where scores are not comparable,
-    two lines per task, and the commands for the report and for the first smaller network. Raises
-    what `open_views` raises."""
+    two lines per task, and the commands for the report and for the first smaller network. If the
+    sweep is so large that reading all predictions would take minutes, the answers don't say how
+    sure they are. Raises what `open_views` raises."""
     place = redact_text(store.location)
     with open_views(store, sweep=sweep, deltas=[loss], only=_ANSWER_VIEWS) as catalog:
-        _, found = _answered(catalog, store, sweep)
+        [[trials]] = catalog.query(_DONE).to_pydict().values()
+        names = [name for name in _ANSWER if trials <= _MOST_READ or name != _SURE]
+        made = {name: TABLES[name](catalog) for name in names}
+        places = _places(store, [sweep])
+        found = answers(made, catalog, place, name_sweep=True, places=places)
         mixed = [*mixed_notes(catalog, sweep=sweep)]
     several = len({answer.model for answer in found}) > 1
     lines = [line for answer in found for line in in_short(answer, name_model=several)]
-    last = _last_commands(found, place, sweep)
-    return [*mixed, *lines, *(f"{name}: {command}" for name, command in last.items())]
+    report = f"report: lp-sweep report --out report.html {_asked_for(place, sweep, None)}"
+    # no export where the full model did not learn: then any network is as good
+    choices = [one for answer in found for one in answer.choices if not one.untaught]
+    exports = [f"export: {one.export}" for one in choices if one.export and not all(one.kept)]
+    return [*mixed, *lines, report, *exports[:1]]
 
 
 def _places(store: Store, sweeps: Sequence[str]) -> dict[str, list[str]]:
@@ -146,7 +150,8 @@ def _sheets(made: Mapping[str, Table], options: str, within: Sequence[float]) ->
         yield Sheet(name, table, f"lp-sweep table {name}{narrow} {options}", opened)
 
 
-def _figures(catalog: Catalog, tell: Callable[[str], None]) -> Shown:
+def _figures(catalog: Catalog, tell: Callable[[str], None]) -> tuple[list[Drawing], list[str]]:
+    """The figures that could be drawn, and for each other figure why it could not."""
     drawings, absent = [], []
     for name in (*FIRST, *(name for name in FIGURES if name not in FIRST)):
         tell(f"figure {name}")
@@ -155,7 +160,7 @@ def _figures(catalog: Catalog, tell: Callable[[str], None]) -> Shown:
             absent.append(why_absent(name))
         else:
             drawings.append(drawing)
-    return Shown(drawings, absent)
+    return drawings, absent
 
 
 def _paper(catalog: Catalog, options: str) -> tuple[list[Sheet], str]:

@@ -25,8 +25,7 @@ from markupsafe import Markup, escape
 from lp_sweep.analysis.figures.drawings import Drawing
 from lp_sweep.analysis.notes import LEARNED_NOTHING
 from lp_sweep.analysis.render import to_csv
-from lp_sweep.analysis.report.gather import FIRST, gather
-from lp_sweep.analysis.report.page import Page
+from lp_sweep.analysis.report.gather import FIRST, Page, gather
 from lp_sweep.analysis.rows import VIEWS
 from lp_sweep.analysis.tables import GLOSSARY
 from lp_sweep.analysis.views import open_views
@@ -65,8 +64,8 @@ def write_report(
 
     setup: an earlier setup of the sweep, in place of today's. within: the allowed losses, in
     points. figures: a folder for the same figures as SVG and PNG. tell: receives the progress. The
-    same store gives the same bytes. Raises SpecError for an unknown sweep, a loss below zero, or if
-    matplotlib is not installed; StoreError if a file can't be written.
+    same store gives the same bytes. Raises SpecError for an unknown sweep or a loss below zero,
+    StoreError if a file can't be written.
     """
     target = _place(out)
     with open_views(store, sweep=sweep, setup=setup, deltas=within, only=VIEWS) as catalog:
@@ -77,7 +76,7 @@ def write_report(
         Folder(target.parent, durable=False).write(target.name, content)
     except OSError as error:
         raise _refused(target, error) from error
-    drawn = [path for drawing in page.figures.drawings for path in _save(drawing, figures)]
+    drawn = [path for drawing in page.drawings for path in _save(drawing, figures)]
     return Written(target, len(content), drawn, unreadable)
 
 

@@ -2,7 +2,7 @@
 --
 -- cell          position in the plan, within the sweep.
 -- bridge        what takes the place of dropped layers: linear, or none.
--- distill       how it learns from a teacher; none: no teacher.
+-- distill       how it learns from a teacher; none: no teacher. teacher: another model, if that teaches.
 -- depth         layers of the model before pruning; k layers were dropped, n_kept stay.
 -- kept_layers   1 is the layer next to the embeddings. Null, like k, while a deferred cell waits for
 -- dropped_layers  its profile.
@@ -71,7 +71,7 @@ untaught AS (  -- K=0 is one trial, whatever its procedure, unless another model
 
 SELECT
     listed.sweep, listed.cell, listed.model, listed.depth, listed.procedure, listed.bridge, listed.distill,
-    listed.feed_forward, listed.strategy, listed.k, listed.threshold, listed.task, listed.seed,
+    listed.teacher, listed.feed_forward, listed.strategy, listed.k, listed.threshold, listed.task, listed.seed,
     listed.kept_layers, listed.dropped_layers, len(listed.kept_layers) AS n_kept,
     listed.trial_id, listed.profile_id, listed.search, listed.overrides, listed.setup,
     CASE

@@ -16,10 +16,9 @@ from urllib.parse import unquote
 import pytest
 
 from lp_sweep.analysis.figures.drawings import FIGURES
-from lp_sweep.analysis.report.about import gaps
-from lp_sweep.analysis.report.answer import answers
-from lp_sweep.analysis.report.gather import FIRST, answer_lines, gather
-from lp_sweep.analysis.report.page import Answer, Gaps, Page
+from lp_sweep.analysis.report.about import Gaps, gaps
+from lp_sweep.analysis.report.answer import TaskAnswer, answers
+from lp_sweep.analysis.report.gather import FIRST, Page, answer_lines, gather
 from lp_sweep.analysis.report.writing import Written, cell, render_page, write_report
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import VIEWS, open_views
@@ -219,7 +218,7 @@ def test_a_cell_keeps_its_text() -> None:
 READ = ("min-layers", "min-layers-interval", "speed", "tasks")
 
 
-def answers_of(store: Store, deltas: tuple[float, ...] = (1, 2, 3)) -> dict[str, Answer]:
+def answers_of(store: Store, deltas: tuple[float, ...] = (1, 2, 3)) -> dict[str, TaskAnswer]:
     with open_views(store, deltas=deltas) as catalog:
         made = {name: TABLES[name](catalog) for name in READ}
         return {item.task: item for item in answers(made, catalog, "a store", name_sweep=False)}
