@@ -627,7 +627,9 @@ def test_the_reports_own_command_exports_from_any_folder(made: World, tmp_path: 
     (record,) = world.store.read("trials", world.kept)
     cells = world.store.read("sweeps", "toy")
     full = cells[0] | {"cell": 1, "k": 0, "dropped_layers": [], "kept_layers": [1, 2, 3, 4]}
-    full["trial_id"] = made.unkept
+    full["trial_id"] = "t1-full"
+    whole = record | {"trial_id": "t1-full", "spec": None, "kept_layers": [1, 2, 3, 4]}
+    world.store.put("trials", "t1-full", [whole])
     world.store.put("sweeps", "toy", [*cells, full])
     with open_views(world.store, deltas=(100,), only=VIEWS) as catalog:
         page = gather(catalog, world.store, None, (100,), lambda _: None)
