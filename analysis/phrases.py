@@ -12,6 +12,7 @@ from lp_sweep.analysis.notes import (
 )
 from lp_sweep.analysis.rows import Row
 from lp_sweep.storage.printable import ranges
+from lp_sweep.trials.spec.procedures import own_label
 
 _METRICS = {
     "f1": "F1",
@@ -213,7 +214,7 @@ def distillation(row: Row) -> str:
     """`logits T=4`; `logits, iterative`; `logits, start: teacher`; `logits, bridge linear`; `bridge
     linear`."""
     way, bridge = str(row["distill"]), f"bridge {row['bridge']}"
-    own = str(row["procedure"]).removesuffix(f" distill {way}").removesuffix(f" {bridge}")
+    own = own_label(row["procedure"], bridge=row["bridge"], distill=way)
     ways = [way, *([bridge] if row["bridge"] != "none" and way != bridge else [])]
     if own != "direct":
         began = row["plain"] == "direct" and own == "finetune_then_drop"

@@ -164,7 +164,7 @@ class Results:
         return packs.compact(self._store)._asdict()
 
     def doctor(self, *, fix: bool = False) -> list[dict[str, Any]]:
-        """What the store has lost or can't read; `fix` sets unreadable files aside."""
+        """Files that are lost or can't be read; `fix` moves the latter to `set-aside/`."""
         findings = doctor.examine(self._store)
         if fix:
             doctor.set_aside(self._store, findings)

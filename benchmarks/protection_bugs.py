@@ -194,7 +194,7 @@ BUGS = [
         "if both and _is_sound(store, table, path):",
         "if both:",
         "test_compaction.py",
-        also={  # packs no longer stand in for files: only what went into one is deleted
+        also={  # only files whose rows are in a pack are deleted
             'f"{name}{SUFFIX}"), ids))': 'f"{name}{SUFFIX}"), names))',
         },
     ),

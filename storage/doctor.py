@@ -36,7 +36,7 @@ _LISTED = f"{_BACKUP} lists its cells, and keeps what is finished"
 
 
 def lost(store: Store) -> list[Unreadable]:
-    """What is missing, and what to do. Raises StoreError."""
+    """The missing files, each with the next step. Raises StoreError."""
     with ThreadPoolExecutor(len(_NAMED)) as pool:
         names = dict(zip(_NAMED, pool.map(store.names, _NAMED), strict=True))
     for table in _NAMED[1:]:  # a copy under another name is no record

@@ -27,6 +27,7 @@ from lp_sweep.analysis.statistics.estimates import (
 from lp_sweep.analysis.statistics.networks import Network, Reader, compare, reader
 from lp_sweep.analysis.statistics.resampling import Array, scores
 from lp_sweep.storage.catalog import Catalog
+from lp_sweep.trials.spec.procedures import own_label
 
 _text, _int, _float = pa.string(), pa.int64(), pa.float64()
 _PLACE = [(name, _text) for name in ("sweep", "model", "procedure")]
@@ -319,8 +320,8 @@ def distillation_rows(
 def _plain(group: Sequence[Row], same: Mapping[str, Sequence[Row]]) -> Sequence[Row]:
     """The cells that `group` is compared with; none if the sweep does not list them."""
     row = group[0]
-    part = f" distill {row['distill']}" if row["distill"] != "none" else f" bridge {row['bridge']}"
-    return same.get(str(row["procedure"]).removesuffix(part)) or same.get("direct", ())
+    part = "distill" if row["distill"] != "none" else "bridge"
+    return same.get(own_label(row["procedure"], **{part: row[part]})) or same.get("direct", ())
 
 
 def _way(group: Sequence[Row]) -> str:

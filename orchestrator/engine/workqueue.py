@@ -314,8 +314,8 @@ class WorkQueue:
         )
 
     def _with_scores(self) -> Known:
-        """What searches need for a newer plan: the scores of finished trials, also of other runs,
-        and the trials that this run still waits for."""
+        """The `Known` for a newer plan: with the scores of finished trials, those of other runs
+        too, and the trials that this run still waits for."""
         known, failed = self.plan.known, self.failed.keys() - self.done
         searched = {cell.trial_id for cell in self.plan.cells if cell.search and cell.trial_id}
         there = self.done | self.store.names("trials") if self._shared else self.done

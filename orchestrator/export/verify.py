@@ -73,7 +73,7 @@ class AnswerPair(NamedTuple):
 
 
 class RecordedAnswers(NamedTuple):
-    """What the record and its data say of the answers."""
+    """Facts about the stored answers, from the record and its data."""
 
     label_names: tuple[str, ...]
     labels: np.ndarray  # (n,) of the main dev split

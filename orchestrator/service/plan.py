@@ -14,7 +14,7 @@ import pyarrow as pa
 from lp_sweep.analysis.phrases import heading
 from lp_sweep.orchestrator.estimate.estimate import Rates, TimeEstimate, estimate
 from lp_sweep.orchestrator.estimate.span import Span, duration
-from lp_sweep.orchestrator.inputs.checks import gpu_notes
+from lp_sweep.orchestrator.inputs.checks import check_small_files, gpu_notes
 from lp_sweep.orchestrator.inputs.data import TaskData
 from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput
@@ -163,8 +163,6 @@ class SweepPlan(NamedTuple):
 
 def plan(request: Request) -> SweepPlan:
     """Writes nothing. Raises LpSweepError."""
-    from lp_sweep.orchestrator.inputs.checks import check_small_files
-
     made = planned(request)
     notes, data = check_small_files(made.sweep, made.plan.inputs_needed())
     made.sweep.notes.extend([*notes, *gpu_notes(made.sweep.spec)])

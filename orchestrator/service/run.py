@@ -12,6 +12,7 @@ from lp_sweep.orchestrator.engine.course import Budget
 from lp_sweep.orchestrator.engine.driver import run_sweep
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.estimate.estimate import Rates
+from lp_sweep.orchestrator.inputs import checks
 from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.mirrors.copying import check_installed
 from lp_sweep.orchestrator.options import from_environment
@@ -159,7 +160,6 @@ def compact_many(store: Store) -> None:
 def prepare(options: RunOptions) -> PreparedRun:
     """Reads the sweep file, its inputs and its store, and checks what a run needs. Raises
     SpecError, PreflightError and StoreError."""
-    from lp_sweep.orchestrator.inputs import checks
 
     if options.inline and options.address not in (None, from_environment(RunOptions).address):
         raise SpecError(

@@ -307,7 +307,7 @@ def training(procedure: str, distill: str = NONE, bridge: str = NONE) -> Procedu
     they do not go together."""
     own, label = Procedure.parse(procedure), distill.removesuffix(_START)
     if bridge != NONE:
-        own = Procedure.parse(own._replace(bridge=bridge).label)  # parsed, so that it is checked
+        own = own._replace(bridge=bridge).checked()
     if distill == NONE:
         return own
     if label != distill:
@@ -317,7 +317,7 @@ def training(procedure: str, distill: str = NONE, bridge: str = NONE) -> Procedu
                 "not. Remove one of them."
             )
         own = own._replace(name=FINETUNE_THEN_DROP)
-    return Procedure.parse(own._replace(distill=Distill.parse(label)).label)
+    return own._replace(distill=Distill.parse(label)).checked()
 
 
 class FeedForwardEntry(Entry):

@@ -273,7 +273,7 @@ class TaskEntry(Entry):
         return self
 
     def _mistakes(self) -> Iterator[str]:
-        """What does not go together; the first is reported."""
+        """Messages on keys that can't be combined; the first is reported."""
         if KINDS[self.kind].searches:
             yield from self._mistakes_of_search()
         elif any(getattr(self, part) for part in SEARCHED):

@@ -406,7 +406,7 @@ def test_the_papers_own_numbers_agree_where_the_rows_can_tell_and_never_differ(
 
 
 def width(fake: FakeSweep, task: str) -> float:
-    """Of the interval of the full model's score on a task."""
+    """The width of the interval of the full model's difference on a task, in points."""
     row = next(row for row in beside(fake, 1).values() if row["task"] == task)
     return float(row["difference_high"] - row["difference_low"])
 

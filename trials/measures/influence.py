@@ -1,5 +1,5 @@
-"""What a network's states tell of its layers: how little each changes them, how far fine-tuning
-moved them, and what a linear classifier finds in them.
+"""Measures of layers, from a network's states: how little each layer changes them, how far
+fine-tuning moved them, and what a linear classifier finds in them.
 
 Takes the states batch by batch; chooses no layers. Only scikit-learn's linear models are fitted,
 deterministically: Figure 4 of Poor Man's BERT (Sajjad et al. 2020).

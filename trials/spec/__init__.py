@@ -1,2 +1,2 @@
-"""What a trial is: its specification, identity, strategies, procedures and removals. Pure: imports
-nothing else of ours and no torch, so every room may import it."""
+"""The definition of a trial: its specification, identity, strategies, procedures and removals.
+Pure: imports nothing else of ours and no torch, so every room may import it."""

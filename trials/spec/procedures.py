@@ -144,15 +144,26 @@ class Procedure(NamedTuple):
             raise ValueError(f"{name} has no frozen layers: that is for {FINETUNE_THEN_DROP}")
         if found["epochs"] and name != ITERATIVE:
             raise ValueError(f"{name} drops all layers at once: a number is for {ITERATIVE}")
-        if bridge not in ("", LINEAR):
-            raise ValueError(f"unknown bridge {bridge!r}")
-        if bridge and name == ITERATIVE:
-            raise ValueError(f"{name} drops one layer at a time: there is no block to bridge")
-        if distill and name == ONE_SHOT:
-            raise ValueError(f"{name} trains no pruned network: there is no student to distil to")
         taught = Distill.parse(distill) if distill else None
         epochs = int(found["epochs"] or _EPOCHS_PER_LAYER)
-        return cls(name, bool(found["frozen"]), epochs, taught, bridge)
+        return cls(name, bool(found["frozen"]), epochs, taught, bridge).checked()
+
+    def checked(self) -> Procedure:
+        """Itself. Raises ValueError where its bridge or its distillation does not fit it."""
+        if self.bridge not in ("", LINEAR):
+            raise ValueError(f"unknown bridge {self.bridge!r}")
+        if self.bridge and self.name == ITERATIVE:
+            raise ValueError(f"{self.name} drops one layer at a time: there is no block to bridge")
+        if self.distill and self.name == ONE_SHOT:
+            raise ValueError(
+                f"{self.name} trains no pruned network: there is no student to distil to"
+            )
+        return self
+
+
+def own_label(label: str, *, bridge: str = "", distill: str = "") -> str:
+    """A procedure's label without these parts of it."""
+    return label.removesuffix(f"{DISTILL}{distill}").removesuffix(f"{BRIDGE}{bridge}")
 
 
 class Phase(NamedTuple):

@@ -41,7 +41,7 @@ _HOPELESS = ("diverged", "out_of_memory")
 
 
 class Result(NamedTuple):
-    """What a job has made: its own row, records that belong to it, and rows of ATTEMPTS of
+    """The rows that a job made: its own row, records that belong to it, and rows of ATTEMPTS of
     measurements that failed."""
 
     record: dict[str, Any]

@@ -1,4 +1,4 @@
-"""What the command line says of itself: the help of every command at 80 columns, with an example
+"""Tests of the help: that of every command at 80 columns, with an example
 that parses, and TAB in the protocol of a real shell."""
 
 from __future__ import annotations

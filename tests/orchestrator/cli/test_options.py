@@ -76,7 +76,7 @@ def text_for(option: str) -> str:
 
 
 def values(command: str, *words: str) -> dict[str, Any]:
-    """Of each option."""
+    """The value of each option."""
     with COMMANDS[command].make_context(command, [*words], resilient_parsing=True) as context:
         found: dict[str, Any] = context.params
     return found

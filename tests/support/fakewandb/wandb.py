@@ -1,5 +1,5 @@
-"""What our mirror calls of W&B's API, offline: a run is a JSON file in a folder with W&B's name for
-it. Stands in for the package where that is not installed. Not a test."""
+"""The part of W&B's API that our mirror calls, offline: a run is a JSON file in a folder with W&B's
+name for it. Stands in for the package where that is not installed. Not a test."""
 
 from __future__ import annotations
 
