@@ -23,6 +23,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
+from lp_sweep.storage.store import Store
 from tests.support.program import process, sweep
 
 HERE = Path(__file__).parent
@@ -146,6 +147,22 @@ def test_report(records: Path) -> None:
 def test_help(tmp_path: Path) -> None:
     text = printed(tmp_path, "help", "more")
     same("help.txt", text)
+
+
+def test_a_store_of_version_1_opens(records: Path) -> None:
+    """Written by 0.1.0. Every later version reads it whole, and none adds a column that a record
+    must have."""
+    store = Store(records / "store")
+    tables = {name: store.read_all(name) for name in ("trials", "profiles", "predictions")}
+    assert {name: len(found.rows) for name, found in tables.items()} == {
+        "trials": 162,
+        "profiles": 10,
+        "predictions": 197_635,
+    }
+    assert not any(found.unreadable for found in tables.values())
+    packs = [*(records / "store").rglob("*.parquet")]
+    versions = {pq.read_schema(pack).metadata[b"lp_sweep.schema_version"] for pack in packs}
+    assert versions == {b"1"}
 
 
 def scores(folder: Path) -> str:
