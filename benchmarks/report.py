@@ -20,7 +20,7 @@ from benchmarks.parity import TASKS
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 DOCS = [HERE / "README.md"]
-DOCS += [HERE.parent / "docs" / f"{name}.md" for name in ("performance", "cluster", "statistics")]
+DOCS += [HERE.parent / "docs" / f"{name}.md" for name in ("performance", "statistics")]
 Found = dict[str, Any]
 
 
