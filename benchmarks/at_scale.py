@@ -32,7 +32,7 @@ import pyarrow as pa
 from safetensors.numpy import save_file
 
 from lp_sweep.analysis.tables import TABLES
-from lp_sweep.orchestrator.engine.recorder import Recorder
+from lp_sweep.orchestrator.engine.course import Recorder
 from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Plan, Work

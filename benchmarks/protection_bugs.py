@@ -278,7 +278,7 @@ BUGS = [
         "test_slots.py",
         "test_sources.py",
         also={
-            "if self._claim(id_) and not self._settled_by_now(id_):": "if self._claim(id_):",
+            "ours = not (self.claims.shared and self._settled_elsewhere(id_))": "ours = True",
         },
     ),
     _bug(
@@ -290,7 +290,7 @@ BUGS = [
         "test_sources.py",
         "test_workqueue.py",
         also={
-            "if not self._lacking(id_):": "if len(self._lacking(id_)) < 2:",
+            "and not self._lacking(id_):": "and len(self._lacking(id_)) < 2:",
         },
     ),
     _bug(

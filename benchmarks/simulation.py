@@ -22,10 +22,9 @@ from ray.exceptions import RayActorError
 from ray.tune.search import Searcher
 
 from lp_sweep.orchestrator.engine.capacity import Slots
-from lp_sweep.orchestrator.engine.course import Budget, Course
+from lp_sweep.orchestrator.engine.course import Budget, Course, Recorder
 from lp_sweep.orchestrator.engine.progress import PlainReporter
 from lp_sweep.orchestrator.engine.ray_tune import PlanSearcher, WorkCallback
-from lp_sweep.orchestrator.engine.recorder import Recorder
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import Rates

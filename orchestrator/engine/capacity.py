@@ -10,7 +10,6 @@ requested at once, or the cluster would grow one machine at a time.
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -21,11 +20,11 @@ import yaml
 
 from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.printable import did_you_mean
-from lp_sweep.storage.runs import Announcement
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 
+Node = Mapping[str, Any]  # as `ray.nodes()` has it
 Size = tuple[float, float]  # CPUs and GPUs of a node
 
 _SHARES = 10_000  # Ray counts in such parts: the shares of a GPU must not add up to more than one
@@ -45,49 +44,44 @@ class ClusterFile(NamedTuple):
 
     name: str
     promised: int
-    coming: Sequence[Mapping[str, Any]]
+    coming: Sequence[Node]
 
 
 def file_on_head() -> ClusterFile | None:
     """The file of the cluster whose head is this machine; None if it is no head."""
     try:
-        return _parsed(yaml.safe_load(_ON_HEAD.expanduser().read_text(encoding="utf-8")))
+        content = yaml.safe_load(_ON_HEAD.expanduser().read_text(encoding="utf-8"))
+        kinds = content.get("available_node_types") or {}
+        workers = [kind for name, kind in kinds.items() if name != content.get("head_node_type")]
+        promised = sum(int(kind.get("min_workers", 0)) for kind in workers)
+        most = int(content.get("max_workers", 2))  # Ray's default
+        if (own := content["provider"].get("worker_ips")) is not None:
+            promised = min(len(own), int(content.get("max_workers", len(own))))
+        coming: list[dict[str, Any]] = [
+            {"Alive": True, "Resources": {name: float(n) for name, n in kind["resources"].items()}}
+            for kind in workers
+            if kind.get("resources")  # else Ray detects them at the start
+            for _ in range(min(most, int(kind.get("max_workers", 0))))
+        ]
+        largest = sorted(coming, key=lambda node: -node["Resources"].get("GPU", 0.0))[:most]
+        return ClusterFile(str(content["cluster_name"]), promised, largest)
     except (OSError, yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError):
         return None  # not ours to judge: the cluster runs
 
 
-def _parsed(content: Any) -> ClusterFile:
-    kinds = content.get("available_node_types") or {}
-    workers = [kind for name, kind in kinds.items() if name != content.get("head_node_type")]
-    own = content["provider"].get("worker_ips")
-    if own is not None:
-        promised = min(len(own), int(content.get("max_workers", len(own))))
-    else:
-        promised = sum(int(kind.get("min_workers", 0)) for kind in workers)
-    most = int(content.get("max_workers", 2))  # Ray's default
-    coming: list[dict[str, Any]] = [
-        {"Alive": True, "Resources": {key: float(n) for key, n in kind["resources"].items()}}
-        for kind in workers
-        if kind.get("resources")  # else Ray detects them at the start
-        for _ in range(min(most, int(kind.get("max_workers", 0))))
-    ]
-    largest = sorted(coming, key=lambda machine: -machine["Resources"].get("GPU", 0.0))[:most]
-    return ClusterFile(str(content["cluster_name"]), promised, largest)
-
-
 def accelerator_of(resources: Mapping[str, Any]) -> str | None:
     """Ray's name of a machine's GPUs, from the keys of its resources."""
-    found = [name for name in resources if name.startswith(ACCELERATOR)]
-    return found[0].removeprefix(ACCELERATOR) if found else None
+    found = (name for name in resources if name.startswith(ACCELERATOR))
+    return next(found, "").removeprefix(ACCELERATOR) or None
 
 
-def workers(nodes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def workers(nodes: Sequence[Node]) -> list[Node]:
     """The nodes that are alive, without the head."""
     return [node for node in nodes if node["Alive"] and _HEAD not in node["Resources"]]
 
 
 def await_workers(
-    file: ClusterFile, nodes: Callable[[], Sequence[Mapping[str, Any]]], tell: Callable[[str], None]
+    file: ClusterFile, nodes: Callable[[], Sequence[Node]], tell: Callable[[str], None]
 ) -> None:
     """Waits until the promised workers have joined, but not forever: late ones can still join."""
     promised, joined = file.promised, len(workers(nodes()))
@@ -140,7 +134,7 @@ class Capacity:
     def __init__(
         self,
         per_trial: PerTrial,
-        nodes: Callable[[], Sequence[Mapping[str, Any]]],
+        nodes: Callable[[], Sequence[Node]],
         file: ClusterFile | None = None,
     ) -> None:
         self._nodes, self._kind = nodes, per_trial.accelerator_type
@@ -166,7 +160,7 @@ class Capacity:
         return [*sizes(nodes, self._kind), *still_coming.elements()]
 
 
-def sizes(nodes: Sequence[Mapping[str, Any]], accelerator: str | None = None) -> list[Size]:
+def sizes(nodes: Sequence[Node], accelerator: str | None = None) -> list[Size]:
     """CPUs and GPUs of each node that is alive; `accelerator`: only nodes with such GPUs."""
     return [
         (node["Resources"].get("CPU", 0.0), node["Resources"].get("GPU", 0.0))
@@ -186,29 +180,6 @@ def _check_kind(asked: str | None, kinds: Sequence[str], file: ClusterFile | Non
         f"have {', '.join(kinds) or 'no GPU that Ray can name'}."
         f"{did_you_mean(asked, kinds)} Name one of them, leave the key out, or wait for the "
         f"cluster's nodes.{hint if file else ''}"
-    )
-
-
-def mixed_note(slots: Slots, accelerators: Sequence[str]) -> str | None:
-    """Warns that trials will run on GPUs of several kinds."""
-    if not slots.gpus or slots.accelerator_type or len(accelerators) < 2:
-        return None
-    return (
-        f"trials run on GPUs of several kinds ({', '.join(accelerators)}): the seconds in a record "
-        "depend on its kind; estimates and speeds never mix kinds. To use one kind: "
-        f"resources_per_trial: {{accelerator_type: {accelerators[0]}}}"
-    )
-
-
-def crowded_note(slots: Slots, other: Announcement) -> str:
-    """Warns about another run on this machine: each has its own Ray, which counts all devices."""
-    theirs = f"{other.slots} slot{'' if other.slots == 1 else 's'}" if other.slots else "its slots"
-    together = f": together {other.slots + slots.number}" if other.slots else ""
-    device = "GPUs" if slots.gpus else f"{os.cpu_count()} cores"
-    fix = "separate them with CUDA_VISIBLE_DEVICES, or stop" if slots.gpus else "stop"
-    return (
-        f"another run on this machine (pid {other.pid}) has {theirs}, this one {slots.number}"
-        f"{together} on the same {device}, so both are slower: {fix} one. Nothing is lost"
     )
 
 

@@ -28,7 +28,12 @@ from lp_sweep.orchestrator.engine.capacity import (
 )
 from lp_sweep.orchestrator.engine.course import Course, StopSignals
 from lp_sweep.orchestrator.engine.opening import open_run
-from lp_sweep.orchestrator.engine.raycompat import keep_sigterm, keep_stdout, private_ray
+from lp_sweep.orchestrator.engine.raycompat import (
+    keep_sigterm,
+    keep_stdout,
+    private_ray,
+    variables,
+)
 from lp_sweep.orchestrator.engine.runoptions import PATIENT_THREADS
 from lp_sweep.orchestrator.inputs.checks import ray_folder
 from lp_sweep.orchestrator.plan.planning import make_plan
@@ -55,7 +60,6 @@ _TUNE_ENVIRONMENT = {
     "RAY_worker_niceness": "0",  # of our own Ray; at 15 a trial beside other work looks hung
     **PATIENT_THREADS,
 }
-_QUIET: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
 _JOIN_ANOTHER = (
     "Check --address or RAY_ADDRESS; `lp-sweep run` without either starts a Ray of this machine's "
     "own."
@@ -71,125 +75,110 @@ _ON_EACH_NODE_SECONDS = 120  # for a process to start and the function to end
 _INCOMPLETE = 3  # the exit code of a run that goes on with the same command
 
 
-class OnRay:
-    """Runs work on the cluster at `address`; None: on a local Ray. `at_the_end` leaves it."""
+def everywhere(function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+    """Runs a plain function on each node. Returns node -> its value, without nodes that do not
+    answer."""
+    import ray
+    from ray.exceptions import RayError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    def __init__(self, address: str | None, at_the_end: ExitStack) -> None:
-        self._address, self._at_the_end = address, at_the_end
+    # a task that has no GPU of its own must still see the node's GPUs
+    see = {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}}
+    remote = ray.remote(num_cpus=0, max_retries=0, runtime_env=see)(lambda: function(*arguments))
+    tasks = {}
+    for node in (node["NodeID"] for node in ray.nodes() if node["Alive"]):
+        there = NodeAffinitySchedulingStrategy(node, soft=False)
+        tasks[remote.options(scheduling_strategy=there).remote()] = node
+    ready, late = ray.wait([*tasks], num_returns=len(tasks), timeout=_ON_EACH_NODE_SECONDS)
+    for task in late:
+        ray.cancel(task, force=True)
+    found = {}
+    for task in ready:
+        with suppress(RayError):
+            found[tasks[task]] = ray.get(task)
+    return found
 
-    def everywhere(self, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
-        """Returns node -> the function's value there, without nodes that do not answer."""
-        import ray
-        from ray.exceptions import RayError
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        # a task that has no GPU of its own must still see the node's GPUs
-        see = {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}}
-        remote = ray.remote(num_cpus=0, max_retries=0, runtime_env=see)(
-            lambda: function(*arguments)
-        )
-        nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
-        there = [NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes]
-        tasks = {
-            remote.options(scheduling_strategy=place).remote(): node
-            for place, node in zip(there, nodes, strict=True)
-        }
-        ready, late = ray.wait([*tasks], num_returns=len(tasks), timeout=_ON_EACH_NODE_SECONDS)
-        for task in late:
-            ray.cancel(task, force=True)
-        found = {}
-        for task in ready:
-            with suppress(RayError):
-                found[tasks[task]] = ray.get(task)
-        return found
+def run_on_ray(
+    course: Course, signals: StopSignals, address: str | None, at_the_end: ExitStack
+) -> None:
+    """Runs the queue's work on the cluster at `address`; None: on a local Ray. `at_the_end` leaves
+    it. Raises PreflightError and StoreError before the first trial."""
+    joining = f"joining the Ray at {address}" if address else "starting Ray on this machine"
+    course.reporter.phase(joining)
+    course.everywhere = everywhere
+    with ExitStack() as ray:
+        ray.enter_context(connection(address))
+        with watched(lambda why: _end_lost(course, why)):
+            _run(course, signals, address)
+        if not course.queue.live or course.queue.stopped == "ray":  # else its trials would go on
+            at_the_end.push(ray.pop_all())
 
-    def run(self, course: Course, signals: StopSignals) -> None:
-        check_ray()
-        keep_sigterm()
-        queue, address = course.queue, self._address
-        course.reporter.phase(
-            f"joining the Ray at {address}" if address else "starting Ray on this machine"
-        )
-        with ExitStack() as ray:
-            ray.enter_context(connection(address))
-            with Watch().watching(lambda why: _end_lost(course, why)):
-                self._run(course, signals)
-            if not queue.live or queue.stopped == "ray":  # else its trials would go on
-                self._at_the_end.push(ray.pop_all())
 
-    def _run(self, course: Course, signals: StopSignals) -> None:
-        # Tune reads some of its settings when it is imported, so Ray must be set up first
-        import ray
-        from ray.exceptions import RayError
-        from ray.tune import TuneError
+def _run(course: Course, signals: StopSignals, address: str | None) -> None:
+    # Tune reads some of its settings when it is imported, so Ray must be set up first
+    import ray
+    from ray.exceptions import RayError
+    from ray.tune import TuneError
 
-        from lp_sweep.orchestrator.engine.ray_tune import fit
+    from lp_sweep.orchestrator.engine.ray_tune import fit
 
-        address, tell = self._address, course.reporter.note
-        if address:
-            tell(joined(address))
-        try:
-            file = file_on_head() if address else None
-            if file:
-                await_workers(file, ray.nodes, tell)
-            capacity = Capacity(PerTrial.of(course.queue.plan.sweep.spec), ray.nodes, file)
-            seen = (capacity.slots, self.everywhere, capacity.accelerators)
-            open_run(course, *seen, joined=bool(address))
-            signals.arm()
-            fit(course, capacity)
-        except LpSweepError:
+    tell = course.reporter.note
+    if address:  # how it was found, since it may not be the one that you meant
+        at = ray.get_runtime_context().gcs_address
+        tell(f"joined the Ray at {at}: {found_by(address, os.environ)}")
+    try:
+        file = file_on_head() if address else None
+        if file:
+            await_workers(file, ray.nodes, tell)
+        capacity = Capacity(PerTrial.of(course.queue.plan.sweep.spec), ray.nodes, file)
+        open_run(course, capacity.slots, capacity.accelerators, joined=bool(address))
+        signals.arm()
+        fit(course, capacity)
+    except LpSweepError:
+        raise
+    except Exception as error:
+        time.sleep(3 * _LOOK_SECONDS)  # if its cause is a lost Ray, the watch ends the process
+        if not isinstance(error, (RayError, TuneError)):
             raise
-        except Exception as error:
-            time.sleep(3 * _LOOK_SECONDS)  # if its cause is a lost Ray, the watch ends the process
-            if not isinstance(error, (RayError, TuneError)):
-                raise
-            course.queue.stop("ray", lines_of(error)[-1])
+        course.queue.stop("ray", lines_of(error)[-1])
 
 
-class Watch:
-    """Watches the Ray that this process is connected to. It counts its own looks, since the whole
-    process may have been suspended."""
+@contextmanager
+def watched(lost: Callable[[str], object]) -> Iterator[None]:
+    """Watches the Ray that this process is connected to. Calls `lost` with the reason, in a thread,
+    once Ray is lost. It counts its own looks, since the whole process may have been suspended."""
+    import ray
 
-    def __init__(self) -> None:
-        import ray
+    here, over = ray.get_runtime_context().get_node_id(), threading.Event()
+    alive, silent = True, 0
 
-        self._node = ray.get_runtime_context().get_node_id()
-        self._over = threading.Event()
-        self._alive, self._silent = True, 0
-
-    @contextmanager
-    def watching(self, lost: Callable[[str], object]) -> Iterator[None]:
-        """Calls `lost` with the reason, in a thread, once Ray is lost."""
-        threads = [
-            threading.Thread(target=self._ask, daemon=True),
-            threading.Thread(target=self._look, args=[lost], daemon=True),
-        ]
-        for thread in threads:
-            thread.start()
-        try:
-            yield
-        finally:
-            self._over.set()
-            for thread in threads:
-                thread.join(_LOOK_SECONDS)
-
-    def _ask(self) -> None:
+    def ask() -> None:
         """Asks the head who is alive. A head that is lost may not answer for ever."""
-        import ray
-
-        while not self._over.wait(_LOOK_SECONDS):
+        nonlocal alive, silent
+        while not over.wait(_LOOK_SECONDS):
             with suppress(Exception):  # of any type, while a head goes down
-                alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-                self._alive, self._silent = self._node in alive, 0
+                nodes = ray.nodes()
+                alive = any(node["NodeID"] == here and node["Alive"] for node in nodes)
+                silent = 0
 
-    def _look(self, lost: Callable[[str], object]) -> None:
-        while not self._over.wait(_LOOK_SECONDS):
-            self._silent += 1
-            silent = self._silent * _LOOK_SECONDS > _SILENT_SECONDS
-            if silent or not self._alive:
-                why = f"its head has not answered for {_SILENT_SECONDS:.0f} s"
-                lost(why if silent else "the raylet of this machine has died")
-                return
+    def look() -> None:
+        nonlocal silent
+        while not over.wait(_LOOK_SECONDS) and alive and silent <= _SILENT_SECONDS / _LOOK_SECONDS:
+            silent += 1
+        if not over.is_set():
+            head = f"its head has not answered for {_SILENT_SECONDS:.0f} s"
+            lost(head if alive else "the raylet of this machine has died")
+
+    threads = [threading.Thread(target=each, daemon=True) for each in (ask, look)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(_LOOK_SECONDS)
 
 
 def _end_lost(course: Course, why: str) -> None:
@@ -231,18 +220,21 @@ def connection(address: str | None) -> Iterator[None]:
             f"a job (`ray job submit --address {address} -- lp-sweep run ...`), or start it on the "
             "head: ray exec cluster.yaml 'lp-sweep run ... --address auto'."
         )
-    check_ray()
+    if "ray" not in sys.modules and find_spec("ray") is None:
+        raise PreflightError(
+            "Ray is not installed here: pip install 'ray[tune]'. Without Ray, --inline runs the "
+            "trials one after another in this process: lp-sweep run ... --inline"
+        )
     if (ray := sys.modules.get("ray")) and ray.is_initialized():
         raise PreflightError(
             "this process is already connected to a Ray. Call ray.shutdown() first, or start the "
             "run in another process."
         )
-    with _settings(), keep_stdout(), nullcontext() if address else private_ray():
+    ours = {name: os.environ.get(name, value) for name, value in _TUNE_ENVIRONMENT.items()}
+    own = nullcontext() if address else private_ray()
+    with variables(ours), _silent_loggers(), keep_sigterm(), keep_stdout(), own:
         try:
-            if address:
-                _join(address)
-            else:
-                _start()
+            _init(address)
             yield
         finally:
             _leave()
@@ -268,42 +260,42 @@ def _leave() -> None:
         gc.enable()
 
 
-def check_ray() -> None:
-    """Raises PreflightError where Ray is not installed."""
-    if "ray" not in sys.modules and find_spec("ray") is None:
-        raise PreflightError(
-            "Ray is not installed here: pip install 'ray[tune]'. Without Ray, --inline runs the "
-            "trials one after another in this process: lp-sweep run ... --inline"
-        )
-
-
 @contextmanager
-def _settings() -> Iterator[None]:
-    """Sets up Ray and Tune for a sweep while inside."""
+def _silent_loggers() -> Iterator[None]:
+    """Our own reporter shows failures."""
     loggers = [logging.getLogger(name) for name in ("ray.tune", "ray.air", "ray.train")]
     levels = [logger.level for logger in loggers]
-    added = _TUNE_ENVIRONMENT.keys() - os.environ.keys()
-    os.environ.update({name: _TUNE_ENVIRONMENT[name] for name in added})
-    for logger in loggers:  # our own reporter shows failures
+    for logger in loggers:
         logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        for name in added:
-            os.environ.pop(name, None)
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
 
 
-def _join(address: str) -> None:
-    """Raises PreflightError."""
+def _init(address: str | None) -> None:
+    """Joins a cluster, or starts a local Ray. Raises PreflightError."""
     import ray
 
+    options: dict[str, Any] = {"address": address}
+    where, advice = f"at {address}", _JOIN_ANOTHER
+    if address is None:
+        folder = _own_folder()
+        where, advice = "on this machine", _LOOK.format(folder)
+        options = {
+            "address": "local",
+            "include_dashboard": False,
+            "_temp_dir": str(folder / "ray"),
+            "object_store_memory": 200 * 2**20,  # records go to the store, not through Ray
+        }
     try:
-        _knock(address)
-        ray.init(address=address, **_QUIET)
+        if address:
+            _knock(address)
+        ray.init(**options, logging_level="ERROR", log_to_driver=False)
     except Exception as error:  # of many types
-        raise _no_ray(f"at {address}", error, _JOIN_ANOTHER) from error
+        said = lines_of(error)[0].rstrip(".")
+        raise PreflightError(f"no Ray {where}: {said}. {advice}") from error
 
 
 def _knock(address: str) -> None:
@@ -311,23 +303,6 @@ def _knock(address: str) -> None:
     host, _, port = address.rpartition("://")[2].partition(":")
     if port.isdigit():
         socket.create_connection((host, int(port)), timeout=10).close()
-
-
-def _start() -> None:
-    """Starts a local Ray. Raises PreflightError."""
-    import ray
-
-    folder = _own_folder()
-    try:
-        ray.init(
-            address="local",
-            include_dashboard=False,
-            _temp_dir=str(folder / "ray"),
-            object_store_memory=200 * 2**20,  # records go to the store, not through Ray
-            **_QUIET,
-        )
-    except Exception as error:  # of many types
-        raise _no_ray("on this machine", error, _LOOK.format(folder)) from error
 
 
 def _own_folder() -> Path:
@@ -344,19 +319,6 @@ def _own_folder() -> Path:
             "can write to in RAY_TMPDIR."
         ) from error
     return folder
-
-
-def _no_ray(where: str, error: Exception, following: str) -> PreflightError:
-    said = lines_of(error)[0].rstrip(".")
-    return PreflightError(f"no Ray {where}: {said}. {following}")
-
-
-def joined(address: str) -> str:
-    """Names the cluster, and how it was found, since it may not be the one that you meant."""
-    import ray
-
-    at = ray.get_runtime_context().gcs_address
-    return f"joined the Ray at {at}: {found_by(address, os.environ)}"
 
 
 def found_by(address: str, environment: Mapping[str, str]) -> str:

@@ -1,29 +1,39 @@
-"""Handles the events of a run. Every engine reports here; nothing here knows Ray."""
+"""Handles the events of a run, and writes the driver's own records. Every engine reports here;
+nothing here knows Ray."""
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 import signal
+import socket
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
+
+import pyarrow as pa
 
 from lp_sweep.analysis.notes import is_untaught
+from lp_sweep.orchestrator.engine.capacity import Slots
 from lp_sweep.orchestrator.engine.progress import Facts, Note, Reporter
-from lp_sweep.orchestrator.engine.recorder import Loss, Recorder
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.inputs.data import FEWEST_STEPS
+from lp_sweep.orchestrator.plan.listing import relisted, with_earlier
 from lp_sweep.orchestrator.plan.naming import short_model
-from lp_sweep.orchestrator.plan.plan import Work
+from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.selection import policy
+from lp_sweep.storage import underway
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.printable import guess_name, listed
 from lp_sweep.storage.runs import Announcement, Presence
-from lp_sweep.trials.worker.job import Answer, Place, announce
+from lp_sweep.storage.schema import TABLES
+from lp_sweep.storage.setups import EARLIER
+from lp_sweep.storage.store import Store
+from lp_sweep.trials.worker.job import Answer, Failure, Place, announce, attempt_row
 
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _LOOK_SECONDS = 2.0  # between two looks at the work of other runs
@@ -127,6 +137,55 @@ class Nodes:
         return self._row.pop(node)
 
 
+class Loss(NamedTuple):
+    """How a worker was lost: `message` is a line, `details` Ray's whole text."""
+
+    error_type: str
+    message: str
+    details: str
+    node: str | None
+
+
+def blocked_by(need: str) -> Loss:
+    """The loss of a trial that never began because the trial it continues from failed."""
+    message = f"it needs the network of {need}, which failed: see `lp-sweep logs {need}`"
+    return Loss("missing_input", message, message, None)
+
+
+class Recorder:
+    """`part`: the run covers a part of its sweep, so the other cells stay listed. `overrides`: the
+    run's, quoted for a shell, for the command that continues it."""
+
+    def __init__(self, store: Store, *, part: bool, command: str, overrides: str = "") -> None:
+        self.store, self.part, self.command = store, part, command
+        self.overrides = overrides
+
+    def cells(self, plan: Plan) -> None:
+        """Writes the sweep's cells, for the views, unless the store has them."""
+        name = plan.sweep.name
+        listed = self.store.find("sweeps", name) or []
+        listing = relisted(plan, listed, part=self.part, overrides=self.overrides)
+        if listing.replaced:  # written first, so that no cell is ever missing from both tables
+            earlier = with_earlier(self.store.find(EARLIER, name) or [], listing)
+            self.store.put(EARLIER, name, pa.Table.from_pylist(earlier, TABLES[EARLIER]))
+        rows = pa.Table.from_pylist(listing.cells, TABLES["sweeps"])
+        if rows.to_pylist() != listed:
+            self.store.put("sweeps", name, rows)
+
+    def lost(self, work: Work, loss: Loss, *, final: bool) -> None:
+        """Writes the attempt of a worker that could not do so itself."""
+        row = attempt_row(
+            work.id,
+            work.job(),
+            Failure(loss.error_type, loss.message, loss.details),
+            final=final,
+            command=self.command,
+            host=socket.gethostname(),
+            ended_at=dt.datetime.now(dt.UTC),
+        )
+        self.store.put("attempts", row["attempt_id"], [row])
+
+
 class Course:
     """Gives work to an engine, and handles what the engine reports, in one thread at a time.
     Once `must_end` is true, the engine drops its live work and returns."""
@@ -142,12 +201,22 @@ class Course:
     ) -> None:
         self.queue, self.recorder, self.reporter = queue, recorder, reporter
         self.options, self.presence, self.budget = options, presence, budget
-        self.everywhere: Callable[..., object] = lambda function, *arguments: None  # the engine's
+        # the engine's: runs a plain function on each node; returns node -> its result
+        self.everywhere: Callable[..., Mapping[str, Any]] = lambda function, *arguments: {}
         self.nodes = Nodes(frozenset)
         self.full_models = FullModels(queue)
         self.must_end = False
         self._looked = 0.0
         self._met: dict[str, Announcement] = {}  # other runs with a note
+
+    def meet_others(self) -> None:
+        """Notes the other runs on the store, once this one is announced."""
+        others = self.presence.others()
+        if not others:
+            underway.forget(self.queue.store)
+        for run in others:
+            shared = f"another run uses this store, and this one shares the work: {run.sentence()}"
+            self.meet(run, shared)
 
     def meet(self, run: Announcement, text: str) -> None:
         """Shows a note about another run, until that run ends."""
@@ -187,16 +256,17 @@ class Course:
                 work = self.queue.take()
         return work
 
-    def place(self, *, device: str, threads: int | None) -> Place:
-        """Returns where and how workers run. `threads` None: the process's own number."""
+    def place(self, slots: Slots) -> Place:
+        """Returns where and how workers run. Without `slots.cpus` they have the process's own
+        number of threads."""
         store, spec = self.recorder.store, self.queue.plan.sweep.spec
         return Place(
             store=store.location,
             store_patience=store.patience,
             cache_dir=self.options.node_folder,
             offline=self.options.offline,
-            threads=threads,
-            device=device,
+            threads=int(slots.cpus) if slots.cpus and not slots.gpus else None,
+            device="auto" if slots.gpus else "cpu",  # a slot without a GPU must not use one
             checkpoint_every=spec.checkpoint_every,
             keep=spec.keep,
             command=self.recorder.command,
@@ -205,9 +275,6 @@ class Course:
     def job(self, work: Work, place: Place) -> dict[str, Any]:
         """Returns all that a worker must know, as plain data."""
         return replace(self.queue.job(work), place=place).to_plain()
-
-    def started(self, work: Work) -> None:
-        self.reporter.started(work)
 
     def ended(self, work: Work, answer: Mapping[str, Any]) -> None:
         """Handles a worker's answer."""
@@ -224,7 +291,7 @@ class Course:
             self.nodes.succeeded(told.node_id)
             with self._store_errors_kept():
                 self.queue.ended(work.id, None, told.measures_failed)
-            self.reporter.ended(work.id, "done", _score(told), _facts(told))
+            self.reporter.ended(work.id, "done", *_outcome(told))
             if note := self.full_models.note(work):
                 self.reporter.note(*note)
                 if self.options.stop_if_nothing_learned and not note.ends:
@@ -237,21 +304,20 @@ class Course:
     def lost(self, work: Work, loss: Loss) -> None:
         """Handles a worker that could not answer: its work is retried as often as the type of
         failure allows."""
-        put_back = False
+        again = False
         with self._store_errors_kept():  # from work that waited for it
-            put_back = self.queue.lost(work.id, loss.error_type)
+            again = self.queue.lost(work.id, loss.error_type)
         with self._store_errors_kept():
-            self.recorder.lost(work, loss, final=not put_back)
-        if not put_back:
+            self.recorder.lost(work, loss, final=not again)
+        if again:
+            self._blame(loss.node, work.id, loss.error_type)
+            told = f"{loss.error_type}; it is tried again"
+            self.reporter.ended(work.id, "lost", told, {"type": loss.error_type})
+        else:
             self._failed(work.id, loss.error_type, loss.message, loss.node)
-            return
-        self._blame(loss.node, work.id, loss.error_type)
-        told = f"{loss.error_type}; it is tried again"
-        self.reporter.ended(work.id, "lost", told, Facts(error_type=loss.error_type))
 
     def _failed(self, id_: str, error_type: str, message: str, node: str | None) -> None:
-        told = f"{error_type}: {message}"
-        self.reporter.ended(id_, "failed", told, Facts(error_type=error_type))
+        self.reporter.ended(id_, "failed", f"{error_type}: {message}", {"type": error_type})
         self._blame(node, id_, error_type)
         if self.options.too_many(len(self.queue.failed)):
             self.queue.stop("failures")
@@ -276,38 +342,37 @@ class Course:
             self.queue.stop("store", str(error))
 
 
-def _score(told: Answer) -> str:
-    if told.metric is None:
-        return f"{told.seconds:.0f} s"
-    failed = [f"; measurement {id_} failed: {kind}" for id_, kind in told.measures_failed.items()]
-    return f"{told.metric} {100 * told.last:.2f}, {told.seconds:.0f} s{''.join(failed)}"
-
-
-def _facts(told: Answer) -> Facts:
-    """Without a score for a measurement, and for a metric that is not finite."""
+def _outcome(told: Answer) -> tuple[str, Facts]:
+    """In words and in numbers: without a score for a measurement, and for a metric that is not
+    finite."""
     score = 100 * told.last if math.isfinite(told.last) else None
-    return Facts(told.metric, score, told.seconds)
+    facts = {"score": score, "metric": told.metric, "seconds": told.seconds}
+    if told.metric is None:
+        return f"{told.seconds:.0f} s", facts
+    failed = [f"; measurement {id_} failed: {kind}" for id_, kind in told.measures_failed.items()]
+    words = f"{told.metric} {100 * told.last:.2f}, {told.seconds:.0f} s{''.join(failed)}"
+    return words, facts
 
-
-# -- full models that did not learn: no pruned network can be compared with them
 
 _Pair = tuple[str, str]  # a model and a task, by name
 _COLUMNS = ("trial_id", "last", "majority", "dev_blind", "steps", "learning_rate")
 
 
 class FullModels:
-    """Notices full models that did not learn their task."""
+    """Notices full models that did not learn their task: no pruned network can be judged by
+    them."""
 
     def __init__(self, queue: WorkQueue) -> None:
         self._queue = queue
+        self._plan: Plan | None = None
+        self._seeds: dict[_Pair, list[str]] = defaultdict(list)  # of the plan's full models
         self._untaught: dict[_Pair, bool] = {}  # of those that were looked at
 
     def note(self, work: Work) -> Note | None:
         """Returns a note once all seeds of a full model are done and none scores better than
         guessing; and a second one if a later seed, which a search asked for, does."""
         pair, before = _pair(work), self._untaught.get(_pair(work))
-        seeds = self._seeds(pair) if before is not False and _is_full(work) else []
-        if not seeds:
+        if before is False or not _is_full(work) or not (seeds := self._done_seeds(pair)):
             return None
         store = self._queue.store.asked_once()
         try:
@@ -323,9 +388,8 @@ class FullModels:
         points = ("nothing" if row["last"] is None else f"{100 * row['last']:.2f}" for row in rows)
         scores, about = listed(points, 5), f"{pair[1]}, {pair[0]}"
         if not untaught:
-            return Note(
-                f"{name} learned {pair[1]} with a later seed: it scores {scores}", about, True
-            )
+            learned = f"{name} learned {pair[1]} with a later seed: it scores {scores}"
+            return Note(learned, about, ends=True)
         steps, rate = rows[0]["steps"], rows[0]["learning_rate"]
         advice = f"Try another recipe.learning_rate (it is {rate:g})"
         if steps < FEWEST_STEPS:
@@ -333,19 +397,23 @@ class FullModels:
         if blind := rows[0]["dev_blind"]:
             advice = f"The cause may be the data: {blind}. Give other or more dev rows"
         guess = max(row["majority"] for row in rows)
-        said = (
+        return Note(
             f"{name} did not learn {pair[1]}: it scores {scores}, and "
-            f"{guess_name(work.task.definition.kind)} scores {100 * guess:.2f}. No pruned "
-            f"network can be judged by it. {advice}; --stop-if-nothing-learned ends such a run here"
+            f"{guess_name(work.task.definition.kind)} scores {100 * guess:.2f}. No pruned network "
+            f"can be judged by it. {advice}; --stop-if-nothing-learned ends such a run here",
+            about,
         )
-        return Note(said, about)
 
-    def _seeds(self, pair: _Pair) -> list[str]:
+    def _done_seeds(self, pair: _Pair) -> list[str]:
         """The trials of a full model; none while one of them is not done."""
-        works = self._queue.plan.trials.values()
-        seeds = [work.id for work in works if _pair(work) == pair and _is_full(work)]
-        ended = self._queue.done | self._queue.plan.known.trials
-        return seeds if ended.issuperset(seeds) else []
+        done, plan = self._queue.done, self._queue.plan
+        if plan is not self._plan:  # it grows; to go through it at each end would take too long
+            self._plan = plan
+            self._seeds.clear()
+            for work in filter(_is_full, plan.trials.values()):
+                self._seeds[_pair(work)].append(work.id)
+        seeds = self._seeds[pair]
+        return seeds if all(id_ in done or id_ in plan.known.trials for id_ in seeds) else []
 
 
 def _pair(work: Work) -> _Pair:

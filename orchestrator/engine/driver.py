@@ -1,4 +1,4 @@
-"""Runs the missing work of a plan on an engine.
+"""Runs the missing work of a plan, on Ray or in this process.
 
 `run_sweep` is idempotent: it skips what the store has, and continues what was interrupted.
 """
@@ -6,13 +6,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable
 from contextlib import ExitStack
-from typing import Any, Protocol
+from functools import partial
 
-from lp_sweep.orchestrator.engine.course import Budget, Course, StopSignals
-from lp_sweep.orchestrator.engine.progress import Facts, Reporter
-from lp_sweep.orchestrator.engine.recorder import Recorder, Sources, blocked_by
+from lp_sweep.orchestrator.engine.course import (
+    Budget,
+    Course,
+    Recorder,
+    StopSignals,
+    blocked_by,
+)
+from lp_sweep.orchestrator.engine.progress import Reporter
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import Rates
@@ -20,52 +25,39 @@ from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.selection import Selection
 from lp_sweep.orchestrator.sweepfile.load import is_part
-from lp_sweep.storage import underway
 from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.networks import WEIGHTS, keep_while_needed, release
 from lp_sweep.storage.redact import redact_command
 from lp_sweep.storage.runs import Presence
 from lp_sweep.storage.store import Store
 
 
-class Engine(Protocol):
-    """Where trials run."""
+class Sources:
+    """Keeps the networks in a store while other work needs them, and releases them afterwards.
 
-    def run(self, course: Course, signals: StopSignals) -> None:
-        """Run the queue's work until nothing is left or `queue.stopped` says why it ends. Arms the
-        signals once there is a clean way out. Raises PreflightError and StoreError before the
-        first trial."""
+    While another run uses the store nothing is released, since it may need the same network; the
+    last run does it. `keep_best`: keep what `keep: best` would. All methods raise StoreError."""
 
-    def everywhere(self, function: Callable[..., Any], *arguments: Any) -> Mapping[str, Any]:
-        """Run a plain function on each node. Returns node -> its result."""
+    def __init__(self, store: Store, presence: Presence, *, keep_best: bool) -> None:
+        self.store, self.presence, self.keep_best = store, presence, keep_best
 
+    def hold(self, plan: Plan) -> None:
+        """Protects stored networks from a `keep: best` that would delete them."""
+        for id_ in sorted(plan.needed_networks() & plan.known.networks):
+            keep_while_needed(self.store, id_)
 
-def engine_for(options: RunOptions, at_the_end: ExitStack) -> Engine:
-    if options.inline:
-        from lp_sweep.orchestrator.engine.inline import Inline
+    def release(self, ids: Iterable[str]) -> None:
+        """Releases networks that were kept only for other work."""
+        if self.presence.others():
+            return
+        for id_ in sorted(ids):
+            if row := self.store.find("trials", id_):
+                release(self.store, row[0], keep_best=self.keep_best)
 
-        return Inline()
-    from lp_sweep.orchestrator.engine.connection import OnRay
-
-    return OnRay(options.address or os.environ.get("RAY_ADDRESS"), at_the_end)
-
-
-def _run(course: Course, engine: Engine) -> None:
-    queue, reporter, presence = course.queue, course.reporter, course.presence
-    course.everywhere = engine.everywhere
-    with StopSignals().caught() as signals, presence.announced():
-        queue.claims = presence
-        others = presence.others()
-        if not others:
-            underway.forget(queue.store)
-        for run in others:
-            shared = f"another run uses this store, and this one shares the work: {run.sentence()}"
-            course.meet(run, shared)
-        try:
-            engine.run(course, signals)
-        except KeyboardInterrupt:
-            queue.stop((signals.received or ["SIGINT"])[0])
-        finally:
-            reporter.closed()
+    def release_idle(self, plan: Plan) -> None:
+        """Releases the networks that no work of the plan needs any more."""
+        if idle := plan.sources() - plan.needed_networks():
+            self.release(idle & self.store.folders(WEIGHTS))
 
 
 def run_sweep(
@@ -91,16 +83,13 @@ def run_sweep(
     )
     recorder.cells(plan)
 
+    presence = Presence(store, plan.sweep.name, lambda: queue.progress())
+    sources = Sources(store, presence, keep_best=plan.sweep.spec.keep == "best")
+
     def replanned(newer: Plan) -> None:
         recorder.cells(newer)
         sources.hold(newer)
         reporter.planned(newer)
-
-    def blocked(work: Work, need: str) -> None:
-        loss = blocked_by(need)
-        recorder.lost(work, loss, final=True)
-        told = f"{loss.error_type}: {loss.message}"
-        reporter.ended(work.id, "failed", told, Facts(error_type=loss.error_type))
 
     queue = WorkQueue(
         plan,
@@ -108,11 +97,9 @@ def run_sweep(
         rates,
         replanned,
         selection=selection,
-        on_blocked=blocked,
+        on_blocked=partial(_blocked, recorder, reporter),
         on_idle=lambda need: sources.release([need]),
     )
-    presence = Presence(store, plan.sweep.name, queue.progress)
-    sources = Sources(store, presence, keep_best=plan.sweep.spec.keep == "best")
     if not queue.open:
         if queue.failed:
             queue.plan = make_plan(plan.sweep, queue.known())
@@ -121,14 +108,26 @@ def run_sweep(
         presence.tidy()
         return queue
     reporter.planned(plan)
-    if again := plan.trained_again():
-        reporter.note(
-            f"{len(again)} finished trials are trained again: their networks were not kept, and "
-            "other trials or measurements need them. Their records stay"
-        )
+    _note_repeated(plan, reporter)
     sources.hold(plan)
     course = Course(queue, recorder, reporter, options, presence, budget)
-    _run(course, engine_for(options, at_the_end))
+    with StopSignals().caught() as signals, presence.announced():
+        queue.claims = presence
+        course.meet_others()
+        try:
+            if options.inline:
+                from lp_sweep.orchestrator.engine.inline import run_inline
+
+                run_inline(course, signals)
+            else:
+                from lp_sweep.orchestrator.engine.connection import run_on_ray
+
+                address = options.address or os.environ.get("RAY_ADDRESS")
+                run_on_ray(course, signals, address, at_the_end)
+        except KeyboardInterrupt:
+            queue.stop((signals.received or ["SIGINT"])[0])
+        finally:
+            reporter.closed()
     queue.plan = make_plan(queue.plan.sweep, queue.known())
     if queue.stopped != "store":
         try:
@@ -137,3 +136,19 @@ def run_sweep(
         except StoreError as error:
             queue.stop("store", str(error))
     return queue
+
+
+def _blocked(recorder: Recorder, reporter: Reporter, work: Work, need: str) -> None:
+    """A trial never began, since the trial it continues from failed."""
+    loss = blocked_by(need)
+    recorder.lost(work, loss, final=True)
+    told = f"{loss.error_type}: {loss.message}"
+    reporter.ended(work.id, "failed", told, {"type": loss.error_type})
+
+
+def _note_repeated(plan: Plan, reporter: Reporter) -> None:
+    if again := plan.trained_again():
+        reporter.note(
+            f"{len(again)} finished trials are trained again: their networks were not kept, and "
+            "other trials or measurements need them. Their records stay"
+        )

@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from lp_sweep.orchestrator.engine.capacity import PerTrial, Slots, cut
-from lp_sweep.orchestrator.engine.course import Course, StopSignals
+from lp_sweep.orchestrator.engine.course import Course, Loss, StopSignals
 from lp_sweep.orchestrator.engine.opening import open_run
-from lp_sweep.orchestrator.engine.recorder import Loss
 from lp_sweep.orchestrator.engine.runoptions import PATIENT_THREADS
 from lp_sweep.orchestrator.inputs.checks import count_gpus
 from lp_sweep.orchestrator.plan.plan import Work
+from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from lp_sweep.storage.errors import GraphRecordingError, StoreError
 
 # after these this process can't use the device any more
@@ -31,79 +31,77 @@ _UNFIT = ("device_error", GraphRecordingError.kind)
 _LOOK_SECONDS = 1.0  # between two looks at the budget, and at the work of other runs
 
 
-class Inline:
-    """The engine of `--inline`: this process is the one slot."""
+def _here(function: Callable[..., Any], *arguments: Any) -> Mapping[str, Any]:
+    try:
+        return {"": function(*arguments)}
+    except OSError:  # such as a full disk: this node does not answer
+        return {}
 
-    def everywhere(self, function: Callable[..., Any], *arguments: Any) -> Mapping[str, Any]:
-        try:
-            return {"": function(*arguments)}
-        except OSError:  # such as a full disk: this node does not answer
-            return {}
 
-    def run(self, course: Course, signals: StopSignals) -> None:
-        for name, value in PATIENT_THREADS.items():
-            os.environ.setdefault(name, value)
-        per_trial = PerTrial.of(course.queue.plan.sweep.spec)
-        slots = _slots(per_trial)
-        open_run(course, slots, self.everywhere)
-        signals.arm()
-        threads = int(per_trial.cpus) if per_trial.cpus and not slots.gpus else None
-        place = course.place(device="auto" if slots.gpus else "cpu", threads=threads)
-        books = threading.Lock()  # whoever uses the course holds it
-        with _watched(course, books), _debugger(course):
-            while (work := _next(course, books)) is not None or course.queue.open:
-                if work is None:  # another run holds the rest
-                    time.sleep(_LOOK_SECONDS)
-                    continue
-                if "torch" not in sys.modules:
-                    course.reporter.phase("importing torch")
-                told = _execute(course.job(work, place))
-                with books:
-                    _report(course, work, told)
+def run_inline(course: Course, signals: StopSignals) -> None:
+    """Runs the queue's work: this process is the one slot. Raises PreflightError and StoreError
+    before the first trial."""
+    os.environ.update({**PATIENT_THREADS, **os.environ})
+    course.everywhere = _here
+    slots = _slots(course.queue.plan.sweep.spec)
+    open_run(course, slots)
+    signals.arm()
+    place = course.place(slots)
+    books = threading.Lock()  # whoever uses the course holds it
+    with _watched(course, books), _debugger(course):
+        while (work := _next(course, books)) is not None or course.queue.open:
+            if work is None:  # another run holds the rest
+                time.sleep(_LOOK_SECONDS)
+                continue
+            if "torch" not in sys.modules:
+                course.reporter.phase("importing torch")
+            from lp_sweep.trials.worker.run import execute
+
+            job = json.loads(json.dumps(course.job(work, place)))  # as a worker process gets it
+            answer: Mapping[str, Any] | Loss
+            try:
+                with contextlib.redirect_stdout(sys.stderr):  # stdout belongs to the command
+                    answer = execute(job)
+            except StoreError as error:  # neither the store nor the spool took the record
+                answer = {"status": "not stored", "message": str(error)}
+            except Exception as error:  # `execute` reports a trial's own failures
+                answer = _loss_of(error)
+            with books:
+                _report(course, work, answer)
 
 
 def _next(course: Course, books: threading.Lock) -> Work | None:
     with books:
         work = None if course.check() else course.take()
         if work is not None:
-            course.started(work)
+            course.reporter.started(work)
         return work
 
 
-def _slots(per_trial: PerTrial) -> Slots:
+def _slots(spec: SweepSpec) -> Slots:
     """One slot with the whole machine. Raises PreflightError if a trial needs more."""
-    cores, gpus = float(os.cpu_count() or 1), float(count_gpus())
-    asked = cut([(cores, gpus)], per_trial)
-    return asked._replace(number=1, cpus=cores)
+    per_trial = PerTrial.of(spec)
+    slots = cut([(float(os.cpu_count() or 1), float(count_gpus()))], per_trial)
+    return slots._replace(number=1, cpus=per_trial.cpus or 0.0)
 
 
-def _execute(job: dict[str, Any]) -> Mapping[str, Any] | Loss:
-    """Runs a job. Its prints go to stderr, since stdout belongs to the command."""
+def _loss_of(error: Exception) -> Loss:
     import torch
 
-    from lp_sweep.trials.worker.run import execute
-
-    job = json.loads(json.dumps(job))  # as a worker process gets it
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            return execute(job)
-    except StoreError as error:  # neither the store nor the spool took the record
-        return {"status": "not stored", "message": str(error)}
-    except GraphRecordingError as error:
-        return Loss(error.kind, str(error), traceback.format_exc(), None)
-    except torch.AcceleratorError as error:
-        return Loss("device_error", str(error), traceback.format_exc(), None)
-    except Exception as error:  # a bug of ours: `execute` reports a trial's own failures
-        message = f"{type(error).__name__}: {error}"
-        return Loss("bug", message, traceback.format_exc(), None)
+    error_type, message = "bug", f"{type(error).__name__}: {error}"
+    if isinstance(error, GraphRecordingError):
+        error_type, message = error.kind, str(error)
+    elif isinstance(error, torch.AcceleratorError):
+        error_type, message = "device_error", str(error)
+    return Loss(error_type, message, "".join(traceback.format_exception(error)), None)
 
 
-def _report(course: Course, work: Work, told: Mapping[str, Any] | Loss) -> None:
-    if not isinstance(told, Loss):
-        course.ended(work, told)
+def _report(course: Course, work: Work, answer: Mapping[str, Any] | Loss) -> None:
+    if not isinstance(answer, Loss):
+        course.ended(work, answer)
         return
-    course.lost(work, told)
-    if told.error_type in _UNFIT:
+    course.lost(work, answer)
+    if answer.error_type in _UNFIT:
         course.queue.stop("device")
 
 

@@ -5,18 +5,20 @@ fetches the hub's files itself.
 
 from __future__ import annotations
 
+import os
 import socket
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lp_sweep.orchestrator.engine.capacity import Slots, crowded_note, mixed_note
+from lp_sweep.orchestrator.engine.capacity import Slots
 from lp_sweep.orchestrator.engine.course import Course
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.storage.errors import PreflightError, StoreError
-from lp_sweep.storage.runs import FOLDER
+from lp_sweep.storage.runs import FOLDER, Announcement
 from lp_sweep.storage.shipped import ship
+from lp_sweep.storage.spool import flush
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.data.tasks import UNLABELLED
 from lp_sweep.trials.worker.fetch import data_files, model_files
@@ -25,12 +27,7 @@ Everywhere = Callable[..., Mapping[str, Any]]  # node -> the result of a plain f
 
 
 def open_run(
-    course: Course,
-    slots: Slots,
-    everywhere: Everywhere,
-    accelerators: Sequence[str] = (),
-    *,
-    joined: bool = False,
+    course: Course, slots: Slots, accelerators: Sequence[str] = (), *, joined: bool = False
 ) -> None:
     """`joined`: on a cluster, whose nodes may see another store and which others may use. Raises
     PreflightError, StoreError."""
@@ -38,7 +35,7 @@ def open_run(
     for note in _notes_on_gpus(plan, slots, accelerators):
         reporter.note(note)
     if joined:
-        for note in look_at_store(plan, store, course.options.node_folder, everywhere):
+        for note in look_at_store(plan, store, course.options.node_folder, course.everywhere):
             reporter.note(note)
     else:
         for run in course.presence.beside():
@@ -58,6 +55,29 @@ def _notes_on_gpus(plan: Plan, slots: Slots, accelerators: Sequence[str]) -> Ite
         )
     if 0 < slots.gpus < 1:
         yield "several trials share a GPU: they take turns unless NVIDIA's MPS runs on each node"
+
+
+def mixed_note(slots: Slots, accelerators: Sequence[str]) -> str | None:
+    """Warns that trials will run on GPUs of several kinds."""
+    if not slots.gpus or slots.accelerator_type or len(accelerators) < 2:
+        return None
+    return (
+        f"trials run on GPUs of several kinds ({', '.join(accelerators)}): the seconds in a record "
+        "depend on its kind; estimates and speeds never mix kinds. To use one kind: "
+        f"resources_per_trial: {{accelerator_type: {accelerators[0]}}}"
+    )
+
+
+def crowded_note(slots: Slots, other: Announcement) -> str:
+    """Warns about another run on this machine: each has its own Ray, which counts all devices."""
+    theirs = f"{other.slots} slot{'' if other.slots == 1 else 's'}" if other.slots else "its slots"
+    together = f": together {other.slots + slots.number}" if other.slots else ""
+    device = "GPUs" if slots.gpus else f"{os.cpu_count()} cores"
+    fix = "separate them with CUDA_VISIBLE_DEVICES, or stop" if slots.gpus else "stop"
+    return (
+        f"another run on this machine (pid {other.pid}) has {theirs}, this one {slots.number}"
+        f"{together} on the same {device}, so both are slower: {fix} one. Nothing is lost"
+    )
 
 
 def look_at_store(
@@ -88,8 +108,6 @@ def look_at_store(
 def see(location: str, cache_dir: str, name: str) -> tuple[str, bool, int]:
     """A node's view of the store: its host, whether it sees the driver's probe of this `name`, and
     how many waiting records it has sent to the store."""
-    from lp_sweep.storage.spool import flush
-
     host = socket.gethostname()
     try:
         store = Store(location)

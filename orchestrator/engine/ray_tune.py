@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray import tune
+from ray import cloudpickle, tune
 from ray.exceptions import ActorUnavailableError, RayTaskError
 from ray.tune.search import Searcher
 
@@ -24,8 +24,7 @@ from lp_sweep.storage.errors import GraphRecordingError, StoreError
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.engine.capacity import Capacity, Slots
-    from lp_sweep.orchestrator.engine.course import Course
-    from lp_sweep.orchestrator.engine.recorder import Loss
+    from lp_sweep.orchestrator.engine.course import Course, Loss
     from lp_sweep.orchestrator.plan.plan import Work
 
 # Tune keeps 70 kB of each trial for ever, and goes through all of them at each event, so that a new
@@ -52,9 +51,8 @@ def fit(course: Course, capacity: Capacity) -> None:
     from lp_sweep.orchestrator.engine.course import Nodes
     from lp_sweep.orchestrator.engine.raycompat import keep_credentials, keep_fit_alive
 
-    keep_fit_alive()
     course.nodes = Nodes(_able_nodes)
-    with suppress(EndOfFit), keep_credentials():
+    with suppress(EndOfFit), keep_credentials(), keep_fit_alive():
         while course.queue.open:
             with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
                 _tuner(course, capacity, scratch).fit()
@@ -97,10 +95,7 @@ class PlanSearcher(Searcher):  # type: ignore[misc]
     def __init__(self, course: Course, slots: Slots, room: Callable[[], int]) -> None:
         super().__init__()
         self.course, self.room = course, room
-        device = "auto" if slots.gpus else "cpu"  # a slot without a GPU must not use one
-        self._place = course.place(
-            device=device, threads=int(slots.cpus) if not slots.gpus else None
-        )
+        self._place = course.place(slots)
         self.works: dict[str, Work] = {}  # Tune's trial -> our work
 
     def suggest(self, trial_id: str) -> Any:  # Tune keeps the argument's name
@@ -157,7 +152,7 @@ class WorkCallback(tune.Callback):  # type: ignore[misc]
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         if (work := self.works.get(trial.trial_id)) is not None:
-            self.course.started(work)
+            self.course.reporter.started(work)
 
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
@@ -223,32 +218,20 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
 
 def loss_of(trial: Any) -> Loss:
     """Why a Tune trial ended whose worker could not report it."""
-    from lp_sweep.orchestrator.engine.recorder import Loss
+    from lp_sweep.orchestrator.engine.course import Loss
 
-    error = _error(trial)
-    text = _COLOURS.sub("", str(error) if error is not None else _error_text(trial)).strip()
+    error, text = None, ""
+    with suppress(Exception):  # not there, or can't be unpickled; its text is left
+        error = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
+        text = str(error)
+    if error is None:
+        with suppress(OSError, TypeError):
+            text = Path(trial.error_file).read_text(encoding="utf-8")
+    text = _COLOURS.sub("", text).strip()
     error_type = _type(error, text)
     lines = [line for line in text.splitlines() if not line.startswith(_ON_NODE)]
     last_line = (lines or ["no message"])[-1]
     return Loss(error_type, _SUMMARIES.get(error_type, last_line), text, _node_of(text))
-
-
-def _error(trial: Any) -> Any:
-    """The exception that Tune, in this process, kept in its scratch folder."""
-    from ray import cloudpickle
-
-    try:
-        with Path(trial.pickled_error_file).open("rb") as stream:
-            return cloudpickle.load(stream)
-    except Exception:  # not there, or can't be unpickled; its text is left
-        return None
-
-
-def _error_text(trial: Any) -> str:
-    try:
-        return Path(trial.error_file).read_text(encoding="utf-8")
-    except (OSError, TypeError):
-        return ""
 
 
 def _node_of(text: str) -> str | None:

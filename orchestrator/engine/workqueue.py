@@ -11,16 +11,17 @@ no Ray.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from enum import IntEnum
+from heapq import heappop, heappush
 from time import monotonic
 from typing import Literal
 
 import pyarrow as pa
 
 from lp_sweep.orchestrator.estimate.estimate import Rates, deferred
-from lp_sweep.orchestrator.estimate.pace import Eta, Pace, Pending
+from lp_sweep.orchestrator.estimate.pace import Eta, Pace
 from lp_sweep.orchestrator.plan.cells import Asked
 from lp_sweep.orchestrator.plan.known import (
     Known,
@@ -33,7 +34,7 @@ from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.searching import curve_of
 from lp_sweep.orchestrator.plan.selection import Selection, policy, selected
-from lp_sweep.storage.errors import GraphRecordingError, StoreError
+from lp_sweep.storage.errors import GraphRecordingError
 from lp_sweep.storage.networks import has_network, keep_while_needed
 from lp_sweep.storage.runs import Presence, Progress
 from lp_sweep.storage.schema import TABLES
@@ -75,7 +76,7 @@ class WorkQueue:
         self.store, self.rates = store, rates
         self._selection = selection or Selection()
         self._on_plan, self._on_blocked, self._on_idle = on_plan, on_blocked, on_idle
-        self.pace = Pace(rates)
+        self.pace = Pace(rates.ratio if rates.trials else None)
         self.state: dict[str, State] = {}
         self.live: dict[str, Work] = {}
         self.done: set[str] = set()
@@ -87,8 +88,9 @@ class WorkQueue:
         self.holding: set[str] = set()  # pending work that another run held at our last look
         self.stopped: str | None = None  # why nothing more is handed out
         self.stop_detail = ""  # the store's answer, or how Ray was lost
-        self._tried: set[str] = set()  # all that this run ever began
-        self._kept: set[str] = set()  # work that began when others needed it, and keeps its network
+        self._waiting: dict[str, float] = {}  # pending work that no other run holds -> its seconds
+        self._order: list[tuple[Rank, float, str]] = []  # a heap: all that is ready, and more
+        self._begun: dict[str, bool] = {}  # all that this run began -> whether its network is kept
         self._tries: Counter[tuple[str, str]] = Counter()
         self._without_graphs = set(plan.known.without_graphs)  # models
         self._plan_due = False  # a newer plan would have other cells to run
@@ -105,26 +107,31 @@ class WorkQueue:
         return work
 
     def _first(self) -> Work | None:
-        while not self.stopped and (id_ := next(self.ready(), None)) and self._may_begin(id_):
-            if self._claim(id_) and not self._settled_by_now(id_):
-                self._tried.add(id_)
-                self._kept |= {id_} & self._needed
-                self.state[id_] = "live"
+        while not self.stopped and (id_ := self.ready()) and self._may_begin(id_):
+            if self._claimed(id_):
+                self._begun[id_] = id_ in self._needed
+                self._set(id_, "live")
                 work = self.live[id_] = self.plan.work(id_)
                 return work
         return None
 
-    def ready(self) -> Iterator[str]:
-        """The pending work that could begin now, the first to begin first."""
-        for id_ in self._pending():
-            if not self._lacking(id_):
-                yield id_
+    def ready(self) -> str | None:
+        """The pending work to begin next. Work that still waits for a network leaves the order: the
+        end of what it waits for brings it back."""
+        while self._order:
+            id_ = self._order[0][-1]
+            if id_ in self._waiting and not self._lacking(id_):
+                return id_
+            heappop(self._order)
+        return None
 
-    def _pending(self) -> Iterator[str]:
-        """The pending work that no other run holds, in its order. Other threads call it as well."""
-        for id_ in self._order:
-            if self.state[id_] == "pending" and id_ not in self.holding:
-                yield id_
+    def _set(self, id_: str, state: State) -> None:
+        """Changes the state of work, and its place in the order."""
+        self.state[id_] = state
+        self._waiting.pop(id_, None)
+        if state == "pending" and id_ not in self.holding:
+            self._waiting[id_] = self._seconds[id_]
+            heappush(self._order, (self._rank(id_), -self._seconds[id_], id_))
 
     def _lacking(self, id_: str) -> set[str]:
         """The networks that the work waits for. One that it is only compared with may fail."""
@@ -133,7 +140,7 @@ class WorkQueue:
             return set()
         work = self.plan.trials[id_]
         sources = {work.start, work.lesson.source if work.lesson else None}
-        there = {need for need in absent & self._kept if self.state.get(need) == "done"}
+        there = {n for n in absent if self._begun.get(n) and self.state.get(n) == "done"}
         return {
             need for need in absent - there if need in sources or self.state.get(need) != "failed"
         }
@@ -184,13 +191,11 @@ class WorkQueue:
 
     def again(self, ids: Iterable[str]) -> None:
         """Retries work that failed through no fault of its own, and the work that needed it."""
-        back = {id_ for id_ in ids if self.failed.pop(id_, None)}
-        blocked = [id_ for id_, error_type in self.failed.items() if error_type == _BLOCKED]
-        for id_ in blocked:
-            if self.plan.needs(id_) & back:
+        back = {id_ for id_ in ids if id_ in self.failed}
+        for id_, error_type in [*self.failed.items()]:
+            if id_ in back or (error_type == _BLOCKED and self.plan.needs(id_) & back):
                 del self.failed[id_]
-                self.state[id_] = "pending"
-        self.state |= dict.fromkeys(back, "pending")
+                self._set(id_, "pending")
 
     def stop(self, why: str, detail: str = "") -> None:
         """Hands nothing more out. Of several reasons the first counts."""
@@ -199,20 +204,22 @@ class WorkQueue:
 
     def _let_go(self, id_: str) -> None:
         del self.live[id_]
-        self.state[id_] = "pending"
-        self._release(id_)
+        self._set(id_, "pending")
+        if self.claims:
+            self.claims.release(id_)
 
     def _settle(self, id_: str, error_type: str | None) -> None:
         if error_type is None:
             self._succeeded(id_)
         else:
-            self.state[id_], self.failed[id_] = "failed", error_type
+            self._set(id_, "failed")
+            self.failed[id_] = error_type
         self._look(self._users[id_])
         self._notice_growth(id_)
         self._grown()
 
     def _succeeded(self, id_: str) -> None:
-        self.state[id_] = "done"
+        self._set(id_, "done")
         self.done.add(id_)
         lasting = ((key, n) for key, n in self._tries.items() if not policy(key[1]).forgiven)
         self._tries = Counter(dict(lasting))
@@ -223,11 +230,13 @@ class WorkQueue:
                 self._on_idle(need)
 
     def _look(self, ids: Iterable[str]) -> None:
-        """Fails pending work that continues from a network that will not come in this run, and
-        records that unless an earlier run has. Repeats work whose network was not needed when it
-        was done."""
+        """Looks again at pending work that needs networks. Fails it, and records that unless an
+        earlier run has, if it continues from a network that will not come in this run. Repeats work
+        whose network was not needed when it was done."""
         for id_ in ids:
-            lacking = self._lacking(id_) if self.state[id_] == "pending" else set()
+            if self.state[id_] != "pending":
+                continue
+            lacking = self._lacking(id_)
             gone = next((need for need in lacking if self.state[need] == "failed"), None)
             if gone is not None:
                 self._settle(id_, _BLOCKED)
@@ -236,14 +245,16 @@ class WorkQueue:
                 continue
             for need in lacking:
                 if self.state[need] == "done":
-                    self.state[need] = "pending"
+                    self._set(need, "pending")
+            if not lacking:
+                self._set(id_, "pending")
 
     # -- newer plans
 
     def _follow(self, plan: Plan) -> None:
         """Takes on the plan's new work."""
         self.plan = plan
-        self.pace.follow(plan)
+        self.pace.searching = any(cell.search == "waiting" for cell in plan.cells)
         self._needed, self._networks = plan.needed(), plan.needed_networks()
         self._absent = {id_: absent for id_ in plan.trials if (absent := plan.absent(id_))}
         for id_ in selected(plan, self._selection, self._lacking):
@@ -260,9 +271,9 @@ class WorkQueue:
             count * self.rates.seconds(work) for work, count in deferred(plan)
         )
         self._seconds = {id_: self.rates.seconds(plan.work(id_)) for id_ in self.state}
-        self._order = sorted(
-            self.state, key=lambda id_: (self._rank(id_), -self._seconds[id_], id_)
-        )
+        self._order.clear()
+        for id_, state in self.state.items():
+            self._set(id_, state)
         self._look(self._absent.keys() & self.state.keys())
 
     def _rank(self, id_: str) -> Rank:
@@ -290,7 +301,7 @@ class WorkQueue:
         large sweep, so searches that end their rounds are planned together, unless nothing else is
         left to hand out."""
         began = monotonic()
-        if not self._plan_due or (began < self._rests_until and next(self.ready(), None)):
+        if not self._plan_due or (began < self._rests_until and self.ready()):
             return False
         newer = make_plan(self.plan.sweep, self._with_scores())
         self._plan_due = False
@@ -310,7 +321,7 @@ class WorkQueue:
             trials=known.trials | self.done,
             profiles={**dict.fromkeys(measured - failed.keys(), Measured({})), **known.profiles},
             failed={id_: kind for id_, kind in failed.items() if id_ not in self.done},
-            asked={trial for trial, _ in _asked(self.plan)},
+            asked={*self._rounds},
         )
 
     def _with_scores(self) -> Known:
@@ -318,13 +329,14 @@ class WorkQueue:
         too, and the trials that this run still waits for."""
         known, failed = self.plan.known, self.failed.keys() - self.done
         searched = {cell.trial_id for cell in self.plan.cells if cell.search and cell.trial_id}
-        there = self.done | self.store.names("trials") if self._shared else self.done
+        shared = self.claims is not None and self.claims.shared
+        there = self.done | self.store.names("trials") if shared else self.done
         scored = sorted((searched - known.points.keys()) & there)
         new = points_of(self.store.read_all("trials", scored).rows) if scored else {}
         points = {**known.points, **new}
         return known._replace(
             points=points,
-            asked={trial for trial, _ in _asked(self.plan)} - self.done - failed,
+            asked=self._rounds.keys() - self.done - failed,
             given_up=frozenset(failed | (searched & self.done - points.keys())),
         )
 
@@ -337,48 +349,40 @@ class WorkQueue:
         held = {id_ for run in self.claims.others() for id_ in run.held}
         for id_ in sorted(self.holding - held):
             self.holding.discard(id_)
+            self._set(id_, "pending")
             self._settled_elsewhere(id_)
 
-    def _claim(self, id_: str) -> bool:
-        """Whether the work is ours now; if not, it is added to `holding`."""
-        holder = self.claims.claim(id_) if self.claims else None
-        if holder is not None:
+    def _claimed(self, id_: str) -> bool:
+        """Claims the work. False if another run holds it, or has ended it since the plan was
+        made."""
+        if self.claims is None:
+            return True
+        if self.claims.claim(id_) is not None:
             self.holding.add(id_)
-        return holder is None
-
-    def _release(self, id_: str) -> None:
-        if self.claims:
-            self.claims.release(id_)
-
-    @property
-    def _shared(self) -> bool:
-        """Whether other runs were ever seen; if not, this run has done everything."""
-        return self.claims is not None and self.claims.shared
-
-    def _settled_by_now(self, id_: str) -> bool:
-        """Whether another run has ended the work, just claimed, since the plan was made."""
+            self._set(id_, "pending")
+            return False
+        ours = False
         try:
-            settled = self._shared and self._settled_elsewhere(id_)
-        except StoreError:
-            self._release(id_)
-            raise
-        if settled:
-            self._release(id_)
-        return settled
+            # without another run ever seen, this run has done everything
+            ours = not (self.claims.shared and self._settled_elsewhere(id_))
+        finally:
+            if not ours:
+                self.claims.release(id_)
+        return ours
 
     def _settled_elsewhere(self, id_: str) -> bool:
-        """Settles work that another run has ended. What this run tried itself may have failed
-        before, which is no reason to leave it."""
+        """Settles work that another run has ended."""
         measures_failed = self._recorded(id_)
         if measures_failed is not None:
             self.done_elsewhere.add(id_)
-            self._kept |= {id_} & self._needed
+            self._begun[id_] = id_ in self._needed
             self.failed |= measures_failed
             if id_ in self._networks:  # the other run may keep it as its best only
                 keep_while_needed(self.store, id_)
             self._settle(id_, None)
             return True
-        error_type = None if id_ in self._tried else self._failed_elsewhere(id_)
+        # what this run tried itself may have failed before, which is no reason to leave it
+        error_type = None if id_ in self._begun else self._given_up(id_, {id_}).get(id_)
         if error_type is not None:
             self._settle(id_, error_type)
         return error_type is not None
@@ -394,38 +398,29 @@ class WorkQueue:
             return None
         wanted = [item.id for item in self.plan.missing_measures(id_)]
         lacking = {item for item in wanted if store.find("profiles", item) is None}
-        # a retry names the trial, whose worker repeats the measurements
-        failed = {
-            item: kind
-            for item, kind in self._failures(lacking).items()
-            if not self._selection.wants(id_, kind)
-        }
+        failed = self._given_up(id_, lacking) if lacking else {}
         return failed if failed.keys() == lacking else None
 
-    def _failed_elsewhere(self, id_: str) -> str | None:
-        """The error type of work that failed for good and that this run would not retry."""
-        error_type = self._failures({id_}).get(id_)
-        wanted = error_type is not None and self._selection.wants(id_, error_type)
-        return None if wanted else error_type
-
-    def _failures(self, ids: set[str]) -> dict[str, str]:
-        if not ids:
-            return {}
+    def _given_up(self, work_id: str, ids: set[str]) -> dict[str, str]:
+        """The error types of those that failed for good, and that this run would not retry: a retry
+        names the trial, whose worker repeats the measurements."""
         names = [name for name in self.store.names("attempts") if attempted_work(name) in ids]
-        return failures(self.store.read_all("attempts", names).rows, set()) if names else {}
+        found = failures(self.store.read_all("attempts", names).rows, set()) if names else {}
+        return {
+            id_: kind for id_, kind in found.items() if not self._selection.wants(work_id, kind)
+        }
 
     # -- how much is left; other threads call these as well
 
     @property
     def waiting(self) -> int:
         """How much work is pending here."""
-        return sum(1 for _ in self._pending())
+        return len(self._waiting)
 
     @property
     def open(self) -> bool:
         """Whether work is left to hand out, or to wait for in another run."""
-        left = next(self.ready(), None) or self.holding or self._plan_due
-        return not self.stopped and bool(left)
+        return not self.stopped and bool(self.ready() or self.holding or self._plan_due)
 
     def progress(self) -> Progress:
         left = self.waiting + len(self.live) + len(self.holding)
@@ -434,31 +429,22 @@ class WorkQueue:
 
     def eta(self) -> Eta:
         """When the run ends. Cells that wait for a profile count as well."""
-        seconds, speeds = self._seconds, self.plan.speeds
-        pending = [*self._pending()]
-        shared = [seconds[id_] for id_ in pending if id_ not in speeds]
-        left = Pending(
-            sum(shared) + self._deferred_seconds,
-            max(shared, default=0.0),
-            sum(seconds[id_] for id_ in pending if id_ in speeds),
-        )
-        return self.pace.eta({id_: seconds[id_] for id_ in [*self.live]}, left)
-
-
-def _asked(plan: Plan) -> Iterator[tuple[str, Asked]]:
-    """The trials that a plan's searches asked for and that had not ended when it was made, each
-    with its curve."""
-    for cell in plan.cells:
-        if cell.search == "asked" and cell.state == "pending" and cell.trial_id:
-            yield cell.trial_id, curve_of(cell.asked)
+        waiting = self._waiting.copy()
+        alone = sum(map(waiting.pop, waiting.keys() & self.plan.speeds.keys()))
+        shared = sum(waiting.values()) + self._deferred_seconds
+        live = {id_: self._seconds[id_] for id_ in [*self.live]}
+        return self.pace.eta(live, shared, max(waiting.values(), default=0.0), alone)
 
 
 def _rounds(plan: Plan) -> Mapping[str, list[list[str]]]:
-    """Trial -> the trials of each round that it belongs to: once all of them have ended, the search
-    of that curve asks for more, or ends."""
+    """Trial that a search asked for and that had not ended when the plan was made -> the trials of
+    each round that it belongs to: once all of them have ended, the search of that curve asks for
+    more, or ends."""
     of_curve: dict[Asked, list[str]] = defaultdict(list)
     rounds: dict[str, list[list[str]]] = defaultdict(list)
-    for trial, curve in _asked(plan):
-        of_curve[curve].append(trial)
-        rounds[trial].append(of_curve[curve])
+    for cell in plan.cells:
+        if cell.search == "asked" and cell.state == "pending" and cell.trial_id:
+            round_ = of_curve[curve_of(cell.asked)]
+            round_.append(cell.trial_id)
+            rounds[cell.trial_id].append(round_)
     return rounds

@@ -10,12 +10,13 @@ from __future__ import annotations
 import datetime as dt
 import math
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.options import MirrorKind
@@ -33,7 +34,9 @@ FROM cells WHERE trial_id IS NOT NULL AND state IN ('done', 'failed') ORDER BY c
 """
 _LAST_FAILURES = """
 SELECT trial_id, arg_max(attempt_id, ended_at) AS attempt_id
-FROM attempts WHERE coalesce(final, true) GROUP BY trial_id ORDER BY trial_id
+FROM attempts WHERE coalesce(final, true)
+    AND trial_id IN (SELECT trial_id FROM cells WHERE state = 'failed')
+GROUP BY trial_id ORDER BY trial_id
 """
 
 Row = Mapping[str, Any]
@@ -124,51 +127,41 @@ def open_mirror(kind: MirrorKind, sweep: str) -> Mirror:
     return opened
 
 
-class MirrorCount(NamedTuple):
-    """Numbers of trials in a mirror: `written` now, `failures` among these, `there` before."""
-
-    written: int
-    failures: int
-    there: int
-
-
 def copy_store(
     store: Store, kinds: Iterable[MirrorKind], sweep: str | None = None
 ) -> Iterator[dict[str, Any]]:
     """Copies each sweep of a store, or one, into each kind of mirror. Yields what was done after
-    each: `to`, `sweep` and the numbers of `MirrorCount`. Raises what `copy_trials` raises,
-    SpecError for an unknown sweep, and PreflightError if a package is missing."""
+    each: `to`, `sweep` and the numbers of `copy_trials`. Raises what that raises, SpecError for an
+    unknown sweep, and PreflightError if a package is missing."""
     once = dict.fromkeys(kinds)
     check_installed(once)
     for name in store.sweeps(sweep):
         for kind in once:
             done = copy_trials(store, name, open_mirror(kind, name))
-            yield {"to": str(kind), "sweep": name, **done._asdict()}
+            yield {"to": str(kind), "sweep": name, **done}
 
 
-def copy_trials(store: Store, sweep: str, mirror: Mirror) -> MirrorCount:
-    """Copies the trials of a sweep that are done or have failed and that the mirror lacks. Raises
-    StoreError, and LpSweepError if the mirror refuses one."""
+def copy_trials(store: Store, sweep: str, mirror: Mirror) -> dict[str, int]:
+    """Copies the trials of a sweep that are done or have failed and that the mirror lacks. Returns
+    how many were `written` now, how many `failures` are among these, and how many were `there`
+    before. Raises StoreError, and LpSweepError if the mirror refuses one."""
     with open_views(store, sweep=sweep, only=["cells", "attempts"]) as catalog:
-        cells: dict[str, list[Row]] = {}
+        cells: dict[str, list[Row]] = defaultdict(list)
         for row in catalog.query(_CELLS).to_pylist():
-            cells.setdefault(row["trial_id"], []).append(row)
-        last = catalog.query(_LAST_FAILURES).to_pylist()
+            cells[row["trial_id"]].append(row)
+        failed = catalog.query(_LAST_FAILURES)["attempt_id"].to_pylist()
     done = [trial for trial, rows in cells.items() if rows[0]["done"]]
-    failed = [row["attempt_id"] for row in last if row["trial_id"] in cells.keys() - {*done}]
-    new_done = [trial for trial in done if not mirror.has(trial)]
-    new_failed = [attempt for attempt in failed if not mirror.has(attempt)]
-    for record in _records(store, "trials", new_done):
-        mirror.write(mirrored_run(sweep, record, cells[record["trial_id"]]))
-    for attempt in _records(store, "attempts", new_failed):
-        mirror.write(mirrored_run(sweep, attempt, cells[attempt["trial_id"]]))
-    written = len(new_done) + len(new_failed)
-    return MirrorCount(written, len(new_failed), len(done) + len(failed) - written)
-
-
-def _records(store: Store, table: str, names: Sequence[str]) -> Iterator[Row]:
-    for start in range(0, len(names), _AT_A_TIME):
-        yield from store.read_all(table, names[start : start + _AT_A_TIME]).rows.to_pylist()
+    written = {}
+    for table, keys in (("trials", done), ("attempts", failed)):
+        new = [key for key in keys if not mirror.has(key)]
+        written[table] = len(new)
+        for start in range(0, len(new), _AT_A_TIME):
+            rows = store.read_all(table, new[start : start + _AT_A_TIME]).rows
+            for row in rows.to_pylist():
+                mirror.write(mirrored_run(sweep, row, cells[row["trial_id"]]))
+    now = sum(written.values())
+    there = len(done) + len(failed) - now
+    return {"written": now, "failures": written["attempts"], "there": there}
 
 
 # numbers of a record, besides its curves
@@ -188,39 +181,42 @@ _LAYERS = ("kept_layers", "dropped_layers", "removed_feed_forwards", "freeze_lay
 def mirrored_run(sweep: str, row: Row, cells: Sequence[Row]) -> MirroredRun:
     """The run of a finished trial's record or of an attempt that failed for good, with the trial's
     cells in the sweep."""
-    failed, tags = "attempt_id" in row, {}
-    key = row["attempt_id" if failed else "trial_id"]
+    key, error_type, failure = row.get("attempt_id"), None, None
+    if key is None:
+        key = row["trial_id"]
+    else:
+        error_type = row["error_type"] or "bug"
+        failure = short(f"{error_type}: {row['message'] or ''}")
+    tags = {
+        "sweep": sweep,
+        "key": key,
+        "trial_id": row["trial_id"],
+        "version": dict(row["versions"] or ()).get("lp_sweep"),
+        "device": row["device_name"],
+        "error_type": error_type,
+    }
     depth = cells[0]["depth"] if cells else row.get("depth")
-    if failed:
-        tags["lp_sweep.error_type"] = row["error_type"] or "bug"
+    layers = ranges(row["kept_layers"] or ()) + (f" of {depth}" if depth else "")
+    name = f"{short_model(row['model'])} layers {layers} {row['task']} seed {row['seed']}"
+    params: dict[str, Value] = {
+        name: row[name] for name in _PARAMETERS if isinstance(row.get(name), Value)
+    }
+    params |= {name: ranges(row[name]) for name in _LAYERS if row.get(name)}
+    params["strategies"] = ", ".join(sorted({_strategy(cell) for cell in cells}))
     return MirroredRun(
         key=key,
-        name=_name(row, depth),
-        params=_parameters(row, cells),
-        tags=_tags(sweep, row, key) | tags,
+        name=printable(name),
+        params=params,
+        tags={f"lp_sweep.{name}": str(value) for name, value in tags.items() if value},
         curves=_curves(row),
         results={name: float(row[name]) for name in _RESULTS if _finite(row.get(name))},
-        failure=short(f"{row['error_type'] or 'bug'}: {row['message'] or ''}") if failed else None,
+        failure=failure,
         started_at=row["started_at"],
         ended_at=row["ended_at"],
     )
 
 
-def _name(row: Row, depth: int | None) -> str:
-    """`bert-base-cased layers 1-8 of 12 rte seed 42`, as a run displays it."""
-    layers = f"layers {ranges(row['kept_layers'] or ())}" + (f" of {depth}" if depth else "")
-    return printable(f"{short_model(row['model'])} {layers} {row['task']} seed {row['seed']}")
-
-
-def _parameters(row: Row, cells: Sequence[Row]) -> dict[str, Value]:
-    found: dict[str, Value] = {
-        name: row[name] for name in _PARAMETERS if isinstance(row.get(name), Value)
-    }
-    found |= {name: ranges(row[name]) for name in _LAYERS if row.get(name)}
-    return found | {"strategies": ", ".join(sorted({_asked(cell) for cell in cells}))}
-
-
-def _asked(cell: Row) -> str:
+def _strategy(cell: Row) -> str:
     """`top K=4`, `contribution t=0.95`."""
     if cell["threshold"] is not None:
         return f"{cell['strategy']} t={cell['threshold']:g}"
@@ -228,27 +224,17 @@ def _asked(cell: Row) -> str:
     return named if cell["k"] is None else f"{named} K={cell['k']}"
 
 
-def _tags(sweep: str, row: Row, key: str) -> dict[str, str]:
-    versions = dict(row["versions"] or ())
-    found = {
-        "sweep": sweep,
-        "key": key,
-        "trial_id": row["trial_id"],
-        "version": versions.get("lp_sweep"),
-        "device": row["device_name"],
-    }
-    return {f"lp_sweep.{name}": str(value) for name, value in found.items() if value}
-
-
 def _curves(record: Row) -> dict[int, dict[str, float]]:
-    losses = enumerate(record.get("train_losses") or (), start=1)
-    points = [(epoch, "train/loss", loss) for epoch, loss in losses]
+    points = [
+        (epoch, "train/loss", loss)
+        for epoch, loss in enumerate(record.get("train_losses") or (), start=1)
+    ]
     for item in record.get("epoch_metrics") or ():
         points.append((item["epoch"], f"{item['split']}/{item['metric']}", item["value"]))
-    found: dict[int, dict[str, float]] = {}
+    found: dict[int, dict[str, float]] = defaultdict(dict)
     for epoch, metric, value in sorted(points, key=lambda point: point[0]):
         if _finite(value):
-            found.setdefault(epoch, {})[metric] = value
+            found[epoch][metric] = value
     return found
 
 

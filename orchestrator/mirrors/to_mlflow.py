@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from typing import Any
 
 import mlflow
 from mlflow.entities import Metric, Param
@@ -42,40 +41,29 @@ class MlflowMirror(Mirror):
         return whole
 
     def put(self, run: MirroredRun) -> None:
+        client, ended = self._client, _milliseconds(run.ended_at)
         if run.key in self._broken:
-            self._client.delete_run(self._broken.pop(run.key))
-        ended = _milliseconds(run.ended_at)
-        id_ = self._client.create_run(
+            client.delete_run(self._broken.pop(run.key))
+        note = {"mlflow.note.content": run.failure} if run.failure else {}
+        id_ = client.create_run(
             self._experiment,
             start_time=_milliseconds(run.started_at),
-            tags=_tags(run),
+            tags={**run.tags, "mlflow.source.name": "lp-sweep", **note},
             run_name=run.name,
         ).info.run_id
         self._broken[run.key] = id_
         params = [Param(name, str(value)[:_LONGEST]) for name, value in run.params.items()]
-        self._client.log_batch(id_, params=params)
-        metrics = _metrics(run, ended)
+        client.log_batch(id_, params=params)
+        metrics = [
+            Metric(name, value, ended, epoch)
+            for epoch, values in [*run.curves.items(), (run.last_epoch, run.results)]
+            for name, value in values.items()
+        ]
         for start in range(0, len(metrics), _MOST_METRICS):
-            self._client.log_batch(id_, metrics=metrics[start : start + _MOST_METRICS])
-        self._client.set_terminated(id_, "FAILED" if run.failure else "FINISHED", ended)
+            client.log_batch(id_, metrics=metrics[start : start + _MOST_METRICS])
+        client.set_terminated(id_, "FAILED" if run.failure else "FINISHED", ended)
         del self._broken[run.key]
 
 
-def _tags(run: MirroredRun) -> dict[str, Any]:
-    note = {"mlflow.note.content": run.failure} if run.failure else {}
-    return {**run.tags, "mlflow.source.name": "lp-sweep", **note}
-
-
-def _metrics(run: MirroredRun, at: int) -> list[Metric]:
-    """Curves by epoch, then the results, at the last epoch."""
-    curves = [
-        Metric(name, value, at, epoch)
-        for epoch, values in run.curves.items()
-        for name, value in values.items()
-    ]
-    return curves + [Metric(name, value, at, run.last_epoch) for name, value in run.results.items()]
-
-
 def _milliseconds(moment: dt.datetime | None) -> int:
-    moment = moment or dt.datetime.now(dt.UTC)
-    return int(moment.timestamp() * 1000)
+    return int((moment or dt.datetime.now(dt.UTC)).timestamp() * 1000)

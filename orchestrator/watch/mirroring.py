@@ -25,12 +25,12 @@ _PAUSE = 5.0  # seconds between two copies, at least
 _SHARE = 10  # copying takes at most a tenth of the time
 
 
-class LiveMirror(Thread):
+class _LiveMirror(Thread):
     """One mirror of one sweep. `trouble`: what the tool refused the last time; "": nothing."""
 
     def __init__(self, kind: MirrorKind, store: str, sweep: str) -> None:
         super().__init__(name=f"mirror-{kind}", daemon=True)
-        self.kind, self.trouble = kind, ""
+        self.kind, self.trouble, self.noted = kind, "", False
         self._store, self._sweep = store, sweep
         self._behind = False  # whether a trial has ended that is not copied yet
         self._wake, self._closing = Event(), Event()
@@ -65,20 +65,17 @@ class LiveMirror(Thread):
             self._closing.wait(max(_PAUSE, _SHARE * (time.monotonic() - began)))
 
 
-class MirroringReporter(Relay):
-    """Passes events on to `inner`, tells the mirrors that a trial has ended, and reports their
-    troubles."""
+class _MirroringReporter(Relay):
+    """Tells the mirrors that a trial has ended, and notes their troubles."""
 
-    def __init__(self, inner: Reporter, mirrors: Sequence[LiveMirror]) -> None:
+    def __init__(self, inner: Reporter, mirrors: Sequence[_LiveMirror]) -> None:
         super().__init__(inner)
         self._mirrors = mirrors
-        self._troubled: set[str] = set()  # those of which that was reported
 
     def ended(self, id_: str, status: str, detail: str, facts: Facts = NO_FACTS) -> None:
         super().ended(id_, status, detail, facts)
-        if status in ("done", "failed"):
-            for mirror in self._mirrors:
-                mirror.ended()
+        for mirror in self._mirrors if status in ("done", "failed") else ():
+            mirror.ended()
 
     def tick(self) -> None:
         super().tick()
@@ -87,12 +84,11 @@ class MirroringReporter(Relay):
     def tell(self) -> None:
         for mirror in self._mirrors:
             kind, trouble = mirror.kind, mirror.trouble
-            if trouble and kind not in self._troubled:
-                self._troubled.add(kind)
+            if trouble and not mirror.noted:
                 self.note(f"{kind} takes no trials for now; the run continues: {trouble}", kind)
-            elif kind in self._troubled and not trouble:
-                self._troubled.remove(kind)
+            elif mirror.noted and not trouble:
                 self.note(f"{kind} takes trials again", kind, ends=True)
+            mirror.noted = bool(trouble)
 
 
 @contextmanager
@@ -100,8 +96,8 @@ def mirrored(
     inner: Reporter, kinds: Sequence[MirrorKind], store: str, sweep: str
 ) -> Iterator[Reporter]:
     """A reporter for one run; at the end it gives the mirrors time to catch up."""
-    mirrors = [LiveMirror(kind, store, sweep) for kind in dict.fromkeys(kinds)]
-    reporter = MirroringReporter(inner, mirrors)
+    mirrors = [_LiveMirror(kind, store, sweep) for kind in dict.fromkeys(kinds)]
+    reporter = _MirroringReporter(inner, mirrors)
     for mirror in mirrors:
         mirror.start()
     try:

@@ -27,7 +27,6 @@ from lp_sweep.orchestrator.engine.progress import (
     Facts,
     PlainReporter,
     Reporter,
-    Run,
     first_line,
 )
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
@@ -42,22 +41,17 @@ _A_SECOND = 2  # drawings; not too many for a slow ssh connection
 
 
 def make_display() -> Display:
-    """Picks a display for stderr."""
+    """Picks a display for stderr: in a notebook's kernel, a line of IPython's."""
     console = Console(stderr=True)
     if has_screen(console):
         return LiveReporter(console)
-    show = display_of_notebook()
-    return NotebookReporter(show) if show else PlainReporter()
+    if "IPython" in sys.modules:
+        from IPython.core.getipython import get_ipython
+        from IPython.display import display
 
-
-def display_of_notebook() -> Callable[..., Any] | None:
-    """IPython's `display`, if a notebook kernel runs this program."""
-    if "IPython" not in sys.modules:
-        return None
-    from IPython.core.getipython import get_ipython
-    from IPython.display import display
-
-    return display if getattr(get_ipython(), "kernel", None) else None
+        if getattr(get_ipython(), "kernel", None):
+            return NotebookReporter(display)
+    return PlainReporter()
 
 
 class NotebookReporter(PlainReporter):
@@ -83,7 +77,7 @@ class LiveReporter(Display):
     Rich draws it in a thread of its own, and leaves out what a small terminal has no room for."""
 
     def __init__(self, console: Console) -> None:
-        self.run = Run()
+        super().__init__()
         self._live = Live(
             console=console,
             get_renderable=self._draw,
@@ -96,14 +90,11 @@ class LiveReporter(Display):
         self._states: dict[str, str] = {}  # notes that still hold, by subject
 
     def opened(self, queue: WorkQueue, slots: int) -> None:
-        self.run.open(queue, slots)
+        super().opened(queue, slots)
         self._live.start()
 
-    def started(self, work: Work) -> None:
-        self.run.start(work)
-
     def ended(self, id_: str, status: str, detail: str, facts: Facts = NO_FACTS) -> None:
-        work = self.run.end(id_, status)
+        work = self._ended(id_, status)
         if work is None:
             return
         mark, style = (self._marks[0], "green") if status == "done" else (self._marks[1], "red")
@@ -129,7 +120,7 @@ class LiveReporter(Display):
 
     def _draw(self) -> RenderableType:
         """Is called in Rich's thread."""
-        return Group(*self._parts(self.run.queue)) if self.run.queue else Text("")
+        return Group(*self._parts(self.queue)) if self.queue else Text("")
 
     def _parts(self, queue: WorkQueue) -> Iterator[RenderableType]:
         progress, failures = queue.progress(), Counter([*queue.failed.values()])
@@ -139,9 +130,9 @@ class LiveReporter(Display):
         yield bar(queue.plan.sweep.name, done + failed, done + failed + left)
         counts = f"done {done}  running {busy}  failed {failed}  waiting {max(0, left - busy)}"
         yield line(counts + (f"  deferred {deferred} cells" if deferred else ""))
-        eta = f"ETA {self.run.eta().text()}" if left or deferred else "reading the results"
-        used = f"{self.run.slot_hours():.2f} slot-hours used"
-        yield line(f"{clock(self.run.elapsed())} elapsed  {eta}  {used}")
+        eta = f"ETA {queue.eta().text()}" if left or deferred else "reading the results"
+        used = f"{queue.pace.slot_hours():.2f} slot-hours used"
+        yield line(f"{self.elapsed()} elapsed  {eta}  {used}")
         if failures:
             told = "  ".join(f"{kind} {count}" for kind, count in failures.most_common())
             yield line(f"failures: {told}", "red")
@@ -153,11 +144,12 @@ class LiveReporter(Display):
 
     def _slots(self, queue: WorkQueue) -> Table:
         """`slot 0  4:05  step 310 of 1,200, 9:05 left  bert, layers 1-8 of 12, rte, seed 42`"""
-        table, how_far = Table.grid(padding=(0, 2)), self.run.underway()
-        for slot, work in sorted(self.run.slots.items()):
-            since = clock(queue.pace.elapsed(work.id))
-            long = f"{how_far[work.id].text}  " if work.id in how_far else ""
-            table.add_row(line(f"slot {slot}"), line(since), line(f"{long}{describe(work)}"))
+        table, how_far = Table.grid(padding=(0, 2)), self._underway(queue)
+        for id_, (slot, _) in sorted(queue.pace.running.items(), key=lambda item: item[1]):
+            since = clock(queue.pace.elapsed(id_))
+            long = f"{how_far[id_].text}  " if id_ in how_far else ""
+            work = f"{long}{describe(queue.plan.work(id_))}"
+            table.add_row(line(f"slot {slot}"), line(since), line(work))
         return table
 
 
@@ -227,7 +219,7 @@ class EventReporter(Relay):
 
     def __init__(self, display: Display, write: Callable[[str], object]) -> None:
         super().__init__(display)
-        self._run, self._write = display.run, write
+        self._display, self._write = display, write
         self._progressed = time.monotonic()
 
     def planned(self, plan: Plan) -> None:
@@ -244,13 +236,7 @@ class EventReporter(Relay):
 
     def ended(self, id_: str, status: str, detail: str, facts: Facts = NO_FACTS) -> None:
         super().ended(id_, status, detail, facts)
-        said: dict[str, Any] = {
-            "score": facts.score,
-            "metric": facts.metric,
-            "seconds": facts.seconds,
-        }
-        if status != "done":
-            said = {"type": facts.error_type, "message": detail}
+        said = facts if status == "done" else {"type": facts.get("type"), "message": detail}
         known = status in ("done", "failed", "lost", "spooled")
         self.event(status if known else "not_stored", id=id_, **said)
 
@@ -264,14 +250,14 @@ class EventReporter(Relay):
 
     def tick(self) -> None:
         super().tick()
-        queue = self._run.queue
+        queue = self._display.queue
         if queue is None or time.monotonic() - self._progressed < _PROGRESS_SECONDS:
             return
         self._progressed = time.monotonic()
         self.event(
             "progress",
             running=len(queue.live),
-            slot_hours=round(self._run.slot_hours(), 6),
+            slot_hours=round(queue.pace.slot_hours(), 6),
             **queue.progress()._asdict(),
         )
 

@@ -12,7 +12,7 @@ import pytest
 from lp_sweep import open_store
 from lp_sweep.analysis.report.about import gaps
 from lp_sweep.analysis.views import open_views
-from lp_sweep.orchestrator.engine.recorder import Recorder
+from lp_sweep.orchestrator.engine.course import Recorder
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import is_part

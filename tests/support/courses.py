@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from lp_sweep.orchestrator.engine.capacity import Slots
-from lp_sweep.orchestrator.engine.course import Budget, Course
+from lp_sweep.orchestrator.engine.course import Budget, Course, Recorder
 from lp_sweep.orchestrator.engine.progress import PlainReporter
-from lp_sweep.orchestrator.engine.recorder import Recorder
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.inputs.resolve import resolve

@@ -6,18 +6,12 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
-import socket
 import struct
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.error import URLError
-from urllib.request import urlopen
 
 import pytest
 
@@ -75,7 +69,7 @@ class FakeWandb:
         _load(monkeypatch, to_wandb := "lp_sweep.orchestrator.mirrors.to_wandb", _file_of(to_wandb))
 
     def copy(self, store: Store, sweep: str = "demo") -> tuple[int, ...]:
-        return copy_trials(store, sweep, open_mirror(MirrorKind(self.name), sweep))
+        return tuple(copy_trials(store, sweep, open_mirror(MirrorKind(self.name), sweep)).values())
 
     def runs(self) -> dict[str, Seen]:
         """By key."""
@@ -125,14 +119,13 @@ def _load(monkeypatch: pytest.MonkeyPatch, name: str, file: Path) -> None:
 
 
 class MLflow(FakeWandb):
-    """In a folder, or at the server of this address."""
+    """In a folder, whose store has the limits of a server."""
 
     name = "mlflow"
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, address: str = "") -> None:
-        if not address:
-            monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", address or (folder / "mlruns").as_uri())
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", (folder / "mlruns").as_uri())
         monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", folder.name)
 
     def found(self) -> dict[str, Any]:
@@ -165,37 +158,6 @@ def client() -> Any:
     from mlflow.tracking import MlflowClient
 
     return MlflowClient()
-
-
-@contextmanager
-def mlflow_server(folder: Path) -> Iterator[str]:
-    """The address of an MLflow server over SQLite on loopback, in a process of its own."""
-    if not (find_spec("sqlalchemy") and find_spec("uvicorn")):
-        pytest.skip("needs all of MLflow for its server: pip install mlflow")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    address = f"http://127.0.0.1:{port}"
-    words = f"--host 127.0.0.1 --port {port} --workers 1"
-    places = f"--backend-store-uri sqlite:///mlflow.db --default-artifact-root {folder}/artifacts"
-    command = [sys.executable, "-m", "mlflow", "server", *words.split(), *places.split()]
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
-    try:
-        while not _answers(f"{address}/health"):
-            assert process.poll() is None, (folder / "log").read_text(encoding="utf-8")
-            time.sleep(0.2)
-        yield address
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-def _answers(address: str) -> bool:
-    try:
-        urlopen(address, timeout=1).close()
-    except (URLError, OSError):
-        return False
-    return True
 
 
 class Trackio(FakeWandb):

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyarrow import parquet as pq
 from safetensors.numpy import save_file
 
-from lp_sweep.orchestrator.engine.recorder import Recorder
+from lp_sweep.orchestrator.engine.course import Recorder
 from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput, resolve

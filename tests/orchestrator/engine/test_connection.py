@@ -23,7 +23,7 @@ import pytest
 import ray
 
 from lp_sweep.orchestrator.engine import connection as joining
-from lp_sweep.orchestrator.engine.connection import Watch, connection, found_by
+from lp_sweep.orchestrator.engine.connection import connection, found_by, watched
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.store import Store
@@ -195,7 +195,7 @@ def test_why_a_ray_counts_as_lost(
     monkeypatch.setattr(ray, "get_runtime_context", lambda: here)
     monkeypatch.setattr(ray, "nodes", lambda: [*nodes])
     lost, told = threading.Event(), list[str]()
-    with Watch().watching(lambda why: (told.append(why), lost.set())):
+    with watched(lambda why: (told.append(why), lost.set())):
         assert lost.wait(5 if why else 1) is (why is not None)
     assert not why or why in told[0]
 

@@ -3,13 +3,9 @@ nodes that fail; with thousands of trials."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import pty
 import re
 import signal
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -19,7 +15,8 @@ import pytest
 
 from lp_sweep.storage.store import Store
 from tests.support.faults import Sweep, sweep, wait_for, with_changes
-from tests.support.program import command, environment, record_path, run
+from tests.support.liveprocess import Terminal
+from tests.support.program import record_path, run
 from tests.support.toyworld import RECIPE, save_world
 
 pytestmark = pytest.mark.ray
@@ -63,30 +60,16 @@ def test_a_sweep_is_run_asked_and_run_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_terminal_gets_the_live_display(tmp_path: Path) -> None:
-    """On a real pseudo-terminal: slots, counts and the end; stdout stays clean."""
+def test_a_terminal_gets_the_live_display(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_world(tmp_path)
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        command("run", "sweep.yaml", "--json"),
-        cwd=tmp_path,
-        env=environment(tmp_path) | {"TERM": "xterm", "COLUMNS": "120", "LINES": "30"},
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-    )
-    os.close(theirs)
-    screen = b""
-    with contextlib.suppress(OSError):  # the terminal ends with the process
-        while part := os.read(ours, 65536):
-            screen += part
-    output, _ = process.communicate(timeout=60)
-    os.close(ours)
-    assert process.returncode == 0, screen.decode()
-    shown = screen.decode()
+    monkeypatch.chdir(tmp_path)
+    terminal = Terminal("run", "sweep.yaml", size=(120, 30), LP_SWEEP_CACHE_DIR="cache")
+    try:
+        assert terminal.ended() == 0, terminal.text
+    finally:
+        terminal.close()
     for text in ("slot 0", "ETA", "running", "2 done in this run"):
-        assert text in shown, text
-    assert json.loads(output)["totals"]["trials_done"] == 2
-    assert json.loads(output)["done"] == 2
+        assert text in terminal.text, text
 
 
 # -- told to stop

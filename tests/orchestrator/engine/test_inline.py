@@ -258,21 +258,17 @@ def test_a_full_model_that_learns_nothing_can_end_a_run(tmp_path: Path) -> None:
     assert kept["k"].to_pylist() == [0]
 
 
-def test_a_limit_of_failures_ends_a_run(tmp_path: Path) -> None:
+def test_a_limit_of_failures_ends_a_run_and_its_retry(tmp_path: Path) -> None:
+    """What is told to type goes on with the same trials and limits."""
     save_world(tmp_path, seeds=[1, 2, 3], recipe=DIVERGING, strategies=FULL)
     done = run("run", "sweep.yaml", "--max-failures", "2", cwd=tmp_path, code=1)
     assert "stopped after 2 failures. Go on with the rest: lp-sweep run" in done.stderr
-    assert len(Store(tmp_path / "lp-sweep-store").names("attempts")) == 2
-
-
-def test_a_stopped_retry_goes_on_with_its_trials_and_limits(tmp_path: Path) -> None:
-    save_world(tmp_path, seeds=[1, 2, 3], recipe=DIVERGING, strategies=FULL)
-    run("run", "sweep.yaml", cwd=tmp_path, code=1)
     failed = Store(tmp_path / "lp-sweep-store").read_all("attempts").rows["trial_id"].to_pylist()
+    assert len(failed) == 2
     limits = ["--max-failures", "1", "--fail-fast"]
-    done = run("retry", "sweep.yaml", *failed[:2], *limits, cwd=tmp_path, code=1)
+    done = run("retry", "sweep.yaml", *failed, *limits, cwd=tmp_path, code=1)
     (again,) = re.findall("Go on with the rest: (.*)", done.stderr)
-    (left,) = {*failed[:2]} - {*re.findall(r"failed: (\S+) \(", done.stderr)}
+    (left,) = {*failed} - {*re.findall(r"failed: (\S+) \(", done.stderr)}
     assert again.startswith(f"lp-sweep retry sweep.yaml {left} --store ")
     assert again.endswith(" --fail-fast --max-failures 1")
     done = run("retry", "sweep.yaml", "--type", "diverged", *limits, cwd=tmp_path, code=1)

@@ -8,7 +8,7 @@ import pytest
 
 from lp_sweep.analysis.notes import mixed_notes
 from lp_sweep.analysis.views import open_views
-from lp_sweep.orchestrator.engine.recorder import Recorder
+from lp_sweep.orchestrator.engine.course import Recorder
 from lp_sweep.orchestrator.plan.known import Known, read_ledger
 from lp_sweep.orchestrator.plan.listing import trained_otherwise
 from lp_sweep.orchestrator.plan.planning import make_plan

@@ -16,12 +16,11 @@ from lp_sweep.orchestrator.engine.capacity import (
     ClusterFile,
     PerTrial,
     Slots,
-    crowded_note,
     cut,
     file_on_head,
-    mixed_note,
     sizes,
 )
+from lp_sweep.orchestrator.engine.opening import crowded_note, mixed_note
 from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.runs import Announcement
 

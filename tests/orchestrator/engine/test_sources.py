@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lp_sweep.orchestrator.engine.recorder import Sources
+from lp_sweep.orchestrator.engine.driver import Sources
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.storage.networks import CONFIG, KEPT_BY, WEIGHTS, has_network, kept_by

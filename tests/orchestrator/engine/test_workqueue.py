@@ -196,15 +196,9 @@ def test_retry_says_what_can_be_tried_again(plan: Plan) -> None:
 # -- a node that is to blame
 
 
-def set_aside(nodes: Nodes, error_type: str = "bug") -> set[str]:
-    """The nodes set aside after three different trials failed on the bad one."""
-    for name in ("t1", "t2", "t3"):
-        nodes.failed("bad", name, error_type)
-    return nodes.set_aside
-
-
 def test_a_node_is_set_aside_after_three_different_trials_in_a_row() -> None:
-    nodes = Nodes(lambda: {"good", "bad"})
+    alive = {"good", "bad"}
+    nodes = Nodes(lambda: alive)
     assert nodes.failed("bad", "t1", "bug") == []
     assert nodes.failed("bad", "t1", "bug") == [], "the same trial: perhaps its own fault"
     assert nodes.failed("bad", "t2", "worker_lost") == []
@@ -212,25 +206,28 @@ def test_a_node_is_set_aside_after_three_different_trials_in_a_row() -> None:
     assert nodes.set_aside == {"bad"}
     assert nodes.failed("bad", "t4", "bug") == ["t4"], "still running there: retried elsewhere"
     assert nodes.failed("bad", "t5", "diverged") == []
-
-
-def test_what_sets_no_node_aside() -> None:
-    assert set_aside(Nodes(lambda: {"bad"})) == set(), "the last node"
-    for error_type in ("diverged", "node_lost"):  # the fault of the trial, or of nobody
-        assert set_aside(Nodes(lambda: {"good", "bad"}), error_type) == set()
-    nodes = Nodes(lambda: {"good", "bad"})
-    nodes.failed("bad", "t1", "bug")
-    nodes.failed("bad", "t2", "bug")
-    nodes.succeeded("bad")
-    nodes.failed("bad", "t3", "bug")
-    assert nodes.set_aside == set()
-
-    alive = {"good", "bad"}
-    nodes = Nodes(lambda: alive)
-    set_aside(nodes)
     assert not nodes.no_other()
     alive.remove("good")
     assert nodes.no_other()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "error_types"),
+    [
+        pytest.param({"bad"}, ["bug"] * 3, id="the last node"),
+        pytest.param({"good", "bad"}, ["diverged"] * 3, id="the fault of the trials"),
+        pytest.param({"good", "bad"}, ["node_lost"] * 3, id="nobody's fault"),
+        pytest.param({"good", "bad"}, ["bug", "bug", "", "bug"], id="a success between them"),
+    ],
+)
+def test_what_sets_no_node_aside(nodes: set[str], error_types: list[str]) -> None:
+    judged = Nodes(lambda: nodes)
+    for number, error_type in enumerate(error_types):
+        if error_type:
+            judged.failed("bad", f"t{number}", error_type)
+        else:
+            judged.succeeded("bad")
+    assert judged.set_aside == set()
 
 
 # -- two runs on one store

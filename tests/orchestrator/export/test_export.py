@@ -26,7 +26,7 @@ from lp_sweep.analysis.report.gather import gather
 from lp_sweep.analysis.statistics.intervals import Interval
 from lp_sweep.analysis.tables import TABLES as TABLES_SHOWN
 from lp_sweep.analysis.views import VIEWS, open_views
-from lp_sweep.orchestrator.engine.recorder import Recorder
+from lp_sweep.orchestrator.engine.course import Recorder
 from lp_sweep.orchestrator.export import trialfolder
 from lp_sweep.orchestrator.export.card import Base, CardFacts, trial_card
 from lp_sweep.orchestrator.export.places import hub_source, spec_of

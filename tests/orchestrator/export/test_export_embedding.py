@@ -17,7 +17,7 @@ from huggingface_hub import ModelCard
 from safetensors.numpy import load_file
 from transformers import AutoTokenizer
 
-from lp_sweep.orchestrator.engine.recorder import Recorder
+from lp_sweep.orchestrator.engine.course import Recorder
 from lp_sweep.orchestrator.export.card import template_of
 from lp_sweep.orchestrator.export.trialfolder import Exported
 from lp_sweep.orchestrator.inputs.resolve import resolve

@@ -11,7 +11,7 @@ import pytest
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.cli.farewell import answer_command
-from lp_sweep.orchestrator.engine.recorder import Recorder
+from lp_sweep.orchestrator.engine.course import Recorder
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.export.choice import VIEWS, best
 from lp_sweep.orchestrator.options import ExportOptions

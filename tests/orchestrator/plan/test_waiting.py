@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lp_sweep.orchestrator.engine.recorder import Recorder, blocked_by
+from lp_sweep.orchestrator.engine.course import Recorder, blocked_by
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.plan.known import Known, failures
 from lp_sweep.orchestrator.plan.plan import Plan, Work
