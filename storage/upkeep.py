@@ -136,12 +136,12 @@ def lost(store: Store) -> list[Unreadable]:
     chosen = cells.filter(pc.is_valid(cells["kept_layers"]))["profile_id"]
     unmeasured = {*chosen.to_pylist()} - profiles - {None}
     for table, ids, what, then in (
-        ("trials", gone, "trials had a record that is gone", f"{_BACKUP} trains again"),
-        ("profiles", unmeasured, "measurements are gone", f"{_BACKUP} measures again"),
-        ("predictions", trials - predictions, "trials lost their predictions", _BARE),
+        ("trials", gone, "trials whose record is gone", f"{_BACKUP} trains again"),
+        ("profiles", unmeasured, "measurements that are gone", f"{_BACKUP} measures again"),
+        ("predictions", trials - predictions, "finished trials without predictions", _BARE),
     ):
         if ids:
-            found[table] = f"{len(ids)} {what}, such as {min(ids)}. {then}"
+            found[table] = f"{what}: {len(ids)}, such as {min(ids)}. {then}"
         elif store.files.is_folder and sweeps and table not in store.folders():
             found[table] = f"the folder is missing. {_BACKUP} makes what it needs again"
     return [Unreadable(store.files.where(path), why, lost=True) for path, why in found.items()]
