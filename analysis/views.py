@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import duckdb
 
 from lp_sweep.analysis.rows import VIEWS, view_sql
-from lp_sweep.storage.catalog import Catalog, Foreseen, open_catalog
+from lp_sweep.storage.catalog import Catalog, open_catalog
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.reading import ctrl_c
 from lp_sweep.storage.schema import TRIALS
@@ -103,7 +103,8 @@ def open_views(
     return open_catalog(
         store,
         views=views,
-        foreseen=None if once else Foreseen(columns, _SHARED),
+        columns=columns,
+        held=() if once else _SHARED,
         sweep=sweep,
         setup=setup,
         deltas=deltas,

@@ -11,7 +11,7 @@ from lp_sweep.analysis.paper.compare import paper_tables
 from lp_sweep.orchestrator.service.store import existing, history, logs_text
 from lp_sweep.orchestrator.service.tables import ResultRows, TableRows, draw, html_table, make_table
 from lp_sweep.orchestrator.watch.states import sweep_states
-from lp_sweep.storage import doctor, packs
+from lp_sweep.storage import upkeep
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.places import DEFAULT_STORE
 
@@ -161,13 +161,13 @@ class Results:
 
     def compact(self) -> dict[str, int]:
         """Merges small records into large files. Safe while a sweep runs."""
-        return packs.compact(self._store)._asdict()
+        return upkeep.compact(self._store)._asdict()
 
     def doctor(self, *, fix: bool = False) -> list[dict[str, Any]]:
         """Files that are lost or can't be read; `fix` moves the latter to `set-aside/`."""
-        findings = doctor.examine(self._store)
+        findings = upkeep.examine(self._store)
         if fix:
-            doctor.set_aside(self._store, findings)
+            upkeep.set_aside(self._store, findings)
         return [item._asdict() for item in findings]
 
     def close(self) -> None:

@@ -22,7 +22,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,9 +37,9 @@ from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
-from lp_sweep.storage import parquet
 from lp_sweep.storage.schema import TRIALS
 from lp_sweep.storage.store import Store
+from lp_sweep.storage.upkeep import put_pack
 from lp_sweep.trials.spec.identity import IDENTITY_VERSION, canonical_json
 
 MODELS, TASKS, DEPTH = 5, ("sentiment", "topic"), 12
@@ -163,8 +162,7 @@ def fill(store: Store, plan: Plan) -> int:
             record(work, start + place, draw)
             for place, work in enumerate(works[start : start + _PACK])
         ]
-        pack = parquet.encode_pack("trials", pa.Table.from_pylist(rows, TRIALS))
-        store.write(f"trials/{parquet.PACKS}/{uuid.uuid4().hex}.parquet", pack)
+        put_pack(store, "trials", pa.Table.from_pylist(rows, TRIALS))
     Recorder(store, part=False, command="").cells(plan)
     return len(works)
 

@@ -180,20 +180,22 @@ BUGS = [
         '        if not self.root.is_dir():\n            raise UnreachableError(f"the folder',
         '        if self.root.is_file():\n            raise UnreachableError(f"the folder',
         "test_store_folder.py",
+        also={"if not _is_folder(self.root):": "if self.root.is_file():"},
     ),
     _bug(
         "a pack is not read back",
         "store",
         "if store.content(path) != content:",
         "if store.content(path) is None:",
-        "test_compaction.py",
+        "test_upkeep.py",
+        also={"return store.content(path) == content": "return store.content(path) is not None"},
     ),
     _bug(
         "records are deleted for a damaged pack",
         "store",
         "if both and _is_sound(store, table, path):",
         "if both:",
-        "test_compaction.py",
+        "test_upkeep.py",
         also={  # only files whose rows are in a pack are deleted
             'f"{name}{SUFFIX}"), ids))': 'f"{name}{SUFFIX}"), names))',
         },
@@ -211,7 +213,7 @@ BUGS = [
         "store",
         "        seen |= ids\n    return pa.concat_tables",
         "    return pa.concat_tables",
-        "test_compaction.py",
+        "test_upkeep.py",
         also={"            seen |= names\n": "            seen |= set()\n"},
     ),
     _bug(
@@ -219,8 +221,7 @@ BUGS = [
         "store",
         "if ids == [name] or (not ids and table in _MAY_BE_EMPTY):",
         "if ids or table in _MAY_BE_EMPTY:",
-        "test_compaction.py",
-        "test_doctor.py",
+        "test_upkeep.py",
     ),
     _bug(
         "a newer version's record is read",
@@ -229,7 +230,7 @@ BUGS = [
         "    if int(version) > SCHEMA_VERSION + 100:",
         "test_store_folder.py",
         "test_catalog.py",
-        "test_doctor.py",
+        "test_upkeep.py",
     ),
     # -- queue
     _bug(
@@ -452,8 +453,8 @@ BUGS = [
     _bug(
         "a claim is taken over too early",
         "store",
-        "and unchanged < _STALE_SECONDS",
-        "and unchanged < BEAT_SECONDS",
+        "return unchanged < _STALE_SECONDS",
+        "return unchanged < BEAT_SECONDS",
         "test_workqueue.py",
         "test_history.py",
     ),

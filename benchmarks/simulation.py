@@ -57,7 +57,7 @@ class Counted:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._files, name)
-        if name not in ("list", "read", "write", "delete", "size", "open"):
+        if name not in ("list", "read", "write", "delete", "open"):
             return found
 
         def ask(*arguments: Any) -> Any:
@@ -73,7 +73,7 @@ class Driver:
     def __init__(self, plan: Plan, folder: Path, setting: Setting) -> None:
         store = Store(folder / "store", create=True)
         self.files = Counted(Folder(folder / "store", durable=False))
-        store.files = self.files
+        store.files = self.files  # type: ignore[assignment]
         self.setting, self.cpu, self.tuners = setting, 0.0, 0
         self.queue = WorkQueue(plan, store, Rates([], gpu=True), lambda plan: None)
         self.presence = Presence(store, plan.sweep.name, self.queue.progress)

@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from lp_sweep.storage.packs import compact
 from lp_sweep.storage.store import Store
+from lp_sweep.storage.upkeep import compact
 
 
 def record(number: int) -> dict[str, Any]:

@@ -8,21 +8,20 @@ The raw tables are `store.trials`, `store.profiles`, `store.attempts`, `store.sw
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import duckdb
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lp_sweep.storage import reading
-from lp_sweep.storage.doctor import lost
 from lp_sweep.storage.errors import QueryError
 from lp_sweep.storage.schema import LARGE, TABLES
 from lp_sweep.storage.setups import EARLIER, Setup, cells_of_setup, earlier_setups
 from lp_sweep.storage.store import Store, Unreadable
+from lp_sweep.storage.upkeep import lost
 from lp_sweep.trials.spec.select import askable_k
 from lp_sweep.trials.spec.specs import TEACHER
 
@@ -30,17 +29,6 @@ from lp_sweep.trials.spec.specs import TEACHER
 _NAMED = {
     table: re.compile(rf"{table}|\bquery(_table)?\b", re.IGNORECASE) for table in sorted(LARGE)
 }
-
-
-class Foreseen(NamedTuple):
-    """The columns that the coming queries need, if known: reading few columns is faster.
-
-    columns: columns of `store.trials`; None: all. held: views that several queries read, which are
-    computed only once.
-    """
-
-    columns: Collection[str] | None
-    held: Collection[str]
 
 
 class Catalog:
@@ -104,52 +92,41 @@ def open_catalog(
     store: Store,
     *,
     views: Mapping[str, str],
-    foreseen: Foreseen | None = None,
+    columns: Collection[str] | None = None,
+    held: Collection[str] = (),
     sweep: str | None = None,
     setup: int | None = None,
     deltas: Sequence[float] = (1, 2, 3),
 ) -> Catalog:
     """Loads a store's records and defines `views` (name -> SELECT, in the order of dependence).
 
-    sweep: load only this sweep's cells and what they depend on. setup: `store.sweeps` has only the
-    cells of this earlier setup (see `setups`). deltas: the losses that `min_layers` answers for.
+    columns: those of `store.trials` that the coming queries need, which is faster; None: all. held:
+    views that several queries read, which are computed only once. sweep: load only this sweep's
+    cells and what they depend on. setup: `store.sweeps` has only the cells of this earlier setup
+    (see `setups`). deltas: the losses that `min_layers` answers for.
+
     Raises SpecError for an unknown sweep or setup, QueryError for a view that DuckDB refuses.
     """
-    records = _Records(store, sweep, setup, foreseen.columns if foreseen else None)
+    records = _Records(store, sweep, setup, columns)
     with reading.ctrl_c():
         connection = reading.connect()
     try:
         with reading.ctrl_c():
-            _fill(connection, records, deltas, copied=foreseen is None)
+            connection.execute("CREATE SCHEMA store")
+            for table, schema in TABLES.items():
+                rows = schema.empty_table() if table in LARGE else records.read(table)
+                _load(connection, table, rows)
+            unique = pa.array(sorted({float(delta) for delta in deltas}), pa.float64())
+            _load(connection, "deltas", pa.table({"delta": unique}))
+            _load(connection, "possible", _possible(records.read("sweeps")))
             for name, select in views.items():
-                kind = "TABLE" if foreseen and name in foreseen.held else "VIEW"
+                kind = "TABLE" if name in held else "VIEW"
                 connection.execute(f'CREATE {kind} "{name}" AS {select}')
-            reading.lock(connection)
+            connection.execute("SET lock_configuration = true")
     except duckdb.Error as error:
         connection.close()
         raise QueryError(f"a view can't be made: {error}") from error
     return Catalog(connection, records)
-
-
-def _fill(
-    connection: duckdb.DuckDBPyConnection,
-    records: _Records,
-    deltas: Sequence[float],
-    *,
-    copied: bool,
-) -> None:
-    """Loads the tables. Unless `copied`, DuckDB scans Arrow's memory: faster for a few queries."""
-    connection.execute("CREATE SCHEMA store")
-    for table in TABLES:
-        rows = TABLES[table].empty_table() if table in LARGE else records.read(table)
-        if copied or table in LARGE:
-            _load(connection, table, rows, create=True)
-        else:
-            connection.register(f"arrow_{table}", rows)
-            connection.execute(f"CREATE VIEW store.{table} AS FROM arrow_{table}")
-    unique = sorted({float(delta) for delta in deltas})
-    _load(connection, "deltas", pa.table({"delta": pa.array(unique, pa.float64())}), create=True)
-    _load(connection, "possible", _possible(records.read("sweeps")), create=True)
 
 
 def _possible(cells: pa.Table) -> pa.Table:
@@ -159,13 +136,10 @@ def _possible(cells: pa.Table) -> pa.Table:
     return pairs.append_column("ks", pa.array(ks, pa.list_(pa.int64())))
 
 
-def _load(
-    connection: duckdb.DuckDBPyConnection, table: str, rows: pa.Table, *, create: bool = False
-) -> None:
+def _load(connection: duckdb.DuckDBPyConnection, table: str, rows: pa.Table) -> None:
     connection.register("incoming_rows", rows)
     try:
-        into = f"CREATE TABLE store.{table} AS" if create else f"INSERT INTO store.{table} BY NAME"
-        connection.execute(f"{into} FROM incoming_rows")
+        connection.execute(f"CREATE OR REPLACE TABLE store.{table} AS FROM incoming_rows")
     except duckdb.OutOfMemoryException as error:
         raise QueryError(
             f"the {table} of this store don't fit into memory: {error}. Name one --sweep, or read "
@@ -179,16 +153,10 @@ class _Records:
     """Reads a store's tables, in full or only what one sweep's cells depend on."""
 
     def __init__(
-        self,
-        store: Store,
-        sweep: str | None,
-        setup: int | None,
-        columns: Collection[str] | None,
+        self, store: Store, sweep: str | None, setup: int | None, columns: Collection[str] | None
     ) -> None:
-        self.store = store
-        self.sweep = sweep
-        self.setup = setup
-        self._columns = columns  # of trials
+        """`columns`: of trials."""
+        self.store, self.sweep, self.setup, self._columns = store, sweep, setup, columns
         self.unreadable: list[Unreadable] = []
         # first, so that an unknown name is reported before anything is read
         names = None if sweep is None else store.sweeps(sweep)
@@ -204,48 +172,37 @@ class _Records:
     def read(self, table: str) -> pa.Table:
         if table == "sweeps":
             return self._cells
-        if self.sweep is None:
+        if self.sweep is None or table == "teacher_logits":  # no cell names those
             return self._read(table, None)
         if table == EARLIER:
             return self._read(table, [self.sweep])
-        if table == "teacher_logits":  # no cell names them
-            return self._read(table, None)
         wanted = _named(self._cells)
-        if table == "attempts":
-            return self._attempts(self._read(table, None), wanted)
-        if table == "profiles":
-            return self._profiles(self._read(table, None), wanted)
+        if table in ("attempts", "profiles"):
+            return self._ours(table, wanted)
         return self._read(table, wanted)
 
-    def _attempts(self, rows: pa.Table, wanted: set[str]) -> pa.Table:
-        """Includes attempts at measurements, speeds and first stages with the sweep's models and
-        tasks: no cell names them, so they can't be told from other sweeps' attempts."""
-        others = self.store.names("sweeps") - {self.sweep}
-        elsewhere = _named(self._read("sweeps", others)) - wanted
-        return self._kept(rows, lambda id_, ours: id_ in wanted or (ours and id_ not in elsewhere))
-
-    def _profiles(self, rows: pa.Table, wanted: set[str]) -> pa.Table:
-        """Includes profiles that no cell names: of the sweep's models, and of teacher folders."""
-        ids = pa.array(sorted(wanted), pa.string())
-        folders = pc.and_(pc.equal(rows["measure"], TEACHER), pc.is_null(rows["trial_id"]))
-        named = pc.or_(pc.is_in(rows["profile_id"], ids), pc.fill_null(folders, False))
-        own = self._kept(
-            rows.filter(pc.invert(named)),
-            lambda trial, ours: trial in wanted or (ours and trial is None),
-        )
-        return pa.concat_tables([rows.filter(named), own])
-
-    def _kept(self, rows: pa.Table, keep: Callable[[str | None, bool], bool]) -> pa.Table:
-        """The rows for which `keep(trial, ours)` is true. ours: whether the sweep has cells of the
-        row's model and task; of the model, for a row without a task, such as a speed."""
-        pairs = self._cells.select(["model", "task"]).group_by(["model", "task"]).aggregate([])
-        asked = {(row["model"], row["task"]) for row in pairs.to_pylist()}
-        asked |= {(model, None) for model, _ in asked}
-        columns = (rows[name].to_pylist() for name in ("trial_id", "model", "task"))
-        chosen = [
-            keep(trial, (model, task) in asked) for trial, model, task in zip(*columns, strict=True)
-        ]
-        return rows.filter(pa.array(chosen, pa.bool_()))
+    def _ours(self, table: str, wanted: set[str]) -> pa.Table:
+        """No cell names the attempts at measurements, speeds and first stages, nor most profiles:
+        of those, the rows with a model and task of the sweep count, and without a task, as a speed,
+        by the model; also a teacher that is a folder."""
+        rows = self._read(table, None)
+        pairs = {*zip(*(self._cells[name].to_pylist() for name in ("model", "task")), strict=True)}
+        pairs |= {(model, None) for model, _ in pairs}
+        elsewhere: set[str] = set()
+        if table == "attempts":
+            others = self.store.names("sweeps") - {self.sweep}
+            elsewhere = _named(self._read("sweeps", others)) - wanted
+        names = {"profile_id", "measure", "trial_id", "model", "task"} & {*rows.column_names}
+        kept = []
+        for row in rows.select(sorted(names)).to_pylist():
+            trial, profile = row["trial_id"], row.get("profile_id")
+            unnamed = trial is None if table == "profiles" else trial not in elsewhere
+            kept.append(
+                not wanted.isdisjoint((trial, profile))
+                or (unnamed and (row["model"], row["task"]) in pairs)
+                or (trial is None and row.get("measure") == TEACHER)
+            )
+        return rows.filter(pa.array(kept, pa.bool_()))
 
     def _read(self, table: str, names: Iterable[str] | None) -> pa.Table:
         columns = self._columns if table == "trials" else None

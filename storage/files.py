@@ -1,4 +1,4 @@
-"""The file operations that a store needs, on a folder or a bucket.
+"""The file operations that a store needs, on a folder or a bucket, by pyarrow.fs.
 
     Files                the operations
     ├── Folder           a local folder or a network mount
@@ -10,20 +10,19 @@ Both raise OSErrors; `store.Store` turns them into StoreErrors and decides what 
 from __future__ import annotations
 
 import contextlib
-import errno
 import io
 import os
 import shutil
-import time
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol, TypeVar
+from typing import IO, Any, NamedTuple
 
-from lp_sweep.storage.places import expanded
+import pyarrow.fs as arrow_fs
 
-_FIRST_DELAY, _LONGEST_DELAY = 0.2, 10.0  # seconds between tries
-_CHUNK = 8 * 2**20
+from lp_sweep.storage.places import arriving, expanded
+
+CHUNK = 8 * 2**20
 SET_ASIDE = "set-aside"  # the folder for files that are not records; nothing reads it
 
 
@@ -43,29 +42,7 @@ class UnreachableError(OSError):
     """The location is unreachable: unmounted, renamed, no connection. It may come back."""
 
 
-_NOT_RETRIED = (
-    *(FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError),
-    PermanentError,
-)
-_LASTING = {errno.ELOOP, errno.ENAMETOOLONG}
-
-T = TypeVar("T")
-
-
-@contextlib.contextmanager
-def arriving(target: Path) -> Iterator[Path]:
-    """Yields a temporary path next to `target`, which is renamed to `target` at the end. Its name
-    starts with a dot and ends in .tmp, so no listing takes it for a record."""
-    temporary = target.with_name(f".{uuid.uuid4().hex}.tmp")
-    try:
-        yield temporary
-        temporary.replace(target)
-    finally:
-        with contextlib.suppress(OSError):  # usually it was renamed
-            temporary.unlink()
-
-
-class Files(Protocol):
+class Files(ABC):
     """Files in folders below one location. A path is `folder/name`, with slashes.
 
     Writes are atomic, even if this process is killed. A missing file raises FileNotFoundError; any
@@ -73,34 +50,72 @@ class Files(Protocol):
     """
 
     is_folder: bool  # a mount can be missing, and come back
-
-    @property
-    def location(self) -> str:
-        """An absolute folder, or `s3://bucket/prefix`."""
+    location: str  # an absolute folder, or `s3://bucket/prefix` with its options
+    _root: str  # the same without options
+    _fs: arrow_fs.FileSystem  # its paths are relative to the location
 
     def where(self, path: str) -> str:
         """The file's location, for messages."""
+        return f"{self._root}/{path}"
 
+    @abstractmethod
     def exists(self) -> bool:
         """Whether the location exists, whatever it contains."""
 
+    @abstractmethod
     def create(self, folders: Iterable[str]) -> None:
         """Creates the location. Never creates a bucket."""
 
+    @abstractmethod
+    def publish(self, path: str, source: IO[bytes], size: int) -> None:
+        """Writes what `source` has; `size` in bytes."""
+
+    @abstractmethod
+    def _explain(self, error: OSError, folder: str) -> OSError:
+        """A better error for one that was raised in this folder, or the same."""
+
+    @contextlib.contextmanager
+    def _explained(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            better = self._explain(error, path.rpartition("/")[0])
+            if better is error:
+                raise
+            raise better from error
+
     def folders(self, below: str = "") -> set[str]:
         """The names of the folders directly in the location, or in one of its folders."""
+        entries = self._entries(below)
+        return {name for name, info in entries if info.type == arrow_fs.FileType.Directory}
 
     def list(self, folder: str) -> list[FileInfo]:
         """The files directly in a folder; [] if there is no such folder."""
+        return [
+            FileInfo(name, info.size, (info.mtime_ns or 0) / 1e9)
+            for name, info in self._entries(folder)
+            if info.type == arrow_fs.FileType.File
+        ]
 
-    def size(self, path: str) -> int | None:
-        """Bytes; None if there is no such file."""
+    def _entries(self, folder: str) -> Sequence[tuple[str, Any]]:
+        try:
+            with self._explained(f"{folder}/"):
+                infos = self._fs.get_file_info(arrow_fs.FileSelector(folder))
+        except FileNotFoundError:
+            return []
+        found = []
+        for info in infos:
+            with contextlib.suppress(UnicodeDecodeError):  # a name that is no text is not ours
+                found.append((info.base_name, info))
+        return found
 
-    def open(self, path: str) -> IO[bytes] | Any:
+    def open(self, path: str) -> Any:
         """Opens a seekable binary file, to read parts of it."""
+        with self._explained(path):
+            return self._fs.open_input_file(path)
 
     def read(self, path: str) -> bytes:
-        with self.open(path) as stream:
+        with self._explained(path), self._fs.open_input_file(path) as stream:
             return bytes(stream.read())
 
     def write(self, path: str, content: bytes) -> None:
@@ -110,52 +125,22 @@ class Files(Protocol):
         with source.open("rb") as stream:
             self.publish(path, stream, source.stat().st_size)
 
-    def publish(self, path: str, source: IO[bytes], size: int) -> None:
-        """Writes what `source` has; `size` in bytes."""
-
     def download(self, path: str, target: Path) -> None:
         """Copies a file to `target`, atomically."""
-        with arriving(target) as temporary:
-            with self.open(path) as reading, temporary.open("wb") as writing:
-                shutil.copyfileobj(reading, writing, _CHUNK)
-            if temporary.stat().st_size != self.size(path):
+        with self._explained(path), arriving(target) as temporary, self.open(path) as reading:
+            with temporary.open("wb") as writing:
+                shutil.copyfileobj(reading, writing, CHUNK)
+            if temporary.stat().st_size != reading.size():
                 raise UnreachableError(f"{self.where(path)} was cut off on its way")
 
     def delete(self, path: str) -> None:
         """Does nothing if there is no such file."""
+        with contextlib.suppress(FileNotFoundError), self._explained(path):
+            self._fs.delete_file(path)
 
-    def move(self, path: str, target: str) -> None: ...
-
-
-def is_bucket(location: str | Path) -> bool:
-    """Whether the location is a bucket, not a folder."""
-    return isinstance(location, str) and location.startswith("s3://")
-
-
-class Deadline:
-    """The retries of one operation and all its parts, which end at the same moment."""
-
-    def __init__(self, patience: float) -> None:
-        """patience: seconds from the first failure; 0: no retry."""
-        self._patience = patience
-        self._end: float | None = None
-
-    def persist(self, action: Callable[[], T]) -> T:
-        """Retries until the patience ends, then raises the last OSError. Permanent errors, such as
-        a missing file, are raised at once."""
-        delay = _FIRST_DELAY
-        while True:
-            try:
-                return action()
-            except OSError as error:
-                if isinstance(error, _NOT_RETRIED) or error.errno in _LASTING:
-                    raise
-                self._end = self._end or time.monotonic() + self._patience
-                left = self._end - time.monotonic()
-                if left <= 0:
-                    raise
-            time.sleep(min(delay, left))
-            delay = min(2 * delay, _LONGEST_DELAY)
+    def move(self, path: str, target: str) -> None:
+        with self._explained(path):
+            self._fs.move(path, target)
 
 
 class Folder(Files):
@@ -171,107 +156,63 @@ class Folder(Files):
         """durable: files survive a power failure, at a cost of some milliseconds each."""
         self._durable = durable
         self.root = expanded(location).absolute()
+        self.location = self._root = str(self.root)
+        # in bytes, since the location need not be UTF-8
+        self._fs = arrow_fs.SubTreeFileSystem(os.fsencode(self.root), arrow_fs.LocalFileSystem())
         self._seen: set[str] = set()
 
-    @property
-    def location(self) -> str:
-        return str(self.root)
-
-    def where(self, path: str) -> str:
-        return str(self.root / path)
-
     def exists(self) -> bool:
-        _check_folder(self.root)
-        return self.root.is_dir()
+        return _is_folder(self.root)
 
     def create(self, folders: Iterable[str]) -> None:
         for folder in folders:
-            self._mkdir(folder)
+            try:
+                (self.root / folder).mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                if os.path.lexists(self.root):
+                    raise self._explain(error, folder) from error
+                raise
             self._seen.add(folder)
 
-    def folders(self, below: str = "") -> set[str]:
-        return {entry.name for entry in self._entries(below) if entry.is_dir()}
-
-    def list(self, folder: str) -> list[FileInfo]:
-        found = []
-        for entry in self._entries(folder):
-            with contextlib.suppress(FileNotFoundError):  # deleted during the listing
-                if entry.is_file():
-                    status = entry.stat()
-                    found.append(FileInfo(entry.name, status.st_size, status.st_mtime))
+    def _entries(self, folder: str) -> Sequence[tuple[str, Any]]:
+        found = super()._entries(folder)
+        if found:
+            self._seen.add(folder)
         return found
 
-    def _entries(self, folder: str) -> Sequence[os.DirEntry[str]]:
-        try:
-            with os.scandir(self.root / folder) as entries:
-                found = [*entries]
-        except OSError as error:
-            self._check_absent(folder, error)
-            return []
-        self._seen.add(folder)
-        return found
-
-    def _check_absent(self, folder: str, error: OSError | None = None) -> None:
-        """Returns only if the folder is not there because nothing was written to it yet. `error`:
-        what the system said; raised unless it is explained by this."""
+    def _explain(self, error: OSError, folder: str) -> OSError:
         place = self.root / folder
         if folder in self._seen and not place.is_dir():
-            raise UnreachableError(f"the folder {place} was there and is gone")
-        _check_folder(self.root)
-        _check_folder(place)
-        is_missing = error is None or isinstance(error, FileNotFoundError)
-        if is_missing and not folder:
-            return
-        if not self.root.is_dir():
-            raise UnreachableError(f"the folder {self.root} is gone")
-        if error is not None and not is_missing:
-            raise error
-
-    def size(self, path: str) -> int | None:
-        try:
-            return (self.root / path).stat().st_size
-        except OSError as error:
-            self._check_absent(path.rpartition("/")[0], error)
-            return None
-
-    def open(self, path: str) -> IO[bytes]:
-        try:
-            return (self.root / path).open("rb")
-        except (FileNotFoundError, NotADirectoryError):
-            self._check_absent(path.rpartition("/")[0])
-            raise
+            return UnreachableError(f"the folder {place} was there and is gone")
+        if not _is_folder(self.root):
+            return UnreachableError(f"the folder {self.root} is gone")
+        _is_folder(place)
+        return error
 
     def publish(self, path: str, source: IO[bytes], size: int) -> None:
         del size
         final = self.root / path
-        self._make_folder(path.rpartition("/")[0])
-        try:
+        with self._explained(path):
+            self._make_folder(path.rpartition("/")[0])
             with arriving(final) as temporary, temporary.open("wb") as stream:
-                shutil.copyfileobj(source, stream, _CHUNK)
+                shutil.copyfileobj(source, stream, CHUNK)
                 if self._durable:
                     stream.flush()
                     os.fsync(stream.fileno())  # before the rename: presence means done
             if self._durable:
                 _sync_folder(final.parent)
-        except FileNotFoundError as error:  # the folder disappeared between two steps
-            raise UnreachableError(f"the folder {final.parent} is gone") from error
 
     def _make_folder(self, folder: str) -> None:
-        if not (self.root / folder).is_dir():
-            self._check_absent(folder)
-            self._mkdir(folder)
-        self._seen.add(folder)
-
-    def _mkdir(self, folder: str) -> None:
-        try:
-            (self.root / folder).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            if os.path.lexists(self.root):
-                self._check_absent(folder, error)
-            raise
+        """Never makes the location, nor a folder that was there: both may be mount points."""
+        if folder and folder not in self._seen:
+            above, _, _ = folder.rpartition("/")
+            self._make_folder(above)
+            with self._explained(f"{folder}/"):
+                (self.root / folder).mkdir(exist_ok=True)
+            self._seen.add(folder)
 
     def delete(self, path: str) -> None:
-        (self.root / path).unlink(missing_ok=True)
+        super().delete(path)
         if path.count("/") > 1:  # an empty weights/<trial>/ looks like a network
             with contextlib.suppress(OSError):
                 (self.root / path).parent.rmdir()
@@ -279,16 +220,17 @@ class Folder(Files):
 
     def move(self, path: str, target: str) -> None:
         self._make_folder(target.rpartition("/")[0])
-        (self.root / path).replace(self.root / target)
+        super().move(path, target)
 
 
-def _check_folder(place: Path) -> None:
+def _is_folder(place: Path) -> bool:
     """Raises PermanentError if there is something else in the place of a folder."""
     if os.path.lexists(place) and not place.is_dir():
         raise PermanentError(
             f"{place} is not a folder. Mount the disk that it points to, or move it away: "
             "`lp-sweep run` then makes the folder, and does again what was in it"
         )
+    return place.is_dir()
 
 
 def _sync_folder(folder: Path) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections import defaultdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,24 +33,26 @@ _ROWS_READ = 500  # records at a time, to bound memory
 
 
 class _Rank(NamedTuple):
-    """The place of a record in its group: by score, then by lower seed."""
+    """A record's group, and its place there: by score, then by lower seed."""
 
+    group: bytes
     score: float
     minus_seed: int
     trial_id: str
 
 
-# by the store's location: trial -> its group and rank, if it has a group. A worker reads each
-# record only once, since records never change
-_KNOWN: dict[str, dict[str, tuple[bytes, _Rank] | None]] = defaultdict(dict)
+# by the store's location: trial -> its rank, if it has a group. A worker reads each record only
+# once, since records never change
+_KNOWN: dict[str, dict[str, _Rank | None]] = defaultdict(dict)
 
 
 def is_best(store: Store, record: dict[str, Any]) -> bool:
     """Whether no stored record of the same group is better."""
-    if _group(record) is None:
+    own = _rank(record)
+    if own is None:
         return True
     _look(store)
-    return max(_siblings(store, record)) == _rank(record)
+    return max(_siblings(store, own)) == own
 
 
 def settle(store: Store, record: dict[str, Any], *, look: bool = True) -> None:
@@ -58,20 +61,21 @@ def settle(store: Store, record: dict[str, Any], *, look: bool = True) -> None:
 
     look: whether to read records that are new since `is_best`.
     """
-    if _group(record) is None:
+    own = _rank(record)
+    if own is None:
         return
     if look:
         _look(store)
-    siblings = _siblings(store, record)
-    for sibling in sorted(siblings - {max(siblings)}):
-        if kept_by(store, sibling.trial_id) == BEST:
-            delete_network(store, sibling.trial_id)
+    _best, *others = sorted(_siblings(store, own), reverse=True)
+    for other in others:
+        if kept_by(store, other.trial_id) == BEST:
+            delete_network(store, other.trial_id)
 
 
-def _siblings(store: Store, record: dict[str, Any]) -> set[_Rank]:
-    """The known records of the record's group, and itself."""
-    own, known = _group(record), _KNOWN[store.location].values()
-    return {found[1] for found in known if found and found[0] == own} | {_rank(record)}
+def _siblings(store: Store, own: _Rank) -> set[_Rank]:
+    """The known records of a group, and its own one."""
+    known = _KNOWN[store.location].values()
+    return {rank for rank in known if rank and rank.group == own.group} | {own}
 
 
 def kept_by(store: Store, trial: str) -> str | None:
@@ -140,22 +144,17 @@ def _look(store: Store) -> None:
     new = sorted(store.names("trials") - known.keys())
     for start in range(0, len(new), _ROWS_READ):
         rows = store.read_all("trials", new[start : start + _ROWS_READ]).rows
-        for row in rows.select(_OF_GROUP).to_pylist():
-            group = _group(row)
-            known[row["trial_id"]] = (group, _rank(row)) if group else None
+        known |= {row["trial_id"]: _rank(row) for row in rows.select(_OF_GROUP).to_pylist()}
 
 
-def _rank(row: dict[str, Any]) -> _Rank:
-    return _Rank(row["last"], -row["seed"], row["trial_id"])
-
-
-def _group(row: dict[str, Any]) -> bytes | None:
-    """A hash of what the group shares; None for a record that can't be compared, since it is from
-    before records had a spec, or not ours."""
-    if any(row[name] is None for name in _OF_GROUP) or row["last"] != row["last"]:  # not a number
+def _rank(row: dict[str, Any]) -> _Rank | None:
+    """None for a record that can't be compared: without a score, or not ours."""
+    trial, spec, seed, score = (row[name] for name in _OF_GROUP)
+    if None in (trial, spec, seed, score) or math.isnan(score):
         return None
     try:
-        return bytes.fromhex(content_hash(json.loads(row["spec"]) | {"seed": None}))[:16]
+        group = content_hash(json.loads(spec) | {"seed": None})[:32]
+        return _Rank(bytes.fromhex(group), score, -seed, trial)
     except (ValueError, TypeError, RecursionError):  # not ours
         return None
 

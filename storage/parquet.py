@@ -15,7 +15,6 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lp_sweep.storage.errors import lines_of
@@ -70,12 +69,6 @@ def encode(table: str, rows: Iterable[Mapping[str, Any]] | pa.Table) -> bytes:
         writer.write_table(content.cast(schema))
         writer.add_key_value_metadata({_DIGEST_KEY: _ZEROS})
     return signed(sink.getvalue().to_pybytes())
-
-
-def encode_pack(table: str, rows: pa.Table) -> bytes:
-    """Encodes records; `rows` in any order, with all rows of each identifier."""
-    order = pc.sort_indices(rows, sort_keys=[(id_column(table), "ascending")])  # stable
-    return encode(table, rows.take(order))
 
 
 def signed(content: bytes) -> bytes:
@@ -162,9 +155,3 @@ def read_ids(files: Files, path: str, table: str) -> frozenset[str]:
     except _CONTENT_ERRORS:  # the file is damaged or the reading failed: all its bytes tell which
         rows = decode(files.read(path), table, ())
     return frozenset(rows[column].unique().to_pylist())
-
-
-def only(rows: pa.Table, table: str, wanted: Collection[str]) -> pa.Table:
-    """The rows of these identifiers."""
-    names = pa.array(sorted(wanted), pa.string())
-    return rows.filter(pc.is_in(rows[id_column(table)], names))

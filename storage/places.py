@@ -1,9 +1,12 @@
-"""Paths as users write them."""
+"""Paths as users write them, and files that arrive whole."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 from lp_sweep.storage.errors import SpecError
@@ -66,3 +69,21 @@ def node_folder(given: Path | None) -> Path:
         return expanded(chosen)
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "lp-sweep"
+
+
+def is_bucket(location: str | Path) -> bool:
+    """Whether the location is a bucket, not a folder."""
+    return isinstance(location, str) and location.startswith("s3://")
+
+
+@contextlib.contextmanager
+def arriving(target: Path) -> Iterator[Path]:
+    """Yields a temporary path next to `target`, which is renamed to `target` at the end. Its name
+    starts with a dot and ends in .tmp, so no listing takes it for a record."""
+    temporary = target.with_name(f".{uuid.uuid4().hex}.tmp")
+    try:
+        yield temporary
+        temporary.replace(target)
+    finally:
+        with contextlib.suppress(OSError):  # usually it was renamed
+            temporary.unlink()

@@ -1,8 +1,8 @@
 """Runs read-only SQL in DuckDB: checks statements, bounds their memory, and lets Ctrl-C stop them.
 
-Three locks, each sufficient against a careless statement: only reading statements are accepted,
-they run in a read-only transaction that is rolled back, and DuckDB has no access to files, the
-network, extensions, secrets or Python's variables, with its configuration locked.
+Statements of other kinds are refused; the rest runs in a read-only transaction that is rolled
+back, on tables in memory; and DuckDB has no access to files, the network, extensions, secrets or
+Python's variables, with its configuration locked.
 
 Memory has three bounds: DuckDB takes half of its default, a result has at most 256 MiB, and the
 command line bounds the whole process (`bounded_memory`), since DuckDB does not count huge values.
@@ -44,18 +44,17 @@ _LEAST_MEMORY = 2 * 2**30  # bytes; Python, Arrow and their threads are a tenth 
 _ROOM = 2**30  # bytes beyond what the process uses when the query begins
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _LONGEST = 200_000  # characters; megabytes of subqueries overflow DuckDB's stack
-_READING = {duckdb.StatementType.SELECT}
-# MULTI is DuckDB's type of a statement with a PIVOT without an IN list
-_PERHAPS_READING = {duckdb.StatementType.EXPLAIN, duckdb.StatementType.MULTI}
-_COMMENTS = re.compile(r"(?:\s|--[^\n]*|/\*.*?\*/)*", re.DOTALL)
-_EXPLAIN = re.compile(r"EXPLAIN\b\s*(?:ANALYZE\b)?\s*(?:\([^()]*\))?\s*", re.IGNORECASE)
-_READING_WORD = re.compile(r"\(|(?:SELECT|FROM|WITH|PIVOT|PIVOT_WIDER|SUMMARIZE)\b", re.IGNORECASE)
+_READING = {
+    duckdb.StatementType.SELECT,
+    duckdb.StatementType.EXPLAIN,
+    duckdb.StatementType.MULTI,  # a PIVOT without an IN list, also inside of what writes
+}
 _NO_TABLE = re.compile(r"(Catalog Error: Table with name (.+) does not exist)!", re.DOTALL)
 _ALLOWED = "allowed: SELECT, FROM, WITH, PIVOT, EXPLAIN, DESCRIBE, SHOW, SUMMARIZE"
 
 
 def connect() -> duckdb.DuckDBPyConnection:
-    """Opens an empty, confined database in memory. Call `lock` once its tables are there."""
+    """An empty, confined database in memory. Lock its configuration once it has its tables."""
     connection = duckdb.connect(":memory:", config=_CONFINED)
     connection.execute("SET TimeZone = 'UTC'")
     with contextlib.suppress(duckdb.InvalidInputException):  # a notebook without ipywidgets
@@ -64,27 +63,9 @@ def connect() -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def lock(connection: duckdb.DuckDBPyConnection) -> None:
-    connection.execute("SET lock_configuration = true")
-
-
 def check(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
-    """Raises QueryError unless the SQL is one reading statement."""
-    try:
-        kind = _statement(connection, sql).type
-    except ValueError:  # a kind that DuckDB's Python package does not know
-        raise QueryError(f"the store is open read-only: this is refused; {_ALLOWED}.") from None
-    if kind in _READING:
-        return
-    text = sql[_COMMENTS.match(sql).end() :]  # type: ignore[union-attr]
-    explained = _EXPLAIN.match(text) if kind in _PERHAPS_READING else None
-    if explained:  # EXPLAIN ANALYZE executes its statement, even a COMMIT
-        check(connection, text[explained.end() :])
-    elif kind not in _PERHAPS_READING or not _READING_WORD.match(text):
-        raise QueryError(f"the store is open read-only: {kind.name} is refused; {_ALLOWED}.")
-
-
-def _statement(connection: duckdb.DuckDBPyConnection, sql: str) -> duckdb.Statement:
+    """Raises QueryError unless the SQL is one statement of a kind that mostly reads. What EXPLAIN
+    ANALYZE and a PIVOT write, the read-only transaction refuses."""
     if len(sql) > _LONGEST:
         raise QueryError(f"a statement has at most {_LONGEST:,} characters, this has {len(sql):,}")
     try:
@@ -96,7 +77,12 @@ def _statement(connection: duckdb.DuckDBPyConnection, sql: str) -> duckdb.Statem
         raise QueryError('The query is empty. Example: lp-sweep query "FROM cells"')
     if len(statements) > 1:
         raise QueryError(f"The query has {len(statements)} statements; give one. {_ALLOWED}.")
-    return statements[0]
+    try:
+        kind = statements[0].type
+    except ValueError:  # a kind that DuckDB's Python package does not know
+        raise QueryError(f"the store is open read-only: this is refused; {_ALLOWED}.") from None
+    if kind not in _READING:
+        raise QueryError(f"the store is open read-only: {kind.name} is refused; {_ALLOWED}.")
 
 
 @contextlib.contextmanager

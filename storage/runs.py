@@ -16,6 +16,7 @@ import contextlib
 import datetime as dt
 import hashlib
 import json
+import math
 import os
 import socket
 import threading
@@ -49,8 +50,7 @@ class Announcement(NamedTuple):
     started_at: str  # ISO 8601, UTC
     updated_at: str
     beat: int
-    held: tuple[str, ...] = ()  # identifiers of work
-    held_since: tuple[str, ...] = ()  # one for each of `held`
+    held: dict[str, str]  # identifiers of work, and since when
     done: int = 0
     failed: int = 0
     left: int = 0  # waiting or held
@@ -71,12 +71,10 @@ class Announcement(NamedTuple):
 
     def ends_at(self) -> dt.datetime | None:
         """The run's own estimate of its end; None if not known."""
-        if self.seconds_left is None:
-            return None
         try:
-            updated = dt.datetime.fromisoformat(self.updated_at)
-            ends = updated + dt.timedelta(seconds=self.seconds_left)
-        except (ValueError, OverflowError):
+            left = dt.timedelta(seconds=self.seconds_left)  # type: ignore[arg-type]
+            ends = dt.datetime.fromisoformat(self.updated_at) + left
+        except (TypeError, ValueError, OverflowError):
             return None
         return ends if ends.tzinfo else ends.replace(tzinfo=dt.UTC)
 
@@ -85,9 +83,8 @@ class _Sight(NamedTuple):
     """The last look at another run, and the seconds since its last change."""
 
     beat: int
-    unchanged: float
+    unchanged: float  # infinite if it was very old when first seen
     looked: float
-    forgotten: bool = False  # old when first seen, and unchanged since
 
 
 class Progress(NamedTuple):
@@ -127,23 +124,21 @@ class Observer:
         if run.machine and run.machine == _machine():
             return _process(run.pid) == run.process
         now, before = time.monotonic(), self._seen.get(run.run_id)
-        if before is None or before.beat != run.beat:  # it changes only while the run is alive
-            forgotten = before is None and self._is_forgotten(run, besides)
-            self._seen[run.run_id] = _Sight(run.beat, 0.0, now, forgotten)
-            return not forgotten
-        # a long gap means that the store was unreachable, and no file could change
-        unchanged = before.unchanged + min(now - before.looked, _LONGEST_GAP)
-        self._seen[run.run_id] = before._replace(unchanged=unchanged, looked=now)
-        return not before.forgotten and unchanged < _STALE_SECONDS
+        if before is None:
+            unchanged = math.inf if self._is_forgotten(run, besides) else 0.0
+        elif before.beat != run.beat:  # it changes only while the run is alive
+            unchanged = 0.0
+        else:  # a long gap means that the store was unreachable, and no file could change
+            unchanged = before.unchanged + min(now - before.looked, _LONGEST_GAP)
+        self._seen[run.run_id] = _Sight(run.beat, unchanged, now)
+        return unchanged < _STALE_SECONDS
 
     def _is_forgotten(self, run: Announcement, besides: str | None) -> bool:
-        """Whether the file is very old: by its clock and ours, one of which may be wrong, and by
-        the store's clock, by which the file of `besides` was written just now."""
-        if _age(run.updated_at) < _FORGOTTEN_SECONDS:
-            return False
+        """Whether the file is very old: by the store's clock, by which the file of `besides` was
+        written just now, else by ours."""
         written = {info.name: info.modified for info in self._store.listing(FOLDER)}
-        mine, theirs = written.get(f"{besides}.json"), written.get(f"{run.run_id}.json")
-        return mine is None or theirs is None or mine - theirs >= _FORGOTTEN_SECONDS
+        now = written.get(f"{besides}.json", time.time())
+        return now - written.get(f"{run.run_id}.json", now) >= _FORGOTTEN_SECONDS
 
 
 class Presence:
@@ -170,7 +165,9 @@ class Presence:
             started_at=_now(),
             updated_at=_now(),
             beat=0,
+            held={},
         )
+        self._file = f"{self._me.run_id}.json"
 
     @contextlib.contextmanager
     def announced(self) -> Iterator[Presence]:
@@ -187,7 +184,7 @@ class Presence:
             if self._thread.is_alive():
                 self._thread.join(BEAT_SECONDS)
             with contextlib.suppress(StoreError):  # the others soon see that it has ended
-                self._once.delete(FOLDER, f"{self._me.run_id}.json")
+                self._once.delete(FOLDER, self._file)
             self.tidy()
 
     def tidy(self) -> None:
@@ -201,7 +198,7 @@ class Presence:
         listed sees all that were announced before it."""
         end = time.monotonic() + _LISTED_SECONDS
         while time.monotonic() < end:
-            if any(i.name == f"{self._me.run_id}.json" for i in self._store.listing(FOLDER)):
+            if any(info.name == self._file for info in self._store.listing(FOLDER)):
                 return
             time.sleep(0.1)
 
@@ -233,16 +230,14 @@ class Presence:
     def _write(self, store: Store | None = None) -> None:
         with self._lock:
             self._beat += 1
-            progress, held = self._progress(), sorted(self._held.items())
             mine = self._me._replace(
                 beat=self._beat,
                 updated_at=_now(),
-                held=tuple(work_id for work_id, _ in held),
-                held_since=tuple(since for _, since in held),
-                **progress._asdict(),
+                held=dict(sorted(self._held.items())),
+                **self._progress()._asdict(),
             )
             text = json.dumps(mine._asdict())
-            (store or self._store).put_text(FOLDER, f"{self._me.run_id}.json", text)
+            (store or self._store).put_text(FOLDER, self._file, text)
 
     def _keep_fresh(self) -> None:
         while not self._ended.wait(BEAT_SECONDS):
@@ -250,36 +245,30 @@ class Presence:
                 self._write(self._once)
 
 
+_TYPES: dict[str, str] = {
+    name: kind.__forward_arg__ for name, kind in Announcement.__annotations__.items()
+}
+_SOUND: dict[str, Callable[[Any], bool]] = {  # by the type of a field
+    "str": lambda value: isinstance(value, str),
+    "int": lambda value: type(value) is int and 0 <= value < _MOST,
+    "float | None": lambda value: value is None or type(value) in (int, float),
+    "dict[str, str]": lambda value: all(isinstance(since, str) for since in value.values()),
+}
+
+
 def _parse(text: str) -> Announcement | None:
     """None for a file that is not ours. Fields of a later version are ignored."""
     try:
         plain: dict[str, Any] = json.loads(text)
-        known = {name: plain[name] for name in Announcement._fields if name in plain}
-        lists = {name: tuple(plain[name]) for name in ("held", "held_since")}
-        found = Announcement(**{**known, **lists})
-    except (ValueError, TypeError, KeyError, RecursionError):
+        found = Announcement(**{name: plain[name] for name in _TYPES if name in plain})
+        sound = all(_SOUND[kind](getattr(found, name)) for name, kind in _TYPES.items())
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return None
-    texts = (found.run_id, found.sweep, found.host, found.machine, found.process, *found.held)
-    moments = (found.started_at, found.updated_at, *found.held_since)
-    numbers = (found.pid, found.beat, found.done, found.failed, found.left, found.slots)
-    sound = all(isinstance(text, str) for text in (*texts, *moments))
-    seconds = (found.seconds_left, found.low_seconds, found.high_seconds)
-    told = all(each is None or type(each) in (int, float) for each in seconds)
-    told = told and len(found.held) == len(found.held_since)
-    counted = all(type(number) is int and 0 <= number < _MOST for number in numbers)
-    return found if sound and told and counted else None
+    return found if sound else None
 
 
 def _now() -> str:
     return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-
-
-def _age(moment: str) -> float:
-    try:
-        then = dt.datetime.fromisoformat(moment)
-        return abs((dt.datetime.now(dt.UTC) - then).total_seconds())
-    except (ValueError, TypeError):
-        return _FORGOTTEN_SECONDS
 
 
 def machine_key() -> str:

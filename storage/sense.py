@@ -7,57 +7,53 @@ work again.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lp_sweep.storage.schema import LARGE
+from lp_sweep.trials.spec.identity import identifier
 
 DEEPEST = 1000  # layers of a model
 CORRELATIONS = ("pearson", "spearman", "mcc")  # from -1 to 1, other metrics from 0
 _ROUNDING = 1e-6
 _encode = json.JSONEncoder(separators=(",", ":")).encode  # as specs are
-# columns without which a record says nothing
-_CELL = ("cell", "model", "depth", "procedure", "strategy", "task", "seed")
-_NEEDED = {
-    "trials": ("kept_layers", "last"),
-    "predictions": ("split", "example"),
-    "teacher_logits": ("example",),
-    "attempts": ("trial_id",),
-    "sweeps": _CELL,
-    "earlier": _CELL,
-}
-_LAYERS = ("kept_layers", "dropped_layers", "k", "trial_id")  # of cells
 _OF_SPEC = ("kept_layers", "seed", "model_fingerprint", "data_fingerprint")  # of trials
-_ROWS_OF = {**dict.fromkeys(("sweeps", "earlier"), "cell"), **dict.fromkeys(LARGE, "example")}
+
+_Problems = Iterable[tuple[Any, str]]  # masks of bad rows, each with its reason
+
+
+class _Rules(NamedTuple):
+    """The columns without which a table's record says nothing, a check of its rows, and the other
+    columns that the check looks at."""
+
+    needed: tuple[str, ...] = ()
+    problems: Callable[[pa.Table], _Problems] = lambda rows: ()
+    looked_at: tuple[str, ...] = ()
+    many_rows: bool = False  # a record may have
 
 
 def checked_columns(table: str, columns: Collection[str] | None) -> Collection[str] | None:
     """`columns` and those that `senseless` looks at."""
-    also = {
-        "trials": ("spec", "metric", "majority", "epoch_metrics", *_OF_SPEC),
-        "profiles": ("spec", "measure", "depth", "layers", "timings"),
-        "sweeps": _LAYERS,
-        "earlier": _LAYERS,
-    }.get(table)
-    if columns is None or also is None:
-        return columns
-    return {*columns, *_NEEDED.get(table, ()), *also}
+    rules = _RULES[table]
+    return None if columns is None else {*columns, *rules.needed, *rules.looked_at}
 
 
 def senseless(table: str, rows: pa.Table) -> dict[str | None, str]:
     """Identifier -> why its record can't be true, for each such record of `rows`."""
     found: dict[str | None, str] = {}
-    ids = rows.column(0)
-    for bad, why in _problems(table, rows):
+    rules, ids = _RULES[table], rows.column(0)
+    missing = (
+        (pc.is_null(rows[name]), f"it has no {name}")
+        for name in (rows.column_names[0], *rules.needed)
+    )
+    for bad, why in (*missing, *rules.problems(rows)):
         for id_ in ids.filter(pc.fill_null(bad, False)).to_pylist():
             found.setdefault(id_, why)
-    if table not in _ROWS_OF and len(ids.unique()) < len(ids):
+    if not rules.many_rows and len(ids.unique()) < len(ids):
         for item in ids.value_counts().to_pylist():
             if item["counts"] > 1:
                 found[item["values"]] = f"{item['counts']} rows have this identifier"
@@ -73,25 +69,14 @@ def without(rows: pa.Table, ids: Collection[str | None]) -> pa.Table:
     return rows.filter(pc.invert(pc.is_in(rows.column(0), pa.array([*ids], pa.string()))))
 
 
-def _problems(table: str, rows: pa.Table) -> Iterator[tuple[Any, str]]:
-    """Masks of bad rows, each with its reason."""
-    names = {*rows.column_names}
-    if rows.column(0).null_count:
-        yield pc.is_null(rows.column(0)), f"it has no {rows.column_names[0]}"
-    for name in _NEEDED.get(table, ()):
-        if name in names and rows[name].null_count:
-            yield pc.is_null(rows[name]), f"it has no {name}"
-    yield from _OF_TABLE.get(table, lambda _: ())(rows)
-
-
-def _of_trials(rows: pa.Table) -> Iterator[tuple[Any, str]]:
+def _of_trials(rows: pa.Table) -> _Problems:
     yield _out_of_range(rows, "last"), "its score is none that its metric can have"
     yield _out_of_range(rows, "majority"), "its majority is none that its metric can have"
     yield _not_the_last(rows), "its score is not that of its last epoch"
     yield pc.equal(pc.list_value_length(rows["kept_layers"]), 0), "it has no kept_layers"
 
 
-def _of_predictions(rows: pa.Table) -> Iterator[tuple[Any, str]]:
+def _of_predictions(rows: pa.Table) -> _Problems:
     for name in {"label", "prediction"} & {*rows.column_names}:
         yield pc.invert(pc.is_finite(rows[name])), f"its {name} is no number"
     if "tally" in rows.column_names:
@@ -102,9 +87,9 @@ def _of_predictions(rows: pa.Table) -> Iterator[tuple[Any, str]]:
         yield pc.is_in(rows.column(0), uneven), "its rows have tally of several lengths"
 
 
-def _of_cells(rows: pa.Table) -> Iterator[tuple[Any, str]]:
+def _of_cells(rows: pa.Table) -> _Problems:
     """Layers that a cell can't have. While a cell is deferred, it has none."""
-    kept, dropped = (pc.list_value_length(rows[name]) for name in _LAYERS[:2])
+    kept, dropped = (pc.list_value_length(rows[f"{name}_layers"]) for name in ("kept", "dropped"))
     depth, k = rows["depth"], rows["k"]
     yield pc.or_(pc.less(depth, 1), pc.greater(depth, DEEPEST)), "its depth is no number of layers"
     yield pc.not_equal(pc.add(kept, dropped), depth), "its layers are not those of its depth"
@@ -113,27 +98,42 @@ def _of_cells(rows: pa.Table) -> Iterator[tuple[Any, str]]:
     yield pc.and_(pc.is_valid(rows["trial_id"]), pc.is_null(kept)), "it has no kept_layers"
 
 
-def _of_measurements(rows: pa.Table) -> Iterator[tuple[Any, str]]:
-    layers = pc.list_parent_indices(rows["layers"]).to_numpy()
-    items = pc.list_flatten(rows["layers"])
-    depth = rows["depth"].take(layers)
-    number, value = (pc.struct_field(items, name) for name in ("layer", "value"))
-    outside = pc.or_(pc.less(number, 1), pc.greater(number, depth))
+def _of_measurements(rows: pa.Table) -> _Problems:
+    of, number, value = _items(rows["layers"], "layer", "value")
+    outside = pc.or_(pc.less(number, 1), pc.greater(number, rows["depth"].take(of)))
     odd = pc.or_(pc.fill_null(outside, False), pc.invert(pc.is_finite(value)))
-    yield _rows_with(odd, layers, len(rows)), "its values are not of its layers"
-    timings = pc.list_parent_indices(rows["timings"]).to_numpy()
-    speedup = pc.struct_field(pc.list_flatten(rows["timings"]), "speedup")
+    yield _rows_with(odd, of, len(rows)), "its values are not of its layers"
+    of, speedup = _items(rows["timings"], "speedup")
     odd = pc.or_(pc.less_equal(speedup, 0), pc.invert(pc.is_finite(speedup)))
-    yield _rows_with(odd, timings, len(rows)), "its speed-up is no positive number"
+    yield _rows_with(odd, of, len(rows)), "its speed-up is no positive number"
 
 
-_OF_TABLE: dict[str, Callable[[pa.Table], Iterable[tuple[Any, str]]]] = {
-    "trials": _of_trials,
-    "profiles": _of_measurements,
-    "predictions": _of_predictions,
-    "sweeps": _of_cells,
-    "earlier": _of_cells,
+_CELLS = _Rules(
+    ("cell", "model", "depth", "procedure", "strategy", "task", "seed"),
+    _of_cells,
+    ("kept_layers", "dropped_layers", "k", "trial_id"),
+    many_rows=True,
+)
+_RULES = {
+    "trials": _Rules(
+        ("kept_layers", "last"),
+        _of_trials,
+        ("spec", "metric", "majority", "epoch_metrics", *_OF_SPEC),
+    ),
+    "profiles": _Rules((), _of_measurements, ("spec", "measure", "depth", "layers", "timings")),
+    "predictions": _Rules(("split", "example"), _of_predictions, many_rows=True),
+    "teacher_logits": _Rules(("example",), many_rows=True),
+    "attempts": _Rules(("trial_id",)),
+    "sweeps": _CELLS,
+    "earlier": _CELLS,
 }
+
+
+def _items(lists: Any, *fields: str) -> list[Any]:
+    """(items,) the row of each item of a column of lists, and its fields."""
+    flat = pc.list_flatten(lists)
+    rows = pc.list_parent_indices(lists).to_numpy()
+    return [rows, *(pc.struct_field(flat, field) for field in fields)]
 
 
 def _rows_with(bad: Any, parents: Any, rows: int) -> pa.Array:
@@ -145,9 +145,7 @@ def _rows_with(bad: Any, parents: Any, rows: int) -> pa.Array:
 
 def _not_the_last(trials: pa.Table) -> Any:
     """Whether the score is none that the last epoch has for the metric, in any split."""
-    of = pc.list_parent_indices(trials["epoch_metrics"]).to_numpy()
-    items = pc.list_flatten(trials["epoch_metrics"])
-    epoch, metric, value = (pc.struct_field(items, name) for name in ("epoch", "metric", "value"))
+    of, epoch, metric, value = _items(trials["epoch_metrics"], "epoch", "metric", "value")
     asked = pc.fill_null(pc.equal(metric, trials["metric"].take(of)), False).to_numpy()
     same = pc.fill_null(pc.equal(value, trials["last"].take(of)), False).to_numpy()
     epochs = pc.fill_null(epoch, 0).to_numpy()
@@ -178,10 +176,7 @@ def _misidentified(table: str, rows: pa.Table) -> Iterator[tuple[str | None, str
         kind = "TrialSpec"
         if table == "profiles":
             kind = "SpeedSpec" if values[0] == "speed" else "ProfileSpec"
-        version = id_.partition("-")[0][1:]
-        payload = f'{{"identity":{version},"kind":"{kind}","spec":{spec}}}'
-        digest = hashlib.sha256(payload.encode("utf-8", "surrogatepass")).hexdigest()[:20]
-        if id_ != f"{id_[:1]}{version}-{digest}":
+        if id_ != identifier(id_[:1], kind, spec, id_.partition("-")[0][1:]):
             yield id_, "its identifier is not that of its spec"
         elif table == "trials":
             for name, value in zip(columns, values, strict=True):

@@ -6,7 +6,6 @@ The key is a hash of the content, so files are never written twice, and a node f
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -14,22 +13,21 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.store import Store
 
 FOLDER = "inputs"
-_LIST = "complete.json"  # is written last: all files are there when it is
+_LIST = "complete.txt"  # names the others, and is written last: all are there when it is
 
 
 def ship(store: Store, fingerprint: str, files: Mapping[str, Path]) -> bool:
     """Copies files to the store; `files`: by their name there. Returns False if the store has them
     already. Raises StoreError."""
-    where = f"{FOLDER}/{_key(fingerprint)}"
-    if store.read_text(where, _LIST) is not None:
+    where, names = f"{FOLDER}/{_key(fingerprint)}", "\n".join([fingerprint, *sorted(files)])
+    if store.read_text(where, _LIST) == names:
         return False
     for name, path in files.items():
         store.put_file(where, name, path)
-    store.put_text(where, _LIST, json.dumps({"of": fingerprint, "files": sorted(files)}))
+    store.put_text(where, _LIST, names)
     return True
 
 
@@ -40,8 +38,8 @@ def fetch(store: Store, fingerprint: str, cache_dir: Path) -> Path | None:
     if folder.is_dir():
         return folder
     where = f"{FOLDER}/{folder.name}"
-    text = store.read_text(where, _LIST)
-    if text is None:
+    names = (store.read_text(where, _LIST) or "").splitlines()[1:]
+    if not names:
         return None
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_suffix(".lock")):  # the slots of a node start together
@@ -49,27 +47,12 @@ def fetch(store: Store, fingerprint: str, cache_dir: Path) -> Path | None:
             return folder
         coming = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
         try:
-            names = _listed(text, store.location, where)
             if not all(store.fetch_file(where, name, coming / name) for name in names):
                 return None
             coming.rename(folder)
         finally:
             shutil.rmtree(coming, ignore_errors=True)
     return folder
-
-
-def _listed(text: str, location: str, where: str) -> list[str]:
-    """Raises StoreError for a list that is not ours."""
-    try:
-        names = json.loads(text)["files"]
-        if isinstance(names, list) and all(isinstance(name, str) for name in names):
-            return names
-    except (ValueError, TypeError, KeyError, RecursionError):
-        pass
-    raise StoreError(
-        f"{location}/{where}/{_LIST} does not list the files beside it. Delete {where} there: the "
-        "next run brings them again."
-    )
 
 
 def _key(fingerprint: str) -> str:

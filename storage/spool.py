@@ -18,7 +18,7 @@ import shutil
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -129,11 +129,8 @@ class Spool:
             found = self._files.list(table)
         except OSError:  # removed just now
             return []
-        return sorted(
-            item.name.removesuffix(".parquet")
-            for item in found
-            if record_name(item.name) and item.modified <= latest
-        )
+        names = (record_name(info.name) for info in found if info.modified <= latest)
+        return sorted(filter(None, names))
 
     def networks(self, older_than: float = 0.0) -> list[Path]:
         """The folders of complete networks that have waited for at least so many seconds."""
@@ -154,28 +151,27 @@ def flush(store: Store, cache_dir: str | Path, *, older_than: float = 0.0) -> Fl
     spool = Spool(Path(cache_dir), store.location)
     sent = 0
     with contextlib.suppress(StoreError):
-        for _ in _sending(store, spool, older_than):
-            sent += 1
+        for network in spool.networks(older_than):
+            sent += send_network(store, network)
+        for table in _ORDER:
+            for name in spool.names(table, older_than):
+                sent += _send_record(store, spool, table, name)
     waiting = sum(len(spool.names(table)) for table in _ORDER) + len(spool.networks())
     return Flushed(sent, waiting)
 
 
-def _sending(store: Store, spool: Spool, older_than: float) -> Iterator[None]:
-    for network in spool.networks(older_than):
-        if send_network(store, network):
-            yield
-    for table in _ORDER:
-        for name in spool.names(table, older_than):
-            record = spool.find(table, name)
-            if record is None:
-                continue
-            if store.find(table, name) is None:  # a record is never rewritten
-                store.put(table, name, record.rows)
-            if table == "trials":
-                store.delete("checkpoints", f"{name}.safetensors")
-                _settle(store, record)
-            spool.drop(record)
-            yield
+def _send_record(store: Store, spool: Spool, table: str, name: str) -> bool:
+    """Returns False if there is none, as when another process has sent it meanwhile."""
+    record = spool.find(table, name)
+    if record is None:
+        return False
+    if store.find(table, name) is None:  # a record is never rewritten
+        store.put(table, name, record.rows)
+    if table == "trials":
+        store.delete("checkpoints", f"{name}.safetensors")
+        _settle(store, record)
+    spool.drop(record)
+    return True
 
 
 def _settle(store: Store, record: Record) -> None:
@@ -224,13 +220,8 @@ class Outbox:
         self.spool = Spool(cache_dir, self.location)
         self.store: Store | None = None  # None: unreachable
         self.refusal: str | None = None  # why the store last refused
-        with self._refusing():
-            self.store = Store(self.location, patience=patience)
-
-    @contextlib.contextmanager
-    def _refusing(self) -> Iterator[None]:
         try:
-            yield
+            self.store = Store(self.location, patience=patience)
         except StoreError as error:
             self.refusal = str(error)
 
@@ -243,8 +234,10 @@ class Outbox:
             self.refusal = None
             if waiting is not None:
                 flush(self.store, self.cache_dir)
-            with self._refusing():
+            try:
                 rows = self.store.find(table, name)
+            except StoreError as error:
+                self.refusal = str(error)
         if rows is None and waiting is not None:
             self.refusal = self.refusal or f"the store {self.location} did not take it"
             return waiting.to_list()
@@ -257,7 +250,10 @@ class Outbox:
         spooled = [self.spool.put(record) for record in records]
         name = network or records[-1].name
         try:
-            self._send(records, name)
+            self.store = self.store or Store(self.location, patience=self.patience)
+            send_network(self.store, self.spool.root / WEIGHTS / name)  # if there is one
+            for record in records:
+                self.store.put(record.table, record.name, record.rows)
         except StoreError as error:
             self.refusal = str(error)
             if all(spooled):
@@ -269,16 +265,8 @@ class Outbox:
         self.refusal = None
         for record in records:
             self.spool.drop(record)
-        if self.store is not None:  # what earlier tries left behind
-            flush(self.store, self.cache_dir, older_than=_OTHERS_SECONDS)
+        flush(self.store, self.cache_dir, older_than=_OTHERS_SECONDS)  # what earlier tries left
         return True
-
-    def _send(self, records: Sequence[Record], name: str) -> None:
-        if self.store is None:
-            self.store = Store(self.location, patience=self.patience)
-        send_network(self.store, self.spool.root / WEIGHTS / name)  # if there is one
-        for record in records:
-            self.store.put(record.table, record.name, record.rows)
 
     def delete(self, folder: str, name: str) -> None:
         """Deletes a file of the store, if possible; a leftover is harmless."""

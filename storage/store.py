@@ -6,7 +6,7 @@
     <location>/attempts/<attempt_id>.parquet      one row: a failed try
     <location>/sweeps/<name>.parquet              the cells that a sweep asked for
     <location>/sweeps/<name>.yaml                 the sweep file as it was run
-    <location>/<table>/packs/*.parquet            many records in one file (packs.py)
+    <location>/<table>/packs/*.parquet            many records in one file (upkeep.py)
 
 A trial is done when its record is there and readable. Writing a record twice is harmless: its name
 is the identifier of its content, and the last complete file wins. A file that is torn, foreign or
@@ -27,27 +27,14 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from lp_sweep.storage import parquet
+from lp_sweep.storage.bucket import Bucket
 from lp_sweep.storage.errors import SpecError, StoreError
-from lp_sweep.storage.files import (
-    Deadline,
-    FileInfo,
-    Files,
-    Folder,
-    UnreachableError,
-    is_bucket,
-)
+from lp_sweep.storage.files import FileInfo, Files, Folder, UnreachableError
 from lp_sweep.storage.parquet import SUFFIX, NotARecordError
-from lp_sweep.storage.places import expanded, is_file
+from lp_sweep.storage.places import expanded, is_bucket, is_file
 from lp_sweep.storage.printable import did_you_mean, shown
 from lp_sweep.storage.schema import TABLES
-from lp_sweep.storage.tablefiles import (
-    THREADS,
-    PackIds,
-    Records,
-    TableContents,
-    TableFiles,
-    Unreadable,
-)
+from lp_sweep.storage.tablefiles import THREADS, Deadline, Records, TableFiles, Unreadable
 
 __all__ = ["Records", "Store", "Unreadable", "is_store"]
 
@@ -60,8 +47,6 @@ def open_files(location: str | Path) -> Files:
     """A Folder, or a Bucket for `s3://`. Touches nothing at the location yet. Raises StoreError for
     an impossible location."""
     if is_bucket(location):
-        from lp_sweep.storage.bucket import Bucket  # loading Arrow's S3 client takes a while
-
         return Bucket(str(location))
     if _OTHER_URL.match(str(location)):  # a folder named `gs:` is nobody's wish
         raise StoreError(
@@ -78,8 +63,12 @@ def open_files(location: str | Path) -> Files:
 def is_store(location: str | Path, patience: float = 0.0) -> bool:
     """Whether the location has a store's folders. Raises StoreError if that can't be checked."""
     files = open_files(location)
+
+    def look() -> bool:
+        return files.exists() and bool(files.folders() & set(TABLES))
+
     try:
-        return bool(Deadline(patience).persist(files.folders) & set(TABLES))
+        return Deadline(patience).persist(look)
     except OSError as error:
         raise StoreError(f"can't read the store {files.location}: {error}") from error
 
@@ -97,12 +86,9 @@ class Store:
     ) -> None:
         self.patience = patience
         self.files = open_files(location)
-        self._pack_ids: dict[str, PackIds] = {}
+        self._pack_ids: dict[str, dict[str, frozenset[str]]] = {}
         if create:
-            try:
-                self.perform(f"make a store at {self.location}", lambda: self.files.create(TABLES))
-            except FileNotFoundError as error:  # /proc has no room for folders
-                raise StoreError(f"can't make a store at {self.location}: {error}") from error
+            self._write("make a store at", self.location, lambda: self.files.create(TABLES))
         elif not self._is_there():
             raise StoreError(
                 f"no store at {self.location}. `lp-sweep run FILE --store "
@@ -132,13 +118,13 @@ class Store:
             return there
 
         try:
-            return self.perform(f"read the store {self.location}", look)
+            return self._perform("read the store", self.location, look)
         except StoreError as error:
             if self.files.is_folder and isinstance(error.__cause__, UnreachableError):
                 return False
             raise
 
-    def perform(self, what: str, action: Callable[[], T]) -> T:
+    def _perform(self, what: str, where: str, action: Callable[[], T]) -> T:
         """Returns the action's result, after retries if need be. Raises FileNotFoundError, and
         StoreError for any other OSError. `what` completes "can't ..."."""
         try:
@@ -146,7 +132,13 @@ class Store:
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise StoreError(f"can't {what}: {error}") from error
+            raise StoreError(f"can't {what} {where}: {error}") from error
+
+    def _write(self, what: str, where: str, action: Callable[[], None]) -> None:
+        try:
+            self._perform(what, where, action)
+        except FileNotFoundError as error:  # as in /proc, which has no room for folders
+            raise StoreError(f"can't {what} {where}: {error}") from error
 
     # -- one record
 
@@ -154,24 +146,6 @@ class Store:
         """Writes one record. On an error the previous record stays. Raises pa.ArrowException for a
         value that does not fit its column."""
         self.write(_path(table, name + SUFFIX), parquet.encode(table, rows))
-
-    def put_text(self, table: str, file_name: str, text: str) -> None:
-        self.write(_path(table, file_name), text.encode())
-
-    def write(self, path: str, content: bytes) -> None:
-        """Writes a file. `path`: below the store's location."""
-        self._publish(path, lambda: self.files.write(path, content))
-
-    def _publish(self, path: str, write: Callable[[], None]) -> None:
-        where = self.files.where(path)
-        try:
-            self.perform(f"write {where}", write)
-        except FileNotFoundError as error:
-            raise StoreError(f"can't write {where}: {error}") from error
-
-    def content(self, path: str) -> bytes:
-        """Reads a file; `path` as for `write`. Raises FileNotFoundError."""
-        return self.perform(f"read {self.files.where(path)}", lambda: self.files.read(path))
 
     def find(self, table: str, name: str) -> list[dict[str, Any]] | None:
         """Returns the rows of a record; None if it is missing or unreadable."""
@@ -182,13 +156,12 @@ class Store:
 
     def read(self, table: str, name: str) -> list[dict[str, Any]]:
         """Returns the rows of a record. Raises StoreError, also if it is missing or unreadable."""
-        where = self.files.where(_path(table, name + SUFFIX))
         try:
             return self._rows(table, name)
-        except FileNotFoundError as error:
-            raise StoreError(f"can't read {where}: No such file") from error
-        except NotARecordError as error:
-            raise StoreError(f"can't read {where}: {error}") from error
+        except (FileNotFoundError, NotARecordError) as error:
+            why = "No such file" if isinstance(error, FileNotFoundError) else error
+            where = self.files.where(f"{table}/{name}{SUFFIX}")
+            raise StoreError(f"can't read {where}: {why}") from error
 
     def _rows(self, table: str, name: str) -> list[dict[str, Any]]:
         _path(table, name)
@@ -200,7 +173,7 @@ class Store:
         """Each read is retried by itself; all reads together share one patience."""
         pack_ids = self._pack_ids.setdefault(table, {})
         try:
-            return action(TableFiles(self.files, table, Deadline(self.patience), pack_ids))
+            return action(TableFiles(self.files, table, self.patience, pack_ids))
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -209,6 +182,14 @@ class Store:
     def names(self, table: str) -> set[str]:
         """The identifiers of all records of a table. An empty file is no record."""
         return self._of_table(table, lambda files: files.names())
+
+    def singles(self, table: str) -> dict[str, FileInfo]:
+        """The files of one record each, by its name, without packs."""
+        return self._of_table(table, lambda files: files.singles())
+
+    def packs(self, table: str) -> list[str]:
+        """The paths of the files of many records."""
+        return self._of_table(table, lambda files: files.packs())
 
     def sweeps(self, only: str | None = None) -> list[str]:
         """The names of all sweeps, or `only` this one. Raises SpecError if it is unknown."""
@@ -231,48 +212,58 @@ class Store:
         """
         return self._of_table(table, lambda files: files.read(names, columns))
 
-    def contents(self, table: str) -> TableContents:
-        """The files of a table, for callers that work on files rather than records."""
-        return self._of_table(table, lambda files: files.contents())
+    # -- other files; a path is below the store's location
 
-    # -- other files
+    def write(self, path: str, content: bytes) -> None:
+        self._write("write", self.files.where(path), lambda: self.files.write(path, content))
 
-    def read_text(self, table: str, file_name: str) -> str | None:
+    def content(self, path: str) -> bytes:
+        """Reads a file. Raises FileNotFoundError."""
+        return self._perform("read", self.files.where(path), lambda: self.files.read(path))
+
+    def move(self, path: str, target: str) -> None:
+        """Raises FileNotFoundError if another process has moved it."""
+        self._perform("move", self.files.where(path), lambda: self.files.move(path, target))
+
+    def put_text(self, folder: str, name: str, text: str) -> None:
+        self.write(_path(folder, name), text.encode())
+
+    def read_text(self, folder: str, name: str) -> str | None:
         """Returns a text as put_text wrote it; None if there is none."""
         try:
-            return self.content(_path(table, file_name)).decode(errors="replace")
+            return self.content(_path(folder, name)).decode(errors="replace")
         except FileNotFoundError:
             return None
 
-    def texts(self, table: str) -> dict[str, str]:
+    def texts(self, folder: str) -> dict[str, str]:
         """The texts of all .json files of a folder, by file name."""
-        names = [info.name for info in self.listing(table) if info.name.endswith(".json")]
+        names = [info.name for info in self.listing(folder) if info.name.endswith(".json")]
         with ThreadPoolExecutor(THREADS) as pool:
-            texts = list(pool.map(lambda name: self.read_text(table, name), names))
-        return {name: text for name, text in zip(names, texts, strict=True) if text is not None}
+            texts = pool.map(lambda name: self.read_text(folder, name), names)
+            return {name: text for name, text in zip(names, texts, strict=True) if text is not None}
 
     def listing(self, folder: str) -> list[FileInfo]:
         """The files of a folder, by name, without those being written."""
         where = self.files.where(_folder(folder))
-        infos = self.perform(f"list {where}", lambda: self.files.list(folder))
+        infos = self._perform("list", where, lambda: self.files.list(folder))
         return sorted(info for info in infos if info.name[0] != ".")
 
-    def folders(self, below: str) -> set[str]:
-        """The names of the folders in a folder."""
-        where = self.files.where(_folder(below))
-        return self.perform(f"list {where}", lambda: self.files.folders(below))
+    def folders(self, below: str = "") -> set[str]:
+        """The names of the folders in the store, or in one of its folders."""
+        where = self.files.where(below)
+        return self._perform("list", where, lambda: self.files.folders(below))
 
     def put_file(self, folder: str, name: str, source: Path) -> None:
         """Copies a local file into the store."""
         path = _path(folder, name)
-        self._publish(path, lambda: self.files.upload(source, path))
+        self._write("write", self.files.where(path), lambda: self.files.upload(source, path))
 
     def fetch_file(self, folder: str, name: str, target: Path) -> bool:
         """Copies a file of the store to `target`. Returns False if it does not exist."""
         path = _path(folder, name)
-        read = partial(self.files.download, path, target)
+        where = self.files.where(path)
         try:
-            self.perform(f"read {self.files.where(path)}", read)
+            self._perform("read", where, lambda: self.files.download(path, target))
         except FileNotFoundError:
             return False
         return True
@@ -280,7 +271,7 @@ class Store:
     def delete(self, folder: str, name: str) -> None:
         """Deletes a file, if it exists."""
         path = _path(folder, name)
-        self.perform(f"delete {self.files.where(path)}", lambda: self.files.delete(path))
+        self._perform("delete", self.files.where(path), lambda: self.files.delete(path))
 
 
 def _path(folder: str, file_name: str) -> str:

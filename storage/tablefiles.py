@@ -7,16 +7,17 @@ disappeared. A record in a pack and in a single file counts once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import errno
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lp_sweep.storage import parquet
-from lp_sweep.storage.files import Deadline, FileInfo, Files, UnreachableError
+from lp_sweep.storage.files import FileInfo, Files, PermanentError, UnreachableError
 from lp_sweep.storage.parquet import PACKS, SUFFIX, NotARecordError
 from lp_sweep.storage.schema import LARGE
 from lp_sweep.storage.sense import checked_columns, senseless, without
@@ -24,9 +25,42 @@ from lp_sweep.storage.sense import checked_columns, senseless, without
 THREADS = 16
 _PART = 256  # single files
 _PACKS_AT_ONCE = 4  # each needs memory for its bytes and its rows
+_FIRST_DELAY, _LONGEST_DELAY = 0.2, 10.0  # seconds between tries
+_NOT_RETRIED = (
+    *(FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError),
+    PermanentError,
+)
+
+_LASTING = {errno.ELOOP, errno.ENAMETOOLONG}
 
 Columns = Collection[str] | None  # None: all
-PackIds = dict[tuple[str, int], frozenset[str]]  # by pack and its size
+T = TypeVar("T")
+
+
+class Deadline:
+    """The retries of one operation and all its parts, which end at the same moment."""
+
+    def __init__(self, patience: float) -> None:
+        """patience: seconds from the first failure; 0: no retry."""
+        self._patience = patience
+        self._end: float | None = None
+
+    def persist(self, action: Callable[[], T]) -> T:
+        """Retries until the patience ends, then raises the last OSError. Permanent errors, such as
+        a missing file, are raised at once."""
+        delay = _FIRST_DELAY
+        while True:
+            try:
+                return action()
+            except OSError as error:
+                if isinstance(error, _NOT_RETRIED) or error.errno in _LASTING:
+                    raise
+                self._end = self._end or time.monotonic() + self._patience
+                left = self._end - time.monotonic()
+                if left <= 0:
+                    raise
+            time.sleep(min(delay, left))
+            delay = min(2 * delay, _LONGEST_DELAY)
 
 
 class Unreadable(NamedTuple):
@@ -35,7 +69,7 @@ class Unreadable(NamedTuple):
     location: str
     reason: str
     record: str = ""  # which record of the file, if not the file as a whole
-    lost: bool = False  # it is no file: what should be there is missing (doctor.lost)
+    lost: bool = False  # it is no file: what should be there is missing (upkeep.lost)
     newer: bool = False  # a later version wrote it
 
     @property
@@ -48,13 +82,6 @@ class Records(NamedTuple):
 
     rows: pa.Table
     unreadable: list[Unreadable]
-
-
-class TableContents(NamedTuple):
-    """The files of a table: single files by the record's name, packs by their path."""
-
-    singles: dict[str, FileInfo]
-    packs: dict[str, FileInfo]
 
 
 def record_name(file_name: str) -> str | None:
@@ -70,13 +97,13 @@ class _Gathered:
 
     def __init__(self, table: str, columns: Columns = None) -> None:
         self._table, self._column = table, parquet.id_column(table)
-        self._names = parquet.schema_of(table, columns).names
+        self._asked = parquet.schema_of(table, columns)
+        large = table in LARGE
+        self.columns = None if large else checked_columns(table, columns)  # to read
         # a large table keeps no column for a later check: its rows would not fit into memory
-        kept = columns if table in LARGE else checked_columns(table, columns)
-        self._kept = parquet.schema_of(table, kept)
-        self._rows: list[pa.Table] = []
-        self._ids: list[pa.Array] = []  # of each of these, without repeats
-        self._places: list[Callable[[str], str]] = []  # of a record of each of these
+        self._kept = self._asked if large else parquet.schema_of(table, self.columns)
+        self._parts: list[pa.Table] = []
+        self._places: list[Callable[[str], str]] = []  # of a record of each part
         self.unreadable: list[Unreadable] = []
 
     def add(self, rows: pa.Table, where: Callable[[str], str]) -> None:
@@ -87,48 +114,40 @@ class _Gathered:
             place = where(str(id_))
             said = why if str(id_) in place else f"{id_}: {why}"
             self.unreadable.append(Unreadable(place, said, str(id_)))
-        sound = without(rows, bad).select(self._kept.names)
-        self._rows.append(sound)
-        self._ids.append(sound[self._column].unique())
+        self._parts.append(without(rows, bad).select(self._kept.names))
         self._places.append(where)
 
-    @property
-    def seen(self) -> set[Any]:
-        return {item for ids in self._ids for item in ids.to_pylist()}
-
-    def listing(self, *, sort: bool) -> Records:
+    def records(self, *, sort: bool) -> Records:
         """The rows in the order in which they were added, or sorted by name."""
-        rows = pa.concat_tables([self._kept.empty_table(), *self._once()]).select(self._names)
+        rows = pa.concat_tables([self._kept.empty_table(), *self._once()])
+        rows = rows.select(self._asked.names)
         if sort and self._table not in LARGE:  # too many rows to sort
-            rows = rows.take(pc.sort_indices(rows, sort_keys=[(self._column, "ascending")]))
+            rows = rows.sort_by(self._column)
         return Records(rows, list(dict.fromkeys(self.unreadable)))
 
     def _once(self) -> Iterator[pa.Table]:
-        """The rows of each file without records that an earlier file has, or that files contradict
-        each other on. There are rarely any, which Arrow finds out in a tenth of the time of
-        Python's sets."""
-        ids = pa.chunked_array(self._ids, pa.string())
-        if len(ids.unique()) == len(ids):
-            yield from self._rows
+        """Each part without records that an earlier one has, or that files contradict each other
+        on. There are rarely any, which Arrow finds out in a tenth of the time of Python's sets."""
+        ids = [rows[self._column].unique() for rows in self._parts]
+        together = pa.chunked_array(ids, pa.string())
+        if len(together.unique()) == len(together):
+            yield from self._parts
             return
-        seen: set[Any] = self._contradicted()
-        for rows, own in zip(self._rows, self._ids, strict=True):
-            names = set(own.to_pylist())
+        seen = self._contradicted() if self._table == "trials" else set()
+        for rows, own in zip(self._parts, ids, strict=True):
+            names = {*own.to_pylist()}
             yield without(rows, names & seen)
             seen |= names
 
-    def _contradicted(self) -> set[Any]:
+    def _contradicted(self) -> set[str]:
         """The trials of which files have different scores, which are named: nobody knows which is
         right."""
-        if self._table != "trials":
-            return set()
-        scores = pa.concat_tables([rows.select([self._column, "last"]) for rows in self._rows])
+        scores = pa.concat_tables([rows.select([self._column, "last"]) for rows in self._parts])
         ends = scores.group_by(self._column).aggregate([("last", "min"), ("last", "max")])
-        found = {
-            *ends.filter(pc.not_equal(ends["last_min"], ends["last_max"]))[self._column].to_pylist()
-        }
-        for own, where in zip(self._ids, self._places, strict=True):
-            for id_ in found.intersection(own.to_pylist()):
+        differ = ends.filter(pc.not_equal(ends["last_min"], ends["last_max"]))
+        found = {*differ[self._column].to_pylist()}
+        for rows, where in zip(self._parts, self._places, strict=True):
+            for id_ in found.intersection(rows[self._column].to_pylist()):
                 why = f"{id_}: files of this store have different scores of it"
                 self.unreadable.append(Unreadable(where(id_), why, id_))
         return found
@@ -136,55 +155,46 @@ class _Gathered:
 
 class TableFiles:
     """One operation's view of a table's files. Raises FileNotFoundError, NotARecordError, and
-    OSError after the deadline."""
+    OSError after the patience (see `Deadline`)."""
 
-    def __init__(self, files: Files, table: str, deadline: Deadline, pack_ids: PackIds) -> None:
-        """`pack_ids`: a cache that outlives the operation."""
-        self._files, self._table, self._persist = files, table, deadline.persist
-        self._ids = pack_ids
+    def __init__(
+        self, files: Files, table: str, patience: float, ids: dict[str, frozenset[str]]
+    ) -> None:
+        """`ids`: the identifiers in each pack; a cache that outlives the operation."""
+        self._files, self._table, self._ids = files, table, ids
+        self._persist = Deadline(patience).persist
 
     # -- what there is
 
-    def contents(self) -> TableContents:
+    def singles(self) -> dict[str, FileInfo]:
+        """The files of one record each, by its name."""
         found = self._persist(lambda: self._files.list(self._table))
-        singles = {name: i for i in found if (name := record_name(i.name)) is not None}
-        return TableContents(singles, self._packs())
+        return {name: info for info in found if (name := record_name(info.name)) is not None}
 
-    def _packs(self) -> dict[str, FileInfo]:
+    def packs(self) -> list[str]:
+        """The paths of the packs."""
         folder = f"{self._table}/{PACKS}"
         found = self._persist(lambda: self._files.list(folder))
-        return {f"{folder}/{i.name}": i for i in sorted(found) if record_name(i.name)}
-
-    def pack_ids(self, packs: Mapping[str, FileInfo]) -> dict[str, frozenset[str]]:
-        """The identifiers in each pack; none for an unreadable pack."""
-
-        def ids(item: tuple[str, FileInfo]) -> frozenset[str]:
-            path, info = item
-            known = self._ids.get((path, info.size))
-            return known if known is not None else self._persist(lambda: self._read_ids(path))
-
-        with ThreadPoolExecutor(THREADS) as pool:
-            found = dict(zip(packs, pool.map(ids, packs.items()), strict=True))
-        self._ids.clear()
-        self._ids.update({(path, info.size): found[path] for path, info in packs.items()})
-        return found
-
-    def _read_ids(self, path: str) -> frozenset[str]:
-        try:
-            return parquet.read_ids(self._files, path, self._table)
-        except (NotARecordError, FileNotFoundError):  # the latter: set aside meanwhile
-            return frozenset()
+        return sorted(f"{folder}/{info.name}" for info in found if record_name(info.name))
 
     def names(self) -> set[str]:
         """Without empty files, which a crash leaves."""
-        contents = self.contents()
-        singles = {name for name, info in contents.singles.items() if info.size}
-        return singles.union(*self.pack_ids(contents.packs).values())
+        singles = {name for name, info in self.singles().items() if info.size}
+        return singles.union(*self._in_packs(self.packs()))
 
-    def _with(self, wanted: set[str], packs: Mapping[str, FileInfo]) -> dict[str, set[str]]:
-        """The packs that have wanted records, and which."""
-        ids = self.pack_ids(packs)
-        return {path: wanted & own for path, own in ids.items() if wanted & own}
+    def _in_packs(self, packs: Collection[str]) -> list[frozenset[str]]:
+        """The identifiers in each pack; none for an unreadable pack."""
+        with ThreadPoolExecutor(THREADS) as pool:
+            return list(pool.map(self._ids_of, packs))
+
+    def _ids_of(self, pack: str) -> frozenset[str]:
+        if pack not in self._ids:
+            try:
+                found = self._persist(lambda: parquet.read_ids(self._files, pack, self._table))
+            except (NotARecordError, FileNotFoundError):  # the latter: set aside meanwhile
+                return frozenset()
+            self._ids[pack] = found
+        return self._ids[pack]
 
     def _path(self, name: str) -> str:
         return f"{self._table}/{name}{SUFFIX}"
@@ -204,8 +214,8 @@ class TableFiles:
             raise NotARecordError(*bad.values())
         except (FileNotFoundError, NotARecordError):
             gathered = _Gathered(self._table)
-            self._add_packs(self._with({name}, self._packs()), gathered, None)
-            found = gathered.listing(sort=False).rows
+            self._add_packs(gathered, self.packs(), {name})
+            found = gathered.records(sort=False).rows
             if not len(found):
                 raise
             return found
@@ -215,27 +225,21 @@ class TableFiles:
 
     def read(self, names: Iterable[str] | None, columns: Columns = None) -> Records:
         wanted = None if names is None else set(names)
-        contents = self.contents()
         gathered = _Gathered(self._table, columns)
-        packs: Mapping[str, set[str] | None] = dict.fromkeys(contents.packs)
-        if wanted is not None:
-            packs = self._with(wanted, contents.packs)
-        self._add_packs(packs, gathered, columns)
-        singles = contents.singles.keys() if wanted is None else wanted & contents.singles.keys()
-        gone = self._add_singles(sorted(singles), gathered, columns)
-        if gone and (gone := gone - gathered.seen):  # moved into a new pack, or set aside
-            self._add_packs(self._with(gone, self._packs()), gathered, columns)
-        # single files alone are sorted already
-        return gathered.listing(sort=bool(packs or gone))
+        there = sorted(name for name in self.singles() if wanted is None or name in wanted)
+        packed = self._add_packs(gathered, self.packs(), wanted)
+        gone = self._add_singles(gathered, there)
+        if gone:  # moved into a new pack, or set aside
+            packed = self._add_packs(gathered, self.packs(), gone) or packed
+        return gathered.records(sort=packed)  # single files alone are sorted already
 
-    def _add_singles(self, names: list[str], gathered: _Gathered, columns: Columns) -> set[str]:
+    def _add_singles(self, gathered: _Gathered, names: list[str]) -> set[str]:
         """Returns the names of files that have disappeared."""
         gone = set()
-        wide = self._read_columns(columns)
         with ThreadPoolExecutor(THREADS) as pool:
             for start in range(0, len(names), _PART):
                 part, tables = names[start : start + _PART], []
-                found = pool.map(lambda name: self._single(name, wide), part)
+                found = pool.map(lambda name: self._single(name, gathered.columns), part)
                 for name, rows in zip(part, found, strict=True):
                     if isinstance(rows, Unreadable):
                         gathered.unreadable.append(rows)
@@ -247,13 +251,8 @@ class TableFiles:
                     gathered.add(pa.concat_tables(tables).combine_chunks(), self._where)
         return gone
 
-    def _read_columns(self, columns: Columns) -> Columns:
-        """`columns`, and those that show whether a record can be true."""
-        return None if self._table in LARGE else checked_columns(self._table, columns)
-
     def _single(self, name: str, columns: Columns) -> pa.Table | Unreadable | None:
         """The file's rows, or why there are none; None if the file has disappeared."""
-        newer = False
         try:
             content = self._fetch(self._path(name))
             return parquet.decode_record(content, self._table, name, columns)
@@ -262,37 +261,42 @@ class TableFiles:
         except UnreachableError:
             raise
         except NotARecordError as error:
-            reason, newer = str(error), error.newer
-        except PermissionError:
-            reason = "it can't be read: Permission denied"
+            return Unreadable(self._where(name), str(error), newer=error.newer)
         except OSError as error:
-            reason = parquet.explain(error)
-        return Unreadable(self._where(name), reason, newer=newer)
+            refused = isinstance(error, PermissionError)
+            why = "it can't be read: Permission denied" if refused else parquet.explain(error)
+            return Unreadable(self._where(name), why)
 
     def _add_packs(
-        self, packs: Mapping[str, set[str] | None], gathered: _Gathered, columns: Columns
-    ) -> None:
-        """`packs`: the records to take from each (None: all)."""
-
-        def read(path: str) -> pa.Table | NotARecordError | None:
-            try:
-                return parquet.decode(self._fetch(path), self._table, self._read_columns(columns))
-            except NotARecordError as error:
-                return error
-            except FileNotFoundError:  # set aside meanwhile
-                return None
-
+        self, gathered: _Gathered, packs: Collection[str], wanted: Collection[str] | None
+    ) -> bool:
+        """Adds the wanted records of these packs (None: all). Returns whether one was read."""
+        if wanted is not None:
+            inside = zip(packs, self._in_packs(packs), strict=True)
+            packs = [path for path, ids in inside if not ids.isdisjoint(wanted)]
         with ThreadPoolExecutor(_PACKS_AT_ONCE) as pool:
-            for path, rows in zip(packs, pool.map(read, packs), strict=True):
-                where, wanted = self._files.where(path), packs[path]
-                if isinstance(rows, NotARecordError):
-                    gathered.unreadable.append(Unreadable(where, str(rows), newer=rows.newer))
+            found = pool.map(lambda path: self._pack(path, gathered.columns, wanted), packs)
+            for path, rows in zip(packs, found, strict=True):
+                if isinstance(rows, Unreadable):
+                    gathered.unreadable.append(rows)
                 elif rows is not None:
-                    own = rows if wanted is None else parquet.only(rows, self._table, wanted)
-                    gathered.add(own, partial(_same, where))
+                    gathered.add(rows, _always(self._files.where(path)))
+        return bool(packs)
+
+    def _pack(
+        self, path: str, columns: Columns, wanted: Collection[str] | None
+    ) -> pa.Table | Unreadable | None:
+        """The wanted rows, or why there are none; None if the pack was set aside meanwhile."""
+        try:
+            rows = parquet.decode(self._fetch(path), self._table, columns)
+        except FileNotFoundError:
+            return None
+        except NotARecordError as error:
+            return Unreadable(self._files.where(path), str(error), newer=error.newer)
+        if wanted is None:
+            return rows
+        return rows.filter(pc.is_in(rows.column(0), pa.array([*wanted], pa.string())))
 
 
-def _same(pack: str, record: str) -> str:
-    """Where a record of a pack is."""
-    del record
-    return pack
+def _always(place: str) -> Callable[[str], str]:
+    return lambda record: place

@@ -48,41 +48,32 @@ class Teller:
         self._store, self._file = store and store.asked_once(), f"{id_}.json"
         self._first: tuple[float, int] | None = None  # time and number of the first step
         self._next = 0.0
-        self._newest: Underway | None = None
-        self._wake, self._over = threading.Event(), False
-        self._thread: threading.Thread | None = None
+        self._writing: threading.Thread | None = None
 
     def __call__(self, step: int, steps: int, loss: Callable[[], float]) -> None:
         """`loss` is called rarely, since it makes the host wait for the device."""
         now = time.monotonic()
         if self._first is None:
             self._first, self._next = (now, step), now + EVERY_SECONDS
-        if now < self._next or self._store is None:
+        busy = self._writing is not None and self._writing.is_alive()
+        if now < self._next or self._store is None or busy:
             return
         self._next = now + EVERY_SECONDS
         began, first = self._first
         left = (now - began) * (steps - step) / max(1, step - first)
         mean = loss()
-        self._newest = Underway(step, steps, mean if math.isfinite(mean) else None, left)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._write, args=[self._store], daemon=True)
-            self._thread.start()
-        self._wake.set()
+        found = Underway(step, steps, mean if math.isfinite(mean) else None, left)
+        self._writing = threading.Thread(target=self._write, args=[self._store, found], daemon=True)
+        self._writing.start()
 
-    def _write(self, store: Store) -> None:
-        while self._wake.wait() and not self._over:
-            self._wake.clear()
-            if self._newest is not None:
-                with contextlib.suppress(StoreError):
-                    text = json.dumps(self._newest._asdict())
-                    store.put_text(FOLDER, self._file, text)
+    def _write(self, store: Store, found: Underway) -> None:
+        with contextlib.suppress(StoreError):
+            store.put_text(FOLDER, self._file, json.dumps(found._asdict()))
 
     def close(self) -> None:
-        if self._thread is None or self._store is None:
+        if self._writing is None or self._store is None:
             return
-        self._over = True
-        self._wake.set()
-        self._thread.join(_LEAVE_SECONDS)
+        self._writing.join(_LEAVE_SECONDS)
         with contextlib.suppress(StoreError):
             self._store.delete(FOLDER, self._file)
 
@@ -117,9 +108,9 @@ def _parse(text: str) -> Underway | None:
     """None for a text that is not ours."""
     try:
         plain = json.loads(text)
-        step, steps = int(plain["step"]), int(plain["steps"])
-        loss, left = plain["loss"], float(plain["seconds_left"])
-        sound = 0 <= step <= steps and 0 <= left < math.inf
-        return Underway(step, steps, None if loss is None else float(loss), left) if sound else None
+        step, steps, loss, left = (plain[name] for name in Underway._fields)
+        found = Underway(int(step), int(steps), None if loss is None else float(loss), float(left))
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
+    sound = 0 <= found.step <= found.steps and 0 <= found.seconds_left < math.inf
+    return found if sound else None

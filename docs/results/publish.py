@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet as pq
 
-from lp_sweep.storage.packs import compact
 from lp_sweep.storage.store import Store
+from lp_sweep.storage.upkeep import compact
 
 RESULTS = Path("docs/results")
 RECORDS = RESULTS / "records"

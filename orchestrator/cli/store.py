@@ -113,9 +113,9 @@ def compact(store: StoreOption = None, as_json: JsonOption = False) -> None:
 
     Example: lp-sweep compact --store lp-sweep-store
     """
-    from lp_sweep.storage import packs
+    from lp_sweep.storage import upkeep
 
-    done = packs.compact(stored(store))
+    done = upkeep.compact(stored(store))
     text = f"{done.records} records: {done.files_before} files before, {done.files_after} now"
     emit(json.dumps(done._asdict()) if as_json else text)
 
@@ -132,12 +132,12 @@ def doctor(
 
     Example: lp-sweep doctor --fix
     """
-    from lp_sweep.storage import doctor
+    from lp_sweep.storage import upkeep
 
     found = stored(store)
-    findings = doctor.examine(found)
+    findings = upkeep.examine(found)
     if fix:
-        doctor.set_aside(found, findings)
+        upkeep.set_aside(found, findings)
     if as_json:
         emit(json.dumps([item._asdict() for item in findings]))
     else:

@@ -22,7 +22,7 @@ from lp_sweep.orchestrator.inputs import hub
 from lp_sweep.orchestrator.inputs.hub import DEFAULT_REVISION, HubRefusal, Kind
 from lp_sweep.orchestrator.sweepfile.load import SweepFile
 from lp_sweep.storage.errors import PreflightError
-from lp_sweep.storage.files import arriving
+from lp_sweep.storage.places import arriving
 from lp_sweep.trials.data.tasks import is_commit
 
 

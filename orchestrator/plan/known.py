@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lp_sweep.storage.doctor import lost
 from lp_sweep.storage.errors import GraphRecordingError
 from lp_sweep.storage.networks import has_network
 from lp_sweep.storage.schema import TRIALS
 from lp_sweep.storage.store import Store, Unreadable
 from lp_sweep.storage.tablefiles import THREADS
+from lp_sweep.storage.upkeep import lost
 from lp_sweep.trials.measures.registry import MEASURES
 from lp_sweep.trials.spec.select import Measured
 from lp_sweep.trials.spec.specs import TEACHER

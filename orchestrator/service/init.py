@@ -33,8 +33,7 @@ from lp_sweep.orchestrator.sweepfile.load import check
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from lp_sweep.orchestrator.sweepfile.yamlfile import parse_yaml, yaml_text
 from lp_sweep.storage.errors import MissingInputError, PreflightError, SpecError
-from lp_sweep.storage.files import arriving
-from lp_sweep.storage.places import expanded
+from lp_sweep.storage.places import arriving, expanded
 from lp_sweep.storage.printable import listed
 from lp_sweep.trials.data.datasource import doubtful_rows, load_task
 from lp_sweep.trials.data.formats import splits_of, suffix_of

@@ -24,15 +24,14 @@ from lp_sweep.orchestrator.service.store import store_patience
 from lp_sweep.orchestrator.service.tables import html_table
 from lp_sweep.orchestrator.sweepfile.yamlfile import yaml_text
 from lp_sweep.orchestrator.watch.reporters import EventReporter
-from lp_sweep.storage.doctor import set_aside
 from lp_sweep.storage.errors import LpSweepError, SpecError, StoreError
 from lp_sweep.storage.files import SET_ASIDE
-from lp_sweep.storage.packs import compact
 from lp_sweep.storage.places import run_with
 from lp_sweep.storage.printable import said_if_slow, say
 from lp_sweep.storage.redact import redact_text
 from lp_sweep.storage.runs import Observer
 from lp_sweep.storage.store import Store, Unreadable, is_store
+from lp_sweep.storage.upkeep import compact, set_aside
 
 MANY_FILES = 1000  # reading them takes about two seconds
 _STORE_PATIENCE = 600.0  # seconds for which an unreachable store is retried
@@ -153,7 +152,7 @@ def compact_many(store: Store) -> None:
     """Merges small files after the last run on a store, if they are so many that readers are slow.
     Without a word if the store refuses: `lp-sweep compact` does the same later."""
     with suppress(StoreError):
-        if len(store.contents("trials").singles) >= MANY_FILES and not Observer(store).living():
+        if len(store.singles("trials")) >= MANY_FILES and not Observer(store).living():
             compact(store)
 
 

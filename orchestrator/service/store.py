@@ -13,7 +13,7 @@ import pyarrow as pa
 from lp_sweep.analysis.render import finite, render_rows
 from lp_sweep.orchestrator.plan.known import attempted_work
 from lp_sweep.storage.errors import SpecError, StoreError
-from lp_sweep.storage.files import is_bucket
+from lp_sweep.storage.places import is_bucket
 from lp_sweep.storage.printable import page, printable, ranges, said_if_slow, say
 from lp_sweep.storage.store import Store, is_store
 from lp_sweep.trials.measures.registry import MEASURES

@@ -185,7 +185,7 @@ def run_lines(states: States) -> Iterator[str]:
     now = dt.datetime.now(dt.UTC)
     for run in states.runs:
         yield f"running: {run.sentence()}{_ending(run, now)}"
-        for id_, since in zip(run.held, run.held_since, strict=True):
+        for id_, since in run.held.items():
             if id_ in states.work:
                 long = f", {states.underway[id_].text}" if id_ in states.underway else ""
                 yield f"  {states.work[id_]}: {clock(_seconds_since(since, now))}{long}"

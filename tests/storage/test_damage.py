@@ -8,9 +8,9 @@ import pytest
 from hypothesis import strategies as st
 
 from lp_sweep.storage import parquet
-from lp_sweep.storage.packs import compact
 from lp_sweep.storage.parquet import NotARecordError
 from lp_sweep.storage.store import Store
+from lp_sweep.storage.upkeep import compact
 from tests.support.fake_records import FakeSweep
 from tests.support.fuzzing import run
 from tests.support.stores import trial
@@ -31,7 +31,7 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, str, bytes]:
     for i in range(40):
         store.put("trials", f"t1-{i:05d}", [trial(f"t1-{i:05d}", i)])
     compact(store)
-    (path,) = store.contents("trials").packs
+    (path,) = store.packs("trials")
     return store, path, store.files.read(path)
 
 

@@ -193,7 +193,7 @@ def test_what_can_be_no_store_is_said_and_not_made(
 NOW = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
 RUN = {
     "run_id": "r", "sweep": "\x1b[31ms", "host": "\x9bh", "machine": "m", "pid": 1, "process": "p",
-    "started_at": NOW, "updated_at": NOW, "beat": 1, "held": ["t1-0c1f"], "held_since": [NOW],
+    "started_at": NOW, "updated_at": NOW, "beat": 1, "held": {"t1-0c1f": NOW},
     "done": 1, "failed": 0, "left": 3, "slots": 2, "seconds_left": 60.0, "low_seconds": 50.0,
     "high_seconds": 90.0,
 }  # fmt: skip

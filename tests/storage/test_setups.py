@@ -16,11 +16,11 @@ from lp_sweep.orchestrator.engine.course import Recorder
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import is_part
-from lp_sweep.storage.doctor import examine
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.setups import compared, earlier_setups
 from lp_sweep.storage.store import Store
+from lp_sweep.storage.upkeep import examine
 from lp_sweep.trials.spec.identity import setup_id, setup_text
 from lp_sweep.trials.spec.specs import Recipe, TaskDefinition
 from tests.support.program import sweep
@@ -82,6 +82,14 @@ def test_every_answer_names_what_it_does_not_show(amended: Path) -> None:
         assert "tasks --setup 1 --sweep plain" in text
     with open_views(store_of(amended)) as catalog:
         assert any(RECIPE in sentence for sentence in gaps(catalog, "store").sentences)
+    (row,) = json.loads(said(amended, "table", "setups", "--json"))
+    differ = {"setup": 1, "differences": ["epochs 3 instead of 1"], "trials_finished": 8}
+    assert row == {"sweep": "plain", "cells": 8, **differ}
+    (state,) = json.loads(said(amended, "status", "--json"))
+    assert state["earlier"] == [differ]
+    with pytest.raises(SpecError, match=r"--setup 2.*1 of 'plain'.*table setups"):
+        open_store(amended.parent / "store", setup=2)
+    assert list(examine(store_of(amended))) == []
 
 
 def test_the_command_of_the_note_shows_them(file: Path) -> None:
@@ -97,14 +105,6 @@ def test_the_command_of_the_note_shows_them(file: Path) -> None:
     assert "8" in said(file, "query", counted, "--setup", "1")
     with open_views(store_of(file), setup=1) as catalog:
         assert any("earlier setup 1" in sentence for sentence in gaps(catalog, "store").sentences)
-
-
-def test_setups_are_listed_with_how_they_differ(amended: Path) -> None:
-    (row,) = json.loads(said(amended, "table", "setups", "--json"))
-    differ = {"setup": 1, "differences": ["epochs 3 instead of 1"], "trials_finished": 8}
-    assert row == {"sweep": "plain", "cells": 8, **differ}
-    (state,) = json.loads(said(amended, "status", "--json"))
-    assert state["earlier"] == [differ]
 
 
 @pytest.mark.slow  # draws every figure
@@ -147,12 +147,6 @@ def test_other_data_and_another_model_are_named(file: Path) -> None:
     assert "another revision or other weights of model './folder/of/a/model'" in ways
 
 
-def test_parts_that_are_run_one_by_one_are_one_setup(file: Path) -> None:
-    for task, cells in (("rte", 4), ("mrpc", 8)):
-        begin(file, AMENDED, f"task={task}")
-        assert told(file) == [(1, ("epochs 3 instead of 1",), cells, cells)]
-
-
 @pytest.mark.parametrize(
     ("content", "expected"),
     [(PLAIN, []), (AMENDED, [(1, ("epochs 3 instead of 1",), 8, 8)])],
@@ -163,17 +157,17 @@ def test_cells_of_a_shorter_list(file: Path, content: str, expected: list[Any]) 
     assert told(file) == expected
 
 
+def test_parts_that_are_run_one_by_one_are_one_setup(file: Path) -> None:
+    for task, cells in (("rte", 4), ("mrpc", 8)):
+        begin(file, AMENDED, f"task={task}")
+        assert told(file) == [(1, ("epochs 3 instead of 1",), cells, cells)]
+
+
 def test_only_finished_trials_are_worth_a_note(file: Path) -> None:
     begin(file, PLAIN + "recipe: {epochs: 9}\n")
     begin(file)
     assert [(number, finished) for number, _, _, finished in told(file)] == [(1, 8), (2, 0)]
     assert said(file, "status").count("note:") == 1
-
-
-def test_a_number_that_is_not_there_names_those_that_are(amended: Path) -> None:
-    with pytest.raises(SpecError, match=r"--setup 2.*1 of 'plain'.*table setups"):
-        open_store(amended.parent / "store", setup=2)
-    assert list(examine(store_of(amended))) == []
 
 
 def test_two_names_of_one_model_are_one_earlier_setup() -> None:

@@ -80,6 +80,10 @@ def test_what_the_spool_has_is_sent_and_not_done_again(
     (tmp_path / "store").rename(tmp_path / "away")
     first = execute(job, store.location)
     assert first["status"] == "spooled"
+    outbox = Outbox(store.location, Path(job["cache_dir"]))
+    assert outbox.find("trials", job["id"])
+    assert "no store at" in (outbox.refusal or "")
+    assert outbox.find("trials", "t1-other") is None
     (tmp_path / "away").rename(tmp_path / "store")
     monkeypatch.setattr(running, "run_trial", never)
     answer = execute(job, store.location)
@@ -235,14 +239,3 @@ def test_another_store_and_new_files_are_left_alone(tmp_path: Path, store: Store
     other = Store(tmp_path / "other", create=True)
     assert flush(other, tmp_path / "cache") == Flushed(sent=0, waiting=0)
     assert flush(store, tmp_path / "cache", older_than=60.0) == Flushed(sent=0, waiting=2)
-
-
-def test_an_outbox_finds_what_waits(tmp_path: Path, store: Store) -> None:
-    (name,) = fill(tmp_path, store)
-    (tmp_path / "store").rename(tmp_path / "away")
-    outbox = Outbox(store.location, tmp_path / "cache")
-    rows = outbox.find("trials", name)
-    assert rows
-    assert rows[0]["last"] == 0.5
-    assert "no store at" in (outbox.refusal or "")
-    assert outbox.find("trials", "t1-other") is None

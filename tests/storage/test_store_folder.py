@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from lp_sweep.storage.errors import StoreError
-from lp_sweep.storage.packs import compact
 from lp_sweep.storage.store import Store, is_store
+from lp_sweep.storage.upkeep import compact
 from tests.support.stores import trial
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,26 +29,18 @@ def everything(store: Store) -> set[str]:
 # -- places
 
 
-def test_hostile_folder_names(tmp_path: Path) -> None:
-    for name in HOSTILE:
+def test_hostile_folder_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_text = b"\xff".decode("utf-8", "surrogateescape")
+    for name in [*HOSTILE, no_text]:
         store = Store(tmp_path / name, create=True)
-        store.put("trials", "t1-a", [trial("t1-a")])
-        assert Store(str(tmp_path / name)).names("trials") == {"t1-a"}
-        assert store.read("trials", "t1-a")[0]["kept_layers"] == [1, 2]
-    assert {path.name for path in tmp_path.iterdir()} == set(HOSTILE)
-
-
-def test_folder_name_that_is_not_text(tmp_path: Path) -> None:
-    folder = tmp_path / b"\xff".decode("utf-8", "surrogateescape")
-    try:
-        folder.mkdir()
-    except OSError:
-        pytest.skip("this file system takes UTF-8 names only")
-    store = Store(folder, create=True)
-    for name in ("t1-a", "t1-b"):
-        store.put("trials", name, [trial(name)])
-    compact(store)
-    assert Store(store.location).read_all("trials").rows.num_rows == 2
+        for trial_id in ("t1-a", "t1-b"):
+            store.put("trials", trial_id, [trial(trial_id)])
+        compact(store)
+        assert Store(str(tmp_path / name)).names("trials") == {"t1-a", "t1-b"}
+        assert Store(store.location).read("trials", "t1-a")[0]["kept_layers"] == [1, 2]
+    assert {path.name for path in tmp_path.iterdir()} == {*HOSTILE, no_text}
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert Store("~/store", create=True).location == str(tmp_path / "store")
 
 
 def test_a_file_in_place_of_the_store(tmp_path: Path) -> None:
@@ -59,11 +51,6 @@ def test_a_file_in_place_of_the_store(tmp_path: Path) -> None:
     for place in (tmp_path / "file", tmp_path / "file" / "store"):
         with pytest.raises(StoreError, match=r"can't (use|make) .*(file.* a store|a store .*file)"):
             Store(place, create=True)
-
-
-def test_a_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert Store("~/store", create=True).location == str(tmp_path / "store")
 
 
 # -- a full disk, a read-only one

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 from lp_sweep.storage import bucket
-from lp_sweep.storage.bucket import find_endpoint, parse_url
+from lp_sweep.storage.bucket import parse_url
 from lp_sweep.storage.errors import StoreError
-from lp_sweep.storage.files import is_bucket
-from lp_sweep.storage.packs import compact
+from lp_sweep.storage.places import is_bucket
 from lp_sweep.storage.store import Store, is_store, open_files
 from tests.support.program import sweep
-from tests.support.s3proxy import answering, breaking_proxy, failing_proxy, say
+from tests.support.s3proxy import answering, failing_proxy, say
 from tests.support.s3server import BUCKET, OWN_SERVER, UNUSED, client, free_port
 from tests.support.stores import trial
 
@@ -65,28 +64,28 @@ def test_a_location_that_can_not_be(text: str) -> None:
     assert "HUSH" not in str(raised.value)
 
 
-OURS = {"endpoint_override": "h:1"}
+OURS = "?endpoint_override=h:1"
 E2 = {"AWS_ENDPOINT_URL": "http://e:2"}
 
 
 @pytest.mark.parametrize(
     ("options", "environment", "told"),
     [
-        ({}, {}, "Amazon S3"),
-        (OURS | {"scheme": "http"}, {}, "http://h:1"),
+        ("", {}, "Amazon S3"),
+        (f"{OURS}&scheme=http", {}, "http://h:1"),
         (OURS, {}, "https://h:1"),
-        ({"endpoint_override": "http://h:1/"}, {}, "http://h:1"),
-        ({}, E2 | {"AWS_ENDPOINT_URL_S3": "http://s:3"}, "http://s:3"),
+        ("?endpoint_override=http://h:1/", {}, "http://h:1"),
+        ("", E2 | {"AWS_ENDPOINT_URL_S3": "http://s:3"}, "http://s:3"),
         (OURS, E2, "https://h:1"),
-        ({}, {"AWS_ENDPOINT_URL": "http://user:HUSH@e:2"}, "http://e:2"),
+        ("", {"AWS_ENDPOINT_URL": "http://user:HUSH@e:2"}, "http://e:2"),
     ],
 )
 def test_the_endpoint(
-    options: dict[str, str], environment: dict[str, str], told: str, monkeypatch: pytest.MonkeyPatch
+    options: str, environment: dict[str, str], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert str(find_endpoint(options)) == told
+    assert parse_url(f"s3://bucket/p{options}").server == told
 
 
 # -- what a server refuses
@@ -116,8 +115,7 @@ def test_there_is_no_such_bucket_and_none_is_made(s3_location: str, s3_endpoint:
     for attempt in attempts:
         with pytest.raises(StoreError, match=f"no bucket '{UNUSED}' at http.*Create it"):
             attempt()
-    there.files._root = f"{UNUSED}/p"  # as if the bucket were deleted meanwhile
-    there.files._url = parse_url(location)
+    there.files = open_files(location)  # as if the bucket were deleted meanwhile
     attempts = [
         lambda: there.names("trials"),
         lambda: there.find("trials", "t1-a"),
@@ -236,32 +234,6 @@ def test_no_credential_is_anywhere_in_a_store(s3_location: str, s3_endpoint: str
     for key in keys:
         assert secret not in s3.get_object(Bucket=BUCKET, Key=key)["Body"].read()
     assert secret.decode() not in store.location + repr(vars(store)) + repr(vars(store.files))
-
-
-# -- a server that breaks a fifth of all requests
-
-
-@pytest.mark.slow
-def test_nothing_is_lost_on_a_server_that_breaks_every_fifth_request(
-    s3_location: str, s3_endpoint: str, tmp_path: Path
-) -> None:
-    """Hung up before and after, 500, 503, cut off, slow: each is waited for within the patience."""
-    names = {f"t1-{i:02d}" for i in range(4)}
-    with breaking_proxy(s3_endpoint) as (host, breaking):
-        options = f"endpoint_override={host}&scheme=http"
-        store = Store(f"{s3_location.partition('?')[0]}?{options}", create=True, patience=60)
-        for name in sorted(names):
-            store.put("trials", name, [trial(name)])
-        assert store.names("trials") == names
-        compact(store)
-        listing = store.read_all("trials")
-        del store
-    assert sum(breaking.counts.values()) - breaking.counts["passed"] >= 3
-    assert listing.unreadable == []
-    assert listing.rows["trial_id"].to_pylist() == sorted(names)
-    direct = Store(s3_location).read_all("trials")
-    assert direct.unreadable == []
-    assert direct.rows.equals(listing.rows)
 
 
 @pytest.mark.slow

@@ -25,14 +25,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from lp_sweep.orchestrator.export.folder import ABOUT, staged
-from lp_sweep.storage import parquet
-from lp_sweep.storage.doctor import examine, set_aside
 from lp_sweep.storage.errors import LpSweepError
 from lp_sweep.storage.networks import SUMS, changed_files, write_sums
-from lp_sweep.storage.packs import compact
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.spool import Outbox, Record, Spool, flush
 from lp_sweep.storage.store import Store
+from lp_sweep.storage.upkeep import compact, examine, put_pack, set_aside
 from tests.support.stores import predictions, trial
 
 FAULTS = {
@@ -121,8 +119,7 @@ def given_damaged(folder: Path) -> None:
     (trials / "notes.txt").write_text("mine")
     store.put("trials", "t1-copied", [trial("t1-only-there"), trial("t1-a")])
     rows = [trial("t1-sound"), trial("t1-senseless") | {"kept_layers": None}]
-    pack = parquet.encode_pack("trials", pa.Table.from_pylist(rows, TABLES["trials"]))
-    store.write(f"trials/packs/{'0' * 32}.parquet", pack)
+    put_pack(store, "trials", pa.Table.from_pylist(rows, TABLES["trials"]))
 
 
 def doctor(folder: Path) -> None:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
-from lp_sweep.storage import packs
+from lp_sweep.storage import upkeep
 from lp_sweep.storage.schema import SCHEMA_VERSION
 from lp_sweep.storage.store import Store
 
@@ -60,7 +60,7 @@ def compact(location: str) -> None:
     store = Store(location)
     print("ready", flush=True)
     while True:
-        packs.compact(store)
+        upkeep.compact(store)
         time.sleep(0.01)
 
 

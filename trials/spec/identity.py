@@ -74,18 +74,15 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _identifier(prefix: str, spec: TrialSpec | ProfileSpec | SpeedSpec) -> str:
-    return f"{prefix}{IDENTITY_VERSION}-{_hash(_payload(spec))[:20]}"
-
-
-def _payload(spec: TrialSpec | ProfileSpec | SpeedSpec) -> str:
-    kind, text = type(spec).__name__, canonical_json(spec)
-    return f'{{"identity":{IDENTITY_VERSION},"kind":"{kind}","spec":{text}}}'
+def identifier(prefix: str, kind: str, spec: str, version: int | str = IDENTITY_VERSION) -> str:
+    """That of a spec in canonical JSON. `kind`: the name of its class."""
+    payload = f'{{"identity":{version},"kind":"{kind}","spec":{spec}}}'
+    return f"{prefix}{version}-{_hash(payload)[:20]}"
 
 
 def trial_id(spec: TrialSpec) -> str:
     """`t1-` and 20 hex digits."""
-    return _identifier("t", spec)
+    return identifier("t", "TrialSpec", canonical_json(spec))
 
 
 def setup_text(
@@ -110,4 +107,4 @@ def setup_id(text: str) -> str:
 def profile_id(spec: ProfileSpec | SpeedSpec) -> str:
     """`p1-` and 20 hex digits. A contribution profile uses only dev rows, so its `spec` must not
     have a train subset."""
-    return _identifier("p", spec)
+    return identifier("p", type(spec).__name__, canonical_json(spec))

@@ -147,16 +147,6 @@ def test_what_a_cluster_left_in_the_store(file: Path, where: Where) -> None:
     assert list(found.task.source.files) == ["train", "validation"]
 
 
-def test_a_list_of_files_that_is_none_is_named(file: Path, where: Where) -> None:
-    spec = planned(file)
-    ship(where.store, spec.model_fingerprint, model_files(file.parent / "model"))
-    (place,) = (Path(where.store.location) / "inputs").glob("*/complete.json")
-    for text in ("", "[]", '{"files": 3}', '{"files": [3]}'):
-        place.write_text(text)
-        with pytest.raises(StoreError, match=r"complete\.json does not list .* Delete inputs"):
-            model_place(record_of(spec), where)
-
-
 def test_a_record_that_does_not_say_what_it_is_of(file: Path) -> None:
     spec = planned(file)
     assert spec_of(record_of(spec)) == spec

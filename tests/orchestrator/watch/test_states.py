@@ -13,9 +13,9 @@ import pytest
 from lp_sweep.orchestrator.service.store import history, show_text
 from lp_sweep.orchestrator.watch.states import states_text, sweep_states
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.storage.packs import compact
 from lp_sweep.storage.runs import Observer, Presence, Progress
 from lp_sweep.storage.store import Store
+from lp_sweep.storage.upkeep import compact
 from tests.support.fake_records import FakeSweep, store_with_scores
 
 
@@ -175,10 +175,9 @@ def test_what_is_held_says_since_when(scores: FakeSweep) -> None:
         presence.release("t1-b")
         presence.claim("t1-c")
         [later] = Observer(scores.store).living()
-    assert (run.held, later.held) == (("t1-a", "t1-b"), ("t1-a", "t1-c"))
-    assert len(run.held_since) == 2
-    assert dt.datetime.fromisoformat(run.held_since[0]).tzinfo
-    assert later.held_since[0] == run.held_since[0]
+    assert ([*run.held], [*later.held]) == (["t1-a", "t1-b"], ["t1-a", "t1-c"])
+    assert dt.datetime.fromisoformat(run.held["t1-a"]).tzinfo
+    assert later.held["t1-a"] == run.held["t1-a"]
 
 
 # -- `lp-sweep show` of a profile: its numbers as tables that a person reads

@@ -99,14 +99,15 @@ def test_a_half_sent_model_is_not_there(machines: Machines) -> None:
     fingerprint = job.spec.model_fingerprint
     (text,) = [
         path
-        for path in (machines.folder / "store/inputs").glob("*/complete.json")
+        for path in (machines.folder / "store/inputs").glob("*/complete.txt")
         if fingerprint in path.read_text(encoding="utf-8")
     ]
     (text.parent / "model.safetensors").unlink()
     assert shipped.fetch(machines.store, fingerprint, machines.folder / "node") is None
     assert not list((machines.folder / "node").glob("inputs/*/"))
-    text.unlink()
-    assert shipped.fetch(machines.store, fingerprint, machines.folder / "node") is None
+    for write in (lambda: text.write_text("{}"), text.unlink):
+        write()
+        assert shipped.fetch(machines.store, fingerprint, machines.folder / "node") is None
     assert placed(job, machines.store).model == job.model
 
 
