@@ -206,9 +206,10 @@ def build(folder: Path, seeds: int) -> tuple[int, int]:
         folder.mkdir(exist_ok=True)
         store = Store(folder / _STORE, create=True)
         for number in range(SWEEPS):
-            name = f"scale-{number}" if number else "scale"
-            fill(store, planned(write_sweep(folder, number * seeds, seeds, name)))
-    file = write_sweep(folder, seeds // 2, seeds)
+            file = write_sweep(folder, number * seeds, seeds, f"scale-{number}")
+            fill(store, planned(file))
+    last = SWEEPS - 1  # the sweep of which the store has half
+    file = write_sweep(folder, last * seeds + seeds // 2, seeds, f"scale-{last}")
     return len(planned(file).cells), len(Store(folder / _STORE).names("trials"))
 
 
