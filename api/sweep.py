@@ -47,10 +47,7 @@ class Sweep:
         try:
             place, *words = [os.fspath(given) for given in (file, *overrides)]
         except TypeError as error:
-            raise SpecError(
-                f"{error}: pass the sweep file, then each override as a text of its own, such as "
-                '"task=rte", "seed=42,43".'
-            ) from None
+            raise SpecError(f'{error}: pass each override as a text, such as "task=rte"') from None
         asked = _given(
             store=os.fspath(store or ""),
             data_dir=_path(data_dir),

@@ -11,17 +11,27 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import typer
 from typer import Argument, Option
 
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import DEFAULT_STORE
+from lp_sweep.trials.spec.specs import TaskKind
 
 if TYPE_CHECKING:
     from lp_sweep.storage.store import Store
@@ -182,16 +192,16 @@ def options_of(kind: Any) -> dict[str, inspect.Parameter]:
     """The fields of a dataclass that are options, as parameters of a command."""
     hints = get_type_hints(kind, include_extras=True)
     found = {}
-    for field in fields(kind):
-        if get_origin(hints[field.name]) is Annotated:
-            default = field.default
-            if field.default_factory is not MISSING:
-                default = field.default_factory()
-            found[field.name] = inspect.Parameter(
-                field.name,
+    for item in fields(kind):
+        if get_origin(hints[item.name]) is Annotated:
+            default = item.default
+            if item.default_factory is not MISSING:
+                default = item.default_factory()
+            found[item.name] = inspect.Parameter(
+                item.name,
                 inspect.Parameter.KEYWORD_ONLY,
                 default=inspect.Parameter.empty if default is MISSING else default,
-                annotation=hints[field.name],
+                annotation=hints[item.name],
             )
     return found
 
@@ -301,3 +311,39 @@ class ExportOptions:
     onnx: Annotated[
         bool, Option("--onnx", envvar="LP_SWEEP_ONNX", help="Also write onnx/model.onnx.")
     ] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitOptions:
+    """`text` and `label` name columns of `data`; without a `kind` the labels tell it."""
+
+    file: Annotated[Path, Argument(help="File to write.")] = Path("sweep.yaml")
+    data: Annotated[
+        Path | None,
+        Option("--data", help="File of your rows: CSV, JSONL, Parquet, CoNLL; split if no --dev."),
+    ] = None
+    text: Annotated[list[str], Option("--text", help="Its column of texts; twice for pairs.")] = (
+        field(default_factory=list)
+    )
+    label: Annotated[
+        list[str],
+        Option("--label", help="Its column of labels; several of 0 and 1 for multi_label."),
+    ] = field(default_factory=list)
+    group: Annotated[
+        str | None, Option("--group", help="Keep rows with the same value of this column together.")
+    ] = None
+    dev: Annotated[Path | None, Option("--dev", help="A dev set of your own.")] = None
+    kind: Annotated[
+        TaskKind | None, Option("--kind", metavar="KIND", help=f"{', '.join(get_args(TaskKind))}.")
+    ] = None
+    corpus: Annotated[
+        Path | None, Option("--corpus", help="For search, instead of --data: the documents (BEIR).")
+    ] = None
+    queries: Annotated[Path | None, Option("--queries", help="With --corpus: the queries.")] = None
+    qrels: Annotated[Path | None, Option("--qrels", help="With --corpus: the judgements.")] = None
+    model: Annotated[
+        str | None,
+        Option("--model", help="An encoder: hub id or folder (default bert-base-cased)."),
+    ] = None
+    full: Annotated[bool, Option("--full", help="Write every key, commented.")] = False
+    force: Annotated[bool, Option("--force", help="Overwrite files.")] = False

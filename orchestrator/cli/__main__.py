@@ -18,8 +18,7 @@ from typer import Argument, Option
 from lp_sweep.orchestrator.cli import runcli, store, tables
 from lp_sweep.orchestrator.cli.output import INTERRUPTED, complain, emit, guard, say
 from lp_sweep.orchestrator.cli.root import Root
-from lp_sweep.orchestrator.options import takes_options
-from lp_sweep.orchestrator.service.initoptions import InitOptions
+from lp_sweep.orchestrator.options import InitOptions, takes_options
 from lp_sweep.storage.errors import LpSweepError
 
 _ALIASES = {"md": "markdown", "tex": "latex"}  # short forms of values

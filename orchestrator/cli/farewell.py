@@ -108,7 +108,9 @@ def _failures(failed: dict[str, str], where: str) -> Iterator[str]:
 def _stopped(result: RunResult, again: str, retry: str) -> Iterator[str]:
     if result.stopped_by == "store":
         yield f"stopped: the store was unreachable for too long: {result.stop_detail}"
-        yield _spooled(result)
+        waiting = f"{len(result.spooled)} finished trials wait in their nodes' spools"
+        stored = "All finished trials are in the store."
+        yield f"{waiting}; the next run stores them." if result.spooled else stored
         yield f"Fix the store, then go on: {again}"
     elif result.stopped_by == "ray":
         yield f"stopped: Ray was lost: {result.stop_detail}."
@@ -122,15 +124,6 @@ def _stopped(result: RunResult, again: str, retry: str) -> Iterator[str]:
     else:
         by = "Ctrl-C" if result.stopped_by == "SIGINT" else result.stopped_by
         yield f"stopped by {by}: {result.done} done in this run. Go on: {again}"
-
-
-def _spooled(result: RunResult) -> str:
-    if not result.spooled:
-        return "All finished trials are in the store."
-    return (
-        f"{len(result.spooled)} finished trials wait in their nodes' spools; the next run "
-        "stores them."
-    )
 
 
 def _done(result: RunResult) -> str:

@@ -113,7 +113,8 @@ def guard() -> None:
             say(f"warning: {message}")
 
     def raised(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-        _to_stderr("".join(traceback.format_exception(kind, error, trace)))
+        text = printable("".join(traceback.format_exception(kind, error, trace)), keep="\n\t")
+        print(text, end="", file=sys.stderr, flush=True)
 
     def beside(what: Any) -> None:
         if what.exc_value is not None and _is_ours(what.exc_traceback):
@@ -128,10 +129,6 @@ def _is_ours(trace: TracebackType | None) -> bool:
     """Whether code of ours is in a traceback."""
     frames = (frame for frame, _ in traceback.walk_tb(trace))
     return any(frame.f_globals.get("__name__", "").startswith("lp_sweep.") for frame in frames)
-
-
-def _to_stderr(text: str) -> None:
-    print(printable(text, keep="\n\t"), end="", file=sys.stderr, flush=True)
 
 
 def complain(message: str) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -133,31 +132,22 @@ def retry(
     _start(options, as_json, events)
 
 
-@contextmanager
-def _told_if_interrupted() -> Iterator[None]:
-    """Nothing was trained yet, so the typed command is the one that continues."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        again = redact_command(["lp-sweep", *sys.argv[1:]])
-        say(f"stopped by Ctrl-C: nothing was trained yet. Go on: {again}")
-        raise typer.Exit(INTERRUPTED) from None
-
-
 def _start(options: RunOptions, as_json: bool, events: bool = False) -> NoReturn:
     """Runs the sweep, prints how it ended, and exits."""
     if as_json and events:
-        raise SpecError(
-            "--events is JSON already, and its last line has what --json prints. Keep one of them."
-        )
+        raise SpecError("--events is JSON already: its last line has what --json prints.")
     if sys.stderr.isatty():  # at once: imports and a hub may take seconds
         say(f"reading {options.file}, the store, models and data ...")
-    with _told_if_interrupted():
-        options = replace(options, command=("lp-sweep", *sys.argv[1:]))
+    command = ("lp-sweep", *sys.argv[1:])
+    options = replace(options, command=command)
+    try:
         from lp_sweep.orchestrator.cli.farewell import farewell
         from lp_sweep.orchestrator.service.run import prepare
 
         prepared = prepare(options)
+    except KeyboardInterrupt:
+        say(f"stopped by Ctrl-C: nothing was trained yet. Go on: {redact_command(command)}")
+        raise typer.Exit(INTERRUPTED) from None
 
     def told(result: RunResult) -> None:
         code = farewell(result, options, as_json=as_json)

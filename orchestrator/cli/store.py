@@ -255,9 +255,7 @@ def prune(
     try:
         kept = [int(part) for part in layers.split(",")] if layers is not None else []
     except ValueError:
-        raise SpecError(
-            f"--layers {layers!r}: give numbers separated by commas, such as 1,2,5."
-        ) from None
+        raise SpecError(f"--layers {layers!r}: give numbers, such as 1,2,5.") from None
     end_in_order()
     done = prune_model(
         model,

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer import Argument, Option
@@ -37,6 +37,9 @@ from lp_sweep.orchestrator.options import (
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import said_if_slow
 
+if TYPE_CHECKING:
+    from lp_sweep.storage.catalog import Catalog
+
 app = typer.Typer()
 _PROMPT_SECONDS = 1.0  # after Ctrl-C; then the process is ended
 
@@ -57,9 +60,18 @@ def _losses(within: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in within.split(","))
     except ValueError:
-        raise SpecError(
-            f"--within {within!r}: give numbers separated by commas, such as 1,2,3"
-        ) from None
+        raise SpecError(f"--within {within!r}: give numbers, such as 1,2,3") from None
+
+
+@contextmanager
+def _opened(store: str | None, **settings: Any) -> Iterator[Catalog]:
+    """The views of a store, and at the end a warning for each file that could not be read."""
+    from lp_sweep.analysis.views import open_views
+
+    with _ends_promptly():
+        catalog = open_views(stored(store), **settings)
+        yield catalog
+        warn_unreadable(catalog.unreadable)  # predictions are read only where a query names them
 
 
 @contextmanager
@@ -105,7 +117,6 @@ def query(
     as_json: JsonOption = False,
 ) -> None:
     from lp_sweep.analysis.render import render_rows
-    from lp_sweep.analysis.views import open_views
 
     try:
         text = sys.stdin.read() if sql == "-" else sql
@@ -114,17 +125,13 @@ def query(
     form = "json" if as_json else form
     if form == "parquet" and sys.stdout.isatty():
         raise SpecError("Parquet is no text: write it to a file, such as `... > cells.parquet`.")
-    with _ends_promptly():
-        catalog = open_views(stored(store), sweep=sweep, setup=setup, once=True)
-        with catalog.bounded_memory():
-            rows = catalog.query(text)
-            warn_unreadable(
-                catalog.unreadable
-            )  # after the query: it reads predictions only if it names them
-            if form == "parquet":
-                emit_parquet(rows)
-            else:
-                emit(render_rows(rows, form), end="", form=form)
+    opened = _opened(store, sweep=sweep, setup=setup, once=True)
+    with opened as catalog, catalog.bounded_memory():
+        rows = catalog.query(text)
+        if form == "parquet":
+            emit_parquet(rows)
+        else:
+            emit(render_rows(rows, form), end="", form=form)
 
 
 @app.command()
@@ -161,14 +168,10 @@ def table(
     Example: lp-sweep table min-layers --within 1,2,3 --strategy top --format markdown
     """
     from lp_sweep.analysis.render import render
-    from lp_sweep.analysis.views import open_views
     from lp_sweep.orchestrator.service import tables
 
-    views = tables.table_named(name).views
-    with _ends_promptly():
-        location = stored(store)
-        catalog = open_views(location, sweep=sweep, setup=setup, deltas=_losses(within), only=views)
-        warn_unreadable(catalog.unreadable)
+    needed = {"deltas": _losses(within), "only": tables.table_named(name).views}
+    with _opened(store, sweep=sweep, setup=setup, **needed) as catalog:
         made = tables.make_table(
             catalog, name, unit=unit, models=model or (), strategies=strategy or ()
         )
@@ -209,14 +212,11 @@ def paper(
 
     Example: lp-sweep paper --table 1 --check --figures figures
     """
-    from lp_sweep.analysis.views import open_views
     from lp_sweep.orchestrator.service import tables
 
     form = "json" if as_json else form
     names = tables.paper_names(model or ())
-    with _ends_promptly():
-        catalog = open_views(stored(store), sweep=sweep)
-        warn_unreadable(catalog.unreadable)
+    with _opened(store, sweep=sweep) as catalog:
         compared = tables.beside_paper(catalog, number or (), names, form)
         emit(tables.tables_text(compared, form), end="", form=form)
     if figures:

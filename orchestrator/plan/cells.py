@@ -15,19 +15,12 @@ from lp_sweep.orchestrator.sweepfile.entries import CellMatch
 from lp_sweep.orchestrator.sweepfile.yamlfile import Location
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import choose, shown
+from lp_sweep.trials.spec import select
 from lp_sweep.trials.spec.feedforward import NONE, FeedForward, needed_layers, some_removed
 from lp_sweep.trials.spec.procedures import Procedure, bridged_blocks
-from lp_sweep.trials.spec.select import (
-    STRATEGIES,
-    dropped_layers,
-    find_rule,
-    find_strategy,
-    kept_layers,
-    possible_k,
-    rule_text,
-)
 
-_MOST_CELLS = 500_000  # planning them takes half a minute and a gigabyte
+_MOST_CELLS = 20_000  # planning them takes two seconds
+_Points = list[tuple[int | None, float | None]]  # (K, threshold); one of the two is None
 
 
 class Asked(NamedTuple):
@@ -63,14 +56,11 @@ def asked_cells(sweep: Sweep) -> list[Asked]:
     cells = [cell for cell in cells if _network(cell) not in empty]
     for index, match in enumerate(sweep.spec.exclude):
         if not any(matches(match, cell) for cell in wanted):
-            _note(
-                sweep, f"{sweep.document.where(('exclude', index))}: this exclude matches no cell"
-            )
+            where = sweep.document.where(("exclude", index))
+            _note(sweep, f"{where}: this exclude matches no cell")
     if not cells:
         where = sweep.document.where(("exclude",))
-        raise SpecError(
-            f"{where}: no cell is left: every one is excluded, or has no network at its K"
-        )
+        raise SpecError(f"{where}: no cell is left: every one is excluded, or has no network")
     return _with_full_models(sweep, cells)
 
 
@@ -91,7 +81,7 @@ def _with_full_models(sweep: Sweep, cells: list[Asked]) -> list[Asked]:
     added: list[Asked] = []
     for cell in cells:
         if (key := answered(cell)) not in full:
-            own = cell.k is not None and 0 in possible_k(cell.strategy, depths[cell.model])
+            own = cell.k is not None and 0 in select.possible_k(cell.strategy, depths[cell.model])
             added.append(key._replace(strategy=cell.strategy if own else "top"))
             full |= {key, key._replace(strategy="")}
     if added:
@@ -106,57 +96,49 @@ def _network(cell: Asked) -> Asked:
 
 def _multiplied(sweep: Sweep) -> Iterator[Asked]:
     spec = sweep.spec
-    product = itertools.product
-    for position, procedure, removal in product(
-        range(len(sweep.models)), spec.trainings, spec.removals
-    ):
-        model = sweep.models[position].name
-        for index, strategy in enumerate(spec.strategies):
-            seeds = spec.seeds[: strategy.max_seeds]
-            for name in strategy.names:
-                points = _points(sweep, position, index, name)
-                for (k, threshold), task, seed in product(points, sweep.tasks, seeds):
-                    yield Asked(model, procedure, name, k, threshold, task, seed, removal)
+    axes = itertools.product(
+        range(len(sweep.models)), spec.trainings, spec.removals, range(len(spec.strategies))
+    )
+    for position, procedure, removal, index in axes:
+        model, strategy = sweep.models[position].name, spec.strategies[index]
+        for name in strategy.names:
+            points, seeds = _points(sweep, position, index, name), spec.seeds[: strategy.max_seeds]
+            for (k, threshold), task, seed in itertools.product(points, sweep.tasks, seeds):
+                yield Asked(model, procedure, name, k, threshold, task, seed, removal)
 
 
-def _points(
-    sweep: Sweep, position: int, index: int, name: str
-) -> Iterator[tuple[int | None, float | None]]:
-    """The pairs (K, threshold) of one strategy for one model; one of the two is None."""
-    strategy = sweep.spec.strategies[index]
+def _points(sweep: Sweep, position: int, index: int, name: str) -> _Points:
+    """Those of one strategy for one model."""
+    strategy, model = sweep.spec.strategies[index], sweep.models[position]
     if strategy.takes == "threshold":
-        yield from ((None, threshold) for threshold in strategy.threshold or ())
-        return
-    model = sweep.models[position]
-    possible = possible_k(name, model.depth)
-    own = sweep.spec.models[position].k
+        return [(None, threshold) for threshold in strategy.threshold or ()]
+    own, possible = sweep.spec.models[position].k, select.possible_k(name, model.depth)
     if own is None and strategy.k == "all":
-        yield from ((k, None) for k in possible)
-        return
+        return [(k, None) for k in possible]
     location: Location = ("models", position, "k") if own else ("strategies", index, "k")
     of_all = strategy.k if isinstance(strategy.k, list) else []
-    numbers = of_all if own is None else own
-    for k in numbers:
+    points: _Points = []
+    for k in of_all if own is None else own:
         if k in possible:
-            yield k, None
+            points.append((k, None))
         elif own is not None and 0 <= k < model.depth:
             _note(sweep, f"{model.name}: {name} has no network at K={k} (left out)")
         else:
-            raise SpecError(_impossible(sweep, location, name, k, model))
+            raise SpecError(f"{sweep.document.where(location)}: {_impossible(name, k, model)}")
+    return points
 
 
-def _impossible(sweep: Sweep, location: Location, strategy: str, k: int, model: ModelInput) -> str:
-    possible = ", ".join(map(str, possible_k(strategy, model.depth)))
-    where = sweep.document.where(location)
+def _impossible(strategy: str, k: int, model: ModelInput) -> str:
+    possible = ", ".join(map(str, select.possible_k(strategy, model.depth)))
+    layers, rule = f"the {model.depth} layers of {model.name}", select.rule_text(strategy)
     if not possible:
         return (
-            f"{where}: {strategy} is not possible for the {model.depth} layers of {model.name} "
-            f"({rule_text(strategy)}). Choose layers of 1 to {model.depth}, or leave it out."
+            f"{strategy} is not possible for {layers} ({rule}). Choose layers of 1 to "
+            f"{model.depth}, or leave it out."
         )
     return (
-        f"{where}: {strategy} can't drop K={k} of the {model.depth} "
-        f"layers of {model.name} ({rule_text(strategy)}). Possible K: {possible}. "
-        f"To give this model its own: {{id: {model.name}, k: [...]}}."
+        f"{strategy} can't drop K={k} of {layers} ({rule}). Possible K: {possible}. To give this "
+        f"model its own: {{id: {model.name}, k: [...]}}."
     )
 
 
@@ -184,9 +166,8 @@ def _include(sweep: Sweep, entry: CellMatch) -> Iterator[Asked]:
     seeds = entry.seed or sweep.spec.seeds
     for model, procedure, strategy in itertools.product(models, procedures, strategies):
         points = _included_points(strategy, entry, depths[model], model)
-        for (k, threshold), removal, task, seed in itertools.product(
-            points, feed_forwards, tasks, seeds
-        ):
+        rest = itertools.product(points, feed_forwards, tasks, seeds)
+        for (k, threshold), removal, task, seed in rest:
             yield Asked(model, procedure, strategy, k, threshold, task, seed, removal)
 
 
@@ -196,20 +177,17 @@ def _own(what: str, named: list[str] | None, of_sweep: Iterable[str]) -> list[st
     return [choose(f"{what} of this sweep", name, allowed) for name in named or allowed]
 
 
-def _included_points(
-    strategy: str, entry: CellMatch, depth: int, model: str
-) -> Iterator[tuple[int | None, float | None]]:
-    found = find_strategy(strategy)
+def _included_points(strategy: str, entry: CellMatch, depth: int, model: str) -> _Points:
+    found = select.find_strategy(strategy)
     if found is None:
-        choose("strategy", strategy, STRATEGIES)
+        choose("strategy", strategy, select.STRATEGIES)
         raise ValueError(f"strategy {strategy!r}: name one, such as `random 3` or `drop 3+5`")
     if (found.takes == "threshold") != (entry.threshold is not None):
         raise ValueError("`threshold:` belongs to contribution, `k:` to every other strategy")
     for k in entry.k or ():
-        if k not in possible_k(strategy, depth):
+        if k not in select.possible_k(strategy, depth):
             raise ValueError(f"{strategy} can't drop K={k} of the {depth} layers of {model}")
-        yield k, None
-    yield from ((None, threshold) for threshold in entry.threshold or ())
+    return [(k, None) for k in entry.k or ()] + [(None, value) for value in entry.threshold or ()]
 
 
 def matches(match: CellMatch, cell: Asked) -> bool:
@@ -238,12 +216,11 @@ def _check_removals(sweep: Sweep) -> None:
         needed = needed_layers(removal.rule)
         for model in sweep.models:
             if needed > model.depth:
+                where = sweep.document.where(("feed_forward", index))
                 raise SpecError(
-                    f"{sweep.document.where(('feed_forward', index))}: feed_forward "
-                    f"{shown(removal.label)} can't be removed from the {model.depth} layers of "
-                    f"{model.name} (it needs {shown(needed)}). Possible numbers: up to "
-                    f"{model.depth}. Put a model of another depth into its own sweep: sweeps over "
-                    "one store share their trials."
+                    f"{where}: feed_forward {shown(removal.label)} can't be removed from the "
+                    f"{model.depth} layers of {model.name}: it needs {shown(needed)}. Use up to "
+                    f"{model.depth}, or put this model into its own sweep."
                 )
 
 
@@ -266,10 +243,10 @@ def _empty_networks(sweep: Sweep, cells: Iterable[Asked]) -> set[Asked]:
 
 def _is_empty(network: Asked, depth: int) -> bool:
     rule, bridge = network.feed_forward.rule, network.procedure.bridge
-    known = network.k is not None and find_rule(network.strategy) is not None
+    known = network.k is not None and select.find_rule(network.strategy) is not None
     if not known or (rule == NONE and not bridge):
         return False
-    kept = kept_layers(depth, dropped_layers(network.strategy, depth, network.k or 0))
+    kept = select.kept_layers(depth, select.dropped_layers(network.strategy, depth, network.k or 0))
     try:
         some_removed(rule, kept)
         if bridge:

@@ -87,19 +87,18 @@ def _replaced(before: Mapping[Any, Row], after: Mapping[Any, Row]) -> list[Row]:
     for is replaced only if the recipe, the data or the model has changed: a shorter list of seeds
     replaces nothing."""
     pairs = {(row["model"], row["task"]) for row in after.values()}
-    today = {row["setup"] for row in after.values()}
     texts = {row["setup"]: row["settings"] for row in (*before.values(), *after.values())}
     recipes = {id_: recipe_of(text) for id_, text in texts.items()}
+    today = {row["setup"] for row in after.values()}
     in_use = [recipes[id_] for id_ in today]
     replaced = []
     for key, row in before.items():
-        now = after.get(key)
-        if now is None:
-            changed = row["setup"] not in today and (
-                (row["model"], row["task"]) in pairs or recipes[row["setup"]] not in in_use
-            )
+        setup = row["setup"]
+        if key in after:
+            changed = setup != after[key]["setup"]
         else:
-            changed = row["setup"] != now["setup"]
+            here = (row["model"], row["task"]) in pairs
+            changed = setup not in today and (here or recipes[setup] not in in_use)
         if changed:
             replaced.append(row)
     return replaced

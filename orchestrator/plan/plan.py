@@ -6,7 +6,7 @@ Plain data with queries over it; `planning.py` makes it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -118,8 +118,8 @@ class Plan:
 
     def missing_trials(self) -> list[Work]:
         """Trials without a record, without a measurement, or without a network that others need."""
-        lacking = self.trials.keys() - self.known.trials
-        lacking |= self._unmeasured() | (self.needed_networks() - self.known.networks)
+        lacking = self._unmeasured() | (self.needed_networks() - self.known.networks)
+        lacking |= self.trials.keys() - self.known.trials
         return [work for id_, work in self.trials.items() if id_ in lacking]
 
     def incomplete(self, id_: str) -> bool:
@@ -132,29 +132,31 @@ class Plan:
     def missing_measures(self, id_: str) -> list[Measure]:
         return [item for item in self.measures.get(id_, ()) if item.id not in self.known.profiles]
 
-    def needs(self, id_: str) -> set[str]:
+    def needs(self, id_: str) -> Set[str]:
         """The trials whose networks, or logits as a teacher, this work needs."""
         return self._networks(id_) | self._untaught(id_)
 
-    def absent(self, id_: str) -> set[str]:
+    def absent(self, id_: str) -> Set[str]:
         """The trials of `needs` that must be done before this work can begin."""
         return (self._networks(id_) - self.known.networks) | self._untaught(id_)
 
-    def _networks(self, id_: str) -> set[str]:
-        if id_ not in self.trials or not self.incomplete(id_):
-            return set()
+    def _networks(self, id_: str) -> Set[str]:
+        work, measured = self.trials.get(id_), id_ in self.measures
+        alone = work is None or not (work.start or work.lesson or measured)  # as most trials are
+        if alone or not self.incomplete(id_):
+            return frozenset()
         needed = {item.spec.against for item in self.missing_measures(id_)}
-        if not self.has_network(id_):
-            work = self.trials[id_]
+        if work and not self.has_network(id_):
             needed |= {work.start or "", work.teacher or ""}
         return needed - {""}
 
-    def _untaught(self, id_: str) -> set[str]:
+    def _untaught(self, id_: str) -> Set[str]:
         """The work that makes the teacher's logits, where the store lacks them."""
         lesson = self.trials[id_].lesson if id_ in self.trials else None
-        if lesson is None or lesson.logits in self.known.profiles:
-            return set()
-        return {lesson.source} if self.incomplete(id_) and not self.has_network(id_) else set()
+        stored = lesson is None or lesson.logits in self.known.profiles
+        if lesson is None or stored or self.has_network(id_) or not self.incomplete(id_):
+            return frozenset()
+        return {lesson.source}
 
     def has_network(self, id_: str) -> bool:
         """Whether a trial and its network are in the store, so that it can only be measured."""

@@ -20,20 +20,11 @@ from lp_sweep.trials.data.tasks import TaskSource, canonical_name
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.measures.registry import MEASURES
 from lp_sweep.trials.model.familytable import family_of
+from lp_sweep.trials.spec import procedures
 from lp_sweep.trials.spec.feedforward import FeedForward, some_removed
 from lp_sweep.trials.spec.identity import profile_id, trial_id
-from lp_sweep.trials.spec.procedures import (
-    DIRECT,
-    FINETUNE_THEN_DROP,
-    UNTRAINED,
-    Procedure,
-    bridged_blocks,
-    full_layers,
-    settled,
-    stage_one,
-    teacher_of,
-)
-from lp_sweep.trials.spec.select import Measured, dropped_layers, find_strategy, kept_layers
+from lp_sweep.trials.spec.procedures import DIRECT, Procedure
+from lp_sweep.trials.spec.select import dropped_layers, find_strategy, kept_layers
 from lp_sweep.trials.spec.specs import (
     TEACHER,
     Distillation,
@@ -45,7 +36,6 @@ from lp_sweep.trials.spec.specs import (
 from lp_sweep.trials.worker.job import Lesson, Measure
 
 _Spec = TypeVar("_Spec", TrialSpec, ProfileSpec)
-_PLAIN: dict[str, Any] = {"procedure": Procedure(DIRECT), "feed_forward": FeedForward()}
 # cells of a search that are not planned, though their trials are known
 _IDLE: dict[SearchState | None, State] = {"waiting": "deferred", "not_needed": "not_needed"}
 
@@ -57,43 +47,14 @@ def make_plan(sweep: Sweep, known: Known) -> Plan:
     asked = asked_cells(sweep)
     included = frozenset(included_cells(sweep))
     searched = search_states(sweep.spec.strategies, asked, included, builder.foreseen, known)
-    plan.cells = [_cell(builder, item, searched.get(item)) for item in asked]
+    plan.cells = [builder.cell(item, searched.get(item)) for item in asked]
     builder.measure_pretrained()
-    plan.speeds = wanted_speeds(plan)
+    plan.speeds = _speeds(plan)
     return plan
 
 
-def _cell(builder: _Builder, asked: Asked, search: SearchState | None) -> Cell:
-    depth = builder.models[asked.model].depth
-    cell = Cell(asked=asked, depth=depth, profile_id=builder.profile(asked))
-    try:
-        dropped = builder.dropped(asked)
-        if dropped is None:
-            return replace(cell, state="deferred", search=search)
-        kept = kept_layers(depth, dropped)
-        idle = _IDLE.get(search)
-        trial = builder.identify(asked, kept) if idle else builder.trial(asked, kept)
-    except ValueError:  # no layer is left, or not those that a feed-forward or a bridge needs
-        whole = asked.feed_forward == FeedForward() and not asked.procedure.bridge
-        gone = kept_layers(depth, ()) if whole else None
-        return replace(cell, kept=(), dropped=gone, state="impossible")
-    state = idle or state_of(trial, builder.plan.known)
-    return replace(cell, kept=kept, dropped=dropped, trial_id=trial, state=state, search=search)
-
-
-def _dropped(asked: Asked, depth: int, found: Measured | None) -> tuple[int, ...]:
-    """Raises ValueError where a threshold leaves no layer."""
-    value = asked.k or 0 if asked.threshold is None else asked.threshold
-    strategy = find_strategy(asked.strategy)
-    if strategy is not None and strategy.measure:
-        if found is None or asked.k == 0:
-            return ()
-        return strategy.chosen(found, value)
-    return dropped_layers(asked.strategy, depth, int(value))
-
-
 class _Builder:
-    """Fills a plan. Keeps what many cells share, so that 20,000 cells take about a second."""
+    """Fills a plan. Keeps what many cells share, for speed."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -114,32 +75,45 @@ class _Builder:
         self._profile_ids: dict[tuple[str, str, str], str] = {}
         self._lessons: dict[tuple[Any, ...], Lesson] = {}
 
-    def dropped(self, asked: Asked) -> tuple[int, ...] | None:
-        """The layers that go; None while they depend on a missing profile. Raises ValueError where
-        a threshold leaves none."""
-        profile = self.profile(asked)
-        found = self.plan.known.profiles.get(profile) if profile else None
-        if profile is not None and found is None and asked.k != 0:
-            return None
-        return _dropped(asked, self.models[asked.model].depth, found)
-
-    def trial(self, asked: Asked, kept: tuple[int, ...]) -> str:
-        """Adds the trial and everything that it depends on to the plan, and returns its identifier.
-        Raises ValueError where no kept layer has a feed-forward to remove."""
-        spec = self._spec(asked, kept)
-        return self._planned(asked, spec, trial_id(spec))
-
-    def identify(self, asked: Asked, kept: tuple[int, ...]) -> str:
-        """The identifier of a trial, which is not planned. Raises ValueError as `trial` does."""
-        return trial_id(self._spec(asked, kept))
+    def cell(self, asked: Asked, search: SearchState | None) -> Cell:
+        """Adds the cell's trial, and everything that it depends on, to the plan."""
+        depth, idle = self.models[asked.model].depth, _IDLE.get(search)
+        found = partial(Cell, asked=asked, depth=depth, profile_id=self._profile(asked))
+        try:
+            dropped = self._dropped(asked)
+            if dropped is None:
+                return found(state="deferred", search=search)
+            kept = kept_layers(depth, dropped)
+            spec = self._spec(asked, kept)
+        except ValueError:  # no layer is left, or not those that a feed-forward or a bridge needs
+            whole = asked.feed_forward == FeedForward() and not asked.procedure.bridge
+            gone = procedures.full_layers(depth) if whole else None
+            return found(kept=(), dropped=gone, state="impossible")
+        id_ = trial_id(spec)
+        if not idle:
+            self._add_trial(asked, spec, id_)
+        state = idle or state_of(id_, self.plan.known)
+        return found(kept=kept, dropped=dropped, trial_id=id_, state=state, search=search)
 
     def foreseen(self, asked: Asked) -> str | None:
-        """The identifier of a cell's trial; None while its layers depend on a missing profile.
-        Raises ValueError for an impossible cell."""
-        dropped = self.dropped(asked)
+        """The identifier of a cell's trial, which is not added; None while its layers depend on a
+        missing profile. Raises ValueError for an impossible cell."""
+        dropped = self._dropped(asked)
         if dropped is None:
             return None
-        return self.identify(asked, kept_layers(self.models[asked.model].depth, dropped))
+        return trial_id(self._spec(asked, kept_layers(self.models[asked.model].depth, dropped)))
+
+    def _dropped(self, asked: Asked) -> tuple[int, ...] | None:
+        """The layers that go; None while they depend on a missing profile. Raises ValueError where
+        a threshold leaves none."""
+        strategy, k = find_strategy(asked.strategy), asked.k or 0
+        if strategy is None or not strategy.measure:
+            return dropped_layers(asked.strategy, self.models[asked.model].depth, k)
+        if asked.k == 0:
+            return ()
+        found = self.plan.known.profiles.get(self._profile(asked) or "")
+        value = k if asked.threshold is None else asked.threshold
+        return None if found is None else strategy.chosen(found, value)
 
     def _spec(self, asked: Asked, kept: tuple[int, ...]) -> TrialSpec:
         key = (asked.model, asked.procedure, asked.feed_forward, asked.task, kept)
@@ -165,11 +139,11 @@ class _Builder:
             second_norm=removal.second_norm,
             distill=self._distillation(procedure, model, task),
             bridge=procedure.bridge,
-            loss="" if procedure.name == UNTRAINED else task.loss,
+            loss="" if procedure.name == procedures.UNTRAINED else task.loss,
         )
         if spec.bridge:
-            bridged_blocks(kept, model.depth)
-        return _corrected(settled(spec, model.depth), model, task)
+            procedures.bridged_blocks(kept, model.depth)
+        return _corrected(procedures.settled(spec, model.depth), model, task)
 
     def _distillation(
         self, procedure: Procedure, model: ModelInput, task: TaskInput
@@ -179,7 +153,7 @@ class _Builder:
         distill = procedure.distill
         if kind_of(task.definition).embeds:
             alone = kind_of(task.definition).rows_together(task.loss) > 1
-            if procedure.name == UNTRAINED or alone:
+            if procedure.name == procedures.UNTRAINED or alone:
                 return None
             return Distillation(teacher=model.fingerprint, fine_tuned=True, alpha=1.0)
         if distill is None:
@@ -191,13 +165,13 @@ class _Builder:
             unlabelled=task.unlabelled,
         )
 
-    def _planned(self, asked: Asked, spec: TrialSpec, id_: str) -> str:
+    def _add_trial(self, asked: Asked, spec: TrialSpec, id_: str) -> str:
         if id_ in self.plan.trials:
             return id_
         model, task = self.models[asked.model], self.plan.sweep.tasks[asked.task]
-        first = stage_one(spec, model.depth)
+        first = procedures.stage_one(spec, model.depth)
         first = first and _corrected(first, model, task)
-        start = self._planned(asked, first, trial_id(first)) if first else None
+        start = self._add_trial(asked, first, trial_id(first)) if first else None
         lesson = self._lesson(asked, spec) if spec.distill else None
         self.plan.trials[id_] = Work(
             id=id_, spec=spec, model=model, task=task, start=start, lesson=lesson
@@ -216,11 +190,11 @@ class _Builder:
         key = (named, asked.model, asked.task, asked.seed)
         if key not in self._lessons:
             task = self.plan.sweep.tasks[asked.task]
-            taught = _corrected(teacher_of(spec, model.depth), model, task)
+            taught = _corrected(procedures.teacher_of(spec, model.depth), model, task)
             whole = asked._replace(
                 model=model.name, procedure=Procedure(DIRECT), feed_forward=FeedForward()
             )
-            teacher = self._planned(whole, taught, trial_id(taught))
+            teacher = self._add_trial(whole, taught, trial_id(taught))
             item = self._profile_spec(
                 model, asked.task, TEACHER, trial=teacher, unlabelled=spec.unlabelled
             )
@@ -231,14 +205,15 @@ class _Builder:
 
     def _measure(self, id_: str, asked: Asked, spec: TrialSpec) -> None:
         """Adds the measurements of the trial's network to the plan."""
-        everything = full_layers(self.models[asked.model].depth)
+        everything = procedures.full_layers(self.models[asked.model].depth)
         whole = spec.kept_layers == everything and not spec.removed_feed_forwards
         wanted = []
         for name in self._of_full if whole else self._of_pruned:
             against = ""
             if MEASURES[name].to_full and not whole:
-                direct = asked._replace(**_PLAIN)
-                against = self.trial(direct, everything)
+                direct = asked._replace(procedure=Procedure(DIRECT), feed_forward=FeedForward())
+                full = self._spec(direct, everything)
+                against = self._add_trial(direct, full, trial_id(full))
             model = self.models[asked.model]
             item = self._profile_spec(model, asked.task, name, trial=id_, against=against)
             wanted.append(Measure(profile_id(item), item))
@@ -252,7 +227,7 @@ class _Builder:
                 for task in self.plan.sweep.tasks:
                     self._add_profile(self._profile_spec(model, task, name), model, task)
 
-    def profile(self, asked: Asked) -> str | None:
+    def _profile(self, asked: Asked) -> str | None:
         """Adds the measurement that chooses the cell's layers, if any, and returns its id."""
         strategy = find_strategy(asked.strategy)
         if strategy is None or not strategy.measure:
@@ -285,7 +260,9 @@ def corrections_of(
         if spec.bridge and spec.unlabelled:  # it was fitted on unlabelled rows, too
             found.append("bridge-rows")
         taught = spec.distill is not None and not spec.distill.fine_tuned
-        if spec.task.tune_thresholds and (taught or spec.procedure == FINETUNE_THEN_DROP):
+        if spec.task.tune_thresholds and (
+            taught or spec.procedure == procedures.FINETUNE_THEN_DROP
+        ):
             found.append("raw-bias")
     elif spec.task.tune_thresholds and spec.measure == TEACHER and spec.trial:
         found.append("raw-bias")
@@ -343,7 +320,7 @@ BATCHES = {"cpu": (32,), "cuda": (32, 256)}
 NO_TASK = TaskInput("", TaskDefinition(text_columns=()), TaskSource(), "", 0, 0)
 
 
-def wanted_speeds(plan: Plan) -> dict[str, Work]:
+def _speeds(plan: Plan) -> dict[str, Work]:
     """Identifier -> the speed of each network of a cell, on each device that the sweep lists."""
     measure = plan.sweep.spec.measure
     specs: dict[SpeedSpec, ModelInput] = {}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from lp_sweep.analysis.statistics import search
 from lp_sweep.analysis.statistics.answerset import Pair
@@ -23,21 +23,6 @@ from lp_sweep.trials.spec.procedures import DIRECT, Procedure
 # to be run, or done; may be asked for later; was not needed for the answer
 SearchState = Literal["asked", "waiting", "not_needed"]
 _REMEMBERED = 4096  # curves: whenever one of them changes, the whole plan is made again
-
-
-class _Ends(NamedTuple):
-    """How the trials of a store and a run have ended."""
-
-    gone: Set[str]  # done or failed: one without a score will get none
-    ended: Set[str]  # gone, or with a score
-    awaited: Set[str]  # asked for by the run, and not ended or its score not read yet
-
-    @classmethod
-    def of(cls, known: Known) -> _Ends:
-        without_record = known.failed.keys() | known.given_up
-        gone = known.trials | without_record
-        awaited = known.asked - known.points.keys() - without_record
-        return cls(gone, gone | known.points.keys(), awaited)
 
 
 def curve_of(asked: Asked) -> Asked:
@@ -65,10 +50,9 @@ def search_states(
                 trial = trial_of(whole.get(asked, asked))
                 curves.setdefault(curve_of(asked), {})[asked] = trial
     states: dict[Asked, SearchState] = {}
-    ends = _Ends.of(known)
     for curve, trials in curves.items():
         within = entries[curve.strategy].within or WITHIN
-        states |= _states(trials, _named(trials, included), within, known.points, ends)
+        states |= _states(trials, _named(trials, included), within, known)
     for asked, other in whole.items():
         if states.get(asked) == "asked" and other in states:
             states[other] = "asked"
@@ -96,44 +80,42 @@ def _named(cells: Iterable[Asked], included: Set[Asked]) -> set[Asked]:
 
 
 def _states(
-    cells: Mapping[Asked, str | None],
-    named: Set[Asked],
-    within: Sequence[float],
-    points: Mapping[str, float],
-    ends: _Ends,
+    cells: Mapping[Asked, str | None], named: Set[Asked], within: Sequence[float], known: Known
 ) -> dict[Asked, SearchState]:
     """The states of one curve, whose cells in `named` are always asked for."""
     trials = {asked: trial for asked, trial in cells.items() if trial is not None}
     if len(trials) < len(cells):  # the measurement that chooses the layers comes first
         return dict.fromkeys(cells, "waiting")
-    wanted = {asked for asked, trial in trials.items() if trial in ends.awaited}
+    scored = {asked for asked, trial in trials.items() if trial in known.points}
+    failed = {c for c, t in trials.items() if t in known.failed or t in known.given_up}
+    # without a score it will get none
+    gone = failed | {asked for asked, trial in trials.items() if trial in known.trials}
+    asked_for = {asked for asked, trial in trials.items() if trial in known.asked}
+    wanted = asked_for - scored - failed  # not ended, or its score is not read yet
     if not wanted:
-        pairs = _next_pairs(trials, within, points, ends.gone)
-        wanted = {asked for asked in trials if (asked.k, asked.seed) in pairs}
-        wanted |= {asked for asked in named if trials[asked] not in ends.ended}
+        points = {_pair(asked): known.points[trials[asked]] for asked in scored}
+        pairs = _next_pairs(trials, within, points, {_pair(asked) for asked in gone - scored})
+        wanted = {asked for asked in trials if _pair(asked) in pairs}
+        wanted |= named & trials.keys() - gone - scored
     idle: SearchState = "waiting" if wanted else "not_needed"
-    return {
-        asked: "asked" if asked in wanted or trial in ends.ended else idle
-        for asked, trial in trials.items()
-    }
+    return dict.fromkeys(trials, idle) | dict.fromkeys(wanted | gone | scored, "asked")
+
+
+def _pair(asked: Asked) -> Pair:
+    return Pair(asked.k or 0, asked.seed)
 
 
 def _next_pairs(
-    trials: Mapping[Asked, str],
-    within: Sequence[float],
-    points: Mapping[str, float],
-    gone: Set[str],
+    cells: Iterable[Asked], within: Sequence[float], points: Mapping[Pair, float], lost: Set[Pair]
 ) -> frozenset[Pair]:
     """The pairs to run next. A pair that the sweep does not list, or whose score is not a number,
     counts as failed: it will get no score."""
-    listed = {Pair(asked.k or 0, asked.seed): trial for asked, trial in trials.items()}
+    listed = dict.fromkeys(map(_pair, cells))
     ks = tuple(sorted({pair.k for pair in listed}))
     seeds = tuple(dict.fromkeys(pair.seed for pair in listed))
-    scored = {p: points[trial] for p, trial in listed.items() if trial in points}
-    lost = {p for p, trial in listed.items() if trial in gone and p not in scored}
     absent = {Pair(k, seed) for k in ks for seed in seeds} - listed.keys()
     return _asked_next(
-        ks, seeds, frozenset(scored.items()), frozenset(lost | absent), tuple(within)
+        ks, seeds, frozenset(points.items()), frozenset(lost | absent), tuple(within)
     )
 
 

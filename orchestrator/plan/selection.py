@@ -96,9 +96,7 @@ def _failed_id(name: str, failed: Mapping[str, str], plan: Plan) -> str:
     if len(matches) == 1:
         return failed[matches[0]]
     if matches:
-        raise SpecError(
-            f"{name!r} is the beginning of {len(matches)} failed trials. Give more characters."
-        )
+        raise SpecError(f"{name!r} begins {len(matches)} failed trials. Give more characters.")
     for id_ in (*plan.trials, *plan.profiles, *plan.speeds):
         if id_.startswith(name):
             done = state_of(id_, plan.known) == "done"
@@ -106,8 +104,7 @@ def _failed_id(name: str, failed: Mapping[str, str], plan: Plan) -> str:
             raise SpecError(f"{id_} has not failed: it {state}.")
     have = f"Failed: {', '.join(sorted(failed)[:5])}" if failed else "None of its trials has failed"
     raise SpecError(
-        f"no trial {name!r} in this sweep. {have}. (A trial belongs to the sweep file and the "
-        "overrides that it ran with: give the same ones.)"
+        f"no trial {name!r} in this sweep. {have}. Give the sweep file and overrides of its run."
     )
 
 

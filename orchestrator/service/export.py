@@ -92,10 +92,7 @@ def prune_model(
 def _check_onnx_packages() -> None:
     missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
     if missing:
-        raise PreflightError(
-            f"ONNX needs packages that are not installed: {', '.join(missing)}. "
-            "`pip install 'lp-sweep[onnx]'` installs them."
-        )
+        raise PreflightError(f"ONNX needs {', '.join(missing)}: pip install 'lp-sweep[onnx]'")
 
 
 def _chosen(store: Store, asked: ExportOptions) -> tuple[Mapping[str, Any], Chosen]:
@@ -118,10 +115,7 @@ def _chosen(store: Store, asked: ExportOptions) -> tuple[Mapping[str, Any], Chos
     if found.id.startswith("p"):
         raise SpecError(f"{found.id} is a measurement and has no network. Name a trial.")
     if found.record is None:
-        raise StoreError(
-            f"{found.id} has no record: it failed. Why: lp-sweep logs {found.id}. Retry it with "
-            "`lp-sweep retry`."
-        )
+        raise StoreError(f"{found.id} failed. Why: lp-sweep logs {found.id}. Next: lp-sweep retry")
     return found.record, chosen
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -16,18 +16,9 @@ import numpy as np
 
 from lp_sweep.orchestrator.inputs.data import balance, epochs_for
 from lp_sweep.orchestrator.inputs.models import read_config
-from lp_sweep.orchestrator.service.initoptions import InitOptions
-from lp_sweep.orchestrator.service.initrows import (
-    LENGTHS,
-    RowFile,
-    fitting_length,
-    label_of,
-    look_at,
-    model_of,
-    parts,
-    split,
-    suffix_of_parts,
-)
+from lp_sweep.orchestrator.options import InitOptions
+from lp_sweep.orchestrator.service import initrows
+from lp_sweep.orchestrator.service.initrows import RowFile
 from lp_sweep.orchestrator.sweepfile.entries import is_folder
 from lp_sweep.orchestrator.sweepfile.load import check
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
@@ -49,7 +40,7 @@ SCHEMA = "lp-sweep.schema.json"
 _SCHEMA_LINE = f"# yaml-language-server: $schema={SCHEMA}\n"
 MOST_EPOCHS = 20
 BATCH = 16
-_SEARCHED = LENGTHS[:4]  # tokens of a document: every trial reads all of them
+_SEARCHED = initrows.LENGTHS[:4]  # tokens of a document: every trial reads all of them
 FEW = 500  # dev rows, or queries
 # of embeddings: docs/results/README.md has what each is worth
 _OF_VECTORS = "procedures: [untrained, direct]   # as it is, and after imitating all layers"
@@ -65,11 +56,6 @@ class WrittenSweep(NamedTuple):
     notes: list[str]
 
 
-def _require_folder(model: str | None) -> None:
-    if model and is_folder(model) and not Path(model).expanduser().is_dir():
-        raise SpecError(f"--model {model}: no such folder. Check the path.")
-
-
 def write_sweep(options: InitOptions) -> WrittenSweep:
     """Writes the sweep file, its schema and, with `data`, its train and dev files.
 
@@ -80,34 +66,34 @@ def write_sweep(options: InitOptions) -> WrittenSweep:
         for name in ("file", "data", "dev", CORPUS, QUERIES, QRELS)
         if (path := getattr(options, name)) is not None
     }
-    options = replace(options, **paths)
-    _require_folder(options.model)
-    search = {CORPUS: options.corpus, QUERIES: options.queries, QRELS: options.qrels}
-    if options.data is None and not any(search.values()):
-        _refuse_without_data(options)
-        template = files("lp_sweep.orchestrator") / "templates" / "sweep.yaml"
-        text = _SCHEMA_LINE + template.read_text(encoding="utf-8")
-        if not options.full:
-            tasks = ["tasks: [rte]   # GLUE, or your own data"]
-            folder = Path(model_of(options)).expanduser()
-            length = min(128, longest_row(read_config(folder / "config.json") or {}) or 128)
-            text = _file("my-sweep", options, tasks, epochs=3, length=length)
-        return _written(options, {options.file: text.encode()}, [])
+    options, model = replace(options, **paths), options.model
+    if model and is_folder(model) and not Path(model).expanduser().is_dir():
+        raise SpecError(f"--model {model}: no such folder. Check the path.")
+    search = {part: paths.get(part) for part in (CORPUS, QUERIES, QRELS)}
     try:
-        if options.data is None:
-            return _with_search(options, search)
-        if (options.kind and KINDS[options.kind].searches) or any(options.data.glob("corpus.*")):
-            raise SpecError(
-                "search reads three files: give --corpus FILE, --queries FILE and --qrels FILE in "
-                "place of --data."
-            )
-        if named := [f"--{part}" for part, path in search.items() if path]:
-            raise SpecError(f"--data and {named[0]} are two tasks. Leave one out.")
-        options = _of_folder(options)
-        assert options.data is not None
-        return _with_rows(options, options.data)
+        if options.data is not None:
+            return _with_rows(_of_folder(options, search))
+        return _with_search(options, search) if any(search.values()) else _of_glue(options)
     except MissingInputError as error:
         raise PreflightError(str(error)) from error
+
+
+def _of_glue(options: InitOptions) -> WrittenSweep:
+    """A file for GLUE, or one with every key."""
+    for_data = ("text", "label", "group", "kind", "dev")
+    if names := [f"--{name}" for name in for_data if getattr(options, name)]:
+        raise SpecError(
+            f"{', '.join(names)} needs --data FILE: a CSV, TSV, JSONL, Parquet or CoNLL file."
+        )
+    if options.full:
+        template = files("lp_sweep.orchestrator") / "templates" / "sweep.yaml"
+        text = _SCHEMA_LINE + template.read_text(encoding="utf-8")
+    else:
+        tasks = ["tasks: [rte]   # GLUE, or your own data"]
+        config = read_config(Path(initrows.model_of(options)).expanduser() / "config.json") or {}
+        length = min(128, longest_row(config) or 128)
+        text = _file("my-sweep", options, tasks, epochs=3, length=length)
+    return _written(options, {options.file: text.encode()}, [])
 
 
 def write_quickstart(folder: Path) -> Path:
@@ -128,10 +114,15 @@ def write_quickstart(folder: Path) -> Path:
     return sweep
 
 
-def _of_folder(options: InitOptions) -> InitOptions:
+def _of_folder(options: InitOptions, search: Mapping[str, Path | None]) -> InitOptions:
     """The train set of a folder with several sets of rows, and its dev set: `validation`, or a
     `test` that has labels."""
-    splits = splits_of(options.data) if options.data and options.data.is_dir() else {}
+    assert options.data is not None
+    if (options.kind and KINDS[options.kind].searches) or any(options.data.glob("corpus.*")):
+        raise SpecError("search takes --corpus FILE --queries FILE --qrels FILE, not --data.")
+    if named := [f"--{part}" for part, path in search.items() if path]:
+        raise SpecError(f"--data and {named[0]} are two tasks. Leave one out.")
+    splits = splits_of(options.data) if options.data.is_dir() else {}
     if not splits:
         return options
     if "train" not in splits:
@@ -151,15 +142,16 @@ def _has_labels(path: str, label: Sequence[str]) -> bool:
     return not label or any(len({*map(str, column.to_pylist())}) > 1 for column in columns)
 
 
-def _with_rows(options: InitOptions, data: Path) -> WrittenSweep:
-    rows = look_at(options, data)
+def _with_rows(options: InitOptions) -> WrittenSweep:
+    data = options.data
+    assert data is not None
+    rows, made = initrows.look_at(options, data), dict[Path, bytes]()
     if options.dev is not None:  # nothing is split, so repeated texts need no note
         sides = {"train": (data, rows.n), "dev": (options.dev, rows.n_dev)}
         rows = rows._replace(repeated=0)
-        made: dict[Path, bytes] = {}
     else:
         made, sides = _split_files(options, data, rows)
-    made[options.file] = _sweep(options, rows, sides).encode()
+    made[options.file] = _sweep(options, data, rows, sides).encode()
     return _written(options, made, list(_notes(rows, sides["dev"][1])))
 
 
@@ -170,7 +162,7 @@ def _split_files(
     options: InitOptions, data: Path, rows: RowFile
 ) -> tuple[dict[Path, bytes], _Sides]:
     """A train and a dev file: their contents by path, and their sizes."""
-    in_dev = split(rows.strata, rows.groups)
+    in_dev = initrows.split(rows.strata, rows.groups)
     if not 0 < in_dev.sum() < rows.n:
         groups = len(set(rows.groups))
         of = f" of {groups} group{'s' * (groups > 1)}" if options.group else ""
@@ -181,13 +173,13 @@ def _split_files(
         )
     train, dev = np.flatnonzero(~in_dev), np.flatnonzero(in_dev)
     paths = [
-        options.file.parent / f"{_stem(data)}-{side}{suffix_of_parts(data)}"
+        options.file.parent / f"{_stem(data)}-{side}{initrows.suffix_of_parts(data)}"
         for side in ("train", "dev")
     ]
     ranks = KINDS[rows.kind].ranks  # then a score averages over queries
     n_dev = len({rows.groups[row] for row in dev.tolist()}) if ranks else len(dev)
     sides = {"train": (paths[0], len(train)), "dev": (paths[1], n_dev)}
-    return dict(zip(paths, parts(data, train, dev), strict=True)), sides
+    return dict(zip(paths, initrows.parts(data, train, dev), strict=True)), sides
 
 
 def _stem(data: Path) -> str:
@@ -220,54 +212,37 @@ def _with_search(options: InitOptions, search: dict[str, Path | None]) -> Writte
         task["unjudged"] = "skip"
         notes.append(f"{skipped:,} queries have no relevant document and are left out")
     notes += doubtful_rows(loaded, source)
-    if queries < FEW:
-        notes.append(f"{queries} queries show only large losses: more make the answer surer")
+    notes += _few(queries, "queries")
     options = replace(options, kind=kind)
     text = _file(
         name,
         options,
         _task_lines(task, why),
         epochs=min(MOST_EPOCHS, epochs_for(len(documents), BATCH)),
-        length=fitting_length(loaded.train, model_of(options), _SEARCHED, 0.9, kind=KINDS[kind]),
+        length=initrows.fitting_length(
+            loaded.train, initrows.model_of(options), _SEARCHED, 0.9, kind=KINDS[kind]
+        ),
     )
     return _written(options, {options.file: text.encode()}, notes)
 
 
-def _refuse_without_data(options: InitOptions) -> None:
-    given = {
-        "--text": options.text,
-        "--label": options.label,
-        "--group": options.group,
-        "--kind": options.kind,
-        "--dev": options.dev,
-    }
-    if names := [name for name, value in given.items() if value]:
-        raise SpecError(
-            f"{', '.join(names)} needs --data FILE: a CSV, TSV, JSONL, Parquet or CoNLL file."
-        )
-
-
-def _seen(rows: RowFile) -> str:
-    said = f"{rows.n:,} rows"
-    if rows.counts:
-        words = sum(rows.counts.values()) if KINDS[rows.kind].words else 0
-        return f"{said}, {balance(KINDS[rows.kind].called, rows.counts, words or rows.n, 10)}"
-    if rows.kind == "regression":
-        return f"{said}; the labels are numbers: regression"
-    if rows.of_vectors:
-        return (
-            f"{said}, pairs with scores; the model makes a vector of each text (modules.json): "
-            "kind embedding. For one number from both texts together, as a cross-encoder gives "
-            f"it, add --kind {rows.of_vectors}"
-        )
-    return said
-
-
 def _notes(rows: RowFile, n_dev: int) -> Iterator[str]:
-    yield _seen(rows)
+    rules, seen = KINDS[rows.kind], f"{rows.n:,} rows"
+    if rows.counts:
+        words = sum(rows.counts.values()) if rules.words else 0
+        seen += f", {balance(rules.called, rows.counts, words or rows.n, 10)}"
+    elif rows.kind == "regression":
+        seen += "; the labels are numbers: regression"
+    elif rows.of_vectors:
+        seen += (
+            ", pairs with scores; the model makes a vector of each text (modules.json): kind "
+            "embedding. For one number from both texts together, as a cross-encoder gives it, add "
+            f"--kind {rows.of_vectors}"
+        )
+    yield seen
     if rows.metric == "macro_f1":
         yield "one class is much larger than the others: macro_f1 judges, not accuracy"
-    if KINDS[rows.kind].words and rows.metric == "accuracy":
+    if rules.words and rows.metric == "accuracy":
         yield "no tag begins with B- or I-: accuracy judges, not entity F1"
     if rows.labels and (bare := rows.strata.count(-1)):
         have = "row has" if bare == 1 else "rows have"
@@ -276,35 +251,36 @@ def _notes(rows: RowFile, n_dev: int) -> Iterator[str]:
     if rows.repeated:
         again = "row repeats" if rows.repeated == 1 else "rows repeat"
         yield f"{rows.repeated:,} {again} the text of another: equal texts stay on one side"
-    if n_dev < FEW:
-        units = KINDS[rows.kind].scored_by
-        yield f"{n_dev} dev {units} show only large losses: more make the answer surer"
+    yield from _few(n_dev, f"dev {rules.scored_by}")
 
 
-def _sweep(options: InitOptions, rows: RowFile, sides: _Sides) -> str:
+def _few(number: int, units: str) -> Iterator[str]:
+    if number < FEW:
+        yield f"{number} {units} show only large losses: more make the answer surer"
+
+
+def _sweep(options: InitOptions, data: Path, rows: RowFile, sides: _Sides) -> str:
     """About 15 lines that run as they are."""
-    assert options.data is not None
-    stem = _stem(options.data)
-    stem = options.data.absolute().parent.name if stem in _SIDES else stem
-    name = _task_name(stem, "my-sweep")
+    kind, stem, train = KINDS[rows.kind], _stem(data), sides["train"][1]
+    name = _task_name(data.absolute().parent.name if stem in _SIDES else stem, "my-sweep")
     task = {
         "name": name,
         **{side: os.path.relpath(path, options.file.parent) for side, (path, _) in sides.items()},
         "text": [*options.text],
-        "label": label_of(options),
-        **({"labels": [*rows.labels]} if rows.labels else {}),
-        **({"group": options.group} if KINDS[rows.kind].ranks and options.group else {}),
-        **({"kind": rows.kind} if rows.kind != "classification" else {}),
+        "label": initrows.label_of(options),
+        "labels": [*rows.labels],
+        "group": options.group if kind.ranks else None,
+        "kind": rows.kind if rows.kind != "classification" else None,
         "metric": rows.metric,
     }
-    units = {"train": "rows", "dev": KINDS[rows.kind].scored_by}
-    why = {side: f"{count:,} {units[side]}" for side, (_, count) in sides.items()}
-    kind, train = KINDS[rows.kind], sides["train"][1]
-    epochs = epochs_for(train * kind.rows_each, BATCH) if kind.embeds else epochs_for(train, BATCH)
+    epochs = epochs_for(train * (kind.rows_each if kind.embeds else 1), BATCH)
     return _file(
         name,
         replace(options, kind=rows.kind),
-        _task_lines(task, why),
+        _task_lines(
+            {key: value for key, value in task.items() if value},
+            {"train": f"{train:,} rows", "dev": f"{sides['dev'][1]:,} {kind.scored_by}"},
+        ),
         epochs=min(MOST_EPOCHS, max(1 if kind.embeds else 3, epochs)),
         length=rows.max_length,
     )
@@ -327,7 +303,7 @@ def _task_lines(task: dict[str, Any], why: dict[str, str]) -> list[str]:
 
 def _model(options: InitOptions) -> str:
     """A hub id, or a folder: relative to the sweep file unless its path is absolute."""
-    model = model_of(options)
+    model = initrows.model_of(options)
     folder = Path(model).expanduser()
     if not folder.is_dir():
         return model
@@ -378,40 +354,28 @@ def _scalar(value: Any) -> str:
 def _written(options: InitOptions, made: dict[Path, bytes], notes: list[str]) -> WrittenSweep:
     """Each file whole or not at all; the sweep file last, and only if `plan` can read it."""
     check(parse_yaml(made[options.file].decode(), str(options.file)))
-    places = [options.file.parent / SCHEMA, *made]
-    if odd := [path for path in places if _is_odd(path)]:
-        raise SpecError(f"{listed(odd)}: not a file that can be overwritten. Name another file.")
     there = [path for path, content in made.items() if _differs(path, content)]
-    if there and not options.force:
-        exist = "exists" if len(there) == 1 else "exist"
-        raise SpecError(f"{listed(there)} {exist}. Name another file, or overwrite with --force.")
-    folder = options.file.parent
     schema = json.dumps(SweepSpec.model_json_schema(), indent=1).encode()
+    content = {options.file.parent / SCHEMA: schema, **made}
     try:
-        for path, content in ((folder / SCHEMA, schema), *made.items()):
+        if odd := [path for path in content if path.exists() and not path.is_file()]:
+            raise SpecError(f"{listed(odd)}: not a file to overwrite. Name another.")
+        if there and not options.force:
+            exist = "exists" if len(there) == 1 else "exist"
+            raise SpecError(f"{listed(there)} {exist}. Name another, or overwrite with --force.")
+        for path, text in content.items():
             with arriving(path) as new:
-                new.write_bytes(content)
+                new.write_bytes(text)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         why = getattr(error, "strerror", None) or error
-        raise SpecError(
-            f"can't write {options.file}: {why}. Make its folder first, or name another file."
-        ) from None
+        step = "Make its folder, or name another file."
+        raise SpecError(f"can't write {options.file}: {why}. {step}") from None
     return WrittenSweep([*made], notes)
-
-
-def _is_odd(path: Path) -> bool:
-    """Whether a device, a pipe or a folder is there; False if that can't be seen."""
-    try:
-        return path.exists() and not path.is_file()
-    except OSError:
-        return False
 
 
 def _differs(path: Path, content: bytes) -> bool:
     """Whether the path has other content, or content that can't be read."""
     try:
         return path.read_bytes() != content
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a NUL in the name
         return os.path.lexists(path)
-    except ValueError:  # a NUL in the name
-        return False

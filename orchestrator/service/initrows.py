@@ -6,7 +6,6 @@ on one side.
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
@@ -21,7 +20,7 @@ from pyarrow import parquet as pq
 from lp_sweep.orchestrator.inputs import hub
 from lp_sweep.orchestrator.inputs.data import encoded, open_tokenizer, sample
 from lp_sweep.orchestrator.inputs.models import read_config
-from lp_sweep.orchestrator.service.initoptions import InitOptions
+from lp_sweep.orchestrator.options import InitOptions
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import listed, shown
 from lp_sweep.trials.data import delimited
@@ -51,11 +50,6 @@ UNBALANCED = 0.75  # the share of the largest class from which accuracy says lit
 LENGTHS = (32, 64, 128, 256, 512)  # tokens
 TOKENS_A_WORD = 1.5
 _LONGEST_WORD = 24  # characters; more are a link or a sequence
-# Thai to Burmese, Khmer, kana, Chinese characters, Korean syllables, and wide forms of them
-_WITHOUT_BLANKS = re.compile(
-    "[\u0e00-\u109f\u1780-\u17ff\u2e80-\ua4cf\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]"
-)
-_NOT_LATIN = re.compile("[\u0370-\u1dff\u2e80-\U0003ffff]")
 _ENCODER, _BI_ENCODER = "bert-base-cased", "sentence-transformers/all-MiniLM-L6-v2"
 
 
@@ -90,12 +84,8 @@ def look_at(options: InitOptions, data: Path) -> RowFile:
     loaded = _load(options, kind, source, named)
     train, rules = loaded.train, KINDS[kind]
     keys = [*text_keys(train)]
-    counts: dict[str, int] = {}
-    if rules.counts_labels:
-        counts, strata = _classes(loaded)
-        _refuse_identifiers(data, " ".join(options.label), counts, names)
-    else:
-        strata = _tenths(train.labels)
+    counts, strata = _strata(loaded)
+    _refuse_identifiers(data, " ".join(options.label), counts, names)
     return RowFile(
         n=len(keys),
         n_dev=len(rules.stored_labels(loaded.dev[loaded.main_split].labels)),
@@ -129,21 +119,28 @@ def _check_columns(
         )
 
 
-def _classes(loaded: LoadedTask) -> tuple[dict[str, int], list[object]]:
-    """Rows by class, the largest first; and the class, or the rarest label, of each row."""
+def _strata(loaded: LoadedTask) -> tuple[dict[str, int], list[object]]:
+    """Rows by class, the largest first, none for numbers; and what each row counts as: its class,
+    its rarest label or tag (-1: none), or its tenth of the numbers."""
     rules, labels = KINDS[loaded.definition.kind], loaded.train.labels
+    if not rules.counts_labels:
+        if labels.ndim > 1:  # no single numbers
+            return {}, [0] * len(labels)
+        ranks = np.argsort(np.argsort(labels, kind="stable"), kind="stable")
+        return {}, [*(ranks * 10 // len(ranks)).tolist()]
     found = rules.counts(labels, len(loaded.label_names))
     in_order = sorted(zip(loaded.label_names, found.tolist(), strict=True), key=lambda x: -x[1])
     counts = {name: count for name, count in in_order if count or not rules.words}
-    return counts, _strata(_tags(labels, len(found)) if rules.words else labels, found)
-
-
-def _tenths(labels: np.ndarray[Any, Any]) -> list[object]:
-    """The tenth of the numbers that each row is in; 0 for labels that are no single numbers."""
-    if labels.ndim != 1:
-        return [0] * len(labels)
-    order = np.argsort(np.argsort(labels, kind="stable"), kind="stable")
-    return list((order * 10 // len(order)).tolist())
+    if rules.words:  # (n, W) tags -> (n, tags): whether a word has the tag
+        rows, words = np.nonzero(labels >= 0)
+        tags = labels[rows, words]
+        labels = np.zeros((len(labels), len(found)), np.int8)
+        labels[rows, tags] = 1
+    if labels.ndim == 1:
+        return counts, [*labels.tolist()]
+    has = labels > 0
+    rarest = np.where(has, found, found.max() + 1).argmin(axis=1)
+    return counts, [*np.where(has.any(axis=1), rarest, -1).tolist()]
 
 
 def _metric(loaded: LoadedTask, counts: dict[str, int]) -> str:
@@ -181,15 +178,14 @@ def fitting_length(
 
 
 def _tokens_about(text: str | list[str]) -> float:
-    """The tokens of a text, for tokenizers as they commonly are: more than one for a word, two
-    letters of another alphabet or of what is no word, one character of a script without blanks."""
+    """The tokens of a text, for tokenizers as they commonly are: more than one for a word, and one
+    for three bytes of a link or of another alphabet, which is one character of a script without
+    blanks."""
     words = text.split() if isinstance(text, str) else text
     return sum(
-        max(
-            TOKENS_A_WORD,
-            len(_WITHOUT_BLANKS.findall(word)),
-            len(word if len(word) > _LONGEST_WORD else _NOT_LATIN.findall(word)) / 2,
-        )
+        max(TOKENS_A_WORD, len(word.encode()) / 3)
+        if len(word) > _LONGEST_WORD or not word.isascii()
+        else TOKENS_A_WORD
         for word in words
     )
 
@@ -201,83 +197,60 @@ def _refuse_identifiers(
     single = sum(count == 1 for count in counts.values())
     if len(counts) > MOST_CLASSES and single > len(counts) / 2:
         raise SpecError(
-            f"{data}: column {label!r} has {len(counts):,} values in "
-            f"{sum(counts.values()):,} rows, {single:,} of them in a single row. No class "
-            f"can be learned from one row: name the column of labels with --label. Columns: "
-            f"{listed(map(shown, names))}."
+            f"{data}: column {label!r} has {len(counts):,} values in {sum(counts.values()):,} rows,"
+            f" {single:,} of them in a single row: these are no classes. Name the column of labels "
+            f"with --label. Columns: {listed(map(shown, names))}."
         )
 
 
 def _which_columns(options: InitOptions, data: Path, names: Sequence[str]) -> str:
     """A question that lists the columns, and the command with the likely ones."""
+    columns = f"Its columns are {listed(map(shown, names))}"
     table = read_file(str(data), names).slice(0, 1000)
     rules = KINDS[options.kind or "classification"]
     if rules.words:
         names = [name for name in names if pa.types.is_list(table.schema.field(name).type)] or names
-    texts, distinct = {}, {}
+    letters, distinct = {}, {}
     for name in names:
         column = table.column(name)  # of lists, the items: all sentences may have the same tags
         items = pc.list_flatten(column) if pa.types.is_list(column.type) else column
         values = [str(value) for value in items.to_pylist()]
-        texts[name] = sum(character.isalpha() for value in values for character in value)
+        letters[name] = sum(map(str.isalpha, "".join(values)))
         distinct[name] = len(set(values))
-    last = file_format(data) in CONLL  # where the tags are
-    labels = list(options.label) or [
-        names[-1]
-        if last
-        else min(
-            (name for name in names if name not in options.text and distinct[name] > 1),
-            key=lambda name: (distinct[name], texts[name]),
-            default=names[-1],
-        )
-    ]
+    labels = [*options.label]
+    if not labels and file_format(data) in CONLL:
+        labels = [names[-1]]  # where the tags are
+    elif not labels:  # few different values, and short ones
+        left = [name for name in names if name not in options.text and distinct[name] > 1]
+        labels = [min(left or names[-1:], key=lambda name: (distinct[name], letters[name]))]
     others = [name for name in names if name not in labels]
     if {*labels} & {*options.text} or len(names) < 2:
         return (
-            f"{data}: which column holds the labels? Its columns are {listed(map(shown, names))}, "
-            "and none is left for them. Add a column of labels."
+            f"{data}: which column holds the labels? {columns}, and none is left for them. Add a "
+            "column of labels."
         )
-    of_pairs = rules.ranks or rules.embeds
-    longest = sorted(others or names, key=lambda name: -texts[name])[: 1 + of_pairs]
+    longest = sorted(others or names, key=lambda name: -letters[name])
     # a query is in more rows than a passage
     order = distinct.__getitem__ if rules.ranks else list(names).index
-    columns = [*options.text] or sorted(longest, key=order)
+    texts = [*options.text] or sorted(longest[: 1 + (rules.ranks or rules.embeds)], key=order)
     group = options.group
     if rules.ranks and group is None:  # the id of a query is in several rows
-        left = (name for name in others if name not in columns)
-        group = next((name for name in left if 1 < distinct[name] < len(table)), None)
-    words = ["lp-sweep", "init", str(options.file), "--data", str(data)]
+        found = (name for name in others if name not in texts)
+        group = next((name for name in found if 1 < distinct[name] < len(table)), None)
     given = [
         ("--kind", options.kind),
-        *(("--text", name) for name in columns),
+        *(("--text", name) for name in texts),
         *(("--label", name) for name in labels),
         ("--group", group),
         ("--dev", options.dev),
         ("--model", options.model),
     ]
+    words = ["lp-sweep", "init", str(options.file), "--data", str(data)]
     words += [str(word) for pair in given if pair[1] for word in pair]
-    command = shlex.join(words)
     return (
-        f"{data}: which column holds the texts, and which the labels? Its columns are "
-        f"{listed(map(shown, names))}. For example: {command}"
+        f"{data}: which column holds the texts, and which the labels? {columns}. For example: "
+        f"{shlex.join(words)}"
     )
-
-
-def _strata(labels: np.ndarray[Any, Any], counts: np.ndarray[Any, Any]) -> list[object]:
-    """The class of each row, or its rarest label; -1 for a row without labels."""
-    if labels.ndim == 1:
-        return list(labels.tolist())
-    has = labels > 0
-    rarest = np.where(has, counts, counts.max() + 1).argmin(axis=1)
-    return list(np.where(has.any(axis=1), rarest, -1).tolist())
-
-
-def _tags(labels: np.ndarray[Any, Any], tags: int) -> np.ndarray[Any, Any]:
-    """(n, tags): 1 where a word of the row has the tag, from (n, W) labels."""
-    marks = np.zeros((len(labels), tags), np.int8)
-    rows, words = np.nonzero(labels >= 0)
-    marks[rows, labels[rows, words]] = 1
-    return marks
 
 
 def _named_labels(where: str, labels: pa.Table) -> tuple[str, ...]:

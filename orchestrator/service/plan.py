@@ -129,15 +129,19 @@ class SweepPlan(NamedTuple):
                 "tasks": {task: hours._asdict() for task, hours in estimate.tasks.items()},
             },
             "profiles": [
-                {
-                    "profile_id": id_,
-                    "model": work.model.name,
-                    "task": work.task.name,
-                    "state": state_of(id_, plan.known),
-                }
-                for id_, work in plan.profiles.items()
+                _measured(plan, work, task=work.task.name) for work in plan.profiles.values()
             ],
-            "speeds": [_speed_row(plan, id_, work) for id_, work in plan.speeds.items()],
+            "speeds": [
+                _measured(
+                    plan,
+                    work,
+                    kept_layers=list(work.spec.kept_layers),
+                    removed_feed_forwards=list(work.spec.removed_feed_forwards),
+                    device_type=work.spec.device_type,
+                )
+                for work in plan.speeds.values()
+                if isinstance(work.spec, SpeedSpec)
+            ],
             "notes": plan.sweep.notes,
         }
 
@@ -185,17 +189,9 @@ def prefetch(request: Request) -> Prefetched:
     )
 
 
-def _speed_row(plan: Plan, id_: str, work: Work) -> dict[str, Any]:
-    spec = work.spec
-    assert isinstance(spec, SpeedSpec)
-    return {
-        "profile_id": id_,
-        "model": work.model.name,
-        "kept_layers": list(spec.kept_layers),
-        "removed_feed_forwards": list(spec.removed_feed_forwards),
-        "device_type": spec.device_type,
-        "state": state_of(id_, plan.known),
-    }
+def _measured(plan: Plan, work: Work, **facts: Any) -> dict[str, Any]:
+    state = state_of(work.id, plan.known)
+    return {"profile_id": work.id, "model": work.model.name, **facts, "state": state}
 
 
 # -- the text: counts, estimate, and the cells by model and strategy

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -118,17 +118,22 @@ class PreparedRun(NamedTuple):
         stream = EventReporter(display, events) if events else None
         to = (options.mirrors, store.location, sweep.name)
         with ExitStack() as at_the_end:
-            with _end_told(stream), mirrored(stream or display, *to) as reporter:
-                queue = run_sweep(
-                    self.planned.plan,
-                    Rates(timings, sweep.recipe),
-                    store,
-                    options,
-                    reporter,
-                    budget=self.budget,
-                    at_the_end=at_the_end,
-                    selection=self.selection,
-                )
+            try:
+                with mirrored(stream or display, *to) as reporter:
+                    queue = run_sweep(
+                        self.planned.plan,
+                        Rates(timings, sweep.recipe),
+                        store,
+                        options,
+                        reporter,
+                        budget=self.budget,
+                        at_the_end=at_the_end,
+                        selection=self.selection,
+                    )
+            except LpSweepError as error:
+                if stream:
+                    stream.event("ended", exit_code=error.exit_code, error=str(error))
+                raise
             result = RunResult(
                 queue.plan,
                 store,
@@ -159,12 +164,8 @@ def compact_many(store: Store) -> None:
 def prepare(options: RunOptions) -> PreparedRun:
     """Reads the sweep file, its inputs and its store, and checks what a run needs. Raises
     SpecError, PreflightError and StoreError."""
-
     if options.inline and options.address not in (None, from_environment(RunOptions).address):
-        raise SpecError(
-            "--inline runs the trials in this process, and --address is about a cluster. Keep one "
-            "of them."
-        )
+        raise SpecError("--inline runs in this process, --address on a cluster. Keep one of them.")
     budget = Budget(options.max_hours)  # its clock starts here
     patience = store_patience(_STORE_PATIENCE)
     if options.retry:
@@ -217,19 +218,7 @@ def _set_aside(store: Store, files: Sequence[Unreadable]) -> None:
 
 def _keep_file(first: Planned, request: Request, store: Store) -> None:
     """Copies the sweep file to the store, as it was run."""
-    content = first.file.document.content
-    places = redact_text(run_with(request.file, request.data_dir))
-    as_run = places + yaml_text(content)
-    if store.read_text("sweeps", f"{first.sweep.name}.yaml") != as_run:
-        store.put_text("sweeps", f"{first.sweep.name}.yaml", as_run)
-
-
-@contextmanager
-def _end_told(stream: EventReporter | None) -> Iterator[None]:
-    """Sends the `ended` event also if the run fails."""
-    try:
-        yield
-    except LpSweepError as error:
-        if stream:
-            stream.event("ended", exit_code=error.exit_code, error=str(error))
-        raise
+    name, places = f"{first.sweep.name}.yaml", run_with(request.file, request.data_dir)
+    as_run = redact_text(places) + yaml_text(first.file.document.content)
+    if store.read_text("sweeps", name) != as_run:
+        store.put_text("sweeps", name, as_run)

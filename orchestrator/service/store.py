@@ -34,9 +34,7 @@ def existing(location: str) -> Store:
     with said_if_slow(say, waiting, after=5.0, in_logs=True):
         store = Store(location, patience=patience)
         if not is_store(location, patience):
-            raise StoreError(
-                f"no store at {store.location}: the folder has no records of lp-sweep."
-            )
+            raise StoreError(f"no store at {store.location}: it has no records of lp-sweep.")
     return store
 
 
@@ -50,9 +48,7 @@ def store_patience(usual: float) -> float:
     try:
         return float(text)
     except ValueError:
-        raise SpecError(
-            f"LP_SWEEP_STORE_PATIENCE is {text!r}: give seconds, such as 600."
-        ) from None
+        raise SpecError(f"LP_SWEEP_STORE_PATIENCE is {text!r}: give seconds.") from None
 
 
 # -- show and logs

@@ -50,10 +50,7 @@ class ResultRows:
         try:
             import polars
         except ImportError:
-            raise SpecError(
-                "`.pl()` needs the package polars, which is not installed here: pip install "
-                "polars. `.df()` is for pandas and needs nothing."
-            ) from None
+            raise SpecError("`.pl()` needs `pip install polars`; `.df()` does not.") from None
         return polars.DataFrame(polars.from_arrow(self._rows))
 
     def text(self, format: str = "table") -> str:
@@ -203,9 +200,7 @@ def paper_names(pairs: Sequence[str]) -> dict[str, str]:
     for pair in pairs:
         ours, equals, papers = pair.rpartition("=")
         if not equals or not ours or not papers:
-            raise SpecError(
-                f"--model {pair!r}: OUR-MODEL=PAPER'S-MODEL, such as ./bert=bert-base-cased"
-            )
+            raise SpecError(f"--model {pair!r}: YOURS=PAPER'S, such as ./bert=bert-base-cased")
         names[ours] = papers
     return names
 

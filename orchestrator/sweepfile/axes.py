@@ -8,7 +8,6 @@ in the file become labels here.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -33,6 +32,7 @@ from lp_sweep.orchestrator.sweepfile.entries import (
 )
 from lp_sweep.storage.printable import choose, short, shown
 from lp_sweep.trials.measures.registry import MEASURES, Measurement
+from lp_sweep.trials.spec import select
 from lp_sweep.trials.spec.feedforward import (
     ALLOWED,
     NO_NORM,
@@ -47,16 +47,6 @@ from lp_sweep.trials.spec.procedures import (
     PROCEDURES,
     Distill,
     Procedure,
-)
-from lp_sweep.trials.spec.select import (
-    DROP,
-    RANDOM,
-    STRATEGIES,
-    Strategy,
-    find_rule,
-    find_strategy,
-    is_strategy,
-    listed_name,
 )
 from lp_sweep.trials.spec.specs import SecondNorm
 
@@ -88,7 +78,7 @@ class StrategyEntry(Entry):
     model_config = Entry.model_config | ConfigDict(json_schema_extra=_with_layers)
 
     name: str = Field(
-        description="; ".join(f"{name}: {entry.help}" for name, entry in STRATEGIES.items())
+        description="; ".join(f"{name}: {entry.help}" for name, entry in select.STRATEGIES.items())
     )
     k: Annotated[AllOrInts | None, BeforeValidator(k_list)] = Field(
         None,
@@ -121,14 +111,14 @@ class StrategyEntry(Entry):
         if not isinstance(content, Mapping):
             return content
         content = dict(content)
-        if content.get("name") == DROP:
+        if content.get("name") == select.DROP:
             layers = listed(content.pop("layers", None)) or []
             if not layers or not all(type(layer) is int and layer > 0 for layer in layers):
                 raise ValueError("strategy 'drop' needs `layers:`, a list of numbers from 1")
-            content["name"] = listed_name(layers)
+            content["name"] = select.listed_name(layers)
         if isinstance(content.get("name"), str):
             name = content["name"] = canonical_strategy(content["name"])
-            if name.startswith(f"{DROP} ") and find_rule(name):
+            if name.startswith(f"{select.DROP} ") and select.find_rule(name):
                 if content.get("k") is not None:
                     raise ValueError(f"strategy {shown(name)} names its layers: remove `k:`")
                 content["k"] = [name.count("+") + 1]
@@ -137,7 +127,7 @@ class StrategyEntry(Entry):
     @field_validator("name")
     @classmethod
     def _known(cls, name: str) -> str:
-        return name if is_strategy(name) else choose("strategy", name, STRATEGIES)
+        return name if select.is_strategy(name) else choose("strategy", name, select.STRATEGIES)
 
     @model_validator(mode="after")
     def _consistent(self) -> StrategyEntry:
@@ -146,18 +136,17 @@ class StrategyEntry(Entry):
         return self
 
     def _mistakes(self) -> Iterator[str]:
-        wanted, other = ("threshold", "k") if self.takes == "threshold" else ("k", "threshold")
-        if getattr(self, wanted) is None:
-            example = "threshold: [0.9]" if wanted == "threshold" else "k: all"
-            yield (
-                f"needs `{wanted}:`, a list of numbers. For example: "
-                f"{{name: {self.name}, {example}}}"
-            )
+        own, other, example = ("k", "threshold", "k: all")
+        if self.takes == "threshold":
+            own, other, example = ("threshold", "k", "threshold: [0.9]")
+        if getattr(self, own) is None:
+            example = f"{{name: {self.name}, {example}}}"
+            yield f"needs `{own}:`, a list of numbers. For example: {example}"
         if getattr(self, other) is not None:
-            yield f"takes `{wanted}:`, not `{other}:`"
+            yield f"takes `{own}:`, not `{other}:`"
         if self.measured_on is not None and not self._found.measure:
             yield "measures nothing: remove `measured_on:`"
-        if self.draws is not None and self.name != RANDOM:
+        if self.draws is not None and self.name != select.RANDOM:
             yield "draws nothing: remove `draws:`"
 
     def _mistakes_of_search(self) -> Iterator[str]:
@@ -168,8 +157,8 @@ class StrategyEntry(Entry):
                 yield f"has `{key}:`, which needs `until: min_layers`: add that, or remove `{key}:`"
 
     @property
-    def _found(self) -> Strategy:
-        found = find_strategy(self.names[0])
+    def _found(self) -> select.Strategy:
+        found = select.find_strategy(self.names[0])
         assert found is not None, self.name
         return found
 
@@ -181,9 +170,9 @@ class StrategyEntry(Entry):
     @property
     def names(self) -> list[str]:
         """The names in cells: `random` is one strategy for each draw."""
-        if self.name != RANDOM:
+        if self.name != select.RANDOM:
             return [self.name]
-        return [f"{RANDOM} {draw}" for draw in self.draws or [0]]
+        return [f"{select.RANDOM} {draw}" for draw in self.draws or [0]]
 
 
 def searched_losses(strategies: Iterable[StrategyEntry]) -> list[float]:
@@ -194,11 +183,11 @@ def searched_losses(strategies: Iterable[StrategyEntry]) -> list[float]:
 def canonical_strategy(name: str) -> str:
     """The normal form of a name: `drop 3+5` for `drop 5+3`, `random 3` for `random 03`."""
     family, _, rest = name.strip().partition(" ")
-    if family not in (DROP, RANDOM) or find_rule(f"{family} {rest}") is None:
+    if family not in (select.DROP, select.RANDOM) or select.find_rule(f"{family} {rest}") is None:
         return name
-    if family == RANDOM:
-        return f"{RANDOM} {int(rest)}"
-    return listed_name([int(layer) for layer in rest.split("+")])
+    if family == select.RANDOM:
+        return f"{select.RANDOM} {int(rest)}"
+    return select.listed_name([int(layer) for layer in rest.split("+")])
 
 
 def procedure_label(value: Any) -> Any:
@@ -278,10 +267,7 @@ class DistillEntry(Entry):
         if "hidden_weight" in self.model_fields_set and self.loss == "logits":
             raise ValueError("`hidden_weight:` is for logits+hidden: remove it, or change `loss:`")
         if self.teacher != _FULL and self.loss != "logits":
-            raise ValueError(
-                "`loss: logits+hidden` needs `teacher: full`: another model's layers do not match "
-                "the student's. Use `loss: logits`."
-            )
+            raise ValueError("`loss: logits+hidden` needs `teacher: full`: use `loss: logits`")
         return self
 
 
@@ -312,10 +298,7 @@ def training(procedure: str, distill: str = NONE, bridge: str = NONE) -> Procedu
         return own
     if label != distill:
         if own.name == ITERATIVE or own.freeze_dropped:
-            raise ValueError(
-                f"`start: teacher` begins with what the full network has learned; {procedure} does "
-                "not. Remove one of them."
-            )
+            raise ValueError(f"`start: teacher` and {procedure} exclude each other: remove one")
         own = own._replace(name=FINETUNE_THEN_DROP)
     return own._replace(distill=Distill.parse(label)).checked()
 
@@ -333,24 +316,21 @@ class FeedForwardEntry(Entry):
 
 def feed_forward_label(value: Any) -> Any:
     """`top 3`, `every 2nd no norm`, `9,10,11`, `all`, `none`."""
+    rule: Any = value
+    second_norm: SecondNorm = "keep"
     if isinstance(value, Mapping):
         entry = FeedForwardEntry.model_validate(dict(value))
-        return FeedForward(_rule(entry.remove), entry.second_norm).label
-    if isinstance(value, str):
-        text = re.sub(r"\s+", " ", value[: _LONGEST_RULE + 1].strip())
+        rule, second_norm = entry.remove, entry.second_norm
+    elif isinstance(value, str):
+        text = " ".join(value.split())
         rule = text.removesuffix(NO_NORM)
-        return FeedForward(_rule(rule), "drop" if rule != text else "keep").label
-    if isinstance(value, list):
-        return _rule(value)
-    raise ValueError(f"write a removal as `top 3` or {{remove: every 2nd}}, got {shown(value)}")
-
-
-def _rule(rule: str | list[Any]) -> str:
-    """The normal form of a rule. Raises ValueError with a message of limited length."""
+        second_norm = "keep" if rule == text else "drop"
+    elif not isinstance(value, list):
+        raise ValueError(f"write a removal as `top 3` or {{remove: every 2nd}}, got {shown(value)}")
     if len(rule) > _LONGEST_RULE:
         raise ValueError(f"feed-forwards: {shown(rule)} is not a rule. {ALLOWED}.")
     try:
-        return canonical_rule(rule)
+        return FeedForward(canonical_rule(rule), second_norm).label
     except ValueError as error:
         raise ValueError(short(str(error))) from None
 

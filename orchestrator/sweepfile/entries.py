@@ -112,9 +112,7 @@ def _numbers(value: Any, what: str) -> Any:
 
 def _from_to(first: int, last: int, what: str) -> list[int]:
     if not first <= last < first + _MOST_NUMBERS:
-        raise ValueError(
-            f"the {what} from {first} to {last} are not 1 to {_MOST_NUMBERS} ascending numbers"
-        )
+        raise ValueError(f"{what} from {first} to {last} are not 1 to {_MOST_NUMBERS} numbers")
     return list(range(first, last + 1))
 
 
@@ -280,15 +278,9 @@ class TaskEntry(Entry):
             yield "has a corpus to search: write `kind: embedding`"
         elif self.is_glue:
             if fixed := sorted(self.model_fields_set - {"name", "unlabelled"}):
-                yield (
-                    f"is GLUE's, its {', '.join(fixed)} can't be set. Remove the key, or describe "
-                    "your own task under another name."
-                )
+                yield f"is GLUE's, its {', '.join(fixed)} can't be set: remove it, or rename"
         elif (self.train is None or self.dev is None) and self.dataset is None:
-            yield (
-                "needs `train:` and `dev:` files, or `dataset:`. `lp-sweep init --data FILE` "
-                "splits one file"
-            )
+            yield "needs `train:` and `dev:`, or `dataset:`. `lp-sweep init --data` splits one file"
         elif len(self.text or ()) not in (1, 2):
             yield "needs `text:`, the name of one or two columns"
         yield from self._mistakes_of_kind()
@@ -306,25 +298,16 @@ class TaskEntry(Entry):
         if pairs and len(self.text or ()) != 2:
             yield f"has `loss: {self.loss}`, which learns from pairs: `text:` names two columns"
         if self.unlabelled and kind.embeds:
-            yield (
-                f"(kind {self.kind}) needs no labels to learn from: add the texts of `unlabelled:` "
-                "to its `train:` file"
-            )
+            yield f"(kind {self.kind}) needs no labels: add the texts of `unlabelled:` to `train:`"
 
     def _mistakes_of_search(self) -> Iterator[str]:
         if missing := [part for part in SEARCHED if getattr(self, part) is None]:
-            yield (
-                "is scored by search and needs `corpus:`, `queries:` and `qrels:` files. Add "
-                f"`{missing[0]}:`."
-            )
+            yield f"needs `corpus:`, `queries:` and `qrels:` files. Add `{missing[0]}:`."
         given = ["label"] if "label" in self.model_fields_set and not self.train else []
         if extra := [name for name in ("dev", "dataset", "labels") if getattr(self, name)] + given:
             yield f"is scored by its corpus, queries and qrels: remove `{extra[0]}:`"
         if self.text and not self.train:
-            yield (
-                "has `text:`, columns of `train:`, which it does not have. Remove one, or add the "
-                "other."
-            )
+            yield "has `text:`, columns of a `train:` file: remove it, or add the file"
 
     @property
     def is_glue(self) -> bool:

@@ -146,10 +146,7 @@ def _message(item: Any, location: Location, document: Document) -> str:
 def _as_read(key: str, got: Any, written: str) -> str:
     """The mistake of a name such as `no` or `1e5`, which YAML reads as another value."""
     kind = {bool: "a truth value", type(None): "nothing"}.get(type(got), "a number")
-    return (
-        f"{key}: YAML reads {written} as {kind}. If it is meant as a text, write it in quotes: "
-        f"{shown(written)}"
-    )
+    return f"{key}: YAML reads {written} as {kind}. Write a text in quotes: {shown(written)}"
 
 
 def _keys_at(location: Location) -> list[str]:

@@ -4,43 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from importlib.resources import files
 from typing import Any
 
 from lp_sweep.orchestrator.sweepfile.entries import CellMatch
 from lp_sweep.orchestrator.sweepfile.spec import SECTIONS, SweepSpec
 
 Field = Mapping[str, Any]
-
-_INTRODUCTION = """# The sweep file
-
-```yaml
-schema_version: 1
-name: demo
-models: [bert-base-cased, {id: distilbert-base-cased, k: [0, 1, 2, 3]}, ./folder/of/a/model]
-tasks: [rte, mrpc]
-seeds: [42, 43]
-strategies:
-  - {name: top, k: [0, 2, 4, 6]}
-  - {name: contribution, threshold: [0.95, 0.925, 0.9]}
-recipe: {learning_rate: 2e-5, batch_size: 32, epochs: 3, max_length: 128}
-```
-
-This page lists every key. `lp-sweep init` writes a short file, `lp-sweep init --full` one with
-every key, commented. `lp-sweep init --data rows.csv --text COLUMN --label COLUMN` writes one for
-your own rows. `lp-sweep schema` prints a JSON Schema, with which editors complete keys, and
-`lp-sweep schema --markdown` prints this page.
-
-- You can write a single entry without its list, and a name instead of an entry
-  (`models: bert-base-cased`, `strategies: [{name: top, k: 2}, drop 3+5]`).
-- Paths are relative to the sweep file. A model may be a network that another sweep kept (`keep`);
-  it gets a new classification head.
-- `key=value` on the command line replaces a key (`seed=42,43`, `recipe.learning_rate=3e-5`).
-  `task=`, `model=`, `strategy=` and `seed=` replace a list and keep each entry's settings from the
-  file. A name that is not in the file is planned in their place, with a note; a strategy that is
-  not in the file also needs `k=all` or other numbers.
-- The full model (K=0) of each model, procedure, task and seed is part of every plan, since losses
-  are counted from it: also where the list of K, `exclude:` or a `key=value` leaves it out.
-- Unknown keys are errors; the message suggests the nearest key."""
 
 _CELLS = "include and exclude"
 # a part's name in the schema -> its title: its place in a sweep file
@@ -62,7 +32,8 @@ def reference() -> str:
     """The page. Raises KeyError for a part of the schema that `_PARTS` lacks."""
     schema = SweepSpec.model_json_schema()
     parts = {_PARTS[name]: part for name, part in schema["$defs"].items()}
-    sections = [_INTRODUCTION, *_table(schema)]
+    introduction = files("lp_sweep.orchestrator") / "templates" / "sweep-file.md"
+    sections = [introduction.read_text(encoding="utf-8").strip(), *_table(schema)]
     for title in _PARTS.values():
         sections += [f"## {title}", str(parts[title]["description"]).replace("\n", " ")]
         sections += _table(parts[title])

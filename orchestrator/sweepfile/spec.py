@@ -8,39 +8,14 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
-from lp_sweep.orchestrator.sweepfile.axes import (
-    Bridges,
-    DistillEntry,
-    Distills,
-    FeedForwardEntry,
-    FeedForwards,
-    MeasureEntry,
-    ProcedureEntry,
-    Procedures,
-    StrategyEntry,
-    training,
-)
-from lp_sweep.orchestrator.sweepfile.entries import (
-    CellMatch,
-    Cells,
-    ContributionEntry,
-    Entry,
-    FreezeEntry,
-    ModelEntry,
-    PromptsEntry,
-    RecipeEntry,
-    Resources,
-    TaskEntry,
-    duration,
-    is_folder,
-    listed,
-    named,
-    seed_list,
-)
+from lp_sweep.orchestrator.sweepfile import axes, entries
+from lp_sweep.orchestrator.sweepfile.axes import StrategyEntry, training
+from lp_sweep.orchestrator.sweepfile.entries import ModelEntry, TaskEntry, listed, named
 from lp_sweep.storage.printable import choose
 from lp_sweep.storage.printable import listed as listed_names
 from lp_sweep.trials.data.tasks import canonical_name
@@ -49,8 +24,10 @@ from lp_sweep.trials.spec.feedforward import NONE, FeedForward
 from lp_sweep.trials.spec.procedures import DIRECT, PROCEDURES, UNTRAINED, Procedure
 from lp_sweep.trials.spec.select import find_strategy
 
+_APART = "Put one of the two into its own sweep: sweeps over one store share trials."
 
-class SweepSpec(Entry):
+
+class SweepSpec(entries.Entry):
     """A whole sweep file."""
 
     schema_version: Literal[1] = Field(description="version of this format")
@@ -61,24 +38,24 @@ class SweepSpec(Entry):
     models: Annotated[
         list[Annotated[ModelEntry, BeforeValidator(named("id"))]], BeforeValidator(listed)
     ] = Field(min_length=1, description="pre-trained encoders")
-    procedures: Procedures = Field(
+    procedures: axes.Procedures = Field(
         default=["direct"],
         min_length=1,
         description="when layers are dropped: before fine-tuning (direct), after it, or one by one",
     )
-    distill: Distills = Field(
+    distill: axes.Distills = Field(
         default=["none"],
         min_length=1,
         description="`none`, `logits`, `logits+hidden`: whether pruned networks also learn from "
         "the full network",
     )
-    bridge: Bridges = Field(
+    bridge: axes.Bridges = Field(
         default=["none"],
         min_length=1,
         description="`none`, `linear`: whether a fitted linear map, merged into the layer below, "
         "replaces each dropped block of layers",
     )
-    feed_forward: FeedForwards = Field(
+    feed_forward: axes.FeedForwards = Field(
         default=["none"], min_length=1, description="kept layers that lose their feed-forward block"
     )
     tasks: Annotated[
@@ -87,35 +64,37 @@ class SweepSpec(Entry):
     strategies: Annotated[  # after the tasks, which `measured_on` names
         list[Annotated[StrategyEntry, BeforeValidator(named("name"))]], BeforeValidator(listed)
     ] = Field(min_length=1, description="which layers to drop")
-    seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], BeforeValidator(seed_list)] = (
-        Field(
-            default=[42],
-            min_length=1,
-            description="`42-46`, `{from: 42, to: 46}` and `{from: 42, count: 5}` also work",
-        )
+    seeds: Annotated[
+        list[Annotated[int, Field(ge=0, lt=2**31)]], BeforeValidator(entries.seed_list)
+    ] = Field(
+        default=[42],
+        min_length=1,
+        description="`42-46`, `{from: 42, to: 46}` and `{from: 42, count: 5}` also work",
     )
-    recipe: RecipeEntry = Field(RecipeEntry(), description="how each network is fine-tuned")
-    contribution: ContributionEntry = Field(
-        ContributionEntry(), description="how the contribution of layers is measured"
+    recipe: entries.RecipeEntry = Field(
+        entries.RecipeEntry(), description="how each network is fine-tuned"
     )
-    measure: MeasureEntry = Field(
-        MeasureEntry(), description="measurements of networks, besides the scores"
+    contribution: entries.ContributionEntry = Field(
+        entries.ContributionEntry(), description="how the contribution of layers is measured"
     )
-    include: Cells = Field(default=[], description="cells to add")
-    exclude: Cells = Field(default=[], description="cells to leave out")
+    measure: axes.MeasureEntry = Field(
+        axes.MeasureEntry(), description="measurements of networks, besides the scores"
+    )
+    include: entries.Cells = Field(default=[], description="cells to add")
+    exclude: entries.Cells = Field(default=[], description="cells to leave out")
     data_dir: str | None = Field(None, description="GLUE from a folder, not from the hub")
     store: str | None = Field(
         None,
         description="where records go: a folder or `s3://bucket/prefix`; `--store` overrides it",
     )
-    resources_per_trial: Resources = Field(
-        Resources(), description="by default one GPU, or a group of cores on a CPU machine"
+    resources_per_trial: entries.Resources = Field(
+        entries.Resources(), description="by default one GPU, or a group of cores on a CPU machine"
     )
     trials_per_gpu: int = Field(
         1, ge=1, le=100, description="number of small trials that share a GPU"
     )
     checkpoint_every: Annotated[
-        float | None, BeforeValidator(duration, json_schema_input_type=float | str | None)
+        float | None, BeforeValidator(entries.duration, json_schema_input_type=float | str | None)
     ] = Field(
         300.0, description="seconds, or 30s, 5m, 1h, off; a shorter trial writes no checkpoint"
     )
@@ -150,7 +129,7 @@ class SweepSpec(Entry):
         models = [model.id for model in info.data.get("models", ())]
         for procedure, distill in itertools.product(info.data.get("procedures", ()), distills):
             teacher = training(procedure, distill).teacher
-            if models and teacher and not is_folder(teacher):
+            if models and teacher and not entries.is_folder(teacher):
                 choose("teacher", teacher, ["full", *models, "./FOLDER"])
         return distills
 
@@ -164,12 +143,9 @@ class SweepSpec(Entry):
     @field_validator("feed_forward")
     @classmethod
     def _without_bridges(cls, labels: list[str], info: ValidationInfo) -> list[str]:
-        reduced = [label for label in labels if label != NONE]
-        if reduced and info.data.get("bridge", [NONE]) != [NONE]:
+        if (reduced := _reduced(labels)) and info.data.get("bridge", [NONE]) != [NONE]:
             raise ValueError(
-                f"a bridge is merged into a feed-forward, but feed_forward has "
-                f"{listed_names(reduced)}. Put one of the two into its own sweep: sweeps over one "
-                "store share trials."
+                f"a bridge is merged into a feed-forward, but feed_forward has {reduced}. {_APART}"
             )
         return labels
 
@@ -178,9 +154,8 @@ class SweepSpec(Entry):
     )
     @classmethod
     def _each_once(cls, entries: list[Any]) -> list[Any]:
-        counts = Counter(_name(entry) for entry in entries)
-        twice = [str(name) for name, count in counts.items() if count > 1]
-        if twice:
+        counts = Counter(map(_name, entries))
+        if twice := [str(name) for name, count in counts.items() if count > 1]:
             raise ValueError(f"{listed_names(twice)} is listed twice. Keep one of them.")
         return entries
 
@@ -223,41 +198,31 @@ class SweepSpec(Entry):
             if embeds and [*distills] != [NONE]:
                 raise ValueError(f"{name} imitates the full model anyway: remove `distill:`")
             if KINDS[task.kind].words and any("hidden" in label for label in distills):
-                raise ValueError(
-                    f"{name} does not read the sentence token, which `logits+hidden` imitates. "
-                    "Use `logits`."
-                )
+                raise ValueError(f"{name} has no sentence token for `logits+hidden`: use `logits`")
         return tasks
 
     @field_validator("strategies")
     @classmethod
-    def _searchable(cls, entries: list[StrategyEntry], info: ValidationInfo) -> list[StrategyEntry]:
-        """Refuses a search among networks without feed-forwards: no table shows its answer."""
-        reduced = [label for label in info.data.get("feed_forward", ()) if label != NONE]
-        for entry in entries:
+    def _possible(cls, strategies: list[StrategyEntry], info: ValidationInfo) -> Any:
+        """Refuses a search among networks without feed-forwards, since no table shows its answer,
+        and a greedy selection for embeddings, since it fine-tunes with labels."""
+        reduced = _reduced(info.data.get("feed_forward", ()))
+        unlabelled = [task for task in info.data.get("tasks", ()) if KINDS[task.kind].embeds]
+        for entry in strategies:
             if entry.until and reduced:
                 raise ValueError(
                     f"strategy {entry.name!r} has `until: {entry.until}`, which needs networks "
-                    f"with all feed-forwards, but feed_forward has {listed_names(reduced)}. "
-                    "Put one of the two into its own sweep: sweeps over one store share trials."
+                    f"with all feed-forwards, but feed_forward has {reduced}. {_APART}"
                 )
-        return entries
-
-    @field_validator("strategies")
-    @classmethod
-    def _labelled(cls, entries: list[StrategyEntry], info: ValidationInfo) -> list[StrategyEntry]:
-        """Refuses a greedy selection for embeddings: it fine-tunes with labels."""
-        tasks = [task for task in info.data.get("tasks", ()) if KINDS[task.kind].embeds]
-        for entry in entries:
             found = find_strategy(entry.name)
             here = entry.measured_on in (None, "own")
-            if tasks and here and found and found.measure == "greedy":
+            if unlabelled and here and found and found.measure == "greedy":
                 raise ValueError(
-                    f"strategy {entry.name!r} trains with labels, and task {tasks[0].name!r} (kind "
-                    f"{tasks[0].kind}) has none. Use `drop` with `layers:`, contribution, or "
-                    "another rule."
+                    f"strategy {entry.name!r} trains with labels, and task {unlabelled[0].name!r} "
+                    f"(kind {unlabelled[0].kind}) has none. Use `drop` with `layers:`, "
+                    "contribution, or another rule."
                 )
-        return entries
+        return strategies
 
     @field_validator("strategies", "contribution")
     @classmethod
@@ -271,24 +236,28 @@ class SweepSpec(Entry):
         return value
 
 
+def _reduced(labels: Iterable[str]) -> str:
+    return listed_names(label for label in labels if label != NONE)
+
+
 # the place of each section in a file -> its keys
-SECTIONS: dict[str, type[Entry]] = {
+SECTIONS: dict[str, type[entries.Entry]] = {
     "": SweepSpec,
     "models": ModelEntry,
     "tasks": TaskEntry,
-    "tasks.prompts": PromptsEntry,
+    "tasks.prompts": entries.PromptsEntry,
     "strategies": StrategyEntry,
-    "procedures": ProcedureEntry,
-    "distill": DistillEntry,
-    "feed_forward": FeedForwardEntry,
-    "recipe": RecipeEntry,
-    "recipe.freeze": FreezeEntry,
-    "measure": MeasureEntry,
-    "contribution": ContributionEntry,
-    "include": CellMatch,
-    "exclude": CellMatch,
-    "measure.speed_of": CellMatch,
-    "resources_per_trial": Resources,
+    "procedures": axes.ProcedureEntry,
+    "distill": axes.DistillEntry,
+    "feed_forward": axes.FeedForwardEntry,
+    "recipe": entries.RecipeEntry,
+    "recipe.freeze": entries.FreezeEntry,
+    "measure": axes.MeasureEntry,
+    "contribution": entries.ContributionEntry,
+    "include": entries.CellMatch,
+    "exclude": entries.CellMatch,
+    "measure.speed_of": entries.CellMatch,
+    "resources_per_trial": entries.Resources,
 }
 
 

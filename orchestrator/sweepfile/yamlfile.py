@@ -90,8 +90,7 @@ def read_yaml(path: Path) -> Document:
         raise SpecError(f"can't read {path}: {error}. Name a sweep file.") from error
     if len(content) > _LARGEST:
         raise SpecError(
-            f"{path}:1: has more than {_LARGEST // 1024} KiB, the most a sweep file may have. "
-            "Name another file, or split the sweep: sweeps over one store share their trials."
+            f"{path}:1: has more than {_LARGEST // 1024} KiB. Name another file, or split it."
         )
     try:
         return parse_yaml(content.decode("utf-8-sig"), str(path))
@@ -246,15 +245,11 @@ def _line(node: Any) -> int:
 
 def _value(loader: _Loader, node: yaml.Node, at: Location, found: Content) -> Any:
     """Adds the lines and the spellings to `found`."""
-    found.lines.setdefault(at, _line(node))
+    line = found.lines.setdefault(at, _line(node))
     if len(at) > _DEEPEST:
-        raise YamlMistake(_line(node), _TOO_DEEP)
+        raise YamlMistake(line, _TOO_DEEP)
     if len(found.lines) > _MOST_VALUES:
-        raise YamlMistake(
-            _line(node),
-            f"more than {_MOST_VALUES} values, with aliases `*name` written out. Split the sweep: "
-            "sweeps over one store share their trials.",
-        )
+        raise YamlMistake(line, f"more than {_MOST_VALUES} values, with aliases. Split the sweep.")
     if isinstance(node, yaml.ScalarNode):
         value = _scalar(loader, node)
         if not isinstance(value, str):
@@ -272,12 +267,10 @@ def _mapping(loader: _Loader, node: yaml.Node, at: Location, found: Content) -> 
     for key_node, value_node in node.value:
         if not isinstance(key_node, yaml.ScalarNode):
             raise YamlMistake(_line(key_node), "a key must be plain text, not a list or a mapping")
-        key = str(_scalar(loader, key_node))
+        key, line = str(_scalar(loader, key_node)), _line(key_node)
         if key in content:
-            raise YamlMistake(
-                _line(key_node), f"the key {shown(key)} is listed twice. Keep one of them."
-            )
-        found.lines[(*at, key)] = _line(key_node)
+            raise YamlMistake(line, f"the key {shown(key)} is listed twice. Keep one of them.")
+        found.lines[(*at, key)] = line
         content[key] = _value(loader, value_node, (*at, key), found)
     return content
 
@@ -291,21 +284,17 @@ def _scalar(loader: _Loader, node: yaml.ScalarNode) -> Any:
         raise _unknown_tag(node) from None
     except Exception as error:  # `!!int x`, `!!bool x`: PyYAML raises errors of many types
         kind = node.tag.rpartition(":")[2]
-        raise YamlMistake(
-            _line(node), f"{shown(node.value)} is no {kind} ({shown(str(error))}). Fix the value."
-        ) from error
+        text = f"{shown(node.value)} is no {kind} ({shown(str(error))})"
+        raise YamlMistake(_line(node), text) from error
     if isinstance(value, str) and not value.isascii():
         try:  # JSON writes a smile as two halves, `"\ud83d\ude42"`
             value = value.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
         except UnicodeDecodeError:  # one half, which no file and no record can hold
-            raise YamlMistake(
-                _line(node),
-                f"{shown(value)} has half a character. Write the whole character.",
-            ) from None
+            text = f"{shown(value)} has half a character: write it whole"
+            raise YamlMistake(_line(node), text) from None
     return value
 
 
 def _unknown_tag(node: yaml.Node) -> YamlMistake:
-    return YamlMistake(
-        _line(node), f"{shown(node.tag)} is not known here: write plain keys, texts and numbers"
-    )
+    text = f"{shown(node.tag)} is not known here: write plain keys, texts and numbers"
+    return YamlMistake(_line(node), text)

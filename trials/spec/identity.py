@@ -51,14 +51,11 @@ def canonical_json(value: Any) -> str:
     """`canonical` as JSON: sorted, without blanks, ASCII. A record keeps it as its `spec`."""
     if not is_dataclass(value):
         return _encode(canonical(value))
-    parts = (
-        f'"{name}":{_encode(held) if isinstance(held, str | int) else _shared_json(held)}'
-        for name, held in _stated(value)
-    )
+    parts = (f'"{name}":{_shared_json(held)}' for name, held in _stated(value))
     return f"{{{','.join(parts)}}}"
 
 
-@lru_cache(1000)  # thousands of specs share a task or a recipe
+@lru_cache(1000, typed=True)  # thousands of specs share a task, a recipe or a seed
 def _shared_json(value: Any) -> str:
     return canonical_json(value)
 

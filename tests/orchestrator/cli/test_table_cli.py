@@ -111,23 +111,24 @@ def paper(folder: Path, *words: str) -> Done:
     return sweep("paper", "--store", "store", *words, cwd=folder)
 
 
-@pytest.mark.parametrize(("off", "code"), [(0.0, 0), (-20.0, 1)])
-def test_check_is_an_exit_code(tmp_path: Path, off: float, code: int) -> None:
-    store(tmp_path, off=off, **OF_QQP)
+@pytest.mark.parametrize(
+    ("off", "of", "code", "verdict"),
+    [
+        (0.0, OF_QQP, 0, "paper 90.35"),
+        (-20.0, OF_QQP, 1, "differs"),
+        (0.0, {}, 1, "cannot tell"),  # 872 rows cannot tell a point, so nothing is confirmed
+    ],
+)
+def test_check_is_an_exit_code(
+    tmp_path: Path, off: float, of: dict[str, Any], code: int, verdict: str
+) -> None:
+    store(tmp_path, off=off, **of)
     told = paper(tmp_path, "--table", "1", "--check")
     assert told.returncode == code, told.stderr
-    assert ("differs: " in told.stderr) is bool(code)
-    assert "paper 90.35" in told.stdout
+    assert ("differs: " in told.stderr) is (verdict == "differs")
+    assert ("no number agrees" in told.stderr) is (verdict == "cannot tell")
+    assert verdict in told.stdout
     assert paper(tmp_path, "--table", "1").returncode == 0
-
-
-def test_check_without_power_is_no_confirmation(tmp_path: Path) -> None:
-    """The paper's own numbers, and 872 rows cannot tell a point."""
-    store(tmp_path)
-    told = paper(tmp_path, "--table", "1", "--check")
-    assert told.returncode == 1
-    assert "no number agrees" in told.stderr
-    assert "cannot tell" in told.stdout
 
 
 def test_a_store_without_the_papers_models(tmp_path: Path) -> None:

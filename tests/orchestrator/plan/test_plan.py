@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from pyarrow import csv
 
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import estimate
@@ -56,23 +52,6 @@ def with_profiles(plan: Plan, values: dict[int, float]) -> Known:
 
 def ids(plan: Plan) -> list[str | None]:
     return [cell.trial_id for cell in plan.cells]
-
-
-@pytest.mark.parametrize("suffix", ["parquet", "PARQUET", "csv", "CSV", "jsonl"])
-def test_the_estimate_counts_the_rows_of_a_file(tmp_path: Path, suffix: str) -> None:
-    rows = pa.table({"text": ["good", "bad", "fine"], "label": [1, 0, 1]})
-    file = save_world(tmp_path)
-    names = [tmp_path / f"{split}.{suffix}" for split in ("train", "dev")]
-    for path, part in zip(names, (rows, rows.slice(1)), strict=True):
-        if suffix.lower() == "parquet":
-            pq.write_table(part, path)
-        elif suffix.lower() == "csv":
-            csv.write_csv(part, path)
-        else:
-            path.write_text("".join(json.dumps(row) + "\n" for row in part.to_pylist()))
-    task = {"name": "mood", "text": "text", "train": names[0].name, "dev": names[1].name}
-    found = resolve(load_sweep(file, [f"tasks={json.dumps([task])}"])).tasks["mood"]
-    assert (found.train_rows, found.dev_rows) == (3, 2)
 
 
 # -- cells that are one network
