@@ -172,7 +172,7 @@ def _sending(store: Store, spool: Spool, older_than: float) -> Iterator[None]:
             if store.find(table, name) is None:  # a record is never rewritten
                 store.put(table, name, record.rows)
             if table == "trials":
-                store.delete("checkpoints", f"{name}.safetensors")
+                store.delete("checkpoints", f"{name}.pt")
                 _settle(store, record)
             spool.drop(record)
             yield

@@ -23,7 +23,8 @@ from lp_sweep.orchestrator.plan.selection import policy
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.printable import guess_name, listed
 from lp_sweep.storage.runs import Announcement, Presence
-from lp_sweep.trials.worker.job import Answer, Place, announce
+from lp_sweep.trials.worker.fetch import announce
+from lp_sweep.trials.worker.job import Answer, Place
 
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _LOOK_SECONDS = 2.0  # between two looks at the work of other runs

@@ -216,7 +216,7 @@ def test_predictions_go_first_and_the_checkpoint_goes(tmp_path: Path, store: Sto
     """A flush that breaks off leaves no record without its predictions."""
     (name,) = fill(tmp_path, store)
     (tmp_path / "file").write_bytes(b"x")
-    store.put_file("checkpoints", f"{name}.safetensors", tmp_path / "file")
+    store.put_file("checkpoints", f"{name}.pt", tmp_path / "file")
     order: list[str] = []
     put = store.put
 
