@@ -32,7 +32,7 @@ from lp_sweep.trials.model.plainload import vector_modules
 from lp_sweep.trials.model.prune import load_pruned
 from lp_sweep.trials.model.sentencefolder import digest, read_sentence_folder
 from lp_sweep.trials.spec.specs import ProfileSpec, TrialSpec
-from lp_sweep.trials.train.thresholds import forget, output_bias
+from lp_sweep.trials.train.thresholds import output_bias, unfold
 from lp_sweep.trials.worker.job import Job
 from lp_sweep.trials.worker.resident import Head, Source, Words, resident
 
@@ -69,7 +69,7 @@ def load_inputs(
     head = Head(encoded.num_labels, kind_of(spec.task).problem_type)
     model = _network(job, head, kept_layers, seed, start)
     if start is None:
-        forget(model)
+        unfold(model, new_head=True)
         values, bias = kind_of(spec.task).first_bias(encoded.train.labels), output_bias(model)
         if values is not None and bias is not None:
             with torch.no_grad():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import traceback
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -169,11 +169,14 @@ class Job:
         return cls(**rest | made)
 
 
+Records = list[tuple[str, str, list[dict[str, Any]]]]  # table, name, rows
+
+
 class Result(NamedTuple):
     """What a job made: its own record, and other records that go to the store before it."""
 
     record: dict[str, Any]
-    others: Sequence[tuple[str, str, Sequence[Mapping[str, Any]]]] = ()  # table, name, rows
+    others: Records
 
 
 class Failure(NamedTuple):

@@ -6,8 +6,6 @@ A measurement that fails is recorded as its own attempt; the trial's record is s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -40,11 +38,10 @@ from lp_sweep.trials.worker.inputs import (
     load_untrained,
     with_rows_of,
 )
-from lp_sweep.trials.worker.job import Job, Measure, Result
+from lp_sweep.trials.worker.job import Job, Measure, Records, Result
 from lp_sweep.trials.worker.provenance import now, where
 from lp_sweep.trials.worker.tries import Tries, Way
 
-Made = list[tuple[str, str, list[dict[str, Any]]]]  # records: table, name, rows
 SPEED = "speed"  # the measure's name in a record
 
 
@@ -56,13 +53,12 @@ def run_profile(job: Job, halvings: int = 0) -> Result:
     with reproducible(job.place.threads), memory_errors(batches.training):
         started_at = now()
         inputs = load_inputs(job, spec, full_layers(job.model.depth), seed=spec.seed or 0)
-        places: slice | list[int] = slice(None)
         if spec.measure == TEACHER and not embeds:
             inputs = inputs._replace(model=_with_own_head(job, inputs))
-            places = _places(job, inputs)
-        subject = _subject(job, inputs, halvings, lambda: inputs.model)
-        row, logits = _taken(job, job.id, spec, subject, started_at)
-        return Result(row, [] if logits is None else [_logits_record(job.id, logits[..., places])])
+        row, logits = _taken(job, job.id, spec, inputs, inputs.model, halvings, started_at)
+        if logits is not None and not embeds:
+            logits = logits[..., _places(job, inputs)]
+        return Result(row, _logits_records(job.id, logits))
 
 
 def _with_own_head(job: Job, inputs: Inputs) -> PreTrainedModel:
@@ -93,10 +89,10 @@ def _places(job: Job, inputs: Inputs) -> list[int]:
     return [have.index(name) for name in wanted]
 
 
-def measure_trained(job: Job, network: Inputs, way: Way, handover: Handover) -> Made:
+def measure_trained(job: Job, network: Inputs, way: Way, handover: Handover) -> Records:
     """The records of the job's measurements of its trained network. After a lack of memory a
     measurement, and those that follow, use smaller batches."""
-    made: Made = []
+    made: Records = []
     for item in job.measures:
         tries = Tries(job, item.id, item.spec, way, handover.send_attempt)
         for way in tries:
@@ -110,47 +106,39 @@ def measure_trained(job: Job, network: Inputs, way: Way, handover: Handover) -> 
     return made
 
 
-def _measured(job: Job, item: Measure, network: Inputs, halvings: int, handover: Handover) -> Made:
+def _measured(
+    job: Job, item: Measure, network: Inputs, halvings: int, handover: Handover
+) -> Records:
     spec, started_at = item.spec, now()
     inputs = with_rows_of(job, network, spec.unlabelled)
-    with _compared(job, spec, inputs, handover) as other:
-        subject = _subject(job, inputs, halvings, lambda: other)
-        row, logits = _taken(job, item.id, spec, subject, started_at)
-    # the logits come first, since the row's presence means done
-    found = [] if logits is None else [_logits_record(item.id, logits)]
-    return [*found, ("profiles", item.id, [row])]
+    compares = MEASURES[spec.measure].compares
+    with needed_network(handover.outbox, (compares and spec.against) or None) as folder:
+        other = inputs.model
+        if compares:  # with another trial's network, else with the pre-trained one
+            other = load_other(job, inputs, folder).to(pick_device(job.place.device))
+        row, logits = _taken(job, item.id, spec, inputs, other, halvings, started_at)
+    return [*_logits_records(item.id, logits), ("profiles", item.id, [row])]
 
 
-@contextmanager
-def _compared(
-    job: Job, spec: ProfileSpec, inputs: Inputs, handover: Handover
-) -> Iterator[PreTrainedModel]:
-    """The network to compare with: another trial's, else the pre-trained one."""
-    if not MEASURES[spec.measure].compares:
-        yield inputs.model
-        return
-    with needed_network(handover.outbox, spec.against or None) as folder:
-        yield load_other(job, inputs, folder).to(pick_device(job.place.device))
-
-
-def _subject(
-    job: Job, inputs: Inputs, halvings: int, other: Callable[[], PreTrainedModel]
-) -> Subject:
+def _taken(
+    job: Job,
+    id_: str,
+    spec: ProfileSpec,
+    inputs: Inputs,
+    other: PreTrainedModel,
+    halvings: int,
+    started_at: datetime,
+) -> tuple[dict[str, Any], np.ndarray | None]:
+    """Takes one measurement: its row of PROFILES, and the logits of a teacher."""
     device = pick_device(job.place.device)
-    return Subject(
+    subject = Subject(
         model=inputs.model.to(device),
         encoded=inputs.encoded,
         padding=inputs.padding,
         device=device,
         halvings=halvings,
-        other=other,
+        other=lambda: other,
     )
-
-
-def _taken(
-    job: Job, id_: str, spec: ProfileSpec, subject: Subject, started_at: datetime
-) -> tuple[dict[str, Any], np.ndarray | None]:
-    """Takes one measurement: its row of PROFILES, and the logits of a teacher."""
     found = MEASURES[spec.measure].run(subject, spec)
     row = {
         "trial_id": spec.trial or None,
@@ -165,7 +153,7 @@ def _taken(
         "values": [item._asdict() for item in found.values],
         "dev_examples": len(subject.dev),
     }
-    return row | _facts(job, id_, spec.measure, spec, subject.device, started_at), found.logits
+    return row | _facts(job, id_, spec.measure, spec, device, started_at), found.logits
 
 
 def _facts(
@@ -190,12 +178,15 @@ def _facts(
     }
 
 
-def _logits_record(id_: str, logits: np.ndarray) -> tuple[str, str, list[dict[str, Any]]]:
+def _logits_records(id_: str, logits: np.ndarray | None) -> Records:
+    """A teacher's, if there are any. They come first, since the row's presence means done."""
+    if logits is None:
+        return []
     scores = flat(logits) if logits.ndim == 3 else logits.tolist()
     rows = [
         {"profile_id": id_, "example": index, "scores": each} for index, each in enumerate(scores)
     ]
-    return "teacher_logits", id_, rows
+    return [("teacher_logits", id_, rows)]
 
 
 # -- speed
@@ -232,7 +223,7 @@ def run_speed(job: Job, rule: Rule = RULE) -> Result:
             ],
             "others_busy_cores": bystanders.busy_cores(),
         }
-        return Result(row | _facts(job, job.id, SPEED, spec, device, started_at))
+        return Result(row | _facts(job, job.id, SPEED, spec, device, started_at), [])
 
 
 def _speed_device(spec: SpeedSpec, job: Job) -> torch.device:

@@ -44,7 +44,7 @@ from lp_sweep.trials.train.steps import Setting
 from lp_sweep.trials.train.thresholds import unfold
 from lp_sweep.trials.worker.fetch import Supplies
 from lp_sweep.trials.worker.inputs import Inputs, load_inputs, load_other, with_rows_of
-from lp_sweep.trials.worker.job import Job
+from lp_sweep.trials.worker.job import Job, Records
 from lp_sweep.trials.worker.provenance import now, where
 from lp_sweep.trials.worker.tries import Way
 
@@ -55,8 +55,8 @@ class TrialResult(NamedTuple):
     network: Inputs  # what was trained, with its tokens
 
     @property
-    def other_records(self) -> list[tuple[str, str, list[dict[str, Any]]]]:
-        """The predictions as a record, if there are any: table, name, rows."""
+    def other_records(self) -> Records:
+        """The predictions, if there are any."""
         rows = self.predictions
         return [("predictions", rows[0]["trial_id"], rows)] if rows else []
 

@@ -429,7 +429,7 @@ def test_a_text_follows_its_prompt(tmp_path: Path, store: Store) -> None:
     described(file, "config_sentence_transformers.json", {"prompts": NAMED})
     (full,) = (job for job in jobs(file) if len(job["spec"].get("kept_layers", ())) == 4)
     done(store, full)
-    (encoded,) = list(resident()._tasks.values())[-1:]
+    (encoded,) = list(resident()._tasks.items.values())[-1:]
     tokenizer, corpus = load_tokenizer(file.parent / "model"), collection()["corpus"]
     queries = [f"w1 {text}" for text in collection()["queries"]["text"]]
     documents = [f"w2 {t} {text}" for t, text in zip(corpus["title"], corpus["text"], strict=True)]
