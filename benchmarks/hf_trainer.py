@@ -125,10 +125,10 @@ def scores_of(job: dict[str, Any], padded_to: PaddedTo = "max_length") -> dict[s
     """
     from lp_sweep.trials.data.datasource import load_task
     from lp_sweep.trials.data.tasks import TaskSource
-    from lp_sweep.trials.spec.specs import trial_spec_from_plain
+    from lp_sweep.trials.spec.specs import TrialSpec, spec_from_plain
     from lp_sweep.trials.train.metrics import score
 
-    spec = trial_spec_from_plain(job["spec"])
+    spec = spec_from_plain(TrialSpec, job["spec"])
     recipe = {**job["spec"]["recipe"], "seed": spec.seed}
     task = load_task(
         spec.task,

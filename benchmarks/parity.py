@@ -120,12 +120,16 @@ def _absolute(task: dict[str, Any]) -> dict[str, Any]:
 def points(job: dict[str, Any]) -> float:
     """The score of a job's network. The seed decides which side trains it."""
     from benchmarks.hf_trainer import scores_of
+    from lp_sweep.trials.train.finetune import Saver
+    from lp_sweep.trials.worker.fetch import Supplies
     from lp_sweep.trials.worker.job import Job
     from lp_sweep.trials.worker.trial import run_trial
+    from lp_sweep.trials.worker.tries import Way
 
     if job["spec"]["seed"] > TRAINER_SEEDS:
         return 100 * scores_of(job, "longest")[job["spec"]["task"]["metric"]]
-    return 100 * float(run_trial(Job.from_plain(job)).record["last"])
+    trained = run_trial(Supplies(Job.from_plain(job)), Way(), Saver())
+    return 100 * float(trained.record["last"])
 
 
 def run(options: Any, folder: Path) -> None:

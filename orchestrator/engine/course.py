@@ -33,7 +33,8 @@ from lp_sweep.storage.runs import Announcement, Presence
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.setups import EARLIER
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.worker.job import Answer, Failure, Place, announce, attempt_row
+from lp_sweep.trials.worker.fetch import announce
+from lp_sweep.trials.worker.job import Answer, Failure, Place, attempt_row
 
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _LOOK_SECONDS = 2.0  # between two looks at the work of other runs

@@ -145,7 +145,7 @@ def setting(compute: Any, micro_batch: int = 4, **how: Any) -> Setting:
 def one_pass(learn: EagerPass, split: EncodedSplit, rows: np.ndarray) -> tuple[float, Any]:
     """Half the loss, and its gradient by each parameter."""
     learn.model.zero_grad()
-    loss = float(learn(split, rows, 0.5))
+    loss = float(learn.backward(learn.on_device(split, rows), 0.5))
     found = learn.model.named_parameters()
     return loss, {n: p.grad.clone() for n, p in found if p.grad is not None}
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.measures.pairs import RULE, Rule
+from lp_sweep.trials.train.finetune import Saver
 from lp_sweep.trials.worker import inputs, profile, run, trial
-from lp_sweep.trials.worker import profile as speed
+from lp_sweep.trials.worker.fetch import Supplies
 from lp_sweep.trials.worker.inputs import Inputs
 from lp_sweep.trials.worker.job import Job
-from lp_sweep.trials.worker.trial import Try
+from lp_sweep.trials.worker.tries import Way
 
 Plain = Mapping[str, Any]
 
@@ -40,16 +42,17 @@ def assert_fails(store: Store, job: Plain, error_type: str, nouns: str) -> str:
     return message
 
 
-def run_trial(job: Plain, attempt: Try | None = None) -> dict[str, Any]:
-    return trial.run_trial(Job.from_plain(job), attempt or Try())._asdict()
+def run_trial(job: Plain, *, halvings: int = 0, start: Path | None = None) -> dict[str, Any]:
+    given = Supplies(Job.from_plain(job), start=start)
+    return trial.run_trial(given, Way(halvings=halvings), Saver())._asdict()
 
 
 def run_profile(job: Plain, halvings: int = 0) -> dict[str, Any]:
-    return profile.run_profile(Job.from_plain(job), halvings)
+    return profile.run_profile(Job.from_plain(job), halvings).record
 
 
 def run_speed(job: Plain, rule: Rule = RULE) -> dict[str, Any]:
-    return speed.run_speed(Job.from_plain(job), rule)
+    return profile.run_speed(Job.from_plain(job), rule).record
 
 
 def load_inputs(job: Plain, *args: Any) -> Inputs:

@@ -12,7 +12,7 @@ import torch
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.spec.identity import profile_id, trial_id
 from lp_sweep.trials.spec.procedures import stage_one
-from lp_sweep.trials.spec.specs import ProfileSpec, TrialSpec, trial_spec_from_plain
+from lp_sweep.trials.spec.specs import ProfileSpec, TrialSpec, spec_from_plain
 from lp_sweep.trials.train import finetune as finetuning
 from lp_sweep.trials.worker import checkpoint
 from tests.support.faults import OF_THE_MOMENT
@@ -24,7 +24,7 @@ Job = dict[str, Any]
 
 
 def spec_of(job: Job) -> TrialSpec:
-    return trial_spec_from_plain(job["spec"])
+    return spec_from_plain(TrialSpec, job["spec"])
 
 
 def with_spec(job: Job, spec: TrialSpec, **settings: Any) -> Job:
@@ -123,7 +123,5 @@ def cut_off(job: dict[str, Any], store: Store, monkeypatch: pytest.MonkeyPatch, 
 
 
 def other_network(path: Path) -> None:
-    text = checkpoint.read_state(path)
-    checkpoint.save_state(
-        path, text, {"model.a": torch.zeros(3), "step_losses": torch.zeros(STEPS)}
-    )
+    state = checkpoint.read_state(path)
+    checkpoint.save_state(path, state | {"model": {"a": torch.zeros(3)}})

@@ -49,22 +49,20 @@ def removed_feed_forwards(rule: Rule, kept_layers: Sequence[int]) -> tuple[int, 
     """
     kept = _layers(kept_layers, "kept layers")
     what = canonical_rule(rule)
-    if what == NONE:
-        return ()
-    if what == ALL:
-        return kept
-    word, _, number = what.partition(" ")
-    if word in (TOP, BOTTOM):
-        if int(number) > len(kept):
-            raise ValueError(
-                f"feed-forwards: {what!r} of {len(kept)} kept layers; N is at most {len(kept)}."
-            )
-        return kept[-int(number) :] if word == TOP else kept[: int(number)]
+    if what in (ALL, NONE):
+        return kept if what == ALL else ()
+    if " " not in what:
+        listed = {int(layer) for layer in what.split(",")}
+        return tuple(layer for layer in kept if layer in listed)
+    word, number = what.split()
     if word == "every":
         step = int(number[:-2])
         return kept[step - 1 :: step]
-    listed = {int(layer) for layer in what.split(",")}
-    return tuple(layer for layer in kept if layer in listed)
+    if int(number) > len(kept):
+        raise ValueError(
+            f"feed-forwards: {what!r} of {len(kept)} kept layers; N is at most {len(kept)}."
+        )
+    return kept[-int(number) :] if word == TOP else kept[: int(number)]
 
 
 def some_removed(rule: Rule, kept_layers: Sequence[int]) -> tuple[int, ...]:

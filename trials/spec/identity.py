@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache, lru_cache
 from typing import Any
@@ -20,15 +20,29 @@ from lp_sweep.trials.spec.specs import ProfileSpec, Recipe, SpeedSpec, TaskDefin
 IDENTITY_VERSION = 1
 
 
-def canonical(value: Any) -> Any:
-    """Plain data without defaults, to be hashed."""
+def canonical_json(value: Any) -> str:
+    """Canonical JSON: without fields at their default, sorted, without blanks, ASCII. A record
+    keeps it as its `spec`."""
     if is_dataclass(value):
-        return {name: canonical(held) for name, held in _stated(value)}
+        return _object(_stated(value))
     if isinstance(value, tuple | list):
-        return [canonical(item) for item in value]
+        return f"[{','.join(map(canonical_json, value))}]"
     if isinstance(value, float) and value.is_integer():
-        return int(value)  # 1 and 1.0 in a sweep file mean the same
-    return value
+        return _encode(int(value))  # 1 and 1.0 in a sweep file mean the same
+    return _encode(value)
+
+
+def _object(items: Iterable[tuple[str, Any]]) -> str:
+    parts = (
+        f'"{name}":{_encode(held) if isinstance(held, str | int) else _shared_json(held)}'
+        for name, held in items
+    )
+    return f"{{{','.join(parts)}}}"
+
+
+@lru_cache(1000, typed=True)  # thousands of specs share a task or a recipe
+def _shared_json(value: Any) -> str:
+    return canonical_json(value)
 
 
 def _stated(value: Any) -> Iterator[tuple[str, Any]]:
@@ -45,19 +59,6 @@ def _defaults(kind: type) -> list[tuple[str, Any]]:
         (item.name, item.default if item.default_factory is MISSING else item.default_factory())
         for item in fields(kind)
     )
-
-
-def canonical_json(value: Any) -> str:
-    """`canonical` as JSON: sorted, without blanks, ASCII. A record keeps it as its `spec`."""
-    if not is_dataclass(value):
-        return _encode(canonical(value))
-    parts = (f'"{name}":{_shared_json(held)}' for name, held in _stated(value))
-    return f"{{{','.join(parts)}}}"
-
-
-@lru_cache(1000, typed=True)  # thousands of specs share a task, a recipe or a seed
-def _shared_json(value: Any) -> str:
-    return canonical_json(value)
 
 
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode
@@ -82,26 +83,26 @@ def trial_id(spec: TrialSpec) -> str:
     return identifier("t", "TrialSpec", canonical_json(spec))
 
 
+def profile_id(spec: ProfileSpec | SpeedSpec) -> str:
+    """`p1-` and 20 hex digits. A contribution profile uses only dev rows, so its `spec` must not
+    have a train subset."""
+    return identifier("p", type(spec).__name__, canonical_json(spec))
+
+
 def setup_text(
     model_fingerprint: str, task: TaskDefinition, data_fingerprint: str, recipe: Recipe
 ) -> str:
     """The settings that comparable networks share, as canonical JSON: the pre-trained weights, the
     rows and how they are read and scored, the recipe."""
-    shared = {
-        "model": model_fingerprint,
-        "task": canonical(task),
-        "data": data_fingerprint,
-        "recipe": canonical(recipe),
-    }
-    return _encode(shared)
+    shared = [
+        ("data", data_fingerprint),
+        ("model", model_fingerprint),
+        ("recipe", recipe),
+        ("task", task),
+    ]
+    return _object(shared)
 
 
 def setup_id(text: str) -> str:
     """`s1-` and 20 hex digits, for a `setup_text`. Scores of two setups are not comparable."""
     return f"s{IDENTITY_VERSION}-{_hash(text)[:20]}"
-
-
-def profile_id(spec: ProfileSpec | SpeedSpec) -> str:
-    """`p1-` and 20 hex digits. A contribution profile uses only dev rows, so its `spec` must not
-    have a train subset."""
-    return identifier("p", type(spec).__name__, canonical_json(spec))

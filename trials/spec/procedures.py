@@ -24,7 +24,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lp_sweep.trials.spec.specs import Distillation, TrialSpec
 
@@ -58,14 +58,14 @@ class Distill(NamedTuple):
     @property
     def label(self) -> str:
         """`logits`, `logits+hidden T=4 alpha=0.9 of bert-large-cased`."""
-        usual, weight = Distill(), self.hidden_weight
-        hidden = f"+hidden{'' if weight == HIDDEN_WEIGHT else f'={_text(weight)}'}"
-        words = [f"logits{hidden if weight else ''}"]
+        usual, weight, label = Distill(), self.hidden_weight, "logits"
+        if weight:
+            label += "+hidden" if weight == HIDDEN_WEIGHT else f"+hidden={_text(weight)}"
         if self.temperature != usual.temperature:
-            words.append(f"T={_text(self.temperature)}")
+            label += f" T={_text(self.temperature)}"
         if self.alpha != usual.alpha:
-            words.append(f"alpha={_text(self.alpha)}")
-        return " ".join([*words, *([f"of {self.teacher}"] if self.teacher else [])])
+            label += f" alpha={_text(self.alpha)}"
+        return f"{label} of {self.teacher}" if self.teacher else label
 
     @classmethod
     def parse(cls, label: str) -> Distill:
@@ -105,8 +105,13 @@ class Procedure(NamedTuple):
     def label(self) -> str:
         """`direct`, `finetune_then_drop frozen`, `iterative 3`, `direct bridge linear`, `direct
         distill logits`."""
-        bridge = f"{BRIDGE}{self.bridge}" if self.bridge else ""
-        return self._own_label + bridge + (f"{DISTILL}{self.distill.label}" if self.distill else "")
+        label = self.name
+        if self.name == FINETUNE_THEN_DROP and self.freeze_dropped:
+            label += " frozen"
+        if self.name == ITERATIVE and self.epochs_per_layer != _EPOCHS_PER_LAYER:
+            label += f" {self.epochs_per_layer}"
+        label += f"{BRIDGE}{self.bridge}" if self.bridge else ""
+        return label + (f"{DISTILL}{self.distill.label}" if self.distill else "")
 
     @property
     def teacher(self) -> str:
@@ -123,30 +128,21 @@ class Procedure(NamedTuple):
             "teacher": self.teacher or None,
         }
 
-    @property
-    def _own_label(self) -> str:
-        if self.name == FINETUNE_THEN_DROP and self.freeze_dropped:
-            return f"{self.name} frozen"
-        if self.name == ITERATIVE and self.epochs_per_layer != _EPOCHS_PER_LAYER:
-            return f"{self.name} {self.epochs_per_layer}"
-        return self.name
-
     @classmethod
     def parse(cls, label: str) -> Procedure:
         """The inverse of `label`. Raises ValueError."""
         own, _, distill = label.partition(DISTILL)
         own, _, bridge = own.partition(BRIDGE)
         found = _LABEL.match(own)
-        name = found["name"] if found else None
-        if found is None or name not in PROCEDURES:
+        if found is None or found["name"] not in PROCEDURES:
             raise ValueError(f"unknown procedure {label!r}")
-        if found["frozen"] and name != FINETUNE_THEN_DROP:
-            raise ValueError(f"{name} has no frozen layers: that is for {FINETUNE_THEN_DROP}")
-        if found["epochs"] and name != ITERATIVE:
-            raise ValueError(f"{name} drops all layers at once: a number is for {ITERATIVE}")
+        if found["frozen"] and found["name"] != FINETUNE_THEN_DROP:
+            raise ValueError(f"{own}: only the layers of {FINETUNE_THEN_DROP} can be frozen")
+        if found["epochs"] and found["name"] != ITERATIVE:
+            raise ValueError(f"{own}: only {ITERATIVE} has a number, of epochs for each layer")
         taught = Distill.parse(distill) if distill else None
         epochs = int(found["epochs"] or _EPOCHS_PER_LAYER)
-        return cls(name, bool(found["frozen"]), epochs, taught, bridge).checked()
+        return cls(found["name"], bool(found["frozen"]), epochs, taught, bridge).checked()
 
     def checked(self) -> Procedure:
         """Itself. Raises ValueError where its bridge or its distillation does not fit it."""
@@ -198,17 +194,28 @@ def stage_one(spec: TrialSpec, depth: int) -> TrialSpec | None:
     """The trial whose network this one starts from; None if that is the pre-trained one."""
     if spec.procedure not in STAGED:
         return None
-    full = full_layers(depth)
-    frozen = set(full) - set(spec.kept_layers) if spec.freeze_dropped else set()
-    recipe = replace(
-        spec.recipe, freeze_layers=tuple(sorted(frozen | set(spec.recipe.freeze_layers)))
-    )
+    frozen = set(full_layers(depth)) - set(spec.kept_layers) if spec.freeze_dropped else set()
+    frozen |= set(spec.recipe.freeze_layers)
+    recipe = replace(spec.recipe, freeze_layers=tuple(sorted(frozen)))
+    return _full_network(spec, depth, recipe=recipe)
+
+
+def teacher_of(spec: TrialSpec, depth: int) -> TrialSpec:
+    """The trial that a student learns from: the full network, with `depth` layers, of its own model
+    or of the one in its `distill`."""
+    assert spec.distill is not None
+    model = spec.distill.teacher or spec.model_fingerprint
+    return _full_network(spec, depth, model_fingerprint=model)
+
+
+def _full_network(spec: TrialSpec, depth: int, **changes: Any) -> TrialSpec:
+    # at once: a spec drops settings that have no effect on its own layers
     return replace(
         spec,
-        kept_layers=full,
+        **changes,
+        kept_layers=full_layers(depth),
         procedure=DIRECT,
         removed_feed_forwards=(),
-        recipe=recipe,
         distill=None,
         bridge="",
     )
@@ -222,21 +229,6 @@ def distill_label(spec: TrialSpec) -> str | None:
     found = spec.distill
     label = Distill("", found.temperature, found.alpha, found.hidden_weight).label
     return f"{label} unlabelled" if found.unlabelled else label
-
-
-def teacher_of(spec: TrialSpec, depth: int) -> TrialSpec:
-    """The trial that a student learns from: the full network, with `depth` layers, of its own model
-    or of the one in its `distill`."""
-    assert spec.distill is not None
-    return replace(
-        spec,
-        model_fingerprint=spec.distill.teacher or spec.model_fingerprint,
-        kept_layers=full_layers(depth),
-        procedure=DIRECT,
-        removed_feed_forwards=(),
-        distill=None,
-        bridge="",
-    )
 
 
 def imitated_layers(spec: TrialSpec, depth: int) -> range:

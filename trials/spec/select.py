@@ -259,9 +259,6 @@ def kept_layers(depth: int, dropped: Sequence[int]) -> tuple[int, ...]:
     return tuple(layer for layer in range(1, depth + 1) if layer not in gone)
 
 
-_SHARE, _MOST = 0.1, 2000
-
-
 def held_out_rows(train_rows: int) -> int:
     """A tenth of the train rows, at least 1 and at most 2,000."""
-    return min(_MOST, train_rows, max(1, int(train_rows * _SHARE)))
+    return min(2000, train_rows, max(1, int(train_rows * 0.1)))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 Precision = Literal["fp32", "bf16", "auto"]
 Schedule = Literal["linear", "constant"]
@@ -255,30 +255,23 @@ def _ascending(layers: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted(set(layers)))
 
 
-# -- from plain data: the inverse of `dataclasses.asdict`, and of the canonical text of a record.
-# Missing fields get their defaults; lists become tuples.
+# -- from plain data: the inverse of `dataclasses.asdict`, and of the canonical text of a record
+
+S = TypeVar("S", TrialSpec, ProfileSpec, SpeedSpec)
+_NESTED: dict[str, type] = {"task": TaskDefinition, "recipe": Recipe, "distill": Distillation}
 
 
-def trial_spec_from_plain(plain: Mapping[str, Any]) -> TrialSpec:
-    """Raises KeyError, TypeError or ValueError for other data."""
+def spec_from_plain(kind: type[S], plain: Mapping[str, Any]) -> S:
+    """Missing fields get their defaults; lists become tuples. Raises KeyError, TypeError or
+    ValueError for other data."""
     made = {
-        "task": TaskDefinition(**plain["task"]),
-        "recipe": Recipe(**plain.get("recipe", {})),
+        name: nested(**plain[name])
+        for name, nested in _NESTED.items()
+        if name in plain and plain[name] is not None
     }
-    if plain.get("distill") is not None:
-        made["distill"] = Distillation(**plain["distill"])
-    return TrialSpec(**{**plain, **made})
+    return kind(**{**plain, **made})
 
 
 def trial_spec_from_canonical(text: str) -> TrialSpec:
     """The inverse of `canonical_json`. Raises KeyError, TypeError or ValueError for other text."""
-    return trial_spec_from_plain(json.loads(text))
-
-
-def profile_spec_from_plain(plain: Mapping[str, Any]) -> ProfileSpec:
-    recipe = Recipe(**plain["recipe"]) if plain.get("recipe") is not None else None
-    return ProfileSpec(**{**plain, "task": TaskDefinition(**plain["task"]), "recipe": recipe})
-
-
-def speed_spec_from_plain(plain: Mapping[str, Any]) -> SpeedSpec:
-    return SpeedSpec(**plain)
+    return spec_from_plain(TrialSpec, json.loads(text))

@@ -124,7 +124,7 @@ class _Site(NamedTuple):
                 hook.remove()
 
 
-class Fitted(NamedTuple):
+class _Map(NamedTuple):
     """A map: M becomes M T + shift."""
 
     map: torch.Tensor  # (H, H)
@@ -132,7 +132,7 @@ class Fitted(NamedTuple):
     left: float
 
 
-class Moments:
+class _Moments:
     """Weighted sums over tokens of M, of R = S_i+n - S_i and of their products, in fp64."""
 
     def __init__(self, width: int, device: torch.device) -> None:
@@ -154,7 +154,7 @@ class Moments:
         self.gram += mlp.T @ weighted
         self.cross += weighted.T @ rest
 
-    def solve(self, ridge: float, *, shift: bool) -> Fitted:
+    def solve(self, ridge: float, *, shift: bool) -> _Map:
         """Least squares of M D + shift = R; T = I + D. The shift has no ridge."""
         gram, cross, square = self.gram, self.cross, self.square
         if shift:
@@ -166,14 +166,14 @@ class Moments:
         moved = (self.rest - self.mlp @ change) / self.weight if shift else None
         left = square - 2 * (change * cross).sum() + (change * (gram @ change)).sum()
         left = left - self.rest.square().sum() / self.weight if shift else left
-        return Fitted(identity + change, moved, float(left / square) if square else 0.0)
+        return _Map(identity + change, moved, float(left / square) if square else 0.0)
 
 
 def _moments(
     below: PreTrainedModel, site: _Site, whole: PreTrainedModel, last: _Site, batches: Batches
-) -> Moments:
+) -> _Moments:
     """Over the real tokens of all batches, in one pass if `below` is `whole`."""
-    found = Moments(site.down.out_features, below.device)
+    found = _Moments(site.down.out_features, below.device)
     time_first = time_comes_first(below.config)
     for batch in batches():
         here: dict[str, torch.Tensor] = {}
@@ -194,7 +194,7 @@ def _moments(
     return found
 
 
-def _merge(site: _Site, last: _Site, fitted: Fitted) -> None:
+def _merge(site: _Site, last: _Site, fitted: _Map) -> None:
     down = site.down
     with torch.no_grad():
         down.weight.copy_(fitted.map.T @ down.weight.double())

@@ -46,7 +46,9 @@ from lp_sweep.trials.train.steps import (
 from lp_sweep.trials.train.thresholds import fold, unfold
 
 
-class Trained(NamedTuple):
+class Training(NamedTuple):
+    """What came of one."""
+
     progress: Progress
     logits: dict[str, np.ndarray]  # split -> the last epoch's (rows, classes) float32, in its order
     compute: str  # how the last phase's steps ran, as in a trial's record
@@ -58,16 +60,20 @@ class Saver:
     `trials.worker.checkpoint` has one that uses the store."""
 
     @property
+    def halvings(self) -> int:
+        """How often the micro-batch of the found state was halved; 0 without one."""
+        return 0
+
+    @property
     def epoch(self) -> int:
         """The epoch (from 0) of the found state; 0 without one."""
         return 0
 
-    def find(self, halvings: int) -> int:
-        """Look for the state of an earlier try; returns its number of halved micro-batches."""
-        return halvings
+    def begin(self, halvings: int) -> None:
+        """Begins a try. A found state of other micro-batches is not used."""
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
-        """Restore the found state, if any, and return its progress."""
+        """Restores the found state, if any, and returns its progress."""
         return Progress()
 
     def due(self) -> bool:
@@ -92,13 +98,14 @@ def finetune(
     setting: Setting,
     saver: Saver,
     tell: Tell | None = None,
-) -> Trained:
-    """Train `model` in place, on the setting's device, and evaluate it after every epoch.
+) -> Training:
+    """Trains `model` in place, on the setting's device, and evaluates it after every epoch.
 
     It starts with the layers of the first phase and ends with those of the last. `tell`
     is called after each step. Raises DivergedError when an epoch's mean loss is not finite.
     """
     model.to(setting.device)
+    batch = setting.recipe.batch_size
     with contextlib.ExitStack() as inside:
         if setting.recipe.compute != "reference":
             inside.enter_context(quick_dropout(model))
@@ -107,165 +114,147 @@ def finetune(
             words = task_words(model, data, setting.padding, teacher)
             data, padding = inside.enter_context(words)
             setting = replace(setting, padding=padding)
-        run = _Run(model, data, setting, saver, tell)
-        logits = run.evaluate() if not setting.epochs else {}
-        while run.progress.epoch < setting.epochs:
-            run.enter(phase_at(setting.phases, run.progress.epoch))
-            run.train()
-            logits = run.evaluate()
-        return Trained(run.progress, logits, run.learn.compute, run.learn.recordings)
+        run = _Run(model, setting, saver)
+        progress = run.progress
+        logits = {} if setting.epochs else _evaluate(model, data, setting, progress)
+        while progress.epoch < setting.epochs:
+            run.enter(phase_at(setting.phases, progress.epoch))
+            unfold(model)
+            model.train()
+            order = _epoch_rows(data.train, setting, progress.epoch)
+            steps = math.ceil(len(order) / batch)
+            first, total = progress.epoch * steps, steps * setting.epochs
+            # The losses stay on the device: the host waits for it only at the end of an epoch and
+            # at a checkpoint. After a resumption the epoch goes on in the middle.
+            losses = torch.zeros(steps, device=setting.device)
+            losses[: progress.step - first] = progress.step_losses[: progress.step - first]
+            progress.step_losses = losses
+            begun = time.perf_counter()
+            while (index := progress.step - first) < steps:
+                set_rate(run.optimizer, setting.recipe, progress.step, total)
+                rows = order[index * batch : (index + 1) * batch].ravel()
+                losses[index] = train_step(
+                    run.learn, run.optimizer, data.train, rows, progress.step
+                )
+                progress.step += 1
+                if tell is not None:
+                    last = losses[max(0, index + 1 - _LAST_STEPS) : index + 1]
+                    tell(progress.step, total, partial(_mean, last))
+                if saver.due():
+                    progress.seconds_train += _since(begun, setting.device)
+                    saver.save(model, run.optimizer, progress)
+                    begun = time.perf_counter()
+            if setting.definition.tune_thresholds:
+                known = data.train.take(np.flatnonzero(data.train.labels[:, 0] >= 0))
+                logits_known = _logits(model, known, setting)
+                fold(model, known.labels, logits_known, setting.definition.metric)
+            _end_epoch(progress, setting, len(order))
+            progress.seconds_train += time.perf_counter() - begun
+            logits = _evaluate(model, data, setting, progress)
+        return Training(progress, logits, run.learn.compute, run.learn.recordings)
 
 
 class _Run:
-    """A network, its optimiser, and its progress."""
+    """A network, and what depends on its layers: the optimiser and the way that steps run."""
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        data: EncodedTask,
-        setting: Setting,
-        saver: Saver,
-        tell: Tell | None,
-    ) -> None:
-        self.model, self.data, self.setting, self.saver = model, data, setting, saver
-        self.tell = tell
-        together = setting.rows_together
-        # (n,) tokens of each example; a pair counts both texts
-        self.lengths = data.train.lengths.reshape(-1, together).sum(axis=1)
-        self.steps_per_epoch = math.ceil(len(self.lengths) / setting.recipe.batch_size)
-        self.phase = phase_at(setting.phases, saver.epoch)
-        untouched = copy.deepcopy(model) if self.phase else None
-        self._shrink()
-        self.optimizer = self._optimizer()
+    def __init__(self, model: PreTrainedModel, setting: Setting, saver: Saver) -> None:
+        self.model, self.setting = model, setting
+        phase = phase_at(setting.phases, saver.epoch)
+        untouched = copy.deepcopy(model) if phase else None
+        self._begin(phase)
         self.progress = saver.restore(model, self.optimizer)
         if untouched is not None and not self.progress.step:  # the state could not be restored
             model.__dict__ = untouched.__dict__  # in place: others refer to the network
-            self.phase = 0
-            self.optimizer = self._optimizer()
-        self.learn = self._pass()
+            self._begin(0)
 
     def enter(self, phase: int) -> None:
-        """Drop the layers that the next phase lacks; the others keep their AdamW averages."""
+        """Drops the layers that the next phase lacks; the others keep their AdamW averages."""
         if phase == self.phase:
             return
-        self.phase, averages = phase, self.optimizer.state
-        self._shrink()
-        self.optimizer = self._optimizer()
+        averages = self.optimizer.state
+        self._begin(phase)
         for group in self.optimizer.param_groups:
             for parameter in group["params"]:
                 self.optimizer.state[parameter] = averages[parameter]
-        self.learn = self._pass()
 
-    def _shrink(self) -> None:
-        keep_original(self.model, self.setting.phases[self.phase].kept_layers)
-
-    def _optimizer(self) -> torch.optim.Optimizer:
-        freeze(self.model, self.setting.recipe)
-        return make_optimizer(self.model, self.setting.recipe, capturable=self._held())
+    def _begin(self, phase: int) -> None:
+        model, setting, held = self.model, self.setting, self._held()
+        self.phase = phase
+        keep_original(model, setting.phases[phase].kept_layers)
+        freeze(model, setting.recipe)
+        self.optimizer = make_optimizer(model, setting.recipe, capturable=held)
+        # a new one for each phase, since a graph holds the layers of its phase
+        self.learn: EagerPass = (GraphPass if held else EagerPass)(model, setting)
 
     def _held(self) -> bool:
         """Whether steps are CUDA graphs."""
         used = compute_used(self.model, self.setting.recipe.compute, self.setting.device)
         return used == GRAPHS
 
-    def _pass(self) -> EagerPass:
-        """A new one for each phase, since a graph holds the layers of its phase."""
-        return (GraphPass if self._held() else EagerPass)(self.model, self.setting)
 
-    def evaluate(self) -> dict[str, np.ndarray]:
-        """The logits; records their scores for the epoch that has just ended."""
-        begun = time.perf_counter()
-        logits = {name: self._logits(split) for name, split in self.data.dev.items()}
-        for name, split in self.data.dev.items():
-            found = score(
-                self.setting.definition,
-                split.labels,
-                logits[name],
-                self.setting.label_names,
-            )
-            for metric, value in found.items():
-                self.progress.epoch_metrics.append(
-                    EpochMetric(self.progress.epoch, name, metric, value)
-                )
-        self.progress.seconds_evaluate += time.perf_counter() - begun
-        return logits
+def _epoch_rows(train: EncodedSplit, setting: Setting, epoch: int) -> np.ndarray:
+    """(n, together) the rows of each example, in the order of the epoch."""
+    together = setting.rows_together
+    examples = epoch_order(
+        train.lengths.reshape(-1, together).sum(axis=1),  # a pair counts both texts
+        seed=setting.seed,
+        epoch=epoch,
+        batch_size=setting.recipe.batch_size,
+        group_by_length=setting.recipe.group_by_length,
+        groups=train.labels[:, 1] if kind_of(setting.definition).whole_queries else None,
+    )
+    return examples[:, None] * together + np.arange(together)
 
-    def _logits(self, split: EncodedSplit) -> np.ndarray:
-        return evaluate(
-            self.model,
-            split,
-            self.setting.padding,
-            precision=self.setting.precision,
-            batch_size=self.setting.batches.evaluation,
-            compute=self.setting.recipe.compute,
-            pooling=self.setting.definition.pooling,
+
+def _end_epoch(progress: Progress, setting: Setting, examples: int) -> None:
+    """Notes the epoch's mean loss over its examples: the last batch may be short."""
+    batch, losses = setting.recipe.batch_size, progress.step_losses.cpu().numpy()
+    counts = np.full(len(losses), batch)
+    counts[-1] = examples - batch * (len(losses) - 1)
+    mean = float(np.average(losses, weights=counts))
+    if not math.isfinite(mean):
+        raise DivergedError(
+            f"the training loss of epoch {progress.epoch + 1} is {mean} at learning rate "
+            f"{setting.recipe.learning_rate:g}. Lower recipe.learning_rate, or use "
+            "precision: fp32."
         )
+    progress.train_losses.append(mean)
 
-    def train(self) -> None:
-        """Do the rest of the epoch's steps. The host waits for the device only at the end and at a
-        checkpoint."""
-        progress, setting, batch = self.progress, self.setting, self.setting.recipe.batch_size
-        unfold(self.model)
-        self.model.train()
-        whole = kind_of(setting.definition).whole_queries
-        order = epoch_order(
-            self.lengths,
-            seed=setting.seed,
-            epoch=progress.epoch,
-            batch_size=batch,
-            group_by_length=setting.recipe.group_by_length,
-            groups=self.data.train.labels[:, 1] if whole else None,
-        )
-        first = progress.epoch * self.steps_per_epoch
-        losses = torch.zeros(self.steps_per_epoch, device=setting.device)
-        losses[: progress.step - first] = progress.step_losses[: progress.step - first]
-        progress.step_losses = losses
-        begun = time.perf_counter()
-        total = self.steps_per_epoch * setting.epochs
-        while (index := progress.step - first) < self.steps_per_epoch:
-            set_rate(self.optimizer, setting.recipe, progress.step, total)
-            losses[index] = train_step(
-                self.learn,
-                self.optimizer,
-                self.data.train,
-                self._rows(order[index * batch : (index + 1) * batch]),
-                progress.step,
-            )
-            progress.step += 1
-            if self.tell is not None:
-                last = losses[max(0, index + 1 - _LAST_STEPS) : index + 1]
-                self.tell(progress.step, total, partial(_mean, last))
-            if self.saver.due():
-                begun = self._save(begun)
-        if setting.definition.tune_thresholds:
-            known = self.data.train.take(np.flatnonzero(self.data.train.labels[:, 0] >= 0))
-            fold(self.model, known.labels, self._logits(known), setting.definition.metric)
-        rows = np.full(self.steps_per_epoch, batch)
-        rows[-1] = len(order) - batch * (self.steps_per_epoch - 1)  # a short last batch
-        mean = float(np.average(losses.cpu().numpy(), weights=rows))
-        progress.seconds_train += time.perf_counter() - begun
-        if not math.isfinite(mean):
-            raise DivergedError(
-                f"the training loss of epoch {progress.epoch + 1} is {mean} at learning rate "
-                f"{setting.recipe.learning_rate:g}. Lower recipe.learning_rate, or use "
-                "precision: fp32."
-            )
-        progress.train_losses.append(mean)
 
-    def _rows(self, examples: np.ndarray) -> np.ndarray:
-        """The rows of these examples, in their order."""
-        together = self.setting.rows_together
-        if together == 1:
-            return examples
-        return (examples[:, None] * together + np.arange(together)).ravel()
+def _evaluate(
+    model: PreTrainedModel, data: EncodedTask, setting: Setting, progress: Progress
+) -> dict[str, np.ndarray]:
+    """The logits; notes their scores for the epoch that has just ended."""
+    begun = time.perf_counter()
+    logits = {name: _logits(model, split, setting) for name, split in data.dev.items()}
+    progress.epoch_metrics += [
+        EpochMetric(progress.epoch, name, metric, value)
+        for name, split in data.dev.items()
+        for metric, value in score(
+            setting.definition, split.labels, logits[name], setting.label_names
+        ).items()
+    ]
+    progress.seconds_evaluate += time.perf_counter() - begun
+    return logits
 
-    def _save(self, begun: float) -> float:
-        """Save; returns the time from which training counts again."""
-        if self.setting.device.type == "cuda":
-            torch.cuda.synchronize(self.setting.device)
-        self.progress.seconds_train += time.perf_counter() - begun
-        self.saver.save(self.model, self.optimizer, self.progress)
-        return time.perf_counter()
+
+def _logits(model: PreTrainedModel, split: EncodedSplit, setting: Setting) -> np.ndarray:
+    return evaluate(
+        model,
+        split,
+        setting.padding,
+        precision=setting.precision,
+        batch_size=setting.batches.evaluation,
+        compute=setting.recipe.compute,
+        pooling=setting.definition.pooling,
+    )
+
+
+def _since(begun: float, device: torch.device) -> float:
+    """Seconds, after all work on the device is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - begun
 
 
 def _mean(losses: torch.Tensor) -> float:

@@ -22,7 +22,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
 from transformers import PreTrainedModel
 
 from lp_sweep.storage.errors import GraphRecordingError, SweepWarning, lines_of
@@ -30,12 +29,12 @@ from lp_sweep.trials.data.batches import EncodedSplit
 from lp_sweep.trials.device import chain_of, noted_waits
 from lp_sweep.trials.fast.forward import GRAPHS, PACKED, by_place
 from lp_sweep.trials.fast.tokens import Bins, RealTokens, aligned, packed_tokens
-from lp_sweep.trials.train.steps import EagerPass, Setting, update
+from lp_sweep.trials.train.steps import DeviceRows, EagerPass, Setting, update
 
 Run = Callable[[], torch.Tensor]
 
 
-class Recorded(NamedTuple):
+class Recording(NamedTuple):
     launch: Callable[[], object]
     loss: torch.Tensor  # a launch writes it
 
@@ -60,7 +59,7 @@ class CudaRecorder:
         self.waits += waits
         return loss
 
-    def record(self, run: Run) -> Recorded:
+    def record(self, run: Run) -> Recording:
         """Raises GraphRecordingError, after which this process can't use the device: PyTorch's
         allocator and random generator still take it for recording."""
         graph = torch.cuda.CUDAGraph()
@@ -72,7 +71,7 @@ class CudaRecorder:
             torch.cuda.set_stream(current)  # a recording that fails leaves its own
             refuse_recording(error)
             raise
-        return Recorded(graph.replay, loss)
+        return Recording(graph.replay, loss)
 
 
 # cudaErrorStreamCaptureUnsupported to cudaErrorStreamCaptureWrongThread
@@ -100,12 +99,11 @@ class GraphPass(EagerPass):
         if recorder is None and setting.graphs and setting.device.type == "cuda":
             recorder = CudaRecorder(setting.device)
         self._recorder = recorder
-        self._held: dict[int, tuple[_Buffer, Recorded]] = {}  # by number of bins
+        self._held: dict[int, tuple[_Buffer, Recording]] = {}  # by number of bins
         self._warm: set[int] = set()  # numbers of bins that had a step
 
-    def __call__(self, split: EncodedSplit, rows: np.ndarray, share: float) -> torch.Tensor:
-        batch = self._packed(split, rows)
-        return self._backward(_Buffer(batch, self.setting.device), share)
+    def on_device(self, split: EncodedSplit, rows: np.ndarray) -> DeviceRows:
+        return self._rows(_Buffer(self._packed(split, rows), self.setting.device))
 
     @property
     def compute(self) -> str:
@@ -116,44 +114,48 @@ class GraphPass(EagerPass):
         setting = self.setting
         return setting.compares_batch or setting.recipe.batch_size <= setting.batches.training
 
-    def step(
+    def step_at_once(
         self, optimizer: torch.optim.Optimizer, split: EncodedSplit, rows: np.ndarray
-    ) -> torch.Tensor:
+    ) -> torch.Tensor | None:
         full = len(rows) == self.setting.recipe.batch_size * self.setting.rows_together
         if self._recorder is None or not full or not self._in_one_pass():
-            return super().step(optimizer, split, rows)
+            return None
         batch = self._packed(split, rows)
-        if batch.bins.number in self._held:
-            buffer, recorded = self._held[batch.bins.number]
+        bins = batch.bins.number
+        if bins in self._held:
+            buffer, recorded = self._held[bins]
             buffer.fill(batch)
             recorded.launch()
             return recorded.loss
         buffer = _Buffer(batch, self.setting.device)
 
         def run() -> torch.Tensor:
-            loss = self._backward(buffer, 1.0)
+            loss = self.backward(self._rows(buffer), 1.0)
             update(self.model, optimizer, self.setting.recipe)
             return loss
 
-        if batch.bins.number not in self._warm:
-            self._warm.add(batch.bins.number)
-            loss = self._recorder.warm_up(run)
-            if self._recorder.waits:
-                warnings.warn(
-                    "compute: graphs goes on without CUDA graphs: a step waits for the GPU, at "
-                    f"{self._recorder.waits[0]}",
-                    SweepWarning,
-                    stacklevel=2,
-                )
-                self._recorder = None
-                self._held.clear()
-            return loss
+        if bins not in self._warm:
+            self._warm.add(bins)
+            return self._warmed_up(self._recorder, run)
         begun = time.perf_counter()
         recorded = self._recorder.record(run)
-        self.recordings[batch.bins.number] = time.perf_counter() - begun
-        self._held[batch.bins.number] = (buffer, recorded)
+        self.recordings[bins] = time.perf_counter() - begun
+        self._held[bins] = (buffer, recorded)
         recorded.launch()
         return recorded.loss
+
+    def _warmed_up(self, recorder: CudaRecorder, run: Run) -> torch.Tensor:
+        loss = recorder.warm_up(run)
+        if recorder.waits:
+            warnings.warn(
+                "compute: graphs goes on without CUDA graphs: a step waits for the GPU, at "
+                f"{recorder.waits[0]}",
+                SweepWarning,
+                stacklevel=2,
+            )
+            self._recorder = None
+            self._held.clear()
+        return loss
 
     def _packed(self, split: EncodedSplit, rows: np.ndarray) -> _Batch:
         padding, teaching = self.setting.padding, self.setting.teaching
@@ -165,13 +167,13 @@ class GraphPass(EagerPass):
             None if teaching is None else teaching.logits[rows],
         )
 
-    def _backward(self, buffer: _Buffer, share: float) -> torch.Tensor:
+    def _rows(self, buffer: _Buffer) -> DeviceRows:
         pooling = self.setting.definition.pooling
-
-        def ahead(model: nn.Module, states: list[torch.Tensor] | None) -> torch.Tensor:
-            return by_place(model, buffer.tokens(), pooling, states)
-
-        return self.backward(buffer.target, buffer.taught, ahead, share)
+        return DeviceRows(
+            buffer.target,
+            buffer.taught,
+            lambda model, states: by_place(model, buffer.tokens(), pooling, states),
+        )
 
 
 class _Batch(NamedTuple):

@@ -28,8 +28,6 @@ from lp_sweep.trials.spec.procedures import Phase
 from lp_sweep.trials.spec.specs import Compute, Recipe, TaskDefinition
 from lp_sweep.trials.train.distill import Teaching, hidden_loss, student_loss
 
-Ahead = Callable[[nn.Module, list[torch.Tensor] | None], torch.Tensor]
-
 
 class EpochMetric(NamedTuple):
     epoch: int  # from 1
@@ -154,6 +152,15 @@ def decay(recipe: Recipe, step: int, total: int) -> float:
     return (total - step) / max(1, total - warmup)
 
 
+class DeviceRows(NamedTuple):
+    """Rows of a batch on the device. `ahead` passes them through a network: it returns (B, C), and
+    adds the states after each layer to a list."""
+
+    target: torch.Tensor  # (B, ...) labels
+    taught: torch.Tensor | None  # (B, C), the teacher's logits
+    ahead: Callable[[nn.Module, list[torch.Tensor] | None], torch.Tensor]
+
+
 class EagerPass:
     """Passes of rows through a network, operation by operation, in any shape."""
 
@@ -166,26 +173,19 @@ class EagerPass:
         """How passes run, as in a trial's record."""
         return compute_used(self.model, self.setting.recipe.compute, self.setting.device)
 
-    def __call__(self, split: EncodedSplit, rows: np.ndarray, share: float) -> torch.Tensor:
+    def on_device(self, split: EncodedSplit, rows: np.ndarray) -> DeviceRows:
+        setting, teaching = self.setting, self.setting.teaching
+        where = (setting.padding, setting.device, setting.recipe.compute)
+        pooling = setting.definition.pooling
+        return DeviceRows(
+            onto(split.target(rows), setting.device),
+            None if teaching is None else onto(teaching.logits[rows], setting.device),
+            lambda model, states: forward(model, split, rows, *where, states, pooling=pooling),
+        )
+
+    def backward(self, rows: DeviceRows, share: float) -> torch.Tensor:
         """Adds `share` times the gradient of the rows' mean loss to the parameters' `.grad`;
         returns that part of the loss, a scalar on the device."""
-        setting = self.setting
-        target = onto(split.target(rows), setting.device)
-        teaching = setting.teaching
-        taught = None if teaching is None else onto(teaching.logits[rows], setting.device)
-
-        def ahead(model: nn.Module, states: list[torch.Tensor] | None) -> torch.Tensor:
-            where = (setting.padding, setting.device, setting.recipe.compute)
-            pooling = setting.definition.pooling
-            return forward(model, split, rows, *where, states, pooling=pooling)
-
-        return self.backward(target, taught, ahead, share)
-
-    def backward(
-        self, target: torch.Tensor, taught: torch.Tensor | None, ahead: Ahead, share: float
-    ) -> torch.Tensor:
-        """The same for rows on the device. target: (B,). taught: (B, C), the teacher's logits.
-        ahead: passes the batch through a network; returns (B, C), and adds states to a list."""
         setting, teaching = self.setting, self.setting.teaching
         kind = kind_of(setting.definition)
         network = teaching.network if teaching else None
@@ -193,34 +193,29 @@ class EagerPass:
         own: list[torch.Tensor] = []
         others: list[torch.Tensor] = []
         with autocast(setting.precision, setting.device):
-            logits = ahead(self.model, own if pairs else None)
+            logits = rows.ahead(self.model, own if pairs else None)
             if network is not None and pairs:
                 with torch.no_grad():
-                    ahead(network, others)
+                    rows.ahead(network, others)
         if setting.loss:
-            loss = kind.named_loss(setting.loss, logits.float(), target, taught)
-        elif teaching is None or taught is None:
-            loss = kind.mean_loss(logits.float(), target)
+            loss = kind.named_loss(setting.loss, logits.float(), rows.target, rows.taught)
+        elif teaching is None or rows.taught is None:
+            loss = kind.mean_loss(logits.float(), rows.target)
         else:
-            loss = student_loss(logits, target, setting.definition, teaching.settings, taught)
+            settings = teaching.settings
+            loss = student_loss(logits, rows.target, setting.definition, settings, rows.taught)
             if pairs:
-                loss = loss + hidden_loss(own, others, pairs) * teaching.settings.hidden_weight
+                loss = loss + hidden_loss(own, others, pairs) * settings.hidden_weight
         part = loss * share  # a whole batch's is times 1.0: the same bits
         part.backward()  # type: ignore[no-untyped-call]
         return part.detach()
 
-    def step(
+    def step_at_once(
         self, optimizer: torch.optim.Optimizer, split: EncodedSplit, rows: np.ndarray
-    ) -> torch.Tensor:
-        """Learn from a whole batch; returns its mean loss, valid until the next step. One pass per
-        micro-batch, or one in all if the loss compares the rows of a batch."""
-        setting = self.setting
-        size = len(rows) if setting.compares_batch else setting.batches.training
-        total = torch.zeros((), device=setting.device)
-        for part in chunks(rows, size):
-            total += self(split, part, split.answers(part) / max(1, split.answers(rows)))
-        update(self.model, optimizer, setting.recipe)
-        return total
+    ) -> torch.Tensor | None:
+        """The whole step with its update, if a subclass can; returns the mean loss, valid until
+        the next step."""
+        return None
 
 
 def train_step(
@@ -230,11 +225,22 @@ def train_step(
     rows: np.ndarray,
     step: int,
 ) -> torch.Tensor:
-    """Learn from `rows`; returns their mean loss, a scalar on the device."""
+    """Learns from a whole batch; returns its mean loss, a scalar on the device. One pass per
+    micro-batch, or one in all if the loss compares the rows of a batch."""
+    setting = learn.setting
     # torch.manual_seed formats a stack trace for each unused kind of device: 0.1 ms
-    seeds = torch.default_generator if learn.setting.device.type == "cpu" else torch
-    seeds.manual_seed(stream(learn.setting.seed, step))
-    return learn.step(optimizer, split, rows)
+    seeds = torch.default_generator if setting.device.type == "cpu" else torch
+    seeds.manual_seed(stream(setting.seed, step))
+    loss = learn.step_at_once(optimizer, split, rows)
+    if loss is not None:
+        return loss
+    size = len(rows) if setting.compares_batch else setting.batches.training
+    total = torch.zeros((), device=setting.device)
+    for part in chunks(rows, size):
+        share = split.answers(part) / max(1, split.answers(rows))
+        total += learn.backward(learn.on_device(split, part), share)
+    update(learn.model, optimizer, setting.recipe)
+    return total
 
 
 def update(model: nn.Module, optimizer: torch.optim.Optimizer, recipe: Recipe) -> None:

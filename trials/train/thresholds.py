@@ -87,10 +87,10 @@ def fold(model: PreTrainedModel, marks: Array, logits: Array, metric: str) -> No
         bias.sub_(torch.from_numpy(best_thresholds(marks, logits, metric)).to(bias.device))
 
 
-def unfold(model: PreTrainedModel) -> None:
-    """Takes the thresholds out, if there are any."""
+def unfold(model: PreTrainedModel, *, new_head: bool = False) -> None:
+    """Takes the thresholds out, if there are any. `new_head`: it has none yet."""
     bias, learned = output_bias(model), model.config.__dict__.pop(_LEARNED, None)
-    if bias is not None and learned is not None:
+    if bias is not None and learned is not None and not new_head:
         with torch.no_grad():
             bias.copy_(torch.tensor(learned))
 
@@ -106,11 +106,6 @@ def unfolded(model: PreTrainedModel) -> Iterator[None]:
         setattr(model.config, _LEARNED, learned)
         with torch.no_grad():
             bias.copy_(folded)
-
-
-def forget(model: PreTrainedModel) -> None:
-    """Forgets the thresholds of a head that a new one replaces."""
-    model.config.__dict__.pop(_LEARNED, None)
 
 
 def output_bias(model: PreTrainedModel) -> nn.Parameter | None:

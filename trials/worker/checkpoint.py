@@ -7,14 +7,13 @@ fit is ignored with a warning; so is a failure to write one. Neither fails a tri
 from __future__ import annotations
 
 import json
-import os
 import time
 import warnings
 import zlib
+from collections import defaultdict
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -22,157 +21,125 @@ from safetensors.torch import save_file
 from torch import nn
 
 from lp_sweep.storage.errors import SweepWarning, lines_of
-from lp_sweep.storage.runs import machine_key
-from lp_sweep.storage.spool import Outbox
-from lp_sweep.storage.store import Store
 from lp_sweep.trials.device import pick_device, precision_used
 from lp_sweep.trials.spec.identity import IDENTITY_VERSION, canonical_json
-from lp_sweep.trials.spec.specs import MAX_HALVINGS
 from lp_sweep.trials.train.finetune import Saver
 from lp_sweep.trials.train.steps import EpochMetric, Progress
-from lp_sweep.trials.worker.job import Job, announced
+from lp_sweep.trials.worker.fetch import announced, fetch_checkpoint, scratch
+from lp_sweep.trials.worker.handover import CHECKPOINTS, checkpoint_name, send_checkpoint
+from lp_sweep.trials.worker.job import Job
 
-FOLDER = "checkpoints"
-_ABANDONED_SECONDS = 86_400.0  # no try needs its local copy for that long
 _LEAVING_SECONDS = 20.0  # between two checkpoints when the run ends soon
-FORMAT = 1  # increase it when the saved state or the arithmetic of training changes
+FORMAT = 2  # increase it when the saved state or the arithmetic of training changes
+
+State = dict[str, Any]  # plain data and tensors
+# of a Progress; the rest is of the try that reads it
+_KEPT = ("step", "train_losses", "step_losses", "seconds_train", "seconds_evaluate")
 
 
-_IGNORED = "ignored, the training starts from the beginning"
-
-
-def file_name(trial: str) -> str:
-    return f"{trial}.safetensors"
-
-
-class CheckpointSubject(NamedTuple):
-    """Values that a checkpoint and the trial that continues from it must share."""
-
-    trial_id: str
-    identity_version: int
-    spec: str  # canonical JSON
-    precision: str  # as used: `auto` depends on the device
-    device_type: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
-    """A checkpoint's description of itself, as JSON in the file."""
-
-    format: int
-    subject: CheckpointSubject
-    halvings: int  # of the micro-batch
-    step: int
-    epoch: int  # the current one, from 0
-    train_losses: list[float]
-    epoch_metrics: list[EpochMetric]
-    seconds_train: float
-    seconds_evaluate: float
-    seconds_total: float
-
-    @classmethod
-    def parse(cls, text: str) -> Header:
-        """Raises ValueError, TypeError or KeyError if it is no header of this format."""
-        plain = json.loads(text)
-        if plain["format"] != FORMAT:
-            raise ValueError(f"its format is {plain['format']!r}; this lp-sweep reads {FORMAT}")
-        if plain["halvings"] not in range(MAX_HALVINGS + 1):
-            raise ValueError(f"it has {plain['halvings']!r} halvings")
-        subject = CheckpointSubject(*plain["subject"])
-        metrics = [EpochMetric(*item) for item in plain["epoch_metrics"]]
-        return cls(**plain | {"subject": subject, "epoch_metrics": metrics})
-
-
-def saver_of(job: Job, outbox: Outbox) -> Saver:
+def saver_of(job: Job) -> Saver:
     """Saves the trainings of trials, if the run asks for it."""
     wanted = job.kind == "trial" and job.place.checkpoint_every
-    return Checkpoints(job, outbox) if wanted else Saver()
+    return Checkpoints(job) if wanted else Saver()
 
 
 class Checkpoints(Saver):
-    """Reads and writes the checkpoint of one try at a trial. Reading waits for an unreachable
-    store, as long as the job says; writing does not wait."""
+    """Reads and writes the checkpoint of one job. Reading waits for an unreachable store, as long
+    as the job says; writing does not wait."""
 
-    def __init__(self, job: Job, outbox: Outbox) -> None:
-        spec, device = job.trial, pick_device(job.place.device)
-        precision = precision_used(spec.recipe.precision, device)
-        self.subject = CheckpointSubject(
-            job.id, IDENTITY_VERSION, canonical_json(spec), precision, device.type
-        )
-        self.every = job.place.checkpoint_every or 0.0  # seconds of training
-        self._location, self._patience = outbox.location, outbox.patience
-        self._halvings = 0
+    def __init__(self, job: Job) -> None:
+        self._job, self._place = job, job.place
+        self._halvings = 0  # of this try's micro-batch
         self._begun = self._last = time.monotonic()
-        self._before = 0.0
-        self._cache_dir, self._folder = outbox.cache_dir, outbox.cache_dir / FOLDER
-        self._name = file_name(job.id)
-        self._local = self._folder / f"{machine_key()}.{os.getpid()}.{self._name}"
-        self._found: Header | None = None
+        self._earlier = 0.0  # seconds, of earlier tries
+        self._name = checkpoint_name(job.id)
+        # the name is the trial's, so that the next try removes what a killed one left
+        self._local = job.place.cache_dir / CHECKPOINTS / self._name
+        self._found = self._fetch()
 
-    def find(self, halvings: int) -> int:
-        """Finds a valid checkpoint of this trial whose micro-batch is not larger than this try's.
-        Returns its halvings, else this try's: all steps of a record use one micro-batch."""
-        self._halvings, header = halvings, self._fetch()
-        if header is not None and header.halvings >= halvings:
-            self._found, self._halvings = header, header.halvings
-        return self._halvings
-
-    def _fetch(self) -> Header | None:
-        with suppress(OSError):
-            self._folder.mkdir(parents=True, exist_ok=True)
-            _remove_orphans(self._folder)
+    def _fetch(self) -> State | None:
+        """The state in a valid checkpoint of this trial, whose file is then at `_local`."""
         try:
-            store = Store(self._location, patience=self._patience)
-            if not store.fetch_file(FOLDER, self._name, self._local):
+            scratch(self._place.cache_dir, CHECKPOINTS)
+            if not fetch_checkpoint(self._place, CHECKPOINTS, self._name, self._local):
                 return None
-            header = Header.parse(read_state(self._local))
-            _check_subject(header.subject, self.subject)
-        except Exception as error:  # of the file or the network
-            self._warn(_IGNORED, error)
+            found = read_state(self._local)
+            for name, value in self._subject().items():
+                there = found["subject"][name]
+                if there != value:
+                    raise ValueError(f"its {name} is {there!r}, this attempt's is {value!r}")
+        except Exception as error:  # of the file, the network or the device
+            self.close()
+            self._ignored(error)
             return None
-        return header
+        return found
+
+    def _subject(self) -> dict[str, Any]:
+        """Values that a checkpoint and the trial that continues from it must share."""
+        spec, device = self._job.trial, pick_device(self._place.device)
+        return {
+            "format": FORMAT,
+            "trial_id": self._job.id,
+            "identity_version": IDENTITY_VERSION,
+            "spec": canonical_json(spec),
+            # as used: `auto` depends on the device
+            "precision": precision_used(spec.recipe.precision, device),
+            "device_type": device.type,
+        }
+
+    @property
+    def halvings(self) -> int:
+        return self._found["halvings"] if self._found else 0
 
     @property
     def epoch(self) -> int:
-        return self._found.epoch if self._found else 0
+        return len(self._found["progress"]["train_losses"]) if self._found else 0
+
+    def begin(self, halvings: int) -> None:
+        if self.halvings != halvings:
+            self._found = None
+        self._halvings = halvings
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
-        """Loads the state that `find` found into both; without one, starts from the beginning."""
-        header, self._found = self._found, None
-        self._last = time.monotonic()  # a training shorter than `every` writes nothing
-        if header is None:
+        """Loads the found state into both; without one, starts from the beginning."""
+        found, self._found = self._found, None
+        self._last = time.monotonic()  # a training shorter than `checkpoint_every` writes nothing
+        if found is None:
             return Progress()
         try:
-            step_losses = load_state(self._local, model, optimizer)
-        except (ValueError, OSError) as error:
-            self._warn(_IGNORED, error)
+            load_state(found, model, optimizer)
+        except ValueError as error:
+            self._ignored(error)
             return Progress()
         finally:
             self.close()
-        self._before = header.seconds_total
+        kept, self._earlier = found["progress"], found["seconds_total"]
+        metrics = [EpochMetric(*item) for item in kept.pop("epoch_metrics")]
         return Progress(
-            step=header.step,
-            train_losses=list(header.train_losses),
-            epoch_metrics=list(header.epoch_metrics),
-            step_losses=step_losses,
-            seconds_train=header.seconds_train,
-            seconds_evaluate=header.seconds_evaluate,
-            seconds_before=header.seconds_total,
-            resumed_from_step=header.step,
+            **kept,
+            epoch_metrics=metrics,
+            seconds_before=self._earlier,
+            resumed_from_step=kept["step"],
         )
 
     def due(self) -> bool:
-        """Whether `every` seconds have passed, or less if the run ends soon."""
-        waited = time.monotonic() - self._last
-        return waited >= self.every or (waited >= _LEAVING_SECONDS and announced(self._cache_dir))
+        """Whether `checkpoint_every` seconds have passed, or less if the run ends soon."""
+        waited, every = time.monotonic() - self._last, self._place.checkpoint_every or 0.0
+        return waited >= every or (waited >= _LEAVING_SECONDS and announced(self._place.cache_dir))
 
     def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
         """Writes the state. Only warns if it can't: the training continues."""
-        text = json.dumps(asdict(self._header(progress)))
+        kept = {name: getattr(progress, name) for name in _KEPT}
+        state = {
+            "subject": self._subject(),
+            "halvings": self._halvings,
+            "seconds_total": self._earlier + time.monotonic() - self._begun,
+            "progress": kept | {"epoch_metrics": [tuple(item) for item in progress.epoch_metrics]},
+        }
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            write_state(self._local, text, model, optimizer, progress.step_losses)
-            Store(self._location).put_file(FOLDER, self._name, self._local)
+            scratch(self._place.cache_dir, CHECKPOINTS)
+            write_state(self._local, state, model, optimizer)
+            send_checkpoint(self._place, self._name, self._local)
         except torch.AcceleratorError:
             raise
         except Exception as error:
@@ -181,129 +148,80 @@ class Checkpoints(Saver):
             self.close()
         self._last = time.monotonic()
 
-    def _header(self, progress: Progress) -> Header:
-        return Header(
-            format=FORMAT,
-            subject=self.subject,
-            halvings=self._halvings,
-            step=progress.step,
-            epoch=progress.epoch,
-            train_losses=progress.train_losses,
-            epoch_metrics=progress.epoch_metrics,
-            seconds_train=progress.seconds_train,
-            seconds_evaluate=progress.seconds_evaluate,
-            seconds_total=self._before + time.monotonic() - self._begun,
-        )
-
     def close(self) -> None:
-        """Removes this try's local copy."""
         with suppress(OSError):
             self._local.unlink(missing_ok=True)
 
+    def _ignored(self, error: Exception) -> None:
+        self._warn("ignored, the training starts from the beginning", error)
+
     def _warn(self, what: str, error: Exception) -> None:
-        said = f"{what}: {lines_of(error)[0]}"
-        warnings.warn(f"checkpoint of {self.subject.trial_id}: {said}", SweepWarning, stacklevel=3)
+        said = f"checkpoint of {self._job.id}: {what}: {lines_of(error)[0]}"
+        warnings.warn(said, SweepWarning, stacklevel=3)
 
 
-def _check_subject(found: CheckpointSubject, wanted: CheckpointSubject) -> None:
-    for name, there, here in zip(CheckpointSubject._fields, found, wanted, strict=True):
-        if there != here:
-            raise ValueError(f"its {name} is {there!r}, this attempt's is {here!r}")
-
-
-def _remove_orphans(folder: Path) -> None:
-    """Deletes local copies and partial downloads of killed processes. Another machine may share the
-    folder: its files are deleted only when they are old."""
-    latest, here = time.time() - _ABANDONED_SECONDS, machine_key()
-    for path in (*folder.glob("*.safetensors"), *folder.glob(".*.tmp")):
-        machine, pid, *_ = path.name.split(".")
-        dead = here and machine == here and pid.isdigit() and not _alive(int(pid))
-        with suppress(OSError):  # gone meanwhile
-            if dead or path.stat().st_mtime < latest:
-                path.unlink()
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
-
+# -- the file: safetensors, since nothing of a store is unpickled; the rest of the state is JSON
 
 _TEXT, _CHECKSUM = "lp_sweep.checkpoint", "lp_sweep.crc32"
-_LOSSES = "step_losses"
 
 
 def write_state(
-    path: Path,
-    text: str,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    step_losses: torch.Tensor,
+    path: Path, state: State, model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> None:
-    """Parameters, buffers and AdamW's averages by name, and `step_losses`."""
-    state = {**_state(model, optimizer), _LOSSES: step_losses}
-    tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
-    save_state(path, text, tensors)
+    """Adds parameters, buffers and AdamW's averages."""
+    averages = optimizer.state_dict()["state"]
+    save_state(path, {**state, "model": _named(model), "optimizer": averages})
 
 
-def save_state(path: Path, text: str, tensors: dict[str, torch.Tensor]) -> None:
-    checksum = zlib.crc32(text.encode())
-    for name in sorted(tensors):
-        checksum = _add(checksum, name, tensors[name])
-    save_file(tensors, path, metadata={_TEXT: text, _CHECKSUM: f"{checksum:08x}"})
+def save_state(path: Path, state: State) -> None:
+    """Writes what `read_state` returns."""
+    plain = {**state, "progress": dict(state["progress"])}
+    found = {"step_losses": plain["progress"].pop("step_losses")}
+    found |= {f"model.{name}": value for name, value in plain.pop("model").items()}
+    for place, averages in plain.pop("optimizer").items():
+        found |= {f"optimizer.{place}.{key}": value for key, value in averages.items()}
+    tensors = {name: value.detach().cpu().contiguous() for name, value in found.items()}
+    text = json.dumps(plain)
+    save_file(tensors, path, {_TEXT: text, _CHECKSUM: _checksum(text, tensors)})
 
 
-def read_state(path: Path) -> str:
-    """The text of an intact file. Raises ValueError or SafetensorError for any other file."""
+def read_state(path: Path) -> State:
+    """The content of an intact file. Raises ValueError for a damaged file, and other errors for one
+    that is not ours."""
     with safe_open(path, framework="pt") as file:
         metadata = file.metadata() or {}
-        if not {_TEXT, _CHECKSUM} <= set(metadata):
-            raise ValueError("lp-sweep did not write it")
-        text: str = metadata[_TEXT]
-        checksum = zlib.crc32(text.encode())
-        for name in sorted(file.keys()):
-            checksum = _add(checksum, name, file.get_tensor(name))
-    if f"{checksum:08x}" != metadata[_CHECKSUM]:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    text = metadata.get(_TEXT)
+    if text is None:
+        raise ValueError("lp-sweep did not write it")
+    if metadata.get(_CHECKSUM) != _checksum(text, tensors):
         raise ValueError("its checksum is wrong")
-    return text
+    state: State = json.loads(text)
+    state["progress"]["step_losses"] = tensors.pop("step_losses")
+    state |= {"model": {}, "optimizer": defaultdict(dict)}
+    for name, value in tensors.items():
+        part, _, rest = name.partition(".")
+        if part == "model":
+            state["model"][rest] = value
+        else:
+            place, _, key = rest.partition(".")
+            state["optimizer"][int(place)][key] = value
+    return state
 
 
-def load_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> torch.Tensor:
-    """Loads the file's state into both and returns its `step_losses`.
-
-    Raises ValueError, and changes nothing, if the tensors are not those of this network.
-    """
-    targets = dict(_named(model))
-    with safe_open(path, framework="pt") as file:
-        stored = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-        wanted = {f"model.{name}": tuple(value.shape) for name, value in targets.items()}
-        if wanted != {name: shape for name, shape in stored.items() if name.startswith("model.")}:
-            raise ValueError("its tensors are not those of this network")
-        with torch.no_grad():
-            for name, target in targets.items():
-                target.copy_(file.get_tensor(f"model.{name}"))
-        for name, parameter in model.named_parameters():
-            prefix = f"optimizer.{name}:"
-            state = {key[len(prefix) :]: key for key in stored if key.startswith(prefix)}
-            if state:
-                optimizer.state[parameter] = {
-                    key: file.get_tensor(full).to(parameter.device) for key, full in state.items()
-                }
-        step_losses: torch.Tensor = file.get_tensor(_LOSSES)
-        return step_losses
-
-
-def _state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    found = {f"model.{name}": value for name, value in _named(model).items()}
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    for parameter, state in optimizer.state.items():
-        for key, value in state.items():
-            found[f"optimizer.{names[id(parameter)]}:{key}"] = value
-    return found
+def load_state(state: State, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Raises ValueError, and changes nothing, if the tensors are not those of this network."""
+    found, own = state["model"], _named(model)
+    if {name: value.shape for name, value in found.items()} != {
+        name: value.shape for name, value in own.items()
+    }:
+        raise ValueError("its tensors are not those of this network")
+    with torch.no_grad():
+        for name, value in own.items():
+            value.copy_(found[name])
+    # the groups have the learning rate, for a CUDA graph as a tensor on the device
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state["optimizer"], "param_groups": groups})
 
 
 def _named(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -311,6 +229,9 @@ def _named(model: nn.Module) -> dict[str, torch.Tensor]:
     return dict(model.named_parameters()) | dict(model.named_buffers())
 
 
-def _add(checksum: int, name: str, tensor: torch.Tensor) -> int:
-    content = tensor.reshape(-1).view(torch.uint8).numpy()
-    return zlib.crc32(content.data, zlib.crc32(name.encode(), checksum))
+def _checksum(text: str, tensors: dict[str, torch.Tensor]) -> str:
+    found = zlib.crc32(text.encode())
+    for name in sorted(tensors):
+        content = tensors[name].reshape(-1).view(torch.uint8).numpy()
+        found = zlib.crc32(content.data, zlib.crc32(name.encode(), found))
+    return f"{found:08x}"

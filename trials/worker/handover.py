@@ -1,5 +1,5 @@
-"""Hands a job's results over: its record, measurements of its network, failed tries, and the
-network itself if it is to stay (`keep: none`, `best` or `all`).
+"""Hands a job's results over: its record, measurements of its network, failed tries, checkpoints,
+and the network itself if it is to stay (`keep: none`, `best` or `all`).
 
 A kept network is a folder of the store, `weights/<trial_id>/`, that plain transformers loads:
 safetensors, the pruned config, the tokenizer. `storage/networks.py` decides which ones stay.
@@ -8,10 +8,10 @@ safetensors, the pruned config, the tokenizer. `storage/networks.py` decides whi
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -30,23 +30,25 @@ from lp_sweep.storage.networks import (
 )
 from lp_sweep.storage.printable import metric_name
 from lp_sweep.storage.spool import Outbox, Record
+from lp_sweep.storage.store import Store
+from lp_sweep.storage.underway import Teller
 from lp_sweep.trials.model.load import quiet
 from lp_sweep.trials.spec.specs import TEACHER
-from lp_sweep.trials.worker.checkpoint import FOLDER, file_name
 from lp_sweep.trials.worker.inputs import Inputs
-from lp_sweep.trials.worker.job import Job, Spec
+from lp_sweep.trials.worker.job import Job, Place, Result, Spec
 
+CHECKPOINTS = "checkpoints"  # a folder of the store
 # a training that continues after one of these ends the same way
 _HOPELESS = ("diverged", "out_of_memory")
 
 
-class Result(NamedTuple):
-    """The rows that a job made: its own row, records that belong to it, and rows of ATTEMPTS of
-    measurements that failed."""
+def checkpoint_name(trial: str) -> str:
+    return f"{trial}.safetensors"
 
-    record: dict[str, Any]
-    records: Sequence[Record] = ()
-    attempts: Sequence[dict[str, Any]] = ()
+
+def send_checkpoint(place: Place, name: str, source: Path) -> None:
+    """Does not wait for an unreachable store. Raises StoreError."""
+    Store(place.store).put_file(CHECKPOINTS, name, source)
 
 
 class Handover:
@@ -60,6 +62,7 @@ class Handover:
         self._keep = NEED if job.network and mode != ALL else mode
         self._unkept = ""  # why the network could not be saved
         self._is_beaten = False  # by another seed; then the network is not saved
+        self._measures_failed: dict[str, str] = {}  # identifier -> error type
 
     def stored(self) -> dict[str, Any] | None:
         """The job's record, from the store or the node's spool."""
@@ -92,6 +95,10 @@ class Handover:
             keep_while_needed(store, trial)
         return not has_network(store, trial)
 
+    def telling(self) -> closing[Teller]:
+        """Tells the store how far a training is."""
+        return closing(Teller(self.outbox.store, self._job.id))
+
     def keep(self, inputs: Inputs, record: dict[str, Any]) -> None:
         """Saves the trained network to the node's spool, if it is to be kept. If it can't, the
         answer says why: the record is worth more."""
@@ -112,54 +119,52 @@ class Handover:
             self._unkept = lines_of(error)[0]
 
     def _beaten(self, record: dict[str, Any]) -> bool:
-        if self.outbox.store is None:
-            return False
         try:
-            return not is_best(self.outbox.store, record)
+            return self.outbox.store is not None and not is_best(self.outbox.store, record)
         except Exception:
             return False  # it can be deleted later
 
-    def failed(self, attempt: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer after a job's last try."""
-        if attempt["error_type"] in _HOPELESS:
-            self.outbox.delete(FOLDER, file_name(self._job.id))
-        told = {name: attempt[name] for name in ("error_type", "message")}
-        return {"id": self._job.id, "status": "failed", **told}
-
     def send_attempt(self, row: dict[str, Any]) -> None:
+        """Stores a failed try at the job or at a measurement of its network."""
+        if row["final"] and row["trial_id"] != self._job.id:
+            self._measures_failed[row["trial_id"]] = row["error_type"]
         try:
             self.outbox.send(Record("attempts", row["attempt_id"], [row]))
         except StoreError as error:  # the driver hears of the failure anyway
             warnings.warn(str(error), SweepWarning, stacklevel=2)
 
+    def failed(self, attempt: dict[str, Any]) -> dict[str, Any]:
+        """The answer after a job's last try."""
+        if attempt["error_type"] in _HOPELESS:
+            self.outbox.delete(CHECKPOINTS, checkpoint_name(self._job.id))
+        told = {name: attempt[name] for name in ("error_type", "message")}
+        return {"id": self._job.id, "status": "failed", **told}
+
     def done(self, result: Result, *, is_new: bool) -> dict[str, Any]:
         """Stores a result and answers. `is_new`: the store has no record of the job yet; one that
         is there is never rewritten. Raises StoreError if neither store nor spool takes it."""
-        for row in result.attempts:
-            self.send_attempt(row)
-        records = [*result.records]
+        records = [Record(*other) for other in result.others]
         if is_new or self.outbox.spool.find(self._table, self._job.id):
             records.append(Record(self._table, self._job.id, [result.record]))
         # the job's own record last: its presence means done
         self.outbox.send(*records, network=self._job.id)
-        failed = {row["trial_id"]: row["error_type"] for row in result.attempts if row["final"]}
         told = self.finished(result.record)
+        failed = self._measures_failed
         return told | {"measures_failed": failed} if failed else told
 
     def finished(self, record: dict[str, Any]) -> dict[str, Any]:
         """Reports a record and deletes what it replaces, also when an earlier worker was lost right
         after storing it."""
-        trial = self._job.kind == "trial"
         told = {"id": self._job.id, "status": "done", "seconds": record["seconds_total"]}
         told["unkept"] = self._unkept
-        if trial:
+        if self._job.kind == "trial":
             metric = metric_name(record["metric"], record.get("positive"))
             told |= {"last": record["last"], "metric": metric}
         if self.outbox.refusal is not None:
             return told | {"status": "spooled", "message": self.outbox.refusal}
-        if trial:
+        if self._job.kind == "trial":
             self._settle(record)
-            self.outbox.delete(FOLDER, file_name(self._job.id))
+            self.outbox.delete(CHECKPOINTS, checkpoint_name(self._job.id))
         return told
 
     def _settle(self, record: dict[str, Any]) -> None:

@@ -14,7 +14,6 @@ from transformers import PreTrainedModel
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.trials.data.batches import EncodedTask, Padding
 from lp_sweep.trials.data.datasource import (
-    LoadedTask,
     data_fingerprint,
     load_task,
     unlabelled_fingerprint,
@@ -33,9 +32,11 @@ from lp_sweep.trials.model.plainload import vector_modules
 from lp_sweep.trials.model.prune import load_pruned
 from lp_sweep.trials.model.sentencefolder import digest, read_sentence_folder
 from lp_sweep.trials.spec.specs import ProfileSpec, TrialSpec
-from lp_sweep.trials.train.thresholds import forget, output_bias
+from lp_sweep.trials.train.thresholds import output_bias, unfold
 from lp_sweep.trials.worker.job import Job
 from lp_sweep.trials.worker.resident import Head, Source, Words, resident
+
+_CHANGED = "changed since the run was planned. Start the run again: it makes a new plan."
 
 
 class Inputs(NamedTuple):
@@ -62,15 +63,13 @@ def load_inputs(
     `kept_layers`: None keeps all layers.
     """
     begun = time.perf_counter()
-    if job.place.offline:
-        go_offline()
     words = resident().words(_source(job))
     encoded = _encoded(job, spec, words, spec.unlabelled)
     loading = time.perf_counter()
     head = Head(encoded.num_labels, kind_of(spec.task).problem_type)
     model = _network(job, head, kept_layers, seed, start)
     if start is None:
-        forget(model)
+        unfold(model, new_head=True)
         values, bias = kind_of(spec.task).first_bias(encoded.train.labels), output_bias(model)
         if values is not None and bias is not None:
             with torch.no_grad():
@@ -78,7 +77,13 @@ def load_inputs(
     tokenizer = for_words(words.tokenizer) if kind_of(spec.task).words else words.tokenizer
     _check_fit(job, model, encoded, words.tokenizer)
     if spec.modules:
-        _attach_modules(job, model, spec.modules)
+        folder = Path(job.model.path)
+        modules = read_sentence_folder(folder).changing
+        if digest(folder, modules) != spec.modules:
+            raise MissingInputError(
+                f"model {job.model.name!r}: its modules after the pooling have {_CHANGED}"
+            )
+        attach(model, vector_modules(folder, modules))
     return Inputs(
         model,
         tokenizer,
@@ -87,18 +92,6 @@ def load_inputs(
         seconds_load=time.perf_counter() - loading,
         seconds_tokenise=loading - begun,
     )
-
-
-def _attach_modules(job: Job, model: PreTrainedModel, planned: str) -> None:
-    """Raises MissingInputError for files that have changed since the plan was made."""
-    folder = Path(job.model.path)
-    modules = read_sentence_folder(folder).changing
-    if digest(folder, modules) != planned:
-        raise MissingInputError(
-            f"model {job.model.name!r}: its modules after the pooling have changed since the "
-            "run was planned. Start the run again: it makes a new plan."
-        )
-    attach(model, vector_modules(folder, modules))
 
 
 def with_rows_of(job: Job, inputs: Inputs, unlabelled: str) -> Inputs:
@@ -119,7 +112,15 @@ def load_other(
     return _network(job, head, kept_layers, 0, folder).eval()
 
 
+def load_untrained(job: Job, kept_layers: Sequence[int]) -> PreTrainedModel:
+    """The pre-trained network of these layers, with a head of two classes."""
+    head = Head(2, "single_label_classification")
+    return _network(job, head, kept_layers, 0, None)
+
+
 def _source(job: Job) -> Source:
+    if job.place.offline:
+        go_offline()
     return Source(job.model.path, job.model.revision, job.place.offline)
 
 
@@ -137,52 +138,34 @@ def _network(
 def _encoded(job: Job, spec: TrialSpec | ProfileSpec, words: Words, unlabelled: str) -> EncodedTask:
     """Reads rows only if the cache lacks their tokens. `unlabelled`: the fingerprint of the
     unlabelled rows that follow the train rows, or ""."""
-    if spec.kind == "trial":
-        limits, length = (spec.recipe.limit_train, spec.recipe.limit_dev), spec.recipe.max_length
-    else:
-        limits, length = (spec.limit_train, spec.limit_dev), spec.max_length
-    cache_dir = job.place.cache_dir
+    limits = spec.recipe if spec.kind == "trial" else spec
     loss = spec.loss if spec.kind == "trial" else ""
     rows = f"{spec.data_fingerprint} {unlabelled}".rstrip()
     rows += " scored" if loss == COSENT else ""
     rows += " themselves" if kind_of(spec.task).searches else ""
-    key = cache_key(words.digest, spec.task, rows, limits, length)
+    length, most = limits.max_length, (limits.limit_train, limits.limit_dev)
+    folder = job.place.cache_dir / cache_key(words.digest, spec.task, rows, most, length)
 
     def make() -> EncodedTask:
-        found = open_tokens(cache_dir / key)
+        found = open_tokens(folder)
         if found is not None:
             return found
-        task = _rows(job, spec, limits, unlabelled, loss)
-        return encode_task(words.tokenizer, task, rows, length, cache_dir)
-
-    return resident().tokens(cache_dir / key, make)
-
-
-def _rows(
-    job: Job,
-    spec: TrialSpec | ProfileSpec,
-    limits: tuple[int | None, int | None],
-    unlabelled: str,
-    loss: str,
-) -> LoadedTask:
-    """Raises MissingInputError, also for rows that have changed since the plan was made."""
-    source = replace(job.task.source, unlabelled=job.unlabelled.get(unlabelled, ""))
-    task = load_task(
-        spec.task,
-        source,
-        limit_train=limits[0],
-        limit_dev=limits[1],
-        offline=job.place.offline,
-        unlabelled=bool(unlabelled),
-        loss=loss,
-    )
-    more = unlabelled_fingerprint(source, spec.task) if unlabelled else ""
-    if (data_fingerprint(source, spec.task), more) != (spec.data_fingerprint, unlabelled):
-        raise MissingInputError(
-            f"task {job.task.name!r}: its files have changed since the run was planned. "
-            "Start the run again: it makes a new plan."
+        source = replace(job.task.source, unlabelled=job.unlabelled.get(unlabelled, ""))
+        task = load_task(
+            spec.task,
+            source,
+            limit_train=limits.limit_train,
+            limit_dev=limits.limit_dev,
+            offline=job.place.offline,
+            unlabelled=bool(unlabelled),
+            loss=loss,
         )
-    return task
+        more = unlabelled_fingerprint(source, spec.task) if unlabelled else ""
+        if (data_fingerprint(source, spec.task), more) != (spec.data_fingerprint, unlabelled):
+            raise MissingInputError(f"task {job.task.name!r}: its files have {_CHANGED}")
+        return encode_task(words.tokenizer, task, rows, length, job.place.cache_dir)
+
+    return resident().tokens(folder, make)
 
 
 def _check_fit(job: Job, model: PreTrainedModel, data: EncodedTask, tokenizer: Any) -> None:

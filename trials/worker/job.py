@@ -2,43 +2,39 @@
 
 A job and its answer travel as plain data that JSON can hold, and are parsed once where they arrive
 (`from_plain`). `attempt_row` makes the row of a failed try, for a worker or for the driver of a
-lost worker. `announce` warns the trainings on a machine that they will soon be ended.
+lost worker.
 """
 
 from __future__ import annotations
 
 import math
-import os
-import time
 import traceback
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from lp_sweep.storage.errors import TrialError
 from lp_sweep.storage.redact import redact_text
-from lp_sweep.storage.runs import machine_key
 from lp_sweep.trials.data.tasks import TaskSource
 from lp_sweep.trials.spec.specs import (
     ProfileSpec,
     SpeedSpec,
     TrialSpec,
     WorkKind,
-    profile_spec_from_plain,
-    speed_spec_from_plain,
-    trial_spec_from_plain,
+    spec_from_plain,
 )
 
 Spec = TrialSpec | ProfileSpec | SpeedSpec
 Keep = Literal["none", "best", "all"]
 
-_SPECS: dict[WorkKind, Callable[[Mapping[str, Any]], Spec]] = {
-    "trial": trial_spec_from_plain,
-    "profile": profile_spec_from_plain,
-    "speed": speed_spec_from_plain,
+_CACHE_DIR = "lp-sweep-cache"
+_SPECS: dict[WorkKind, type[Any]] = {
+    "trial": TrialSpec,
+    "profile": ProfileSpec,
+    "speed": SpeedSpec,
 }
 
 
@@ -86,7 +82,7 @@ class Lesson(NamedTuple):
 class Place:
     """Where a job runs and what is kept of it. None of this is part of an identifier."""
 
-    cache_dir: Path = Path("lp-sweep-cache")  # tokens, unsent records, checkpoints under way
+    cache_dir: Path = Path(_CACHE_DIR)  # tokens, unsent records, checkpoints under way
     store: str = ""  # the store's location
     store_patience: float = 0.0  # seconds
     offline: bool = False
@@ -139,18 +135,15 @@ class Job:
 
     def to_plain(self) -> dict[str, Any]:
         """The inverse of `from_plain`. The fields of `place` are next to the job's own."""
-        return {
-            "id": self.id,
+        plain = {item.name: getattr(self, item.name) for item in fields(self)}
+        del plain["place"]
+        return plain | {
             "kind": self.kind,
             "spec": asdict(self.spec),
             "model": self.model._asdict(),
             "task": {"name": self.task.name, "source": asdict(self.task.source)},
-            "start": self.start,
             "lesson": self.lesson and self.lesson._asdict(),
             "measures": [{"id": item.id, "spec": asdict(item.spec)} for item in self.measures],
-            "network": self.network,
-            "halvings": self.halvings,
-            "graphs": self.graphs,
             "unlabelled": dict(self.unlabelled),
             **asdict(self.place),
             "cache_dir": str(self.place.cache_dir),
@@ -159,25 +152,31 @@ class Job:
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Job:
         """Raises KeyError, TypeError or ValueError if `plain` is not a job."""
-        rest = dict(plain)
-        kind, model, task = rest.pop("kind"), rest.pop("model"), rest.pop("task")
-        measures, lesson = rest.pop("measures", ()), rest.pop("lesson", None)
+        rest = {name: value for name, value in plain.items() if name != "kind"}
         place = {item.name: rest.pop(item.name) for item in fields(Place) if item.name in rest}
-        if "cache_dir" in place:
-            place["cache_dir"] = Path(place["cache_dir"])
-        return cls(
-            **rest
-            | {
-                "spec": _SPECS[kind](rest["spec"]),
-                "model": ModelPlace(**model),
-                "task": TaskPlace(task["name"], TaskSource(**task["source"])),
-                "lesson": lesson and Lesson(**lesson),
-                "measures": tuple(
-                    Measure(item["id"], profile_spec_from_plain(item["spec"])) for item in measures
-                ),
-                "place": Place(**place),
-            }
-        )
+        task, lesson = plain["task"], plain.get("lesson")
+        made = {
+            "spec": spec_from_plain(_SPECS[plain["kind"]], plain["spec"]),
+            "model": ModelPlace(**plain["model"]),
+            "task": TaskPlace(task["name"], TaskSource(**task["source"])),
+            "lesson": lesson and Lesson(**lesson),
+            "measures": tuple(
+                Measure(item["id"], spec_from_plain(ProfileSpec, item["spec"]))
+                for item in plain.get("measures", ())
+            ),
+            "place": replace(Place(**place), cache_dir=Path(place.get("cache_dir", _CACHE_DIR))),
+        }
+        return cls(**rest | made)
+
+
+Records = list[tuple[str, str, list[dict[str, Any]]]]  # table, name, rows
+
+
+class Result(NamedTuple):
+    """What a job made: its own record, and other records that go to the store before it."""
+
+    record: dict[str, Any]
+    others: Records
 
 
 class Failure(NamedTuple):
@@ -191,8 +190,8 @@ class Failure(NamedTuple):
     def of(cls, error: BaseException) -> Failure:
         return cls(
             error.kind if isinstance(error, TrialError) else "bug",
-            _storable(str(error)) or type(error).__name__,
-            _storable("".join(traceback.format_exception(error))),
+            str(error) or type(error).__name__,
+            "".join(traceback.format_exception(error)),
         )
 
 
@@ -238,23 +237,3 @@ def attempt_row(
 def _storable(text: str) -> str:
     """Removes secrets, and lone surrogates, which come from file names in another encoding."""
     return redact_text(text.encode("utf-8", "replace").decode())
-
-
-def announce(cache_dir: Path, seconds: float) -> None:
-    """The notice expires after `seconds`: another run may follow. Raises OSError."""
-    cache_dir.mkdir(parents=True, exist_ok=True)
-    file, until = _file(cache_dir), time.time() + seconds
-    file.touch()
-    os.utime(file, (until, until))
-
-
-def announced(cache_dir: Path) -> bool:
-    try:
-        return time.time() < _file(cache_dir).stat().st_mtime
-    except OSError:
-        return False
-
-
-def _file(cache_dir: Path) -> Path:
-    """One file per machine: machines may share the folder."""
-    return cache_dir / f"leaving-{machine_key()}"

@@ -6,71 +6,67 @@ A measurement that fails is recorded as its own attempt; the trial's record is s
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
 
 from lp_sweep.storage.errors import MissingInputError
-from lp_sweep.storage.spool import Outbox, Record
 from lp_sweep.trials.data.batches import EVALUATION_BATCH, BatchSizes, whole_batch
-from lp_sweep.trials.device import (
-    forget_frames,
-    free_memory,
-    memory_errors,
-    pick_device,
-    precision_used,
-    reproducible,
-)
+from lp_sweep.trials.device import memory_errors, pick_device, precision_used, reproducible
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.kinds.tokens import flat
 from lp_sweep.trials.measures.pairs import RULE, Rule
 from lp_sweep.trials.measures.registry import MEASURES, Subject
 from lp_sweep.trials.measures.speed import Bystanders, Load, compare_networks
 from lp_sweep.trials.model.feedforward import remove_feed_forwards
-from lp_sweep.trials.model.modelfiles import go_offline, longest_row
+from lp_sweep.trials.model.modelfiles import longest_row
 from lp_sweep.trials.model.prune import load_pruned, parameter_counts
 from lp_sweep.trials.model.reduced import original_layers
 from lp_sweep.trials.spec.identity import IDENTITY_VERSION, canonical_json
 from lp_sweep.trials.spec.procedures import full_layers
-from lp_sweep.trials.spec.specs import MAX_HALVINGS, TEACHER, ProfileSpec, SpeedSpec
+from lp_sweep.trials.spec.specs import TEACHER, ProfileSpec, SpeedSpec
 from lp_sweep.trials.worker.fetch import needed_network
-from lp_sweep.trials.worker.inputs import Inputs, load_inputs, load_other, with_rows_of
-from lp_sweep.trials.worker.job import Failure, Job, Measure, attempt_row
+from lp_sweep.trials.worker.handover import Handover
+from lp_sweep.trials.worker.inputs import (
+    Inputs,
+    load_inputs,
+    load_other,
+    load_untrained,
+    with_rows_of,
+)
+from lp_sweep.trials.worker.job import Job, Measure, Records, Result
 from lp_sweep.trials.worker.provenance import now, where
-from lp_sweep.trials.worker.resident import resident
+from lp_sweep.trials.worker.tries import Tries, Way
+
+SPEED = "speed"  # the measure's name in a record
 
 
-def run_profile(job: Job, halvings: int = 0) -> dict[str, Any]:
-    """`{"record": one row of PROFILES}`: a measurement of the pre-trained network."""
+def run_profile(job: Job, halvings: int = 0) -> Result:
+    """A measurement of the pre-trained network."""
     spec = job.profile
+    embeds = kind_of(spec.task).embeds
     batches = BatchSizes.halved(whole_batch(spec), halvings)
     with reproducible(job.place.threads), memory_errors(batches.training):
-        begun = _Begun(now(), time.perf_counter())
+        started_at = now()
         inputs = load_inputs(job, spec, full_layers(job.model.depth), seed=spec.seed or 0)
-        if spec.measure == TEACHER and not kind_of(spec.task).embeds:
-            inputs = inputs._replace(model=_trained(job, inputs))
-        row, logits = _taken(job, job.id, spec, inputs, halvings, lambda: inputs.model, begun)
-        records = []
-        if logits is not None:
-            places = slice(None) if kind_of(spec.task).embeds else _places(job, inputs)
-            records.append(_logits_record(job.id, logits[..., places]))
-        return {"record": row, "records": records}
+        if spec.measure == TEACHER and not embeds:
+            inputs = inputs._replace(model=_with_own_head(job, inputs))
+        row, logits = _taken(job, job.id, spec, inputs, inputs.model, halvings, started_at)
+        if logits is not None and not embeds:
+            logits = logits[..., _places(job, inputs)]
+        return Result(row, _logits_records(job.id, logits))
 
 
-def _trained(job: Job, inputs: Inputs) -> PreTrainedModel:
-    """The model with its own trained head. Raises MissingInputError."""
-    config = inputs.model.config
+def _with_own_head(job: Job, inputs: Inputs) -> PreTrainedModel:
+    """The model with the head that it was published with. Raises MissingInputError."""
     return load_pruned(
         job.model.path,
         kept_layers=None,
-        num_labels=config.num_labels,
+        num_labels=inputs.model.config.num_labels,
         problem_type=kind_of(job.profile.task).problem_type,
         seed=0,
         local_files_only=True,
@@ -93,25 +89,35 @@ def _places(job: Job, inputs: Inputs) -> list[int]:
     return [have.index(name) for name in wanted]
 
 
-def make_subject(
-    inputs: Inputs,
-    device: torch.device,
-    halvings: int,
-    other: Callable[[], PreTrainedModel],
-) -> Subject:
-    return Subject(
-        model=inputs.model.to(device),
-        encoded=inputs.encoded,
-        padding=inputs.padding,
-        device=device,
-        halvings=halvings,
-        other=other,
-    )
+def measure_trained(job: Job, network: Inputs, way: Way, handover: Handover) -> Records:
+    """The records of the job's measurements of its trained network. After a lack of memory a
+    measurement, and those that follow, use smaller batches."""
+    made: Records = []
+    for item in job.measures:
+        tries = Tries(job, item.id, item.spec, way, handover.send_attempt)
+        for way in tries:
+            batches = BatchSizes.halved(EVALUATION_BATCH, way.halvings)
+            with (
+                tries.attempt(way),
+                reproducible(job.place.threads),
+                memory_errors(batches.training),
+            ):
+                made += _measured(job, item, network, way.halvings, handover)
+    return made
 
 
-class _Begun(NamedTuple):
-    started_at: datetime
-    seconds: float  # by `time.perf_counter`
+def _measured(
+    job: Job, item: Measure, network: Inputs, halvings: int, handover: Handover
+) -> Records:
+    spec, started_at = item.spec, now()
+    inputs = with_rows_of(job, network, spec.unlabelled)
+    compares = MEASURES[spec.measure].compares
+    with needed_network(handover.outbox, (compares and spec.against) or None) as folder:
+        other = inputs.model
+        if compares:  # with another trial's network, else with the pre-trained one
+            other = load_other(job, inputs, folder).to(pick_device(job.place.device))
+        row, logits = _taken(job, item.id, spec, inputs, other, halvings, started_at)
+    return [*_logits_records(item.id, logits), ("profiles", item.id, [row])]
 
 
 def _taken(
@@ -119,17 +125,22 @@ def _taken(
     id_: str,
     spec: ProfileSpec,
     inputs: Inputs,
+    other: PreTrainedModel,
     halvings: int,
-    other: Callable[[], PreTrainedModel],
-    begun: _Begun,
+    started_at: datetime,
 ) -> tuple[dict[str, Any], np.ndarray | None]:
     """Takes one measurement: its row of PROFILES, and the logits of a teacher."""
     device = pick_device(job.place.device)
-    subject = make_subject(inputs, device, halvings, other)
+    subject = Subject(
+        model=inputs.model.to(device),
+        encoded=inputs.encoded,
+        padding=inputs.padding,
+        device=device,
+        halvings=halvings,
+        other=lambda: other,
+    )
     found = MEASURES[spec.measure].run(subject, spec)
     row = {
-        **_facts(job, spec.measure, spec, device, begun.started_at),
-        "profile_id": id_,
         "trial_id": spec.trial or None,
         "against": spec.against or None,
         "seed": job.trial.seed if spec.trial else spec.seed,
@@ -141,21 +152,21 @@ def _taken(
         "layers": [{"layer": layer, "value": value} for layer, value in found.layers],
         "values": [item._asdict() for item in found.values],
         "dev_examples": len(subject.dev),
-        "seconds_total": time.perf_counter() - begun.seconds,
     }
-    return row, found.logits
+    return row | _facts(job, id_, spec.measure, spec, device, started_at), found.logits
 
 
 def _facts(
     job: Job,
+    id_: str,
     measure: str,
     spec: ProfileSpec | SpeedSpec,
     device: torch.device,
     started_at: datetime,
 ) -> dict[str, Any]:
-    """Columns of every measurement."""
+    """Columns of every measurement, at its end."""
     return {
-        "profile_id": job.id,
+        "profile_id": id_,
         "measure": measure,
         "identity_version": IDENTITY_VERSION,
         "spec": canonical_json(spec),
@@ -163,29 +174,43 @@ def _facts(
         "model_fingerprint": spec.model_fingerprint,
         "depth": job.model.depth,
         **where(device, started_at),
+        "seconds_total": (now() - started_at).total_seconds(),
     }
 
 
-SPEED = "speed"  # the measure's name in a record
+def _logits_records(id_: str, logits: np.ndarray | None) -> Records:
+    """A teacher's, if there are any. They come first, since the row's presence means done."""
+    if logits is None:
+        return []
+    scores = flat(logits) if logits.ndim == 3 else logits.tolist()
+    rows = [
+        {"profile_id": id_, "example": index, "scores": each} for index, each in enumerate(scores)
+    ]
+    return [("teacher_logits", id_, rows)]
 
 
-def run_speed(job: Job, rule: Rule = RULE) -> dict[str, Any]:
-    """`{"record": one row of PROFILES}`. Raises TrialError for what is not a bug."""
+# -- speed
+
+
+def run_speed(job: Job, rule: Rule = RULE) -> Result:
+    """Raises TrialError for what is not a bug."""
     spec = job.speed
-    batches = BatchSizes.halved(min(spec.batches), 0)
-    with reproducible(job.place.threads), memory_errors(batches.training):
-        started_at, begun = now(), time.perf_counter()
-        device = _device(spec, job)
-        full = _load(job, full_layers(job.model.depth)).to(device)
-        pruned = _load(job, spec.kept_layers)
+    with reproducible(job.place.threads), memory_errors(min(spec.batches)):
+        started_at, device = now(), _speed_device(spec, job)
+        full = load_untrained(job, full_layers(job.model.depth)).to(device)
+        pruned = load_untrained(job, spec.kept_layers)
         remove_feed_forwards(pruned, spec.removed_feed_forwards, second_norm=spec.second_norm)
-        _check_length(job, spec, full)
+        positions = longest_row(full.config.to_dict())
+        if positions is not None and positions < spec.length:
+            raise MissingInputError(
+                f"speeds use rows of {spec.length} tokens, but model {job.model.name!r} takes at "
+                f"most {positions}. Set measure.speed_length to {positions} or less."
+            )
         precision = precision_used(spec.precision, device)
         load = Load(length=spec.length, batches=spec.batches, precision=precision)
         bystanders = Bystanders()
         timings = compare_networks(full, pruned.to(device), load, rule)
         row = {
-            **_facts(job, SPEED, spec, device, started_at),
             "kept_layers": list(spec.kept_layers),
             "removed_feed_forwards": list(spec.removed_feed_forwards),
             "second_norm": spec.second_norm,
@@ -198,10 +223,10 @@ def run_speed(job: Job, rule: Rule = RULE) -> dict[str, Any]:
             ],
             "others_busy_cores": bystanders.busy_cores(),
         }
-        return {"record": row | {"seconds_total": time.perf_counter() - begun}}
+        return Result(row | _facts(job, job.id, SPEED, spec, device, started_at), [])
 
 
-def _device(spec: SpeedSpec, job: Job) -> torch.device:
+def _speed_device(spec: SpeedSpec, job: Job) -> torch.device:
     """Raises MissingInputError if the speed of a GPU is wanted and this slot has none."""
     here = pick_device(job.place.device)
     if spec.device_type == "cuda" and here.type != "cuda":
@@ -210,91 +235,3 @@ def _device(spec: SpeedSpec, job: Job) -> torch.device:
             "one, or remove cuda from `measure: {speed: ...}`."
         )
     return here if spec.device_type == here.type else torch.device(spec.device_type)
-
-
-def _load(job: Job, kept_layers: Sequence[int]) -> PreTrainedModel:
-    offline = job.place.offline
-    if offline:
-        go_offline()
-    return load_pruned(
-        job.model.path,
-        revision=job.model.revision,
-        kept_layers=kept_layers,
-        num_labels=2,
-        problem_type="single_label_classification",
-        seed=0,
-        local_files_only=offline,
-        from_here=True,
-    )
-
-
-def _check_length(job: Job, spec: SpeedSpec, model: PreTrainedModel) -> None:
-    positions = longest_row(model.config.to_dict())
-    if positions is not None and positions < spec.length:
-        raise MissingInputError(
-            f"speeds use rows of {spec.length} tokens, but model {job.model.name!r} takes at most "
-            f"{positions}. Set measure.speed_length to {positions} or less."
-        )
-
-
-def measure_trained(
-    job: Job, inputs: Inputs, outbox: Outbox, halvings: int
-) -> tuple[list[Record], list[dict[str, Any]]]:
-    """Takes the job's measurements of its trained network. Returns them, and rows of ATTEMPTS of
-    those that failed. After a lack of memory a measurement tries a smaller batch."""
-    records: list[Record] = []
-    attempts: list[dict[str, Any]] = []
-    device = pick_device(job.place.device)
-    for item in job.measures:
-        again = True
-        while again:
-            started_at, batches = now(), BatchSizes.halved(EVALUATION_BATCH, halvings)
-            try:
-                with reproducible(job.place.threads), memory_errors(batches.training):
-                    records += _measured(job, item, inputs, outbox, halvings)
-                break
-            except torch.AcceleratorError:
-                raise
-            except Exception as error:
-                forget_frames(error)
-                failure = Failure.of(error)
-            again = failure.error_type == "out_of_memory" and halvings < MAX_HALVINGS
-            told = {"micro_batch": batches.evaluation, "log": "", **where(device, started_at)}
-            attempts.append(attempt_row(item.id, job, failure, final=not again, **told))
-            if again:
-                halvings += 1
-                resident().forget()
-                free_memory()
-    return records, attempts
-
-
-def _measured(
-    job: Job, item: Measure, inputs: Inputs, outbox: Outbox, halvings: int
-) -> list[Record]:
-    spec, begun = item.spec, _Begun(now(), time.perf_counter())
-    inputs = with_rows_of(job, inputs, spec.unlabelled)
-    with _compared(job, spec, inputs, outbox) as other:
-        row, logits = _taken(job, item.id, spec, inputs, halvings, lambda: other, begun)
-    found = [] if logits is None else [_logits_record(item.id, logits)]
-    return [*found, Record("profiles", item.id, [row])]
-
-
-@contextmanager
-def _compared(
-    job: Job, spec: ProfileSpec, inputs: Inputs, outbox: Outbox
-) -> Iterator[PreTrainedModel]:
-    """The network to compare with: another trial's, else the pre-trained one."""
-    if not MEASURES[spec.measure].compares:
-        yield inputs.model
-        return
-    with needed_network(outbox, spec.against or None) as folder:
-        yield load_other(job, inputs, folder).to(pick_device(job.place.device))
-
-
-def _logits_record(id_: str, logits: np.ndarray) -> Record:
-    """Is sent before the measurement's own row, whose presence means done."""
-    rows = [
-        {"profile_id": id_, "example": index, "scores": scores}
-        for index, scores in enumerate(flat(logits) if logits.ndim == 3 else logits.tolist())
-    ]
-    return Record("teacher_logits", id_, rows)

@@ -10,6 +10,7 @@ import platform
 import re
 import socket
 import subprocess
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,6 @@ _LIBRARIES = (
 _ROOT = Path(__file__).resolve().parents[2]
 _ROOMS = ("storage", "trials", "analysis", "orchestrator")
 _DRIVER_FILE = Path("/proc/driver/nvidia/version")
-_SECONDS = 10  # for a command that only prints
 
 
 def now() -> dt.datetime:
@@ -56,6 +56,7 @@ def where(device: torch.device, started_at: dt.datetime) -> dict[str, Any]:
 def versions() -> dict[str, str]:
     """`lp_sweep`, `code`, `git`, `python`, `platform`, `cuda`, `cudnn`, `nvidia_driver` and the
     libraries behind the numbers, without those that are missing or unknown."""
+    cudnn: int | None = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
     found = {
         "lp_sweep": _version("lp-sweep"),
         "code": code_digest(_ROOT),
@@ -63,16 +64,11 @@ def versions() -> dict[str, str]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cuda": torch.version.cuda,
-        "cudnn": _cudnn(),
+        "cudnn": cudnn and str(cudnn),
         "nvidia_driver": nvidia_driver(_DRIVER_FILE),
     }
     known = {name: value for name, value in found.items() if value}
     return known | {name: _version(name) for name in _LIBRARIES}
-
-
-def _cudnn() -> str | None:
-    version: int | None = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
-    return None if version is None else str(version)
 
 
 def code_digest(root: Path) -> str:
@@ -80,9 +76,8 @@ def code_digest(root: Path) -> str:
     changed checkout."""
     digest = hashlib.sha256()
     for path in sorted(path for room in _ROOMS for path in (root / room).rglob("*.py")):
-        digest.update(
-            path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0"
-        )
+        name = path.relative_to(root).as_posix().encode()
+        digest.update(name + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
 
 
@@ -93,36 +88,30 @@ def git_state(root: Path) -> str | None:
     # --exclude: else git names a tag instead of the commit
     options = ["--always", "--dirty", "--abbrev=40", "--exclude=*"]
     command = ["git", "-C", str(root), "describe", *options]
-    try:
-        answer = subprocess.run(
-            command, capture_output=True, text=True, timeout=_SECONDS, check=True
-        )
-    except (OSError, subprocess.SubprocessError, UnicodeError):
-        return None
-    return answer.stdout.strip() or None
+    with suppress(OSError, subprocess.SubprocessError, UnicodeError):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        return done.stdout.strip() or None
+    return None
 
 
 def _installed_commit() -> str | None:
     """The source that pip recorded when it installed from a repository (PEP 610)."""
-    try:
+    with suppress(metadata.PackageNotFoundError, OSError, ValueError, AttributeError):
         text = metadata.distribution("lp-sweep").read_text("direct_url.json")
         commit = json.loads(text or "{}").get("vcs_info", {}).get("commit_id")
-    except (metadata.PackageNotFoundError, OSError, ValueError, AttributeError):
-        return None
-    return commit if isinstance(commit, str) else None
+        return commit if isinstance(commit, str) else None
+    return None
 
 
 def nvidia_driver(file: Path) -> str | None:
     """`570.86.10`, from the kernel module; None without it."""
-    try:
+    found = None
+    with suppress(OSError, ValueError):
         found = re.search(r"Module\b.*?\s(\d+\.\d+(?:\.\d+)?)\s", file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
     return found[1] if found else None
 
 
 def _version(package: str) -> str:
-    try:
+    with suppress(metadata.PackageNotFoundError):
         return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "unknown"
+    return "unknown"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 import os
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -26,92 +26,33 @@ from lp_sweep.trials.model.prune import finish, keep_layers, load_original
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+Stamp = tuple[object, ...]
+
+MAX_ENCODER_BYTES = 2 << 30  # of all cached encoders, in host memory, per worker
+_ENCODERS, _TOKENIZERS, _TASKS = 8, 4, 16
+_CHOICES = 16  # choices of layers whose modules are cached: about 5 kB a module, without tensors
 
 
-class Shelf(Generic[K, V]):
+class _Shelf(Generic[K, V]):
     """A cache of at most `room` items. The least recently used one is dropped before a new one is
     made, so that memory never holds both."""
 
     def __init__(self, room: int) -> None:
         self._room = room
-        self._items: dict[K, V] = {}  # in the order of their last use
+        self.items: dict[K, V] = {}  # in the order of their last use
 
     def get(self, key: K, make: Callable[[], V]) -> V:
         """The cached value, else the one that `make` returns."""
-        if key in self._items:
-            item = self._items.pop(key)
-        else:
+        if key not in self.items:
             self.leave(self._room - 1)
-            item = make()
-        self._items[key] = item
+        item = self.items.pop(key) if key in self.items else make()
+        self.items[key] = item
         return item
 
     def leave(self, number: int) -> None:
         """Drops all but the `number` that were used last."""
-        while len(self._items) > number:
-            del self._items[next(iter(self._items))]
-
-    def drop(self, key: K) -> None:
-        self._items.pop(key, None)
-
-    def values(self) -> list[V]:
-        """In the order of their last use."""
-        return list(self._items.values())
-
-
-_CHOICES = 16  # choices of layers whose modules are cached: about 5 kB a module, without tensors
-
-
-class Original:
-    """One encoder with one kind of head, as `prune.load_original` returns it."""
-
-    def __init__(self, loaded: LoadedEncoder) -> None:
-        self._model, self._fresh = loaded
-        self._pruned: Shelf[tuple[int, ...] | None, PreTrainedModel] = Shelf(_CHOICES)
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of its parameters."""
-        return sum(p.numel() * p.element_size() for p in self._model.parameters())
-
-    def network(self, kept_layers: Sequence[int] | None, seed: int) -> PreTrainedModel:
-        """A new network of these layers, as `load_pruned` reads it; also for errors."""
-        kept = None if kept_layers is None else tuple(kept_layers)
-        network = copy.deepcopy(self._pruned.get(kept, lambda: self._prune(kept)))
-        initialise_head(network, self._fresh, seed)
-        return network
-
-    def _prune(self, kept: tuple[int, ...] | None) -> PreTrainedModel:
-        """A network with its own modules and the original's tensors."""
-        tensors = [*self._model.parameters(), *self._model.buffers()]
-        shallow = copy.deepcopy(self._model, {id(tensor): tensor for tensor in tensors})
-        if kept is not None:
-            keep_layers(shallow, kept)
-        return shallow
-
-    def become(self, kept_layers: Sequence[int] | None, seed: int) -> PreTrainedModel:
-        """The same without a copy. The original must not be used afterwards."""
-        return finish(LoadedEncoder(self._model, self._fresh), kept_layers, seed)
-
-    def sharing(self, others: Sequence[Original]) -> Original:
-        """This one with the tensors of `others`, which have other heads on the same encoder: memory
-        then holds it once. Tensors that a new head overwrites may also be shared."""
-        theirs = {name: value for other in others for name, value in other._parameters().items()}
-        for name, parameter in self._parameters().items():
-            if name in theirs and theirs[name].shape == parameter.shape:
-                path, _, leaf = name.rpartition(".")
-                setattr(self._model.get_submodule(path), leaf, theirs[name])
-        return self
-
-    def _parameters(self) -> dict[str, nn.Parameter]:
-        return dict(self._model.named_parameters(remove_duplicate=False))
-
-
-MAX_ENCODERS = 2
-MAX_ENCODER_BYTES = 2 << 30  # of all cached encoders, in host memory, per worker
-_HEADS, _TOKENIZERS, _TASKS = 8, 4, 16
-
-Stamp = tuple[object, ...]
+        while len(self.items) > number:
+            del self.items[next(iter(self.items))]
 
 
 class Source(NamedTuple):
@@ -157,13 +98,61 @@ class Words(NamedTuple):
     digest: str
 
 
+class Original:
+    """One encoder with one kind of head, as `prune.load_original` returns it."""
+
+    def __init__(self, loaded: LoadedEncoder) -> None:
+        self._loaded = loaded
+        self._pruned: _Shelf[tuple[int, ...] | None, PreTrainedModel] = _Shelf(_CHOICES)
+
+    def sharing(self, others: Sequence[Original]) -> Original:
+        """This one with the tensors of `others`, which have other heads on the same encoder: memory
+        then holds it once. Tensors that a new head overwrites may also be shared."""
+        model = self._loaded.model
+        theirs = {name: value for other in others for name, value in other.parameters().items()}
+        for name, parameter in self.parameters().items():
+            if name in theirs and theirs[name].shape == parameter.shape:
+                path, _, leaf = name.rpartition(".")
+                setattr(model.get_submodule(path), leaf, theirs[name])
+        return self
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        return dict(self._loaded.model.named_parameters(remove_duplicate=False))
+
+    def network(self, kept_layers: Sequence[int] | None, seed: int) -> PreTrainedModel:
+        """A new network of these layers, as `load_pruned` reads it; also for errors."""
+        kept = None if kept_layers is None else tuple(kept_layers)
+        network = copy.deepcopy(self._pruned.get(kept, lambda: self._prune(kept)))
+        initialise_head(network, self._loaded.fresh, seed)
+        return network
+
+    def _prune(self, kept: tuple[int, ...] | None) -> PreTrainedModel:
+        """A network with its own modules and the original's tensors."""
+        model = self._loaded.model
+        tensors = [*model.parameters(), *model.buffers()]
+        shallow = copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
+        if kept is not None:
+            keep_layers(shallow, kept)
+        return shallow
+
+    def become(self, kept_layers: Sequence[int] | None, seed: int) -> PreTrainedModel:
+        """The same without a copy. The original must not be used afterwards."""
+        return finish(self._loaded, kept_layers, seed)
+
+
+def _bytes(originals: Iterable[Original]) -> int:
+    """Bytes of their parameters, each counted once."""
+    tensors = {id(p): p for one in originals for p in one.parameters().values()}
+    return sum(p.numel() * p.element_size() for p in tensors.values())
+
+
 class Resident:
     """A worker's caches. Each has a limited size; encoders also share a limit in bytes."""
 
     def __init__(self) -> None:
-        self._words: Shelf[Stamp, Words] = Shelf(_TOKENIZERS)
-        self._tasks: Shelf[Path, EncodedTask] = Shelf(_TASKS)
-        self._encoders: Shelf[Stamp, Shelf[Head, Original]] = Shelf(MAX_ENCODERS)
+        self._words: _Shelf[Stamp, Words] = _Shelf(_TOKENIZERS)
+        self._tasks: _Shelf[Path, EncodedTask] = _Shelf(_TASKS)
+        self._encoders: _Shelf[tuple[Stamp, Head], Original] = _Shelf(_ENCODERS)
 
     def words(self, source: Source) -> Words:
         """Raises MissingInputError as `load_tokenizer` does."""
@@ -185,25 +174,19 @@ class Resident:
         """A trial's own network. See `load_pruned`, also for errors."""
 
         def read() -> Original:
-            return Original(load_original(source.path, **source.options, **head._asdict()))
+            options = {**source.options, **head._asdict()}
+            others = [one for key, one in self._encoders.items.items() if key[0] == stamp]
+            return Original(load_original(source.path, **options)).sharing(others)
 
         stamp = source.stamp()
         if stamp is None:
             return read().become(kept_layers, seed)
-        heads = self._encoders.get(stamp, lambda: Shelf(_HEADS))
-        original = heads.get(head, lambda: read().sharing(heads.values()))
-        if original.bytes > MAX_ENCODER_BYTES:
-            self._encoders.drop(stamp)
+        original = self._encoders.get((stamp, head), read)
+        while _bytes(self._encoders.items.values()) > MAX_ENCODER_BYTES:
+            self._encoders.leave(len(self._encoders.items) - 1)
+        if not self._encoders.items:  # it alone is too large
             return original.become(kept_layers, seed)
-        if self._encoder_bytes() > MAX_ENCODER_BYTES:
-            self._encoders.leave(1)
         return original.network(kept_layers, seed)
-
-    def _encoder_bytes(self) -> int:
-        """Heads of one encoder share its tensors."""
-        return sum(
-            original.bytes for heads in self._encoders.values() for original in heads.values()[:1]
-        )
 
     def forget(self) -> None:
         """Empties all caches, to free memory."""

@@ -6,8 +6,7 @@ Returns plain data, writes nothing, and imports no Ray.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,27 +38,15 @@ from lp_sweep.trials.spec.procedures import (
 from lp_sweep.trials.spec.specs import TrialSpec
 from lp_sweep.trials.train.bridge import bridge, calibration
 from lp_sweep.trials.train.distill import Teaching, logits_of
-from lp_sweep.trials.train.finetune import Saver, Tell, Trained, finetune
+from lp_sweep.trials.train.finetune import Saver, Tell, Training, finetune
 from lp_sweep.trials.train.metrics import blindness, majority_score, positive_label
 from lp_sweep.trials.train.steps import Setting
 from lp_sweep.trials.train.thresholds import unfold
+from lp_sweep.trials.worker.fetch import Supplies
 from lp_sweep.trials.worker.inputs import Inputs, load_inputs, load_other, with_rows_of
-from lp_sweep.trials.worker.job import Job
+from lp_sweep.trials.worker.job import Job, Records
 from lp_sweep.trials.worker.provenance import now, where
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Try:
-    """How one attempt at a trial runs."""
-
-    halvings: int = 0  # of the micro-batch, since the whole batch found no memory
-    deterministic: bool = True  # False: an operation has no such kernel on this device
-    graphs: bool = True  # False: a CUDA graph could not be recorded
-    saver: Saver = field(default_factory=Saver)
-    tell: Tell | None = None  # called after each step
-    start: Path | None = None  # the folder of the network that stage one trained
-    teacher: Path | None = None  # the folder of the teacher's network, where its states are needed
-    logits: Sequence[Mapping[str, Any]] = ()  # the teacher's, of the train rows
+from lp_sweep.trials.worker.tries import Way
 
 
 class TrialResult(NamedTuple):
@@ -67,66 +54,65 @@ class TrialResult(NamedTuple):
     predictions: list[dict[str, Any]]  # rows of PREDICTIONS
     network: Inputs  # what was trained, with its tokens
 
+    @property
+    def other_records(self) -> Records:
+        """The predictions, if there are any."""
+        rows = self.predictions
+        return [("predictions", rows[0]["trial_id"], rows)] if rows else []
 
-def run_trial(job: Job, attempt: Try = Try()) -> TrialResult:
-    """`attempt.start` is the folder of the network that `job.start` names. Raises TrialError for
-    what is not a bug."""
-    spec = job.trial
-    batches = BatchSizes.halved(spec.recipe.batch_size, attempt.halvings)
+
+def run_trial(given: Supplies, way: Way, saver: Saver, tell: Tell | None = None) -> TrialResult:
+    """Raises TrialError for what is not a bug."""
+    job, start = given.job, given.start
+    spec, device = job.trial, pick_device(job.place.device)
+    batches = BatchSizes.halved(spec.recipe.batch_size, way.halvings)
     with (
-        reproducible(job.place.threads, strict=_strict(job, attempt)),
+        reproducible(job.place.threads, strict=_strict(job, way)),
         memory_errors(batches.training),
     ):
-        return _run_trial(job, spec, batches, attempt)
+        started_at, begun = now(), time.perf_counter()
+        reset_peak_memory(device)
+        if (spec.procedure in STAGED) != (start is not None):
+            raise ValueError(f"{job.id}: {spec.procedure}, started from {start}")
+        inputs = load_inputs(job, spec, first_layers(spec, job.model.depth), spec.seed, start)
+        if start and spec.procedure not in UNTAUGHT:
+            unfold(inputs.model)
+        more = _bridged(job, inputs, batches, device) if spec.bridge else {}
+        learning = time.perf_counter()
+        teaching = _teaching(given, inputs, device) if spec.distill else None
+        more["seconds_teacher"] = time.perf_counter() - learning if teaching else None
+        remove_feed_forwards(inputs.model, spec.removed_feed_forwards, second_norm=spec.second_norm)
+        setting = Setting(
+            definition=spec.task,
+            recipe=spec.recipe,
+            seed=spec.seed,
+            device=device,
+            padding=inputs.padding,
+            precision=precision_used(spec.recipe.precision, device),
+            batches=batches.on(device),
+            phases=phases(spec, job.model.depth),
+            label_names=inputs.encoded.label_names,
+            teaching=teaching,
+            loss=spec.loss,
+            graphs=way.graphs,
+        )
+        trained = finetune(inputs.model, inputs.encoded, setting, saver, tell)
+        record = {
+            **identity_columns(job),
+            **_score_columns(spec, inputs.encoded, trained, setting.phases),
+            **_run_columns(job, inputs, setting, trained),
+            **more,
+            "out_of_memory_retries": way.halvings,
+            "deterministic": way.deterministic,
+            "seconds_total": time.perf_counter() - begun + trained.progress.seconds_before,
+            **where(device, started_at),
+        }
+        return TrialResult(record, _prediction_rows(job, inputs.encoded, trained), inputs)
 
 
-def _strict(job: Job, attempt: Try) -> bool:
+def _strict(job: Job, way: Way) -> bool:
     """On a CPU PyTorch also refuses some kernels that are deterministic in practice."""
-    return attempt.deterministic and pick_device(job.place.device).type != "cpu"
-
-
-def _run_trial(job: Job, spec: TrialSpec, batches: BatchSizes, attempt: Try) -> TrialResult:
-    started_at, begun = now(), time.perf_counter()
-    device = pick_device(job.place.device)
-    reset_peak_memory(device)
-    if (spec.procedure in STAGED) != (attempt.start is not None):
-        raise ValueError(f"{job.id}: {spec.procedure}, started from {attempt.start}")
-    layers = first_layers(spec, job.model.depth)
-    inputs = load_inputs(job, spec, layers, spec.seed, attempt.start)
-    if attempt.start and spec.procedure not in UNTAUGHT:
-        unfold(inputs.model)
-    bridged = _bridged(job, inputs, batches, device) if spec.bridge else {}
-    learning = time.perf_counter()
-    teaching = _teaching(job, spec, inputs, attempt, device) if spec.distill else None
-    seconds_teacher = time.perf_counter() - learning if teaching else None
-    remove_feed_forwards(inputs.model, spec.removed_feed_forwards, second_norm=spec.second_norm)
-    setting = Setting(
-        definition=spec.task,
-        recipe=spec.recipe,
-        seed=spec.seed,
-        device=device,
-        padding=inputs.padding,
-        precision=precision_used(spec.recipe.precision, device),
-        batches=batches.on(device),
-        phases=phases(spec, job.model.depth),
-        label_names=inputs.encoded.label_names,
-        teaching=teaching,
-        loss=spec.loss,
-        graphs=attempt.graphs,
-    )
-    trained = finetune(inputs.model, inputs.encoded, setting, attempt.saver, attempt.tell)
-    record = {
-        **identity_columns(job),
-        **score_columns(spec, inputs.encoded, trained, setting.phases),
-        **_run_columns(job, inputs, setting, trained),
-        **bridged,
-        "seconds_teacher": seconds_teacher,
-        "out_of_memory_retries": attempt.halvings,
-        "deterministic": attempt.deterministic,
-        "seconds_total": time.perf_counter() - begun + trained.progress.seconds_before,
-        **where(device, started_at),
-    }
-    return TrialResult(record, prediction_rows(job.id, spec, inputs.encoded, trained), inputs)
+    return way.deterministic and pick_device(job.place.device).type != "cpu"
 
 
 def _bridged(job: Job, inputs: Inputs, batches: BatchSizes, device: torch.device) -> dict[str, Any]:
@@ -142,16 +128,15 @@ def _bridged(job: Job, inputs: Inputs, batches: BatchSizes, device: torch.device
     }
 
 
-def _teaching(
-    job: Job, spec: TrialSpec, inputs: Inputs, attempt: Try, device: torch.device
-) -> Teaching:
+def _teaching(given: Supplies, inputs: Inputs, device: torch.device) -> Teaching:
+    job, spec = given.job, given.job.trial
     assert spec.distill is not None
     embeds = kind_of(spec.task).embeds
-    logits = logits_of(attempt.logits, inputs.encoded, job.id, embeds=embeds)
-    if not spec.distill.needs_network:
-        return Teaching(settings=spec.distill, logits=logits)
-    layers = imitated_layers(spec, job.model.depth)
-    network = load_other(job, inputs, attempt.teacher, layers).requires_grad_(False).to(device)
+    logits = logits_of(given.logits, inputs.encoded, job.id, embeds=embeds)
+    network = None
+    if spec.distill.needs_network:
+        layers = imitated_layers(spec, job.model.depth)
+        network = load_other(job, inputs, given.teacher, layers).requires_grad_(False).to(device)
     return Teaching(settings=spec.distill, logits=logits, network=network)
 
 
@@ -162,7 +147,7 @@ def load_trained(job: Job, folder: Path, halvings: int) -> Inputs:
         return load_inputs(job, job.trial, None, job.trial.seed, folder)
 
 
-def _run_columns(job: Job, inputs: Inputs, setting: Setting, trained: Trained) -> dict[str, Any]:
+def _run_columns(job: Job, inputs: Inputs, setting: Setting, trained: Training) -> dict[str, Any]:
     """How the trial was trained: neither identity nor scores."""
     embeds = kind_of(job.trial.task).embeds  # then the head is of no use
     counts = parameter_counts(inputs.model.base_model if embeds else inputs.model)
@@ -212,8 +197,8 @@ def identity_columns(job: Job) -> dict[str, Any]:
     }
 
 
-def score_columns(
-    spec: TrialSpec, data: EncodedTask, trained: Trained, phases: Sequence[Phase]
+def _score_columns(
+    spec: TrialSpec, data: EncodedTask, trained: Training, phases: Sequence[Phase]
 ) -> dict[str, Any]:
     """`best` considers only the epochs with the network's final layers. A training that dropped
     layers on the way has no speed: it is not the speed of one network."""
@@ -257,12 +242,11 @@ def score_columns(
     }
 
 
-def prediction_rows(
-    trial: str, spec: TrialSpec, data: EncodedTask, trained: Trained
-) -> list[dict[str, Any]]:
-    of_each = partial(kind_of(spec.task).stored, metric=spec.task.metric, names=data.label_names)
+def _prediction_rows(job: Job, data: EncodedTask, trained: Training) -> list[dict[str, Any]]:
+    task = job.trial.task
+    of_each = partial(kind_of(task).stored, metric=task.metric, names=data.label_names)
     return [
-        {"trial_id": trial, "split": name, "example": index, **found}
+        {"trial_id": job.id, "split": name, "example": index, **found}
         for name, split in data.dev.items()
         for index, found in enumerate(of_each(split.labels, trained.logits[name]))
     ]

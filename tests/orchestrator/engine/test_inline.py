@@ -117,11 +117,11 @@ def test_where_no_graph_can_be_recorded_the_next_run_has_none(
     save_world(tmp_path, strategies=[{"name": "top", "k": [0, 2]}], recipe=SHORT)
     real, graphs = worker.run_trial, []
 
-    def refused(job: Any, attempt: Any) -> Any:
-        graphs.append(attempt.graphs)
-        if attempt.graphs:
+    def refused(given: Any, way: Any, *rest: Any) -> Any:
+        graphs.append(way.graphs)
+        if way.graphs:
             raise GraphRecordingError("a CUDA graph could not be recorded")
-        return real(job, attempt)
+        return real(given, way, *rest)
 
     monkeypatch.setattr(worker, "run_trial", refused)
     assert "stopped by device" in run("run", "sweep.yaml", cwd=tmp_path, code=3).stderr

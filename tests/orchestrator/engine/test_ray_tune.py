@@ -19,7 +19,7 @@ from lp_sweep.orchestrator.engine.ray_tune import EndOfFit, PlanSearcher, loss_o
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.storage.errors import GraphRecordingError
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.worker.job import announce
+from lp_sweep.trials.worker.fetch import announce
 from tests.support.courses import ON_CPU, Clock, course_of, queue_of
 from tests.support.sweepfiles import make_inputs, planned
 

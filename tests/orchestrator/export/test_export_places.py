@@ -20,7 +20,7 @@ from lp_sweep.storage.store import Store
 from lp_sweep.trials.data.datasource import data_fingerprint
 from lp_sweep.trials.data.tasks import TASKS, glue_source
 from lp_sweep.trials.spec.identity import canonical_json, trial_id
-from lp_sweep.trials.spec.specs import Distillation, TrialSpec, trial_spec_from_plain
+from lp_sweep.trials.spec.specs import Distillation, TrialSpec, spec_from_plain
 from lp_sweep.trials.worker.fetch import data_files, model_files
 from tests.support.stores import cell
 from tests.support.sweepfiles import make_data
@@ -53,7 +53,7 @@ def record_of(spec: TrialSpec, **columns: object) -> Row:
 
 
 def planned(file: Path) -> TrialSpec:
-    return trial_spec_from_plain(jobs(file, "k=2")[0]["spec"])
+    return spec_from_plain(TrialSpec, jobs(file, "k=2")[0]["spec"])
 
 
 def with_sweep(where: Where, file: Path) -> Where:
@@ -79,7 +79,7 @@ def test_without_a_file_it_is_the_one_that_the_trials_run_used(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Overrides included, and whatever sweep.yaml lies in the working directory."""
-    spec = trial_spec_from_plain(jobs(file, "k=2", "seed=9")[0]["spec"])
+    spec = spec_from_plain(TrialSpec, jobs(file, "k=2", "seed=9")[0]["spec"])
     record = record_of(spec, data_fingerprint=spec.data_fingerprint)
     asked = {"trial_id": record["trial_id"], "overrides": "k=2 seed=9"}
     where.store.put("sweeps", "demo", [cell(kept_layers=[1, 2], **asked)])

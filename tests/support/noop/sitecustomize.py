@@ -24,8 +24,10 @@ def _train_nothing(run: Any) -> None:
     run.run_trial = _noop_trial
 
 
-def _noop_trial(job: Any, *_: Any) -> Any:
+def _noop_trial(given: Any, *_: Any) -> Any:
     from lp_sweep.trials.worker.trial import TrialResult, identity_columns
+
+    job = given.job
 
     time.sleep(float(os.environ.get("LP_SWEEP_TEST_SECONDS", "0")))
     if str(job.trial.seed) == os.environ.get("LP_SWEEP_TEST_LEAK"):

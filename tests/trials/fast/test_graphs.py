@@ -30,7 +30,7 @@ from lp_sweep.trials.spec.specs import Distillation, TaskDefinition
 from lp_sweep.trials.train import finetune as finetuning
 from lp_sweep.trials.train.distill import Teaching
 from lp_sweep.trials.train.finetune import Saver, finetune
-from lp_sweep.trials.train.graphs import CudaRecorder, GraphPass, Recorded, Run, refuse_recording
+from lp_sweep.trials.train.graphs import CudaRecorder, GraphPass, Recording, Run, refuse_recording
 from lp_sweep.trials.train.steps import EagerPass, make_optimizer, set_rate, train_step
 from tests.support.everyday import few
 from tests.support.families import daily
@@ -89,7 +89,7 @@ class Stand:
         self.did.append("warm-up")
         return run()
 
-    def record(self, run: Run) -> Recorded:
+    def record(self, run: Run) -> Recording:
         self.did.append("record")
         loss = torch.zeros(())
 
@@ -97,7 +97,7 @@ class Stand:
             self.did.append("launch")
             loss.copy_(run())
 
-        return Recorded(launch, loss)
+        return Recording(launch, loss)
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_a_trial_without_a_recording_runs_again_without_graphs(
     """The process is unfit; what the next one does is in the job."""
 
     class Refusing(Stand):
-        def record(self, run: Run) -> Recorded:
+        def record(self, run: Run) -> Recording:
             refuse_recording(WAITED)
             raise AssertionError
 

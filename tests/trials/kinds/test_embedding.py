@@ -313,13 +313,13 @@ def test_a_network_learns_by_each_loss(
     scored: Path, loss: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches: list[np.ndarray] = []
-    passed = EagerPass.__call__
+    on_device = EagerPass.on_device
 
-    def noted(self: EagerPass, split: EncodedSplit, rows: np.ndarray, share: float) -> Any:
+    def noted(self: EagerPass, split: EncodedSplit, rows: np.ndarray) -> Any:
         batches.append(rows)
-        return passed(self, split, rows, share)
+        return on_device(self, split, rows)
 
-    monkeypatch.setattr(EagerPass, "__call__", noted)
+    monkeypatch.setattr(EagerPass, "on_device", noted)
     todo = in_order(set_loss(scored, loss))
     pairs = not loss.startswith("imitate")
     assert [job["kind"] for job in todo] == ["profile"] * (not pairs) + ["trial"] * 3
@@ -429,7 +429,7 @@ def test_a_text_follows_its_prompt(tmp_path: Path, store: Store) -> None:
     described(file, "config_sentence_transformers.json", {"prompts": NAMED})
     (full,) = (job for job in jobs(file) if len(job["spec"].get("kept_layers", ())) == 4)
     done(store, full)
-    (encoded,) = list(resident()._tasks.values())[-1:]
+    (encoded,) = list(resident()._tasks.items.values())[-1:]
     tokenizer, corpus = load_tokenizer(file.parent / "model"), collection()["corpus"]
     queries = [f"w1 {text}" for text in collection()["queries"]["text"]]
     documents = [f"w2 {t} {text}" for t, text in zip(corpus["title"], corpus["text"], strict=True)]

@@ -25,7 +25,6 @@ from lp_sweep.trials.spec.select import STRATEGIES
 from lp_sweep.trials.spec.specs import Recipe
 from lp_sweep.trials.train.steps import Setting
 from lp_sweep.trials.worker.inputs import Inputs
-from lp_sweep.trials.worker.profile import make_subject
 from tests.support.plain_jobs import load_inputs, run_profile, run_trial
 from tests.support.staging import DEPTH, Job, made, profile_spec, spec_of
 from tests.support.toyworld import jobs
@@ -43,7 +42,14 @@ def pretrained(job: Job) -> Inputs:
 
 
 def subject_of(inputs: Inputs, other: Inputs) -> Subject:
-    return make_subject(inputs, torch.device("cpu"), 2, lambda: other.model)
+    return Subject(
+        model=inputs.model,
+        encoded=inputs.encoded,
+        padding=inputs.padding,
+        device=torch.device("cpu"),
+        halvings=2,
+        other=lambda: other.model,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +163,7 @@ GREEDY: dict[str, Any] = {
 
 def test_greedy_drops_every_layer_but_one(world: Path) -> None:
     [profile] = jobs(world, "strategies=[{name: greedy, k: [1, 2]}]", "recipe.epochs=1")
-    record = run_profile(profile)["record"]
+    record = run_profile(profile)
     went = {int(item["value"]): item["layer"] for item in record["layers"]}
     assert [item["layer"] for item in record["layers"]] == [1, 2, 3, 4]
     assert went.keys() == {0, 1, 2, 3}

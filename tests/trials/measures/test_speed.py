@@ -96,7 +96,7 @@ def test_the_ratio_is_of_the_full_network_to_the_pruned_one(
     hook = nn.modules.module.register_module_forward_hook(count)
     try:
         rule = Rule(warm_ups=0, pairs=2, rounds=1)
-        whole, reduced = (run_speed(job, rule)["record"] for job in speeds)
+        whole, reduced = (run_speed(job, rule) for job in speeds)
     finally:
         hook.remove()
     for row in (whole, reduced):

@@ -67,6 +67,6 @@ def test_a_trial_of_each_task(jobs: dict[str, list[dict[str, Any]]], task: str) 
 
 def test_the_profile_of_a_real_encoder(jobs: dict[str, list[dict[str, Any]]]) -> None:
     (job,) = (job for job in jobs["rte"] if job["id"].startswith("p"))
-    layers = run_profile(job)["record"]["layers"]
+    layers = run_profile(job)["layers"]
     assert [item["layer"] for item in layers] == [1, 2, 3, 4, 5, 6]
     assert all(0 < item["value"] < 1 for item in layers)

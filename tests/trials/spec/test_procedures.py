@@ -132,19 +132,3 @@ def test_nothing_dropped_is_direct(asked: tuple[TrialSpec, int]) -> None:
         assert one == replace(spec, freeze_dropped=False)  # no layer goes, a feed-forward does
     else:
         assert one == replace(spec, procedure=DIRECT)
-
-
-def test_a_full_network_has_one_identifier() -> None:
-    spec = TrialSpec(
-        model_fingerprint="sha256:0",
-        kept_layers=(1, 2, 3),
-        task=TaskDefinition(text_columns=("text",)),
-        data_fingerprint="sha256:1",
-        seed=1,
-    )
-    same = [
-        replace(spec, procedure=name, freeze_dropped=frozen, epochs_per_layer=3)
-        for name in PROCEDURES
-        for frozen in (False, True)
-    ]
-    assert {trial_id(settled(one, 3)) for one in same} == {trial_id(spec)}

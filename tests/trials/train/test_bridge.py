@@ -19,10 +19,9 @@ from lp_sweep.trials.model.prune import keep_original
 from lp_sweep.trials.model.states import layer_states
 from lp_sweep.trials.spec.procedures import BRIDGE_ROWS, bridged_blocks
 from lp_sweep.trials.train.bridge import RIDGE, Batches, bridge, calibration
-from tests.support.families import daily
 from tests.support.fastnets import CPU, network, padding_of, split_of
 from tests.support.plain_jobs import done
-from tests.support.staging import assert_same, cut_off, left_by, made, spec_of, staged
+from tests.support.staging import made, spec_of, staged
 
 LENGTHS = [*range(3, 20), *range(3, 20)]  # 374 tokens, of rows that are not all of one length
 BRIDGED: dict[str, Any] = {
@@ -133,21 +132,6 @@ def test_the_merged_network_is_the_one_with_the_map(
     assert fit.left == pytest.approx(left / change_of_block)
 
 
-@pytest.mark.parametrize("name", daily("bert", "modernbert"))
-def test_it_comes_nearer_on_other_texts(name: str, tmp_path: Path) -> None:
-    whole, kept = made_of(name, tmp_path), (1, 3)
-    model, dropped = copy.deepcopy(whole), copy.deepcopy(whole)
-    keep_original(dropped, kept)
-    fits = bridge(model, kept, batches_of(name))
-    assert [fit.layer for fit in fits] == [1, 3]
-    assert all(0 < fit.left < 1 for fit in fits)
-    others = batches_of(name, seed=1)
-    assert left_of(model, whole, others) < 0.95 * left_of(dropped, whole, others)
-    assert {n: p.shape for n, p in model.named_parameters()} == {
-        n: p.shape for n, p in dropped.named_parameters()
-    }
-
-
 def test_an_upper_map_makes_up_for_the_lower_one(tmp_path: Path) -> None:
     """It is fitted to the states that it will be given, not to those of the full network."""
     whole, batches = made_of("bert", tmp_path), batches_of("bert")
@@ -196,17 +180,6 @@ def test_a_trial_with_a_bridge(world: Path, store: Store) -> None:
     first, second = staged(world, **BRIDGED)
     assert spec_of(first).bridge == ""
     assert done(store, first, second)["bridge_left"] != record["bridge_left"]
-
-
-def test_the_seed_fixes_it_also_where_it_is_cut_off(
-    world: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = made(world, **BRIDGED)
-    half = done(store, job)["steps"] // 2
-    other = Store(tmp_path / "other", create=True)
-    cut_off(job, other, monkeypatch, half)
-    done(other, job | {"checkpoint_every": 1.0})
-    assert assert_same(other, job, left_by(store, job))["resumed_from_step"] == half
 
 
 def test_without_layer_1_there_is_nothing_to_merge_it_into() -> None:

@@ -17,7 +17,6 @@ from lp_sweep.trials.model.prune import keep_layers, parameter_counts
 from lp_sweep.trials.spec.procedures import Phase
 from lp_sweep.trials.train import finetune as finetuning
 from lp_sweep.trials.train.finetune import Saver, finetune
-from lp_sweep.trials.worker.trial import Try
 from tests.support.fastnets import setting
 from tests.support.plain_jobs import assert_fails, done, load_inputs, run_trial
 from tests.support.staging import (
@@ -102,7 +101,7 @@ def test_one_shot_is_fine_tuning_and_dropping(
     done(store, first)
     assert networks.fetch_network(store, first["id"], tmp_path)
     full = load_inputs(first, spec_of(first), None, 0, tmp_path).model
-    found = run_trial(second, Try(start=tmp_path))
+    found = run_trial(second, start=tmp_path)
     left, record, own = weights(found["network"].model), found["record"], weights(full)
     assert (record["steps"], record["best_epoch"], record["kept_layers"]) == (0, 0, [1, 2])
     moved = {name for name, value in left.items() if not torch.equal(value, own[name])}
@@ -233,16 +232,3 @@ def test_feed_forwards_go_before_the_training(world: Path) -> None:
     assert record["removed_feed_forwards"] == [2]
     assert record["params_total"] == whole.total - FEED_FORWARD
     assert record["params_encoder"] == whole.encoder - FEED_FORWARD
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kept", [(1, 4), (1, 2, 3, 4)], ids=["and layers", "alone"])
-def test_feed_forwards_go_between_the_stages(
-    world: Path, store: Store, kept: tuple[int, ...]
-) -> None:
-    first, second = staged(world, kept_layers=kept, removed_feed_forwards=(4,))
-    full, less = (done(store, {**job, "keep": "all"}) for job in (first, second))
-    assert (full["removed_feed_forwards"], less["removed_feed_forwards"]) == ([], [4])
-    layer = full["params_encoder"] // 4
-    assert less["params_encoder"] == layer * len(kept) - FEED_FORWARD
-    assert networks.has_network(store, second["id"])

@@ -145,15 +145,6 @@ def test_a_failed_measurement_is_an_attempt_of_its_own(
     assert len(store.names("attempts")) == 1
 
 
-def test_what_one_measurement_needs_and_lacks_costs_no_other(world: Path, store: Store) -> None:
-    job = made(world)
-    fails = measurement(job, "cka", against="t1-00000000000000000000")
-    works = measurement(job, "cka")
-    answer = execute({**job, "measures": [fails, works]}, store.location)
-    assert answer["measures_failed"] == {fails["id"]: "missing_input"}
-    assert store.names("profiles") == {works["id"]}
-
-
 def test_what_was_measured_while_the_store_was_away_waits(
     world: Path, store: Store, tmp_path: Path
 ) -> None:

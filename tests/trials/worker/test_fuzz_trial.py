@@ -24,6 +24,7 @@ from tests.support.toyworld import jobs, rows, save_model, sweep_content
 
 RECIPE = {"learning_rate": 2e-3, "batch_size": 8, "epochs": 2, "max_length": 16}
 LONG = "good " * 20_000  # 100,000 characters
+ODD = "a\0b 👨‍👩‍👧 \u202eשלום \x1b[31m"
 Row = tuple[str, Any]
 TOP = {"name": "top", "k": [0]}
 CONTRIBUTION = {"name": "contribution", "threshold": 0.5}
@@ -70,8 +71,7 @@ REGRESSION = {"kind": "regression", "metric": "pearson"}
 TRAINS: dict[str, tuple[list[Row], list[Row], dict[str, Any], float | None]] = {
     # train, dev, more of the task, the score where it is certain
     "empty-texts": ([("", label) for _, label in PLAIN], [("", "pos"), ("", "neg")], {}, 0.5),
-    "long-text": ([*PLAIN, (LONG, "pos")], [(LONG, "pos"), *PLAIN], {}, None),
-    "odd-characters": ([*PLAIN, ("a\0b 👨‍👩‍👧 \u202eשלום \x1b[31m", "pos")], PLAIN, {}, None),
+    "long-and-odd-texts": ([*PLAIN, (LONG, "pos"), (ODD, "pos")], [(LONG, "pos")], {}, None),
     "one-class-dev-mcc": (PLAIN, [("good", "pos")] * 5, {"metric": "mcc"}, 0.0),
     "two-rows": ([("good", "pos"), ("bad", "neg")], [("good", "pos")], {}, None),
     "a-class-without-rows": (PLAIN, PLAIN[:8], {"labels": ["neg", "none", "pos"]}, None),

@@ -19,8 +19,9 @@ from lp_sweep.storage.spool import flush
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.worker import handover as keeping
 from lp_sweep.trials.worker import run as running
+from lp_sweep.trials.worker import trial
 from tests.support.networks import load
-from tests.support.plain_jobs import done, execute
+from tests.support.plain_jobs import done, execute, run_trial
 from tests.support.toyworld import jobs, save_world
 
 QUICK = ("recipe.epochs=1", "recipe.limit_train=16")  # a step: what is learned is not looked at
@@ -98,10 +99,16 @@ def test_a_network_without_feed_forwards_is_no_model_of_a_sweep(tmp_path: Path) 
         jobs(world)
 
 
+@pytest.fixture(scope="module")
+def trained(world: Path) -> trial.TrialResult:
+    return trial.TrialResult(**run_trial(jobs(world, "k=2", *QUICK)[0]))
+
+
 @pytest.fixture
-def scored(world: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> Scored:
-    """Does a trial of `seed` that reaches `score`; gives its identifier."""
-    real = running.run_trial
+def scored(
+    world: Path, store: Store, trained: trial.TrialResult, monkeypatch: pytest.MonkeyPatch
+) -> Scored:
+    """Does a trial of `seed` that reaches `score`, without training; gives its identifier."""
 
     def do(
         seed: int, score: float, *, mode: str = "best", status: str = "done", **axes: Any
@@ -109,39 +116,31 @@ def scored(world: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> Scored
         overrides = [f"{name}={value}" for name, value in ({"k": 2} | axes).items()]
         job = jobs(world, f"seed={seed}", *QUICK, *overrides)[0]
 
-        def run_trial(job: Any, attempt: Any) -> Any:
-            done = real(job, attempt)
-            done.record["last"], done.record["epoch_metrics"] = score, []  # would give the true one
-            return done
+        def reach(given: Any, *rest: Any) -> Any:
+            own = trial.identity_columns(given.job)
+            record = {**trained.record, **own, "last": score, "epoch_metrics": []}
+            rows = [{**row, "trial_id": job["id"]} for row in trained.predictions]
+            return trained._replace(record=record, predictions=rows)
 
         with monkeypatch.context() as patch:
-            patch.setattr(running, "run_trial", run_trial)
+            patch.setattr(running, "run_trial", reach)
             assert execute({**job, "keep": mode}, store.location)["status"] == status
         return str(job["id"])
 
     return do
 
 
-def test_the_best_seed_stays(store: Store, scored: Scored) -> None:
-    first = scored(1, 0.7)
+def test_the_best_seed_of_each_group_stays(store: Store, scored: Scored) -> None:
+    first = scored(4, 0.7)
     assert kept(store) == {first}
     scored(2, 0.6)
     assert kept(store) == {first}
-    third = scored(3, 0.8)
-    assert kept(store) == {third}
+    lower = scored(3, 0.7)  # of equals the lowest seed
+    assert kept(store) == {lower}
+    others = {scored(1, 0.1, k=0), scored(1, 0.1, **{"recipe.lr": 1e-4})}
+    best = scored(5, 0.8)
+    assert kept(store) == {best, *others}
     assert store.listing(f"weights/{first}") == []  # nothing of it is left
-
-
-@pytest.mark.slow
-def test_of_equal_seeds_the_lowest_stays_and_groups_do_not_compete(
-    store: Store, scored: Scored
-) -> None:
-    scored(4, 0.7)
-    third = scored(3, 0.7)
-    scored(5, 0.7)
-    layers = scored(1, 0.1, k=0)
-    recipe = scored(1, 0.1, **{"recipe.lr": 1e-4})
-    assert kept(store) == {third, layers, recipe}
 
 
 def test_two_that_end_at_once_leave_one(
@@ -154,38 +153,27 @@ def test_two_that_end_at_once_leave_one(
     assert kept(store) == {first}
 
 
-@pytest.mark.slow
-def test_a_record_that_was_not_kept_still_counts(world: Path, store: Store, scored: Scored) -> None:
+def test_a_record_that_was_not_kept_still_counts(store: Store, scored: Scored) -> None:
     """`best` is the best of all stored seeds, not of those that have a network."""
-    best = done(store, jobs(world, "k=2", "seed=9", *QUICK)[0])["last"]
-    scored(1, best - 0.1)
+    scored(9, 0.7, mode="none")
+    scored(1, 0.6)
     assert kept(store) == set()
 
 
-@pytest.mark.slow
 def test_best_deletes_only_what_a_best_kept(store: Store, scored: Scored) -> None:
     first = scored(1, 0.6, mode="all")
+    unmarked = scored(6, 0.6, mode="all")
+    store.delete(f"weights/{unmarked}", "kept-by.txt")
     met = scored(4, 0.65)
     scored(4, 0.65, mode="all")  # the record is there
+    for again in (first, unmarked):  # takes over no network
+        (Path(store.location) / "trials" / f"{again}.parquet").unlink()
+        scored(1 if again == first else 6, 0.6)
     second = scored(2, 0.7)
     third = scored(3, 0.8)
-    assert kept(store) == {first, met, third}
+    assert kept(store) == {first, unmarked, met, third}
     assert [networks.kept_by(store, trial) for trial in (first, third)] == ["all", "best"]
     assert store.listing(f"weights/{second}") == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("marked", [False, True])
-def test_a_best_that_does_a_trial_again_takes_over_no_network(
-    store: Store, scored: Scored, marked: bool
-) -> None:
-    first = scored(1, 0.6, mode="all")
-    if not marked:
-        store.delete(f"weights/{first}", "kept-by.txt")
-    (Path(store.location) / "trials" / f"{first}.parquet").unlink()
-    scored(1, 0.6)
-    second = scored(2, 0.7)
-    assert kept(store) == {first, second}
 
 
 def test_what_waited_on_a_node_is_compared_when_it_is_sent(
@@ -200,7 +188,6 @@ def test_what_waited_on_a_node_is_compared_when_it_is_sent(
     assert kept(store) == {second}
 
 
-@pytest.mark.slow
 def test_a_record_that_cannot_be_compared_is_in_nobodys_way(store: Store, scored: Scored) -> None:
     first = scored(1, 0.5)
     own = store.read("trials", first)[0]

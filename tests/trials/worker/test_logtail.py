@@ -15,13 +15,13 @@ from transformers.utils import logging as transformers_logging
 from lp_sweep.storage.redact import REMOVED
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.worker import run as running
-from lp_sweep.trials.worker.run import LOG_BYTES, Tail, recorded
+from lp_sweep.trials.worker.tries import LOG_BYTES, Tail, recorded
 from tests.support.plain_jobs import assert_fails
 from tests.support.toyworld import jobs
 
 PROGRAM = """
 import logging, sys, warnings
-from lp_sweep.trials.worker.run import recorded
+from lp_sweep.trials.worker.tries import recorded
 with recorded() as tail:
     print("to stdout")
     print("to stderr", file=sys.stderr)
@@ -106,7 +106,10 @@ def test_a_failed_trial_keeps_what_it_printed(
     job = {**jobs(world, "k=0")[0], "command": "lp-sweep run sweep.yaml"}
     with pytest.warns(UserWarning, match="something is odd"):
         assert_fails(store, job, "bug", "no more")
+    assert not store.names("trials")
     (row,) = store.read_all("attempts").rows.to_pylist()
+    assert (row["trial_id"], row["error_type"]) == (job["id"], "bug")
+    assert row["host"]
     assert "reading the rows" in row["log"]
     assert "in fails" in row["traceback"]
     expected = {"message": "no more", "command": job["command"], "final": True, "micro_batch": 16}

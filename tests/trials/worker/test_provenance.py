@@ -54,21 +54,16 @@ def test_the_state_of_a_checkout(tmp_path: Path) -> None:
     assert provenance.git_state(tmp_path) == f"{commit}-dirty"
 
 
-@pytest.mark.parametrize(
-    ("noted", "expected"),
-    [
-        pytest.param('{"vcs_info": {"commit_id": "abc"}}', "abc", id="from a repository"),
-        pytest.param('{"url": "file:///x.whl", "archive_info": {}}', None, id="a wheel"),
-        pytest.param("not JSON", None, id="torn"),
-        pytest.param(None, None, id="from an index"),
-    ],
-)
-def test_the_commit_that_pip_installed(
-    noted: str | None, expected: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    installed = SimpleNamespace(read_text=lambda name: noted)
-    monkeypatch.setattr(metadata, "distribution", lambda name: installed)
-    assert provenance._installed_commit() == expected
+def test_the_commit_that_pip_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for noted, expected in (
+        ('{"vcs_info": {"commit_id": "abc"}}', "abc"),
+        ('{"url": "file:///x.whl", "archive_info": {}}', None),
+        ("not JSON", None),
+        (None, None),  # from an index
+    ):
+        installed = SimpleNamespace(read_text=lambda name, noted=noted: noted)
+        monkeypatch.setattr(metadata, "distribution", lambda name, one=installed: one)
+        assert provenance._installed_commit() == expected
 
 
 def test_the_digest_is_of_the_code_that_runs(tmp_path: Path) -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
-import subprocess
-import sys
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -156,20 +153,6 @@ def test_no_trial_sees_what_came_before(world: Path, store: Store, tmp_path: Pat
     assert [outcome_of(store, job) for job in todo] == expected
 
 
-@pytest.mark.slow
-def test_a_trial_is_that_of_a_fresh_process(world: Path, tmp_path: Path) -> None:
-    todo = unlike_jobs(world)[2:5]
-    together, alone = (Store(tmp_path / name, create=True) for name in ("t", "a"))
-    for job in reversed(todo):
-        execute(job, together.location)
-    code = "import json, sys; from lp_sweep.trials.worker.run import execute; "
-    code += "execute(json.loads(sys.argv[1]))"
-    for job in todo:
-        of_alone = json.dumps({**job, "store": alone.location})
-        subprocess.run([sys.executable, "-c", code, of_alone], check=True)
-        assert outcome_of(together, job) == outcome_of(alone, job)
-
-
 # -- what it stands for
 
 
@@ -222,19 +205,22 @@ def test_rows_that_changed_since_the_plan_are_refused(tmp_path: Path, store: Sto
 # -- how much
 
 
-def test_no_more_than_two_encoders_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sources = [Source(str(save_model(tmp_path / str(n))), None, True) for n in range(3)]
-    kept = Resident()
-    for source in sources:
-        kept.network(source, TWO, [1], 1)
-    assert len(kept._encoders.values()) == 2
+def test_encoders_stay_while_they_have_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Heads of one encoder share its tensors, and so its room."""
+    one, other = (Source(str(save_model(tmp_path / str(n))), None, True) for n in range(2))
     size = load_original(tmp_path / "0", **TWO._asdict()).model.num_parameters() * 4
-    monkeypatch.setattr(residing, "MAX_ENCODER_BYTES", size)
-    kept.network(sources[1], TWO, [1], 1)
-    assert len(kept._encoders.values()) == 1
+    kept = Resident()
+    monkeypatch.setattr(residing, "MAX_ENCODER_BYTES", int(1.1 * size))
+    for head in (TWO, Head(1, "regression")):
+        kept.network(one, head, [1], 1)
+    assert len(kept._encoders.items) == 2
+    kept.network(other, TWO, [1], 1)
+    assert len(kept._encoders.items) == 1
     monkeypatch.setattr(residing, "MAX_ENCODER_BYTES", size - 1)
-    kept.network(sources[1], TWO, [1], 1)
-    assert not kept._encoders.values()
+    kept.network(other, TWO, [1], 1)
+    assert not kept._encoders.items
 
 
 @pytest.mark.slow
@@ -242,13 +228,13 @@ def test_what_is_short_of_memory_gets_all(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_room(*args: Any, **how: Any) -> Any:
-        assert resident()._encoders.values()
+        assert resident()._encoders.items
         raise torch.OutOfMemoryError("no room")
 
     monkeypatch.setattr(passes, "forward", no_room)
     found = last_of(made(world), tmp_path)
     assert found["error"] == "out_of_memory"
-    assert not resident()._encoders.values()
+    assert not resident()._encoders.items
 
 
 def test_a_network_is_gone_when_its_trial_is(world: Path, tmp_path: Path) -> None:

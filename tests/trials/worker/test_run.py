@@ -143,7 +143,7 @@ def test_f1_of_a_named_class(tmp_path: Path) -> None:
 
 def test_a_profile_gives_every_layer(world: Path) -> None:
     *_, job = jobs(world, "strategies=[{name: contribution, threshold: 0.5}]")
-    record = run_profile(job)["record"]
+    record = run_profile(job)
     first, last = map(PROFILES.names.index, ("removed_feed_forwards", "others_busy_cores"))
     of_speeds = PROFILES.names[first : last + 1]
     assert set(record) == set(PROFILES.names) - {*of_speeds}
@@ -198,33 +198,6 @@ def test_texts_longer_than_the_models_positions_are_refused(tmp_path: Path, stor
     job["spec"]["recipe"]["max_length"] = 100
     said = "a text has 100 tokens and model './model' takes 64"
     assert_fails(store, job, "missing_input", said)
-
-
-@pytest.mark.parametrize(
-    ("override", "error_type", "message"),
-    [
-        pytest.param("recipe.lr=1e30", "diverged", "epoch 1 is", id="diverged"),
-        pytest.param("seed=1", "bug", "no attribute 'epochs'", id="bug"),
-    ],
-)
-def test_a_failure_is_an_outcome(
-    world: Path,
-    store: Store,
-    monkeypatch: pytest.MonkeyPatch,
-    override: str,
-    error_type: str,
-    message: str,
-) -> None:
-    job = jobs(world, "k=0", override)[0]
-    if error_type == "bug":
-        monkeypatch.delattr(trial.Setting, "epochs")
-    assert_fails(store, job, error_type, message)
-    assert not store.names("trials")
-    (row,) = store.read_all("attempts").rows.to_pylist()
-    assert (row["trial_id"], row["error_type"]) == (job["id"], error_type)
-    assert message in row["message"]
-    assert "Traceback" in row["traceback"]
-    assert row["host"]
 
 
 def test_out_of_memory_is_tried_at_every_smaller_batch(
