@@ -49,9 +49,9 @@ ENDS = {
 }
 
 
-def made_of(name: str, folder: Path, depth: int = 4) -> PreTrainedModel:
+def made_of(name: str, depth: int = 4) -> PreTrainedModel:
     """In fp64, so that nothing but arithmetic is compared."""
-    return network(name, folder, depth=depth).double().eval()
+    return network(name, depth=depth).double().eval()
 
 
 def batches_of(name: str, seed: int = 0) -> Batches:
@@ -109,11 +109,9 @@ def left_of(model: PreTrainedModel, whole: PreTrainedModel, batches: Batches) ->
 @pytest.mark.parametrize(
     ("name", "kept"), [*((name, (1, 4)) for name in ENDS), ("bert", (1, 2)), ("modernbert", (1, 2))]
 )
-def test_the_merged_network_is_the_one_with_the_map(
-    name: str, kept: tuple[int, ...], tmp_path: Path
-) -> None:
+def test_the_merged_network_is_the_one_with_the_map(name: str, kept: tuple[int, ...]) -> None:
     """Its state after the kept layer is norm(Y + M T + shift), norm and target the block's last."""
-    whole, batches = made_of(name, tmp_path), batches_of(name)
+    whole, batches = made_of(name), batches_of(name)
     below, last = bridged_blocks(kept, 4)[0][0] - 2, bridged_blocks(kept, 4)[0][-1] - 1
     mlp, total = sums(whole, name, below, batches)
     _, target = sums(whole, name, last, batches)
@@ -134,8 +132,8 @@ def test_the_merged_network_is_the_one_with_the_map(
 
 
 @pytest.mark.parametrize("name", daily("bert", "modernbert"))
-def test_it_comes_nearer_on_other_texts(name: str, tmp_path: Path) -> None:
-    whole, kept = made_of(name, tmp_path), (1, 3)
+def test_it_comes_nearer_on_other_texts(name: str) -> None:
+    whole, kept = made_of(name), (1, 3)
     model, dropped = copy.deepcopy(whole), copy.deepcopy(whole)
     keep_original(dropped, kept)
     fits = bridge(model, kept, batches_of(name))
@@ -148,9 +146,9 @@ def test_it_comes_nearer_on_other_texts(name: str, tmp_path: Path) -> None:
     }
 
 
-def test_an_upper_map_makes_up_for_the_lower_one(tmp_path: Path) -> None:
+def test_an_upper_map_makes_up_for_the_lower_one() -> None:
     """It is fitted to the states that it will be given, not to those of the full network."""
-    whole, batches = made_of("bert", tmp_path), batches_of("bert")
+    whole, batches = made_of("bert"), batches_of("bert")
     model, lower, upper = (copy.deepcopy(whole) for _ in range(3))
     bridge(model, (1, 3), batches)
     bridge(lower, (1, 3, 4), batches)
@@ -167,8 +165,8 @@ def test_at_most_so_many_rows_are_read() -> None:
     assert sum(len(batch["input_ids"]) for batch in rows()) == BRIDGE_ROWS
 
 
-def test_a_network_without_the_linear_to_merge_into_is_refused(tmp_path: Path) -> None:
-    model, batches = network("bert", tmp_path), batches_of("bert")
+def test_a_network_without_the_linear_to_merge_into_is_refused() -> None:
+    model, batches = network("bert"), batches_of("bert")
     remove_feed_forwards(model, [1])
     with pytest.raises(UnsupportedModelError, match=r"bert: layer 1 .*feed-forward.*bridge: none"):
         bridge(model, (1, 3), batches)
