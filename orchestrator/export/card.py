@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
+from huggingface_hub import EvalResult, ModelCardData, metadata_load
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from lp_sweep.analysis.render import markdown_escape
@@ -19,12 +22,12 @@ from lp_sweep.analysis.statistics import intervals
 from lp_sweep.analysis.statistics.intervals import Interval
 from lp_sweep.analysis.statistics.networks import Network
 from lp_sweep.orchestrator.export.choice import answers_in
-from lp_sweep.orchestrator.export.forms import Form, form_of
-from lp_sweep.orchestrator.export.places import HUB, full_spec, hub_source, model_file
+from lp_sweep.orchestrator.export.forms import form_of
+from lp_sweep.orchestrator.export.places import HUB, hub_source, model_file
 from lp_sweep.storage.printable import also_in_train, guess_name, metric_name, printable, ranges
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.data.tasks import TaskSource
 from lp_sweep.trials.spec.identity import trial_id
+from lp_sweep.trials.spec.procedures import DIRECT, full_layers, settled
 from lp_sweep.trials.spec.specs import TaskDefinition, TrialSpec
 
 Record = Mapping[str, Any]
@@ -50,71 +53,63 @@ class Base(NamedTuple):
 
 
 class CardFacts(NamedTuple):
-    """CardFacts on a card that the record lacks."""
+    """Facts on a card that the record lacks."""
 
+    split: str  # on which it was scored
     base: Base
-    dataset: TaskSource | None  # if it is on the hub
     label_names: Sequence[str]
     interval: Interval  # points
-    full: Mapping[str, Any] | None  # the full model's record: same recipe, same seed
-    speeds: Sequence[Mapping[str, Any]]  # rows of `speeds_of`
+    full: Record | None  # the full model's record: same recipe, same seed
+    speeds: Sequence[Record]  # rows of `speeds_of`
     chosen: str = ""  # how this network was chosen
-    teacher: Record | None = None  # the profile of a student's teacher
+    taught_by: Record | None = None  # the profile of a student's teacher
     another: str | None = None  # why it is not quite the record's network
     modules: Sequence[str] = ()  # of the model's Sentence Transformers folder
 
 
-def trial_card(spec: TrialSpec, record: Record, facts: CardFacts, split: str) -> str:
-    """The card of a fine-tuned network, scored on `split`."""
-    form = form_of(spec.task)
+def trial_card(spec: TrialSpec, record: Record, facts: CardFacts) -> str:
+    """The card of a fine-tuned network."""
     names = [_escaped(name) for name in facts.label_names]
     leak = ""
     if record.get("dev_in_train"):
         both = [record[name] for name in ("dev_in_train", "dev_relabelled", "dev_examples")]
         leak = also_in_train(*both)
+    teacher = facts.base.name
+    if spec.distill and spec.distill.teacher:
+        row = facts.taught_by
+        teacher = shown_name(row["model_fingerprint"], row["model"]) if row else "another model"
     return template_of(spec.task).render(
         facts._asdict()
         | {
-            "front_matter": _front_matter(record, facts, split, form),
+            "front_matter": _front_matter(spec.task, record, facts),
             "spec": spec,
             "task": spec.task,
             "distill": spec.distill,
             "max_length": spec.recipe.max_length,
             "record": record,
-            "split": split,
             "metric": metric_name(record["metric"], record.get("positive")),
             "guess": guess_name(spec.task.kind),
             "leak": leak,
             "columns": [_escaped(name) for name in spec.task.text_columns],
             "classes": ("; " if any("," in name for name in names) else ", ").join(names),
-            "teacher": _teacher(spec, facts),
+            "teacher": teacher,
             "versions": dict(record["versions"] or ()),
-            "compared": form.compared,
+            "compared": form_of(spec.task).compared,
         }
     )
 
 
 def pruned_card(base: Base, depth: int, kept: Sequence[int], strategy: str, *, embeds: bool) -> str:
     """The card of a network that was pruned and not fine-tuned."""
-    from huggingface_hub import ModelCardData
-
-    data = ModelCardData(
-        base_model=base.name if base.of_hub else None,
-        license=base.licence,
-        library_name="sentence-transformers" if embeds else "transformers",
-        tags=TAGS,
-    )
-    return (
-        _templates()
-        .get_template("pruned.md.j2")
-        .render(
-            front_matter=data.to_yaml(),
-            base=base,
-            depth=depth,
-            kept=kept,
-            strategy=strategy,
-            embeds=embeds,
-        )
+    library = "sentence-transformers" if embeds else "transformers"
+    template = _templates().get_template("pruned.md.j2")
+    return template.render(
+        front_matter=_card_data(base, library_name=library),
+        base=base,
+        depth=depth,
+        kept=kept,
+        strategy=strategy,
+        embeds=embeds,
     )
 
 
@@ -144,43 +139,35 @@ def _escaped(text: str) -> str:
     return markdown_escape(printable(text))
 
 
-def _front_matter(record: Record, facts: CardFacts, split: str, form: Form) -> str:
-    from huggingface_hub import EvalResult, ModelCardData
-
+def _front_matter(task: TaskDefinition, record: Record, facts: CardFacts) -> str:
+    form, hub = form_of(task), hub_source(record["data_fingerprint"])
     metric = _METRICS.get(record["metric"]) or str(record["metric"])
     name = f"{facts.base.name.rpartition('/')[2]}-{len(record['kept_layers'])}-layers"
-    hub = facts.dataset
     result = EvalResult(
         task_type=form.hub_task,
         dataset_type=str(hub.dataset) if hub else record["task"],
         dataset_name=record["task"],
         dataset_config=hub.config if hub else None,
         dataset_revision=hub.revision if hub else None,
-        dataset_split=split,
+        dataset_split=facts.split,
         metric_type=metric,
         metric_name=metric_name(record["metric"], record.get("positive")),
         metric_value=round(record["last"], 6),
     )
-    data = ModelCardData(
-        base_model=facts.base.name if facts.base.of_hub else None,
-        license=facts.base.licence,
+    return _card_data(
+        facts.base,
         library_name=form.library,
         pipeline_tag=form.hub_task,
-        tags=TAGS,
         datasets=[str(hub.dataset)] if hub else None,
         metrics=[metric],
         model_name=f"{name}-{record['task']}",
         eval_results=[result],
     )
-    return str(data.to_yaml())
 
 
-def _teacher(spec: TrialSpec, facts: CardFacts) -> str:
-    """The name of a student's teacher."""
-    if not (spec.distill and spec.distill.teacher):
-        return facts.base.name
-    row = facts.teacher
-    return shown_name(row["model_fingerprint"], row["model"]) if row else "another model"
+def _card_data(base: Base, **more: Any) -> str:
+    of_hub = base.name if base.of_hub else None
+    return str(ModelCardData(base_model=of_hub, license=base.licence, tags=TAGS, **more).to_yaml())
 
 
 def base_of(fingerprint: str, name: str, folder: str | None, *, offline: bool) -> Base:
@@ -198,11 +185,6 @@ def shown_name(fingerprint: str, name: str) -> str:
     return Path(name).name or "model"
 
 
-def dataset_of(fingerprint: str) -> TaskSource | None:
-    """None for a user's own files."""
-    return hub_source(fingerprint) if fingerprint.startswith(HUB) else None
-
-
 def interval_of(record: Record, predictions: Sequence[Record]) -> Interval:
     """The interval of one network's score over dev rows, as in `table intervals`."""
     network = Network(record["trial_id"], record["metric"], "", 100 * record["last"])
@@ -211,32 +193,32 @@ def interval_of(record: Record, predictions: Sequence[Record]) -> Interval:
 
 
 def full_record(store: Store, spec: TrialSpec, depth: int) -> dict[str, Any] | None:
-    """The record of all layers; None if it is not stored or is this one."""
-    whole = full_spec(spec, depth)
+    """The record of all layers by the same recipe and seed; None if it is not stored or is this
+    one."""
+    layers = full_layers(depth)
+    direct = replace(spec, kept_layers=layers, removed_feed_forwards=(), procedure=DIRECT)
+    whole = settled(replace(direct, distill=None), depth)
     rows = None if whole == spec else store.find("trials", trial_id(whole))
     return rows[0] if rows else None
 
 
-def speeds_of(store: Store, record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def speeds_of(store: Store, record: Record) -> list[Record]:
     """The speeds of the record's network, in the store's order: each with the columns of its
     profile and of its timing."""
-    listed = store.read_all("profiles").rows.to_pylist()
-    own = [row for row in listed if row["measure"] == "speed" and _is_of(row, record)]
-    return [row | timing for row in own for timing in row["timings"] or ()]
-
-
-def _is_of(row: Mapping[str, Any], record: Mapping[str, Any]) -> bool:
-    names = ("model_fingerprint", "kept_layers")
-    return not row["removed_feed_forwards"] and all(row[name] == record[name] for name in names)
+    own = {name: record[name] for name in ("model_fingerprint", "kept_layers")}
+    own |= {"measure": "speed", "removed_feed_forwards": []}
+    return [
+        row | timing
+        for row in store.read_all("profiles").rows.to_pylist()
+        if all((row[name] or []) == value for name, value in own.items())
+        for timing in row["timings"] or ()
+    ]
 
 
 def _licence(card: Path) -> str | None:
     """The licence in a card's front matter."""
-    import yaml
-    from huggingface_hub import metadata_load
-
     try:
-        told = (metadata_load(card) or {}).get("license")
+        found = (metadata_load(card) or {}).get("license")
     except (OSError, ValueError, yaml.YAMLError):  # no front matter
         return None
-    return told if isinstance(told, str) else None
+    return found if isinstance(found, str) else None

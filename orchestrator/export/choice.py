@@ -46,7 +46,7 @@ ORDER BY score, seed
 """
 
 
-class Chosen(NamedTuple):
+class TrialChoice(NamedTuple):
     trial_id: str
     why: str  # sentences, for the terminal and the card
     seeds: Mapping[int, str]  # each seed of this network, with its trial
@@ -54,7 +54,7 @@ class Chosen(NamedTuple):
     luck: str = ""  # how much of the score comes from being chosen on these rows
 
 
-def best(catalog: Catalog, asked: ExportOptions, read: Reader | None = None) -> Chosen:
+def best(catalog: Catalog, asked: ExportOptions, read: Reader | None = None) -> TrialChoice:
     """Chooses from a catalog whose only delta is `asked.within`. `read` returns the predictions
     that the luck of the choice is estimated from. Raises SpecError if the answer is not known."""
     rows = _answers(catalog, asked)
@@ -109,7 +109,12 @@ def answers_in(record: Row, metric: str, predictions: Sequence[Row]) -> Answers:
 def _answers(catalog: Catalog, asked: ExportOptions) -> list[Row]:
     """One row for each strategy and procedure, all of one sweep and one model."""
     for column in ("task", "model", "strategy"):
-        _check_name(catalog, column, getattr(asked, column))
+        if (name := getattr(asked, column)) is not None:
+            known = catalog.query(f"SELECT DISTINCT {column} FROM cells ORDER BY ALL")[column]
+            try:
+                choose(column, name, known.to_pylist())
+            except ValueError as error:
+                raise SpecError(f"--{column}: {error}") from None
     names = {name: getattr(asked, name) for name in ("task", "unit", "model", "strategy")}
     rows: list[Row] = catalog.query(_ANSWERS, names).to_pylist()
     for column in ("sweep", "model"):
@@ -122,16 +127,6 @@ def _answers(catalog: Catalog, asked: ExportOptions) -> list[Row]:
     if not rows:
         raise SpecError(f"no sweep of the store has task {asked.task!r} with this strategy.")
     return rows
-
-
-def _check_name(catalog: Catalog, column: str, name: str | None) -> None:
-    if name is None:
-        return
-    names = catalog.query(f"SELECT DISTINCT {column} FROM cells ORDER BY ALL")[column].to_pylist()
-    try:
-        choose(column, name, names)
-    except ValueError as error:
-        raise SpecError(f"--{column}: {error}") from None
 
 
 def _smallest(rows: Sequence[Row], asked: ExportOptions) -> Row:
@@ -159,22 +154,21 @@ def _smallest(rows: Sequence[Row], asked: ExportOptions) -> Row:
     return needed.alone(smallest) if asked.strategy else smallest
 
 
-def _one_seed(seeds: Sequence[Row], wanted: int | None, reason: str) -> Chosen:
+def _one_seed(seeds: Sequence[Row], wanted: int | None, reason: str) -> TrialChoice:
     """Takes the median of `seeds` (by score, then seed), the lower of two in the middle."""
     trials = {row["seed"]: row["trial_id"] for row in seeds}
+    seed = seeds[(len(seeds) - 1) // 2]["seed"] if wanted is None else wanted
+    if seed not in trials:
+        have = ", ".join(map(str, sorted(trials)))
+        raise SpecError(f"--seed {seed}: this network was trained with seeds {have}.")
     if wanted is not None:
-        named = [row for row in seeds if row["seed"] == wanted]
-        if not named:
-            have = ", ".join(map(str, sorted(trials)))
-            raise SpecError(f"--seed {wanted}: this network was trained with seeds {have}.")
-        return Chosen(named[0]["trial_id"], f"{reason} Seed {wanted} was asked for.", trials)
-    middle = seeds[(len(seeds) - 1) // 2]
-    if len(seeds) == 1:
-        return Chosen(middle["trial_id"], f"{reason} It has one seed, {middle['seed']}.", trials)
-    scores = ", ".join(f"{row['score']:.2f}" for row in seeds)
-    return Chosen(
-        middle["trial_id"],
-        f"{reason} Seed {middle['seed']} is exported, which has the median score of {scores}: the "
-        "best seed's score would be partly luck.",
-        trials,
-    )
+        why = f"Seed {seed} was asked for."
+    elif len(seeds) == 1:
+        why = f"It has one seed, {seed}."
+    else:
+        scores = ", ".join(f"{row['score']:.2f}" for row in seeds)
+        why = (
+            f"Seed {seed} is exported, which has the median score of {scores}: the best seed's "
+            "score would be partly luck."
+        )
+    return TrialChoice(trials[seed], f"{reason} {why}", trials)

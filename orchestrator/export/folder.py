@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
+from lp_sweep.analysis.render import finite
 from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError
+from lp_sweep.storage.networks import write_sums
 from lp_sweep.storage.printable import short
 from lp_sweep.storage.redact import redact_text
 
@@ -87,6 +91,14 @@ def _settle(before: Path, out: Path) -> None:
     elif before.exists():
         with contextlib.suppress(OSError):
             before.rename(out)
+
+
+def describe(folder: Path, card: str, about: Mapping[str, Any]) -> None:
+    """Writes the card, what the folder is, and last the checksums of all its files."""
+    (folder / "README.md").write_text(card, encoding="utf-8")
+    text = json.dumps(finite(about), indent=2, ensure_ascii=False) + "\n"
+    (folder / ABOUT).write_text(text, encoding="utf-8")
+    write_sums(folder)
 
 
 def check_may_push(repo_id: str, *, offline: bool) -> None:

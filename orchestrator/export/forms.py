@@ -7,7 +7,6 @@ its model card are in `templates/`.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -197,17 +196,14 @@ def _bare_encoder(folder: Path) -> Any:
 
     from lp_sweep.trials.model.load import quiet
 
-    bare = folder / ".bare"
     with quiet():
         model = AutoModelForSequenceClassification.from_pretrained(folder).base_model
         model.config.problem_type = None
         model.config.num_labels = 2  # the default of a config
-        model.save_pretrained(bare)
-    for path in [*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json")]:
-        path.unlink()
-    for path in bare.iterdir():
-        path.replace(folder / path.name)
-    shutil.rmtree(bare)
+        # the network may still read these files: they are removed, not overwritten
+        for path in [*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json")]:
+            path.unlink()
+        model.save_pretrained(folder)
     return model.config
 
 

@@ -8,11 +8,11 @@ equal the record's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from huggingface_hub import constants, hf_hub_download
 
 from lp_sweep.orchestrator.inputs.resolve import Sweep
 from lp_sweep.orchestrator.options import ExportOptions
@@ -21,11 +21,15 @@ from lp_sweep.storage.errors import ExportError, LpSweepError, PreflightError, S
 from lp_sweep.storage.networks import has_network
 from lp_sweep.storage.places import node_folder
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.data.datasource import data_fingerprint, unlabelled_fingerprint
+from lp_sweep.trials.data.datasource import (
+    data_fingerprint,
+    load_task,
+    prompted,
+    unlabelled_fingerprint,
+)
 from lp_sweep.trials.data.tasks import TaskSource, canonical_name, glue_source
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.spec.identity import trial_id
-from lp_sweep.trials.spec.procedures import DIRECT, full_layers, settled
 from lp_sweep.trials.spec.specs import TrialSpec, trial_spec_from_canonical
 from lp_sweep.trials.worker.job import Job, ModelPlace, Place, TaskPlace
 
@@ -79,9 +83,8 @@ def task_source(spec: TrialSpec, record: Mapping[str, Any], where: Where) -> Tas
     alike = [task for task in tasks if (task.fingerprint, task.definition) == (print_, spec.task)]
     if alike:
         return max(alike, key=lambda task: task.unlabelled == spec.unlabelled).source
-    if print_.startswith(HUB):
-        return hub_source(print_)
-    found = None
+    if found := hub_source(print_):
+        return found
     if (glue := canonical_name(record["task"])) and where.options.data_dir:
         found = glue_source(glue, where.options.data_dir)
     elif folder := _shipped(where, print_):  # train first, then the dev splits, the main one first
@@ -100,37 +103,35 @@ class RecordInputs(NamedTuple):
     def model_folder(self) -> str | None:
         return self.model.path if self.model else None
 
+    def job(self, spec: TrialSpec, record: Mapping[str, Any], where: Where) -> Job:
+        """The trial as a job for a worker. Raises PreflightError if its model is not found."""
+        if self.model is None:
+            raise _nowhere("model", record["model"], record)
+        return Job(
+            id=record["trial_id"],
+            spec=spec,
+            model=self.model,
+            task=TaskPlace(record["task"], self.source),
+            unlabelled={spec.unlabelled: self.source.unlabelled} if spec.unlabelled else {},
+            place=Place(cache_dir=where.cache_dir, offline=where.options.offline),
+        )
+
 
 def find_inputs(spec: TrialSpec, record: Mapping[str, Any], where: Where) -> RecordInputs:
     """Finds both before a network is loaded or trained. Raises PreflightError if the dev rows are
     not found, or the model of a network that has to be trained again."""
     model, source = model_place(record, where), task_source(spec, record, where)
     if source is None:
-        raise nowhere("data of task", record["task"], record)
+        raise _nowhere("data of task", record["task"], record)
     lacks = None if model else ("model", record["model"])
     if spec.unlabelled and unlabelled_fingerprint(source, spec.task) != spec.unlabelled:
         lacks = lacks or ("unlabelled texts of task", record["task"])
     if lacks and not has_network(where.store, record["trial_id"]):
-        raise nowhere(*lacks, record)
+        raise _nowhere(*lacks, record)
     return RecordInputs(model, source)
 
 
-def job_of(spec: TrialSpec, record: Mapping[str, Any], where: Where) -> Job:
-    """The trial as a job for a worker. Raises PreflightError if its model is not found."""
-    found = find_inputs(spec, record, where)
-    if found.model is None:
-        raise nowhere("model", record["model"], record)
-    return Job(
-        id=record["trial_id"],
-        spec=spec,
-        model=found.model,
-        task=TaskPlace(record["task"], found.source),
-        unlabelled={spec.unlabelled: found.source.unlabelled} if spec.unlabelled else {},
-        place=Place(cache_dir=where.cache_dir, offline=where.options.offline),
-    )
-
-
-def nowhere(what: str, name: str, record: Mapping[str, Any]) -> LpSweepError:
+def _nowhere(what: str, name: str, record: Mapping[str, Any]) -> LpSweepError:
     return PreflightError(
         f"the {what} {name!r} of {record['trial_id']} is known by its content alone, and nothing "
         "here has that content. Name the sweep file that it was run with, as it was then: --file "
@@ -138,8 +139,10 @@ def nowhere(what: str, name: str, record: Mapping[str, Any]) -> LpSweepError:
     )
 
 
-def hub_source(print_: str) -> TaskSource:
-    """The inverse of `data_fingerprint`, for the fingerprint of a data set of the hub."""
+def hub_source(print_: str) -> TaskSource | None:
+    """The inverse of `data_fingerprint` for a data set of the hub; None for files."""
+    if not print_.startswith(HUB):
+        return None
     dataset, _, rest = print_.removeprefix(HUB).rpartition("@")
     revision, config, splits = rest.split(":", 2)
     named = dict(pair.split("=", 1) for pair in splits.split(","))
@@ -162,21 +165,12 @@ def model_file(print_: str, folder: str | None, name: str, *, offline: bool) -> 
     if not print_.startswith(HUB):
         path = Path(folder, name) if folder else None
         return path if path and path.is_file() else None
-    from huggingface_hub import constants, hf_hub_download
-
     repo_id, _, revision = print_.removeprefix(HUB).rpartition("@")
     local = offline or constants.HF_HUB_OFFLINE
     try:
         return Path(hf_hub_download(repo_id, name, revision=revision, local_files_only=local))
     except Exception:  # errors of three libraries; an export without it is better than none
         return None
-
-
-def full_spec(spec: TrialSpec, depth: int) -> TrialSpec:
-    """The trial of all layers, by the same recipe and seed."""
-    layers = full_layers(depth)
-    whole = replace(spec, kept_layers=layers, removed_feed_forwards=(), procedure=DIRECT)
-    return settled(replace(whole, distill=None), depth)
 
 
 class DevRows(NamedTuple):
@@ -201,8 +195,6 @@ def dev_rows(
 ) -> DevRows:
     """Reads the rows and joins the stored `predictions`. Raises MissingInputError if the data can't
     be read, ExportError if the two don't belong together."""
-    from lp_sweep.trials.data.datasource import load_task, prompted
-
     recipe = spec.recipe
     task = load_task(
         spec.task,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,11 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lp_sweep.orchestrator.export.card import base_of, pruned_card
-from lp_sweep.orchestrator.export.folder import ABOUT, staged
+from lp_sweep.orchestrator.export.folder import describe, staged
 from lp_sweep.orchestrator.export.verify import FolderAnswers, ask
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.storage.errors import ExportError, SpecError
-from lp_sweep.storage.networks import write_sums
 from lp_sweep.storage.printable import say
 from lp_sweep.trials.model.sentencefolder import (
     MODULES,
@@ -28,7 +26,7 @@ _ROUNDING = 1e-5  # between two processes on one machine; x the largest state
 _LENGTHS = (16, 7, 3)  # tokens in the rows whose states are compared
 
 
-class Pruned(NamedTuple):
+class PruneResult(NamedTuple):
     """The finished folder; as JSON it is what `--json` prints."""
 
     folder: str
@@ -81,11 +79,12 @@ def prune(
     out: Path,
     force: bool,
     offline: bool,
-) -> Pruned:
+) -> PruneResult:
     """Write the `kept` layers (1-based) of the model in `files` as the folder `out`.
     Raises LpSweepError; then `out` is as it was before."""
-    from lp_sweep.trials.model.cutting import cut, own_classes, read_whole
+    from lp_sweep.trials.model.load import read_whole
     from lp_sweep.trials.model.plainload import states_of
+    from lp_sweep.trials.model.prune import cut
 
     sentences = read_sentence_folder(files)
     if sentences.problem and not sentences.pools_nothing:
@@ -95,13 +94,12 @@ def prune(
             f"{MODULES}."
         )
     network, missing = read_whole(files)
-    kinds = ["AutoModel", *own_classes(network)]
     ids = _rows(network.config)
     before = states_of(network, ids)
     with staged(out, force=force) as folder:
         cut(files, network, kept, folder)
         say("loading the folder in a new process, and comparing the states of every layer")
-        request = {"kinds": kinds, "ids": ids, "device": "cpu", "threads": None}
+        request = {"kinds": list(missing), "ids": ids, "device": "cpu", "threads": None}
         answer = ask(folder, request)
         _check_weights(answer, missing)
         difference = _compare(answer.values, states_of(network, ids), "the network in memory")
@@ -114,7 +112,6 @@ def prune(
             difference = max(difference, _check_vectors(files, folder, network))
         base = base_of(model.fingerprint, model.name, str(files), offline=offline)
         card = pruned_card(base, model.depth, kept, strategy, embeds=embeds)
-        (folder / "README.md").write_text(card, encoding="utf-8")
         about = {
             "model_fingerprint": model.fingerprint,
             "depth": model.depth,
@@ -123,9 +120,8 @@ def prune(
             "fine_tuned": False,
             "verified": {"largest_difference": difference},
         }
-        (folder / ABOUT).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-        write_sums(folder)
-    return Pruned(str(out), base.name, list(kept), model.depth, difference)
+        describe(folder, card, about)
+    return PruneResult(str(out), base.name, list(kept), model.depth, difference)
 
 
 def _check_vectors(files: Path, folder: Path, network: Any) -> float:

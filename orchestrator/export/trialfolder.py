@@ -17,30 +17,28 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lp_sweep.analysis.render import finite
 from lp_sweep.orchestrator.export.card import (
     CardFacts,
     base_of,
-    dataset_of,
     full_record,
     interval_of,
     speeds_of,
     trial_card,
 )
-from lp_sweep.orchestrator.export.folder import ABOUT, staged
+from lp_sweep.orchestrator.export.folder import describe, staged
 from lp_sweep.orchestrator.export.forms import form_of
 from lp_sweep.orchestrator.export.places import (
     DevRows,
+    RecordInputs,
     Where,
     dev_rows,
     find_inputs,
-    job_of,
     model_file,
     spec_of,
 )
 from lp_sweep.orchestrator.export.verify import Nearness, RecordedAnswers, Verification, ask, verify
 from lp_sweep.storage.errors import ExportError, SpecError
-from lp_sweep.storage.networks import changed_files, fetch_network, has_network, write_sums
+from lp_sweep.storage.networks import changed_files, fetch_network, has_network
 from lp_sweep.storage.places import expanded
 from lp_sweep.storage.printable import metric_name, say
 from lp_sweep.storage.schema import PUBLISHED_VERSIONS
@@ -79,7 +77,7 @@ _PUBLISHED_COLUMNS = (
 )  # fmt: skip
 
 
-class Exported(NamedTuple):
+class ExportResult(NamedTuple):
     """The finished export; as JSON it is what `--json` prints."""
 
     folder: str
@@ -93,37 +91,41 @@ class Exported(NamedTuple):
     onnx_difference: float | None
 
 
-def export(record: Mapping[str, Any], chosen: str, where: Where) -> Exported:
+def export(record: Mapping[str, Any], chosen: str, where: Where) -> ExportResult:
     """Exports a record's network. `chosen`: sentences on why it is this one. Raises
     LpSweepError, and then leaves nothing behind."""
-    options, spec = where.options, spec_of(record)
-    out = expanded(options.out)
+    options, spec, fingerprint = where.options, spec_of(record), record["model_fingerprint"]
+    out, offline = expanded(options.out), options.offline
     inputs = find_inputs(spec, record, where)
-    file = model_file(
-        record["model_fingerprint"], inputs.model_folder, MODULES, offline=options.offline
-    )
+    file = model_file(fingerprint, inputs.model_folder, MODULES, offline=offline)
+    model = file.parent if file else None
     with staged(out, force=options.force) as folder:
         device = _device(record)
-        trained, another = _trained(spec, record, where, folder, device)
-        form_of(spec.task).finish(folder, spec, file.parent if file else None)
+        trained, another = _trained(spec, record, inputs, where, folder, device)
+        form_of(spec.task).finish(folder, spec, model)
         found = (trained.record, trained.predictions, inputs.source)
-        rows = dev_rows(spec, *found, offline=options.offline)
+        rows = dev_rows(spec, *found, offline=offline)
         scored = f"{len(rows.predicted):,} dev {kind_of(spec.task).scored_by}"
         say(f"loading the folder in a new process, and comparing its answers on {scored}")
         verified = _verified(folder, spec, trained.record, rows, device)
-        facts = _facts(where, spec, trained, rows, inputs.model_folder)
-        modules = read_sentence_folder(file.parent).modules if file else ()
-        facts = facts._replace(
-            chosen=chosen, another=another, modules=[module.name for module in modules]
+        modules = read_sentence_folder(model).modules if model else ()
+        facts = CardFacts(
+            split=rows.split,
+            base=base_of(fingerprint, record["model"], inputs.model_folder, offline=offline),
+            label_names=rows.label_names,
+            interval=interval_of(trained.record, trained.predictions),
+            full=full_record(where.store, spec, record["depth"]),
+            speeds=speeds_of(where.store, trained.record),
+            chosen=chosen,
+            taught_by=taught_by(where.store, trained.record) if spec.distill else None,
+            another=another,
+            modules=[module.name for module in modules],
         )
-        card = trial_card(spec, trained.record, facts, rows.split)
-        (folder / "README.md").write_text(card, encoding="utf-8")
-        about = _about(trained, chosen, verified)
-        (folder / ABOUT).write_text(about, encoding="utf-8")
         difference = _onnx(folder, spec, rows) if options.onnx else None
-        write_sums(folder)
+        card = trial_card(spec, trained.record, facts)
+        describe(folder, card, _about(trained, chosen, verified))
     low, high = facts.interval[:2]
-    return Exported(
+    return ExportResult(
         folder=str(out),
         trial_id=record["trial_id"],
         kept_layers=list(record["kept_layers"]),
@@ -145,7 +147,7 @@ def refuse_unsupported(record: Mapping[str, Any], *, onnx: bool) -> None:
         raise SpecError(
             f"{record['trial_id']} has no feed-forward in layers {', '.join(map(str, removed))}: "
             "transformers has no class for such a network, and `from_pretrained` would put random "
-            "weights there. Load a kept one with lp_sweep.trials.model.feedforward.load_network "
+            "weights there. Load a kept one with lp_sweep.trials.model.load.load_network "
             "from weights/<trial> of the store; --best chooses among whole networks alone."
         )
 
@@ -158,7 +160,12 @@ def _device(record: Mapping[str, Any]) -> str:
 
 
 def _trained(
-    spec: TrialSpec, record: Mapping[str, Any], where: Where, folder: Path, device: str
+    spec: TrialSpec,
+    record: Mapping[str, Any],
+    inputs: RecordInputs,
+    where: Where,
+    folder: Path,
+    device: str,
 ) -> tuple[RetrievedNetwork, str | None]:
     """Puts the network into `folder`. Also returns a sentence if it is not quite the record's."""
     found = from_store(where.store, record, folder)
@@ -169,7 +176,7 @@ def _trained(
         f"{record['trial_id']} is {way} again: {found}. It took "
         f"{record['seconds_total']:.0f} s on {record['device_name']}."
     )
-    again = trained_again(spec, record, where, folder, device)
+    again = trained_again(inputs.job(spec, record, where), record, where.store, folder, device)
     another = check_same(again.record, record, accept=where.options.accept_retrained)
     if another:
         say(f"warning: {another}")
@@ -204,33 +211,17 @@ def _verified(
     return verify(answer, form.answers(spec, rows, answer.values), expected)
 
 
-def _facts(
-    where: Where, spec: TrialSpec, trained: RetrievedNetwork, rows: DevRows, model: str | None
-) -> CardFacts:
-    record, offline = trained.record, where.options.offline
-    return CardFacts(
-        base=base_of(record["model_fingerprint"], record["model"], model, offline=offline),
-        dataset=dataset_of(record["data_fingerprint"]),
-        label_names=rows.label_names,
-        interval=interval_of(record, trained.predictions),
-        full=full_record(where.store, spec, record["depth"]),
-        speeds=speeds_of(where.store, record),
-        teacher=taught_by(where.store, record) if spec.distill else None,
-    )
-
-
-def _about(trained: RetrievedNetwork, chosen: str, verified: Verification) -> str:
+def _about(trained: RetrievedNetwork, chosen: str, verified: Verification) -> dict[str, Any]:
     record = {name: trained.record[name] for name in _PUBLISHED_COLUMNS if name in trained.record}
     versions = dict(trained.record["versions"] or ())
-    told = {
+    record["versions"] = {name: versions[name] for name in PUBLISHED_VERSIONS if name in versions}
+    return {
         "chosen": chosen,
         "retrained": trained.retrained,
         "verified": verified._asdict(),
         "spec": json.loads(trained.record["spec"]),
-        "record": record
-        | {"versions": {name: versions[name] for name in PUBLISHED_VERSIONS if name in versions}},
+        "record": record,
     }
-    return json.dumps(finite(told), indent=2, ensure_ascii=False) + "\n"
 
 
 def _onnx(folder: Path, spec: TrialSpec, rows: DevRows) -> float:
@@ -286,7 +277,7 @@ def kept_instead(store: Store, trial: str, seeds: Mapping[int, str]) -> str | No
 
 
 def trained_again(
-    spec: TrialSpec, record: Mapping[str, Any], where: Where, folder: Path, device: str
+    job: Job, record: Mapping[str, Any], stored: Store, folder: Path, device: str
 ) -> RetrievedNetwork:
     """Trains the trial in a temporary store, with the threads and the micro-batch that it had, and
     with CUDA graphs only if it had them: nothing here tries again without.
@@ -294,7 +285,6 @@ def trained_again(
     from lp_sweep.trials.fast.forward import GRAPHS
     from lp_sweep.trials.worker.run import execute
 
-    job = job_of(spec, record, where)
     halvings, graphs = record["out_of_memory_retries"] or 0, record["compute_used"] == GRAPHS
     with tempfile.TemporaryDirectory(prefix="lp-sweep-") as name:
         store = Store(Path(name) / "store", create=True)
@@ -302,7 +292,7 @@ def trained_again(
             job.place, store=store.location, device=device, threads=record["threads"], keep="all"
         )
         job = replace(job, place=place, halvings=halvings, graphs=graphs)
-        for each in _in_order(job, spec, record, where.store, store):
+        for each in _in_order(job, record, stored, store):
             with _told(store, each.id):
                 told = Answer.from_plain(execute(each.to_plain()))
             if told.status != "done":
@@ -336,10 +326,9 @@ def _told(store: Store, trial: str) -> Iterator[None]:
         thread.join()
 
 
-def _in_order(
-    job: Job, spec: TrialSpec, record: Mapping[str, Any], stored: Store, store: Store
-) -> Iterator[Job]:
+def _in_order(job: Job, record: Mapping[str, Any], stored: Store, store: Store) -> Iterator[Job]:
     """Yields the jobs whose networks it needs, then the job. Copies its teacher's logits."""
+    spec = job.trial
     first = stage_one(spec, record["depth"])
     lesson = _lesson(record, stored, store) if spec.distill else None
     watched = lesson and lesson.watched(spec)

@@ -18,14 +18,14 @@ from lp_sweep.storage.printable import say
 from lp_sweep.storage.store import Store
 
 if TYPE_CHECKING:
-    from lp_sweep.orchestrator.export.choice import Chosen
-    from lp_sweep.orchestrator.export.prunedfolder import Pruned
-    from lp_sweep.orchestrator.export.trialfolder import Exported
+    from lp_sweep.orchestrator.export.choice import TrialChoice
+    from lp_sweep.orchestrator.export.prunedfolder import PruneResult
+    from lp_sweep.orchestrator.export.trialfolder import ExportResult
     from lp_sweep.orchestrator.inputs.models import ModelInput
     from lp_sweep.orchestrator.inputs.resolve import Sweep
 
 
-def export_trial(asked: ExportOptions) -> Exported:
+def export_trial(asked: ExportOptions) -> ExportResult:
     """Writes the network to the folder `out`, which appears complete or not at all. Progress goes
     to stderr. Raises LpSweepError."""
     _check(asked)
@@ -70,7 +70,7 @@ def prune_model(
     revision: str | None = None,
     offline: bool = False,
     force: bool = False,
-) -> Pruned:
+) -> PruneResult:
     """Writes a model, from a folder or the hub, to the folder `out`: without the layers that
     `strategy` drops, or with `layers` (1-based) alone, and not fine-tuned. Raises LpSweepError."""
     from lp_sweep.orchestrator.export.folder import check_free
@@ -95,13 +95,13 @@ def _check_onnx_packages() -> None:
         raise PreflightError(f"ONNX needs {', '.join(missing)}: pip install 'lp-sweep[onnx]'")
 
 
-def _chosen(store: Store, asked: ExportOptions) -> tuple[Mapping[str, Any], Chosen]:
+def _chosen(store: Store, asked: ExportOptions) -> tuple[Mapping[str, Any], TrialChoice]:
     """The record, and why it was chosen."""
     from lp_sweep.analysis.views import open_views
     from lp_sweep.orchestrator.export import choice
 
     if not asked.best:
-        chosen = choice.Chosen(str(asked.trial), "Named by its identifier.", {})
+        chosen = choice.TrialChoice(str(asked.trial), "Named by its identifier.", {})
     else:
         deltas = (asked.within,)
         views = open_views(

@@ -23,6 +23,7 @@ DIFFS = [block.text for block in blocks(read(PAGE), PAGE) if block.language == "
 def test_each_example_is_in_one_file() -> None:
     assert [diff.splitlines()[0] for diff in DIFFS] == [
         "+++ trials/spec/select.py",
+        "+++ trials/measures/influence.py",
         "+++ trials/measures/registry.py",
         "+++ analysis/tables.py",
         "+++ trials/model/familytable.py",

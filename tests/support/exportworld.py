@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from lp_sweep.orchestrator.export import trialfolder
-from lp_sweep.orchestrator.export.trialfolder import Exported
+from lp_sweep.orchestrator.export.trialfolder import ExportResult
 from lp_sweep.orchestrator.export.verify import FolderAnswers
 from lp_sweep.orchestrator.service import export as service
 from lp_sweep.storage.errors import ExportError
@@ -34,7 +34,7 @@ class World(NamedTuple):
     kept: str  # a trial of two layers, whose network the store has
     unkept: str  # of three
 
-    def export(self, trial: str, out: Path, **options: Any) -> Exported:
+    def export(self, trial: str, out: Path, **options: Any) -> ExportResult:
         place = {"store": self.store.location, "cache_dir": self.cache, "offline": True}
         return service.export_trial(
             service.ExportOptions(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,13 +14,11 @@ from lp_sweep.trials.data.batches import BatchSizes, EncodedSplit, EncodedTask, 
 from lp_sweep.trials.fast import forward as forward_module
 from lp_sweep.trials.fast import tokens as tokens_module
 from lp_sweep.trials.fast.forward import forward
-from lp_sweep.trials.kinds import ProblemType
 from lp_sweep.trials.spec.procedures import Phase
 from lp_sweep.trials.spec.specs import Recipe, TaskDefinition
 from lp_sweep.trials.train.graphs import GraphPass
 from lp_sweep.trials.train.steps import EagerPass, Setting, make_optimizer, train_step
-from tests.support.families import FAMILIES, save_pretrained
-from tests.support.networks import load
+from tests.support import networks
 
 CPU = torch.device("cpu")
 PAD = 1
@@ -61,16 +58,9 @@ def spelling_the_padding(split: EncodedSplit) -> EncodedSplit:
     return replace(split, tokens=tokens)
 
 
-def network(
-    name: str,
-    folder: Path,
-    depth: int = 3,
-    num_labels: int = 2,
-    problem_type: ProblemType = "single_label_classification",
-) -> PreTrainedModel:
+def network(name: str, depth: int = 3, **settings: Any) -> PreTrainedModel:
     """One without dropout, in evaluation."""
-    path = save_pretrained(FAMILIES[name], depth, folder / name)
-    return load(path, num_labels=num_labels, problem_type=problem_type, seed=0)
+    return networks.network(name, depth, **settings, seed=0)
 
 
 def both(model: PreTrainedModel, split: EncodedSplit, rows: np.ndarray) -> tuple[Any, Any]:
@@ -154,9 +144,7 @@ def one_pass(learn: EagerPass, split: EncodedSplit, rows: np.ndarray) -> tuple[f
 KEY_BIASES = ("key.bias", "k_lin.bias")
 
 
-def assert_graphs_learn_alike(
-    name: str, folder: Path, device: torch.device = CPU, recorder: Any = None
-) -> None:
+def assert_graphs_learn_alike(name: str, device: torch.device = CPU, recorder: Any = None) -> None:
     """Twenty steps of `graphs` and of the reference, with rows of many lengths, and batches that
     are not full. Later ones drift apart by rounding: RoBERTa's losses by 3e-3 at step 36."""
     draw = np.random.default_rng(3)
@@ -164,7 +152,7 @@ def assert_graphs_learn_alike(
     batches = [draw.permutation(32)[: 3 if step % 7 == 6 else 4] for step in range(20)]
     losses, weights = [], []
     for compute in ("graphs", "reference"):
-        model = network(name, folder / compute).train().to(device)
+        model = network(name).train().to(device)
         how = setting(compute, device=device)
         learn = GraphPass(model, how, recorder) if compute == "graphs" else EagerPass(model, how)
         capturable = learn.compute == "graphs" and device.type == "cuda"

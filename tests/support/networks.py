@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from lp_sweep.trials.model.families import find_layers
+from lp_sweep.trials.model.families import find_layers, original_layers
+from lp_sweep.trials.model.feedforward import feed_forward_of, parts
 from lp_sweep.trials.model.prune import load_pruned
-from lp_sweep.trials.model.reduced import feed_forward_of, original_layers, parts
-from tests.support.families import FAMILIES, VOCABULARY, save_pretrained
+from tests.support.families import DEBERTA_1, FAMILIES, VOCABULARY, save_pretrained
 
 NUM_LABELS = 3
-Checkpoint = Callable[[str, int], Path]  # the folder of a family's checkpoint of this depth
+_FOLDER = TemporaryDirectory(prefix="checkpoints-")  # of this process, removed at its end
+
+
+@cache
+def checkpoint(name: str, depth: int) -> Path:
+    """The folder of a family's checkpoint, written once. Not to be changed."""
+    family = DEBERTA_1 if name == DEBERTA_1.name else FAMILIES[name]
+    return save_pretrained(family, depth, Path(_FOLDER.name) / f"{name}-{depth}")
 
 
 def load(path: Path, kept: Sequence[int] | None = None, **changes: Any) -> PreTrainedModel:
@@ -81,11 +91,15 @@ def batches(rows: list[torch.Tensor], size: int, left: bool = False) -> list[Bat
     return [padded(rows[i : i + size], left) for i in range(0, len(rows), size)]
 
 
-def network(
-    name: str, folder: Path, depth: int = 4, kept_layers: list[int] | None = None
-) -> PreTrainedModel:
-    """A classifier of this family with the weights that `save_pretrained` draws."""
-    return load(save_pretrained(FAMILIES[name], depth, folder), kept_layers, num_labels=2)
+def network(name: str, depth: int = 4, **settings: Any) -> PreTrainedModel:
+    """A classifier of this family with the weights that `save_pretrained` draws, loaded once and
+    copied."""
+    return copy.deepcopy(_loaded(name, depth, *sorted(({"num_labels": 2} | settings).items())))
+
+
+@cache
+def _loaded(name: str, depth: int, *settings: tuple[str, Any]) -> PreTrainedModel:
+    return load(checkpoint(name, depth), **dict(settings))
 
 
 def shaken(model: PreTrainedModel, by: float = 0.1) -> PreTrainedModel:

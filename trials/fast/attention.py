@@ -107,10 +107,9 @@ def attend(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    *,
     heads: int,
     dropout: float,
-    only: Picked | None = None,
+    only: Picked | None,
 ) -> torch.Tensor:
     """Softmax attention of each row over its own tokens.
 

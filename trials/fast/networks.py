@@ -16,8 +16,7 @@ import torch
 from torch import nn
 
 from lp_sweep.trials.device import Picked, pick
-from lp_sweep.trials.fast import xlnet
-from lp_sweep.trials.fast.attention import attend
+from lp_sweep.trials.fast.attention import Grids, attend, by_heads, grid, grids
 from lp_sweep.trials.fast.tokens import RealTokens, WordTokens
 from lp_sweep.trials.model.familytable import family_of
 
@@ -77,15 +76,10 @@ def _bert_layer(
 ) -> torch.Tensor:
     own = layer.attention.self
     asking = hidden if only is None else pick(hidden, only)
-    mixed = attend(
-        tokens,
-        own.query(hidden if tokens.packed else asking),
-        own.key(hidden),
-        own.value(hidden),
-        heads=own.num_attention_heads,
-        dropout=own.dropout.p if own.training else 0.0,
-        only=only,
-    )
+    query = own.query(hidden if tokens.packed else asking)
+    keys = own.key(hidden), own.value(hidden)
+    dropout = own.dropout.p if own.training else 0.0
+    mixed = attend(tokens, query, *keys, own.num_attention_heads, dropout, only)
     attended = layer.attention.output(mixed, asking)
     return layer.output(layer.intermediate(attended), attended)
 
@@ -108,15 +102,10 @@ def _distilbert_layer(
 ) -> torch.Tensor:
     own = layer.attention
     asking = hidden if only is None else pick(hidden, only)
-    mixed = attend(
-        tokens,
-        own.q_lin(hidden if tokens.packed else asking),
-        own.k_lin(hidden),
-        own.v_lin(hidden),
-        heads=own.n_heads,
-        dropout=own.dropout.p if own.training else 0.0,
-        only=only,
-    )
+    query = own.q_lin(hidden if tokens.packed else asking)
+    keys = own.k_lin(hidden), own.v_lin(hidden)
+    dropout = own.dropout.p if own.training else 0.0
+    mixed = attend(tokens, query, *keys, own.n_heads, dropout, only)
     attended = layer.sa_layer_norm(own.out_lin(mixed) + asking)
     return layer.output_layer_norm(layer.ffn(attended) + attended)
 
@@ -124,6 +113,103 @@ def _distilbert_layer(
 def _distilbert_head(model: Any, sentence: torch.Tensor) -> torch.Tensor:
     pooled = nn.functional.relu(model.pre_classifier(sentence))
     return model.classifier(model.dropout(pooled))
+
+
+# -- XLNet: attention by the distance and the segments of two tokens (Yang et al. 2019, and
+# Transformer-XL, Dai et al. 2019, section 3.3). Its sentence token is the last. Terms and names are
+# those of the network's own code, which is for grids of all rows.
+
+
+class _Relations(NamedTuple):
+    """Tensors that all layers share for a group of B rows of up to L tokens."""
+
+    distances: torch.Tensor  # (B or 1, 2 L, H): of L, L - 1, ... 1 - L, with dropout
+    lengths: torch.Tensor  # (B,)
+    segments: torch.Tensor | None  # (B, L); None if the tokenizer has none
+
+
+def _xlnet_supported(config: Any) -> bool:
+    return config.summary_type == "last" and config.attn_type == "bi" and not config.bi_data
+
+
+def _xlnet_embed(model: Any, tokens: RealTokens) -> torch.Tensor:
+    base = model.transformer
+    return base.dropout(base.word_embedding(tokens.ids))
+
+
+def _xlnet_relations(model: Any, tokens: RealTokens) -> list[_Relations]:
+    """One for each group."""
+    base, found = model.transformer, []
+    sizes = [group.size for group in tokens.groups]
+    types = (
+        [None] * len(sizes)
+        if tokens.types is None
+        else torch.split(tokens.types.unsqueeze(1), sizes)
+    )
+    counts = torch.split(tokens.last - tokens.first + 1, [group.rows for group in tokens.groups])
+    for group, own, lengths in zip(tokens.groups, types, counts, strict=True):
+        rows = group.rows if base.training and base.dropout.p else 1  # dropout differs by row
+        distances = base.relative_positional_encoding(
+            group.longest, group.longest, bsz=rows, device=tokens.ids.device
+        )
+        found.append(
+            _Relations(
+                base.dropout(distances).transpose(0, 1),
+                lengths,
+                None if own is None else grid(group, own).squeeze(2),
+            )
+        )
+    return found
+
+
+def _xlnet_layer(
+    module: Any,
+    hidden: torch.Tensor,
+    tokens: RealTokens,
+    only: Picked | None,
+    shared: list[_Relations],
+) -> torch.Tensor:
+    own = module.rel_attn
+    asking = hidden if only is None else pick(hidden, only)
+    query = asking @ own.q.flatten(1)
+    key, value = hidden @ own.k.flatten(1), hidden @ own.v.flatten(1)
+    parts = zip(grids(tokens, query, key, value, own.n_head), shared, strict=True)
+    mixed = torch.cat([part.flat(_xlnet_attend(own, part, relations)) for part, relations in parts])
+    attended = own.layer_norm(own.dropout(mixed @ own.o.flatten(1).t()) + asking)
+    return module.ff(attended)
+
+
+def _xlnet_head(model: Any, sentence: torch.Tensor) -> torch.Tensor:
+    last = model.transformer.dropout(sentence)
+    return model.logits_proj(model.sequence_summary(last[:, None]))
+
+
+def _xlnet_attend(own: Any, part: Grids, relations: _Relations) -> torch.Tensor:
+    """(B, heads, A, D)."""
+    group, asked, longest = part.group, part.query, part.group.longest
+    scores = (asked + own.r_w_bias[:, None]) @ part.key.transpose(2, 3)
+    column = torch.arange(longest, device=asked.device)
+    row = relations.lengths[:, None] - 1 if part.one_each else column[None]  # (B or 1, A)
+    scores = scores + _by_distance(own, relations, asked, longest - row[..., None] + column)
+    if relations.segments is not None:
+        rows = row.expand(group.rows, -1)
+        here = relations.segments.gather(1, rows)  # (B, A)
+        other = here[:, None, :, None] != relations.segments[:, None, None, :]  # (B, 1, A, L)
+        by_segment = torch.einsum("bnid,snd->bnis", asked + own.r_s_bias[:, None], own.seg_embed)
+        scores = scores + torch.where(other, by_segment[..., 1:], by_segment[..., :1])
+    scores = scores * own.scale
+    if group.mask is not None:
+        scores = scores + group.mask
+    return own.dropout(scores.softmax(-1)) @ part.value
+
+
+def _by_distance(
+    own: Any, relations: _Relations, asked: torch.Tensor, place: torch.Tensor
+) -> torch.Tensor:
+    """(B, heads, A, L). place: (B or 1, A, L), the index of two tokens' distance in the 2 L."""
+    far = by_heads(relations.distances @ own.r.flatten(1), own.n_head)
+    scores = (asked + own.r_r_bias[:, None]) @ far.transpose(2, 3)  # (B, heads, A, 2 L)
+    return scores.gather(3, place[:, None].expand(*scores.shape[:3], -1))
 
 
 def _encoder_layers(model: Any) -> nn.ModuleList:
@@ -140,13 +226,13 @@ PASSES = {
         _distilbert_head,
     ),
     "xlnet": ForwardPass(
-        xlnet.embed,
+        _xlnet_embed,
         lambda model: model.transformer.layer,
-        xlnet.layer,
-        xlnet.head,
-        shared=xlnet.relations,
+        _xlnet_layer,
+        _xlnet_head,
+        shared=_xlnet_relations,
         sentence_last=True,
-        supported=xlnet.supported,
+        supported=_xlnet_supported,
         on_device=False,  # the host computes its table of distances
         tagger=lambda model, states: model.classifier(model.transformer.dropout(states)),
     ),
@@ -166,13 +252,8 @@ def logits(
 ) -> torch.Tensor:
     """(B, C). The last layer computes only the sentence tokens. `states` collects the sentence
     tokens after each layer, (B, H)."""
-    way = _way(model)
-    sentence = _sentence(way, tokens)
-    hidden, shared = _below(way, model, tokens, sentence, states)
-    asked = as_asked(tokens, way.layer(way.layers(model)[-1], hidden, tokens, sentence, shared))
-    if states is not None:
-        states.append(asked)
-    return way.head(model, asked)
+    sentence = _through(model, tokens, states, only_sentence=True)
+    return _way(model).head(model, sentence)
 
 
 def word_logits(model: Any, tokens: RealTokens, words: WordTokens) -> torch.Tensor:
@@ -186,13 +267,7 @@ def hidden_states(
     model: Any, tokens: RealTokens, states: list[torch.Tensor] | None = None
 ) -> torch.Tensor:
     """(N, H) of all tokens after the last layer; `states` as for `logits`."""
-    way = _way(model)
-    sentence = _sentence(way, tokens)
-    hidden, shared = _below(way, model, tokens, sentence, states)
-    hidden = way.layer(way.layers(model)[-1], hidden, tokens, None, shared)
-    if states is not None:
-        states.append(as_asked(tokens, pick(hidden, sentence)))
-    return hidden
+    return _through(model, tokens, states, only_sentence=False)
 
 
 def as_asked(tokens: RealTokens, vectors: torch.Tensor) -> torch.Tensor:
@@ -205,21 +280,21 @@ def _way(model: Any) -> ForwardPass:
     return PASSES[family_of(model.config.model_type).unpadded or ""]
 
 
-def _sentence(way: ForwardPass, tokens: RealTokens) -> Picked:
-    return tokens.one_each(tokens.last if way.sentence_last else tokens.first)
-
-
-def _below(
-    way: ForwardPass,
-    model: Any,
-    tokens: RealTokens,
-    sentence: Picked,
-    states: list[torch.Tensor] | None,
-) -> tuple[torch.Tensor, Any]:
-    """(N, H) before the last layer, and the result of `shared`."""
+def _through(
+    model: Any, tokens: RealTokens, states: list[torch.Tensor] | None, *, only_sentence: bool
+) -> torch.Tensor:
+    """After the last layer: (N, H), or the sentence tokens (B, H) in the requested order."""
+    way = _way(model)
+    sentence = tokens.one_each(tokens.last if way.sentence_last else tokens.first)
     hidden, shared = way.embed(model, tokens), way.shared(model, tokens)
-    for layer in way.layers(model)[:-1]:
+    *below, last = way.layers(model)
+    for layer in below:
         hidden = way.layer(layer, hidden, tokens, None, shared)
         if states is not None:
             states.append(as_asked(tokens, pick(hidden, sentence)))
-    return hidden, shared
+    hidden = way.layer(last, hidden, tokens, sentence if only_sentence else None, shared)
+    if only_sentence:
+        hidden = as_asked(tokens, hidden)
+    if states is not None:
+        states.append(hidden if only_sentence else as_asked(tokens, pick(hidden, sentence)))
+    return hidden

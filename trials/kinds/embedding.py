@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.trials.data.columns import Labels
-from lp_sweep.trials.kinds.kind import Array, Regression
+from lp_sweep.trials.kinds.kind import Array, Names, Regression
 from lp_sweep.trials.kinds.rankmetrics import scores, similarities
 from lp_sweep.trials.spec.specs import TaskDefinition
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
 
 IMITATE, IMITATE_MSE, IMITATE_SIMILARITIES, COSENT, IN_BATCH = LOSSES = (
     "imitate",
@@ -32,11 +32,11 @@ class Embedding(Regression):
     of the pre-trained full model, without looking at labels."""
 
     help = "a vector for each text, scored by the cosines of pairs of texts"
-    metrics: tuple[str, ...] = ("spearman", "pearson")
+    metrics: Names = ("spearman", "pearson")
     embeds = True
     rows_each = 2
     learns_from, scored_by = "texts", "pairs"
-    losses: tuple[str, ...] = LOSSES
+    losses: Names = LOSSES
 
     def __init__(self, *, dot: bool = False) -> None:
         """`dot`: compare vectors by the dot product instead of the cosine."""
@@ -49,8 +49,8 @@ class Embedding(Regression):
         return loss in (IMITATE_SIMILARITIES, COSENT, IN_BATCH)
 
     def named_loss(
-        self, loss: str, logits: torch.Tensor, target: torch.Tensor, teacher: torch.Tensor | None
-    ) -> torch.Tensor:
+        self, loss: str, logits: Tensor, target: Tensor, teacher: Tensor | None
+    ) -> Tensor:
         from torch.nn.functional import mse_loss
 
         if loss == COSENT:
@@ -62,7 +62,7 @@ class Embedding(Regression):
             return self.imitation_loss(logits, teacher, 1.0) + self._gap(logits, teacher)
         return mse_loss(logits, teacher)
 
-    def _cosent(self, vectors: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    def _cosent(self, vectors: Tensor, scores: Tensor) -> Tensor:
         """CoSENT (Su 2022, https://kexue.fm/archives/8847): log(1 + sum of exp(s_i - s_j)) over all
         text pairs i and j of the batch where i has the lower score. (2B, H) vectors, (B,) scores;
         0 if all scores are equal."""
@@ -75,7 +75,7 @@ class Embedding(Regression):
         gaps = (alike[:, None] - alike[None, :]).masked_fill(~less, -torch.inf)
         return torch.cat([alike.new_zeros(1), gaps.flatten()]).logsumexp(0)
 
-    def _in_batch_negatives(self, vectors: torch.Tensor) -> torch.Tensor:
+    def _in_batch_negatives(self, vectors: Tensor) -> Tensor:
         """Cross-entropy of finding each first text's partner among all second texts of the batch:
         multiple negatives ranking (Henderson et al. 2017, arXiv 1705.00652, section 4.4)."""
         import torch
@@ -85,7 +85,7 @@ class Embedding(Regression):
         alike = one @ other.T if self.dot else normalize(one) @ normalize(other).T * _SCALE
         return cross_entropy(alike, torch.arange(len(alike), device=alike.device))
 
-    def _gap(self, vectors: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
+    def _gap(self, vectors: Tensor, teacher: Tensor) -> Tensor:
         """Mean squared difference between the student's and the teacher's similarities of all texts
         of a batch (Tung and Mori 2019, arXiv 1907.09682, with cosines). (B, H) each."""
         from torch.nn.functional import mse_loss, normalize
@@ -101,9 +101,7 @@ class Embedding(Regression):
     def no_labels(self, rows: int, outputs: int = 0) -> Labels:
         return np.zeros(rows, np.float32)
 
-    def imitation_loss(
-        self, logits: torch.Tensor, teacher: torch.Tensor, temperature: float
-    ) -> torch.Tensor:
+    def imitation_loss(self, logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
         """1 - cosine; for dot products, where lengths matter, the squared difference."""
         from torch.nn.functional import cosine_similarity, mse_loss
 
@@ -122,11 +120,8 @@ class Embedding(Regression):
         lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
         return np.asarray(alike / np.maximum(lengths, np.finfo(float).tiny))
 
-    def stored(
-        self, labels: Labels, logits: Array, metric: str, names: tuple[str, ...]
-    ) -> Iterator[dict[str, Any]]:
-        for label, answer in zip(self.targets(labels), self.answers(logits), strict=True):
-            yield {"label": float(label), "prediction": float(answer), "scores": []}
+    def stored_scores(self, targets: Array, logits: Array) -> Iterable[list[float]]:
+        return [[]] * len(targets)
 
     def probe(self, train: Array, dev: Array, labels: Array) -> Array:
         raise MissingInputError("an embedding task has no labels to fit a probe to")
@@ -137,7 +132,7 @@ class Retrieval(Embedding):
     corpus; its labels are the judgements, (J, 3) as in `search`."""
 
     help = "set for you when `kind: embedding` has a `corpus:`"
-    metrics: tuple[str, ...] = ("ndcg@10", "mrr@10", "recall@100")
+    metrics: Names = ("ndcg@10", "mrr@10", "recall@100")
     searches = True
     rows_each = 1
     learns_from, scored_by = "documents", "queries"
@@ -158,22 +153,17 @@ class Retrieval(Embedding):
     def answers(self, logits: Array) -> Array:
         return logits
 
-    def tally(
-        self, metric: str, targets: Array, answers: Array, names: tuple[str, ...]
-    ) -> Array | None:
+    def tally(self, metric: str, targets: Array, answers: Array, names: Names) -> Array | None:
         found = scores(metric, targets, answers, dot=self.dot)
         return np.column_stack([found, np.ones_like(found)])
 
-    def stored(
-        self, labels: Labels, logits: Array, metric: str, names: tuple[str, ...]
-    ) -> Iterator[dict[str, Any]]:
-        """`label`: the query's number of relevant documents; `prediction`: its score; `scores`: its
-        similarity to each relevant document, in the order of the corpus."""
-        tally = self.tally(metric, labels, logits, names)
-        relevant = self.stored_labels(labels)
-        ends = np.cumsum(relevant).astype(np.int64)
-        near = np.split(similarities(labels, logits, dot=self.dot), ends[:-1])
+    def stored_answers(self, targets: Array, answers: Array, tally: Array | None) -> Array:
+        """The score of each query."""
         assert tally is not None
-        for count, own, similar in zip(relevant.tolist(), tally.tolist(), near, strict=True):
-            stored = {"label": count, "prediction": own[0], "scores": similar.tolist()}
-            yield stored | {"tally": own}
+        return np.asarray(tally[:, 0])
+
+    def stored_scores(self, targets: Array, logits: Array) -> Iterable[list[float]]:
+        """The similarities of a query to each relevant document, in the order of the corpus."""
+        ends = np.cumsum(self.stored_labels(targets)).astype(np.int64)
+        near = np.split(similarities(targets, logits, dot=self.dot), ends[:-1])
+        return [each.tolist() for each in near]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -14,9 +14,10 @@ from lp_sweep.trials.data.columns import Labels, Rows, class_codes, class_names,
 from lp_sweep.trials.spec.specs import TaskDefinition
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
 
 Array = npt.NDArray[Any]
+Names = tuple[str, ...]
 # the head: a problem type of transformers, or `token_classification`
 ProblemType = Literal[
     "single_label_classification",
@@ -30,14 +31,14 @@ class Kind(ABC):
     """The defaults suit a row that is one example with one label."""
 
     help: str
-    metrics: tuple[str, ...]  # the first is the default
+    metrics: Names  # the first is the default
     problem_type: ProblemType
     counts_labels: bool  # two answers are equal or not, rather than near or far
     embeds = False  # maps each text to a vector, and learns from the full model alone
     searches = False  # is scored by the documents that it finds for queries
     ranks = False  # a row is a query and a passage, and `group:` may name what a query's rows share
     rows_each = 1  # rows of a split for each example
-    losses: tuple[str, ...] = ()  # that `loss:` may name; () if there is no choice
+    losses: Names = ()  # that `loss:` may name; () if there is no choice
     learns_from = "rows"  # the word for train rows: rows, texts, documents
     scored_by = "rows"  # the word for what a score averages over: rows, pairs, queries
     called = "classes"  # the word for outputs of the head: classes, labels, tags
@@ -49,11 +50,11 @@ class Kind(ABC):
         """Why a definition does not fit this kind; None if it does."""
 
     @abstractmethod
-    def label_names(self, train: Rows, definition: TaskDefinition) -> tuple[str, ...]:
+    def label_names(self, train: Rows, definition: TaskDefinition) -> Names:
         """One name for each output of the head; () for a single number."""
 
     @abstractmethod
-    def labels(self, rows: Rows, definition: TaskDefinition, names: tuple[str, ...]) -> Labels:
+    def labels(self, rows: Rows, definition: TaskDefinition, names: Names) -> Labels:
         """(n,) labels. Raises MissingInputError for a value that is no label."""
 
     def refuse_unscorable(self, dev: Rows, labels: Labels, definition: TaskDefinition) -> None:
@@ -65,7 +66,7 @@ class Kind(ABC):
         return np.sort(np.random.default_rng(0).permutation(len(labels))[:limit])
 
     @abstractmethod
-    def mean_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def mean_loss(self, logits: Tensor, target: Tensor) -> Tensor:
         """The loss of (B, C) float32 logits and (B,) labels: a scalar."""
 
     def first_bias(self, labels: Labels) -> Array | None:
@@ -82,13 +83,11 @@ class Kind(ABC):
         return np.bincount(labels, minlength=outputs)
 
     @abstractmethod
-    def labelled_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def labelled_loss(self, logits: Tensor, target: Tensor) -> Tensor:
         """As `mean_loss`, but rows of `no_labels` add 0 to the sum and count in the mean."""
 
     @abstractmethod
-    def imitation_loss(
-        self, logits: torch.Tensor, teacher: torch.Tensor, temperature: float
-    ) -> torch.Tensor:
+    def imitation_loss(self, logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
         """The loss of (B, C) float32 logits against the teacher's: a scalar (train/distill.py)."""
 
     def rows_together(self, loss: str) -> int:
@@ -100,8 +99,8 @@ class Kind(ABC):
         return False
 
     def named_loss(
-        self, loss: str, logits: torch.Tensor, target: torch.Tensor, teacher: torch.Tensor | None
-    ) -> torch.Tensor:
+        self, loss: str, logits: Tensor, target: Tensor, teacher: Tensor | None
+    ) -> Tensor:
         """One of `losses`: a scalar from (B, C) float32 logits, (B,) labels, the teacher's
         logits."""
         raise ValueError(f"{type(self).__name__} has no loss {loss!r}")
@@ -131,21 +130,36 @@ class Kind(ABC):
     def probe(self, train: Array, dev: Array, labels: Array) -> Array:
         """Logits for the dev rows, (n, C) or (n,), of a linear model fitted to the train rows."""
 
-    def tally(
-        self, metric: str, targets: Array, answers: Array, names: tuple[str, ...]
-    ) -> Array | None:
+    def tally(self, metric: str, targets: Array, answers: Array, names: Names) -> Array | None:
         """(n, 2m) what each of n examples adds to m pairs of sums; the metric is the mean of their
         ratios (see `metrics.of_tally`). None for other metrics. `names`: from `label_names`."""
         return None
 
     def stored(
-        self, labels: Labels, logits: Array, metric: str, names: tuple[str, ...]
+        self, labels: Labels, logits: Array, metric: str, names: Names
     ) -> Iterator[dict[str, Any]]:
         """Yields each example's row of the table of predictions: `label`, `prediction`, `scores`,
-        and the main metric's `tally`. A missing key is null."""
-        answers = self.answers(logits)
-        for label, answer, scores in zip(labels, answers, logits, strict=True):
-            yield {"label": float(label), "prediction": float(answer), "scores": scores.tolist()}
+        and the main metric's `tally`, or None."""
+        targets, answers = self.targets(labels), self.answers(logits)
+        tally = self.tally(metric, targets, answers, names)
+        columns = (
+            self.stored_labels(targets).tolist(),
+            self.stored_answers(targets, answers, tally).tolist(),
+            self.stored_scores(targets, logits),
+        )
+        tallies = [None] * len(columns[0]) if tally is None else tally.tolist()
+        for label, answer, scores, each in zip(*columns, tallies, strict=True):
+            numbers = {"label": float(label), "prediction": float(answer)}
+            yield {**numbers, "scores": scores, "tally": each}
+
+    def stored_answers(self, targets: Array, answers: Array, tally: Array | None) -> Array:
+        """(n,) the predictions of n examples."""
+        return answers
+
+    def stored_scores(self, targets: Array, logits: Array) -> Iterable[list[float]]:
+        """The scores of each of n examples, from which `restored` makes the logits."""
+        scores: list[list[float]] = logits.tolist()
+        return scores
 
     def restored(self, labels: Labels, scores: Sequence[Sequence[float]]) -> Array:
         """(n, C) logits of a split's rows from the stored `scores`; rows of unequal length are
@@ -164,7 +178,7 @@ _NO_CLASS = -100
 
 class Classification(Kind):
     help = "one of several classes"
-    metrics: tuple[str, ...] = ("accuracy", "f1", "macro_f1", "mcc")
+    metrics: Names = ("accuracy", "f1", "macro_f1", "mcc")
     problem_type: ProblemType = "single_label_classification"
     counts_labels = True
 
@@ -174,13 +188,13 @@ class Classification(Kind):
             return f"'labels' must be two or more, all different: {labels}."
         return None
 
-    def label_names(self, train: Rows, definition: TaskDefinition) -> tuple[str, ...]:
+    def label_names(self, train: Rows, definition: TaskDefinition) -> Names:
         return class_names(train, definition)
 
-    def labels(self, rows: Rows, definition: TaskDefinition, names: tuple[str, ...]) -> Labels:
+    def labels(self, rows: Rows, definition: TaskDefinition, names: Names) -> Labels:
         return class_codes(rows, definition, names)
 
-    def mean_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def mean_loss(self, logits: Tensor, target: Tensor) -> Tensor:
         from torch.nn.functional import cross_entropy
 
         return cross_entropy(logits, target.long())
@@ -188,15 +202,13 @@ class Classification(Kind):
     def no_labels(self, rows: int, outputs: int = 0) -> Labels:
         return np.full(rows, _NO_CLASS, np.int64)
 
-    def labelled_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def labelled_loss(self, logits: Tensor, target: Tensor) -> Tensor:
         from torch.nn.functional import cross_entropy
 
         losses = cross_entropy(logits, target.long(), ignore_index=_NO_CLASS, reduction="sum")
         return losses / len(target)
 
-    def imitation_loss(
-        self, logits: torch.Tensor, teacher: torch.Tensor, temperature: float
-    ) -> torch.Tensor:
+    def imitation_loss(self, logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
         from torch.nn.functional import kl_div, log_softmax
 
         own, other = (log_softmax(of / temperature, dim=-1) for of in (logits, teacher))
@@ -237,20 +249,20 @@ class Classification(Kind):
 
 class Regression(Kind):
     help = "a number"
-    metrics: tuple[str, ...] = ("pearson", "spearman")
+    metrics: Names = ("pearson", "spearman")
     problem_type: ProblemType = "regression"
     counts_labels = False
 
     def problem(self, definition: TaskDefinition) -> str | None:
         return "regression has numbers, not 'labels'. Remove one." if definition.labels else None
 
-    def label_names(self, train: Rows, definition: TaskDefinition) -> tuple[str, ...]:
+    def label_names(self, train: Rows, definition: TaskDefinition) -> Names:
         return ()
 
-    def labels(self, rows: Rows, definition: TaskDefinition, names: tuple[str, ...]) -> Labels:
+    def labels(self, rows: Rows, definition: TaskDefinition, names: Names) -> Labels:
         return numbers(rows, definition)
 
-    def mean_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def mean_loss(self, logits: Tensor, target: Tensor) -> Tensor:
         from torch.nn.functional import mse_loss
 
         return mse_loss(logits.squeeze(-1), target.float())
@@ -258,15 +270,13 @@ class Regression(Kind):
     def no_labels(self, rows: int, outputs: int = 0) -> Labels:
         return np.full(rows, np.nan, np.float32)
 
-    def labelled_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def labelled_loss(self, logits: Tensor, target: Tensor) -> Tensor:
         import torch
 
         own = logits.squeeze(-1).detach()  # not a mask on the loss: its gradient would be NaN
         return self.mean_loss(logits, torch.where(target.isnan(), own, target.float()))
 
-    def imitation_loss(
-        self, logits: torch.Tensor, teacher: torch.Tensor, temperature: float
-    ) -> torch.Tensor:
+    def imitation_loss(self, logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
         from torch.nn.functional import mse_loss
 
         return mse_loss(logits, teacher)

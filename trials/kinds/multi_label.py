@@ -3,8 +3,7 @@ each label."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -24,11 +23,11 @@ from lp_sweep.trials.data.columns import (
     plain_column,
     refuse_lookalikes,
 )
-from lp_sweep.trials.kinds.kind import Array, Classification, Kind, ProblemType
+from lp_sweep.trials.kinds.kind import Array, Classification, Kind, Names, ProblemType
 from lp_sweep.trials.spec.specs import TaskDefinition
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
 
 _NO_LABEL = -1
 _LIKE_MARKS = {"yes", "no", "y", "n", "t", "f", "true", "false", "pos", "neg"}
@@ -40,7 +39,7 @@ class MultiLabel(Kind):
     probability above 0.5. Answers are the logits: average precision ranks by them."""
 
     help = "several labels for each text, or none"
-    metrics: tuple[str, ...] = ("micro_f1", "macro_f1", "mean_average_precision")
+    metrics: Names = ("micro_f1", "macro_f1", "mean_average_precision")
     problem_type: ProblemType = "multi_label_classification"
     called = "labels"
     counts_labels = True
@@ -56,7 +55,7 @@ class MultiLabel(Kind):
             return "the columns of `label:` are the labels: remove `labels:`."
         return None
 
-    def label_names(self, train: Rows, definition: TaskDefinition) -> tuple[str, ...]:
+    def label_names(self, train: Rows, definition: TaskDefinition) -> Names:
         """The names of the label columns; for lists the definition's, else those of the file's
         ClassLabel, else the sorted labels of the train rows. Raises MissingInputError, also for
         fewer than two."""
@@ -79,7 +78,7 @@ class MultiLabel(Kind):
             )
         return names
 
-    def labels(self, rows: Rows, definition: TaskDefinition, names: tuple[str, ...]) -> Labels:
+    def labels(self, rows: Rows, definition: TaskDefinition, names: Names) -> Labels:
         """(n, labels) marks. Raises MissingInputError for values that are no label, and for an
         empty list where the task does not name its labels."""
         if definition.label_columns:
@@ -110,12 +109,12 @@ class MultiLabel(Kind):
         """How many labels each row has."""
         return np.asarray((labels > 0).sum(axis=1))
 
-    def mean_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def mean_loss(self, logits: Tensor, target: Tensor) -> Tensor:
         from torch.nn.functional import binary_cross_entropy_with_logits
 
         return binary_cross_entropy_with_logits(logits, target.float())
 
-    def labelled_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def labelled_loss(self, logits: Tensor, target: Tensor) -> Tensor:
         from torch.nn.functional import binary_cross_entropy_with_logits
 
         known = (target != _NO_LABEL).float()
@@ -124,9 +123,7 @@ class MultiLabel(Kind):
         )
         return losses / target.numel()
 
-    def imitation_loss(
-        self, logits: torch.Tensor, teacher: torch.Tensor, temperature: float
-    ) -> torch.Tensor:
+    def imitation_loss(self, logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
         """Binary cross-entropy with the teacher's probabilities, without a temperature."""
         from torch.nn.functional import binary_cross_entropy_with_logits
 
@@ -138,9 +135,7 @@ class MultiLabel(Kind):
     def other_labels(self, ours: Array, theirs: Array) -> int:
         return int(((ours > 0) != (theirs > 0)).any(axis=1).sum())
 
-    def tally(
-        self, metric: str, targets: Array, answers: Array, names: tuple[str, ...]
-    ) -> Array | None:
+    def tally(self, metric: str, targets: Array, answers: Array, names: Names) -> Array | None:
         """F1 is 2 * true positives / (labels + predictions), summed over a row's labels for
         micro_f1 and kept for each label for macro_f1."""
         if metric not in ("micro_f1", "macro_f1"):
@@ -152,14 +147,9 @@ class MultiLabel(Kind):
             part, whole = (each.sum(axis=1, keepdims=True) for each in (part, whole))
         return np.stack([part, whole], axis=2).reshape(len(targets), -1)
 
-    def stored(
-        self, labels: Labels, logits: Array, metric: str, names: tuple[str, ...]
-    ) -> Iterator[dict[str, Any]]:
-        tally = self.tally(metric, labels, logits, names)
-        tallies = [None] * len(labels) if tally is None else tally.tolist()
-        for has, scores, each in zip(self.stored_labels(labels), logits, tallies, strict=True):
-            numbers = {"label": float(has), "prediction": float((scores > 0).sum())}
-            yield {**numbers, "scores": scores.tolist(), "tally": each}
+    def stored_answers(self, targets: Array, answers: Array, tally: Array | None) -> Array:
+        """How many labels each row is given."""
+        return np.asarray((answers > 0).sum(axis=1))
 
     def guess(self, labels: Array, metric: str, positive: int) -> Array:
         """(C,) logits 1 and -1, the same labels for every row: for macro_f1 all that occur;

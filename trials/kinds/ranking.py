@@ -6,8 +6,8 @@ query are its candidates, wherever they are in the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -24,14 +24,13 @@ from lp_sweep.trials.data.columns import (
     plain_column,
     text_column,
 )
-from lp_sweep.trials.kinds.kind import Array, Regression
-from lp_sweep.trials.kinds.rankmetrics import by_query, chance_mrr, chance_ndcg, in_order, mrr, ndcg
+from lp_sweep.trials.kinds.kind import Array, Names, Regression
+from lp_sweep.trials.kinds.rankmetrics import METRICS, by_query, chance_mrr, chance_ndcg, in_order
 from lp_sweep.trials.spec.specs import TaskDefinition
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
 
-_DEPTH = 10
 _NO_QUERY = -1.0
 
 
@@ -40,8 +39,8 @@ class Ranking(Regression):
     cross-entropy whether the relevance is above 0."""
 
     help = "how relevant a passage is to a query, scored by the order of each query's passages"
-    metrics: tuple[str, ...] = ("ndcg@10", "mrr@10")
-    losses: tuple[str, ...] = ("bce", "listwise")
+    metrics: Names = ("ndcg@10", "mrr@10")
+    losses: Names = ("bce", "listwise")
     ranks = True
     scored_by = "queries"
 
@@ -52,7 +51,7 @@ class Ranking(Regression):
             return "the label of kind ranking is a number, not one of `labels:`. Remove them."
         return None
 
-    def label_names(self, train: Rows, definition: TaskDefinition) -> tuple[str, ...]:
+    def label_names(self, train: Rows, definition: TaskDefinition) -> Names:
         """Has none. Raises MissingInputError if all rows or no rows are relevant."""
         relevant = _relevance(train, definition) > 0
         if relevant.all() or not relevant.any():
@@ -64,7 +63,7 @@ class Ranking(Regression):
             )
         return ()
 
-    def labels(self, rows: Rows, definition: TaskDefinition, names: tuple[str, ...]) -> Labels:
+    def labels(self, rows: Rows, definition: TaskDefinition, names: Names) -> Labels:
         """(n, 2) float32. Raises MissingInputError for a value that is no relevance, a query with
         two texts, and a passage that a query has twice."""
         return np.stack([_relevance(rows, definition), _queries(rows, definition)], axis=1)
@@ -104,43 +103,37 @@ class Ranking(Regression):
     def no_labels(self, rows: int, outputs: int = 0) -> Labels:
         return np.tile(np.array([np.nan, _NO_QUERY], np.float32), (rows, 1))
 
-    def mean_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def mean_loss(self, logits: Tensor, target: Tensor) -> Tensor:
         from torch.nn.functional import binary_cross_entropy_with_logits
 
         return binary_cross_entropy_with_logits(logits.squeeze(-1), (target[:, 0] > 0).float())
 
-    def labelled_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def labelled_loss(self, logits: Tensor, target: Tensor) -> Tensor:
         from torch.nn.functional import binary_cross_entropy_with_logits
 
         known = (~target[:, 0].isnan()).float()
         relevant = (target[:, 0] > 0).float()  # not a number is not
         return binary_cross_entropy_with_logits(logits.squeeze(-1), relevant, weight=known)
 
-    def tally(
-        self, metric: str, targets: Array, answers: Array, names: tuple[str, ...]
-    ) -> Array | None:
+    def tally(self, metric: str, targets: Array, answers: Array, names: Names) -> Array | None:
         groups = by_query(targets)
         shape = (len(groups), max(map(len, groups)))
         relevance, scores = np.zeros(shape), np.full(shape, -np.inf)
         for query, rows in enumerate(groups):
             relevance[query, : len(rows)] = targets[rows, 0]
             scores[query, : len(rows)] = answers[rows]
-        ranked = in_order(scores, relevance)
-        found = ndcg(ranked, relevance, _DEPTH) if metric == "ndcg@10" else mrr(ranked, _DEPTH)
+        found = METRICS[metric](in_order(scores, relevance), relevance)
         return np.stack([found, np.ones_like(found)], axis=1)
 
-    def stored(
-        self, labels: Labels, logits: Array, metric: str, names: tuple[str, ...]
-    ) -> Iterator[dict[str, Any]]:
-        """One row for each query, in the order of their first rows. `label`: its number of relevant
-        passages; `prediction`: its score; `scores`: the logits of its rows."""
-        answers = self.answers(logits)
-        tally = self.tally(metric, labels, answers, names)
+    def stored_answers(self, targets: Array, answers: Array, tally: Array | None) -> Array:
+        """The score of each query."""
         assert tally is not None
-        relevant = self.stored_labels(labels).tolist()
-        for rows, count, own in zip(by_query(labels), relevant, tally.tolist(), strict=True):
-            numbers = {"label": count, "prediction": own[0]}
-            yield {**numbers, "scores": answers[rows].tolist(), "tally": own}
+        return np.asarray(tally[:, 0])
+
+    def stored_scores(self, targets: Array, logits: Array) -> Iterable[list[float]]:
+        """The logits of each query's rows; queries in the order of their first rows."""
+        answers = self.answers(logits)
+        return [answers[rows].tolist() for rows in by_query(targets)]
 
     def restored(self, labels: Labels, scores: Sequence[Sequence[float]]) -> Array:
         groups = by_query(labels)
@@ -152,7 +145,7 @@ class Ranking(Regression):
     def chance(self, targets: Array, metric: str) -> float | None:
         """The mean score over all orders of each query's passages."""
         of_one = chance_ndcg if metric == "ndcg@10" else chance_mrr
-        return float(np.mean([of_one(targets[rows, 0], _DEPTH) for rows in by_query(targets)]))
+        return float(np.mean([of_one(targets[rows, 0], 10) for rows in by_query(targets)]))
 
     def probe(self, train: Array, dev: Array, labels: Array) -> Array:
         return super().probe(train, dev, labels[:, 0])
@@ -165,7 +158,7 @@ class ListwiseRanking(Ranking):
 
     whole_queries = True
 
-    def mean_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def mean_loss(self, logits: Tensor, target: Tensor) -> Tensor:
         """The sum over the lists with something relevant, divided by B rows."""
         import torch
 
@@ -177,7 +170,7 @@ class ListwiseRanking(Ranking):
         share = relevance / torch.where(total > 0, total, 1)
         return ((others - scores) * share).sum() / len(target)
 
-    def labelled_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def labelled_loss(self, logits: Tensor, target: Tensor) -> Tensor:
         return self.mean_loss(logits, target)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -24,11 +24,11 @@ from lp_sweep.trials.data.columns import (
     refuse_lookalikes,
 )
 from lp_sweep.trials.kinds.entities import closure, f1_tally, first_stray, is_tag, scheme_of
-from lp_sweep.trials.kinds.kind import Array, Classification, ProblemType
+from lp_sweep.trials.kinds.kind import Array, Classification, Names, ProblemType
 from lp_sweep.trials.spec.specs import TaskDefinition
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
 
 NO_TAG = -100  # in (n, W) tags: no word, or one without a tag
 NO_ANSWER = -1
@@ -49,7 +49,7 @@ class Tokens(Classification):
     number of words, and of words with the right tag."""
 
     help = "a tag for each word (`text:` and `label:` name columns of lists)"
-    metrics: tuple[str, ...] = ("entity_f1", "accuracy")
+    metrics: Names = ("entity_f1", "accuracy")
     problem_type: ProblemType = "token_classification"
     words = True
     learns_from, scored_by = "sentences", "sentences"
@@ -60,7 +60,7 @@ class Tokens(Classification):
             return "kind tokens tags the words of one column: `text:` names one."
         return super().problem(definition)
 
-    def label_names(self, train: Rows, definition: TaskDefinition) -> tuple[str, ...]:
+    def label_names(self, train: Rows, definition: TaskDefinition) -> Names:
         """The definition's, else those of the file's ClassLabel, else the sorted tags of the train
         rows, for entities completed to all tags of each type. Raises MissingInputError, also for
         tags outside the scheme if the metric is of entities."""
@@ -88,7 +88,7 @@ class Tokens(Classification):
             )
         return names or closure(values)
 
-    def labels(self, rows: Rows, definition: TaskDefinition, names: tuple[str, ...]) -> Labels:
+    def labels(self, rows: Rows, definition: TaskDefinition, names: Names) -> Labels:
         """(n, W) positions in `names`. Raises MissingInputError for an unknown tag, for one that
         breaks the scheme, and for a row with unequal numbers of words and tags."""
         found = _tags(rows, definition)
@@ -118,24 +118,22 @@ class Tokens(Classification):
     def stored_labels(self, labels: Labels) -> Array:
         return np.asarray((labels >= 0).sum(axis=1))
 
-    def mean_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def mean_loss(self, logits: Tensor, target: Tensor) -> Tensor:
         """Mean over the words that have an answer and a tag. (B, V, C) and (B, V)."""
         return self._sum(logits, target) / (target >= 0).sum().clamp(min=1)
 
-    def labelled_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def labelled_loss(self, logits: Tensor, target: Tensor) -> Tensor:
         """The same sum, divided by the number of words that have an answer."""
         return self._sum(logits, target) / (target != NO_TAG).sum().clamp(min=1)
 
     @staticmethod
-    def _sum(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def _sum(logits: Tensor, target: Tensor) -> Tensor:
         from torch.nn.functional import cross_entropy
 
         tags = target.long().clamp(min=NO_ANSWER).flatten()
         return cross_entropy(logits.flatten(0, 1), tags, ignore_index=NO_ANSWER, reduction="sum")
 
-    def imitation_loss(
-        self, logits: torch.Tensor, teacher: torch.Tensor, temperature: float
-    ) -> torch.Tensor:
+    def imitation_loss(self, logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
         """Mean over the words that the teacher answers. (B, V, C), and (B, V or more, C)."""
         import torch
         from torch.nn.functional import kl_div, log_softmax
@@ -157,9 +155,7 @@ class Tokens(Classification):
             return None
         return int(np.bincount(labels[labels >= 0]).argmax())
 
-    def tally(
-        self, metric: str, targets: Array, answers: Array, names: tuple[str, ...]
-    ) -> Array | None:
+    def tally(self, metric: str, targets: Array, answers: Array, names: Names) -> Array | None:
         if metric == "entity_f1":
             answers = np.where(targets >= 0, answers, NO_ANSWER)
             return f1_tally(targets, answers, scheme_of(names))
@@ -167,23 +163,14 @@ class Tokens(Classification):
         right = (targets == answers) & words
         return np.stack([right.sum(axis=1), words.sum(axis=1)], axis=1).astype(np.float64)
 
-    def stored(
-        self, labels: Labels, logits: Array, metric: str, names: tuple[str, ...]
-    ) -> Iterator[dict[str, Any]]:
-        """`scores` are the logits of all words, one word after the other."""
-        answers = self.answers(logits)
-        tallies, right = (self.tally(each, labels, answers, names) for each in (metric, "accuracy"))
-        assert tallies is not None
-        assert right is not None
-        for scores, words, tally, (found, _) in zip(
-            logits, self.stored_labels(labels).tolist(), tallies.tolist(), right, strict=True
-        ):
-            yield {
-                "label": float(words),
-                "prediction": float(found),
-                "scores": scores[:words].ravel().tolist(),
-                "tally": tally,
-            }
+    def stored_answers(self, targets: Array, answers: Array, tally: Array | None) -> Array:
+        """The number of words with the right tag."""
+        return np.asarray((targets == answers).sum(axis=1, where=targets >= 0))
+
+    def stored_scores(self, targets: Array, logits: Array) -> Iterable[list[float]]:
+        """The logits of all words, one word after the other."""
+        words = self.stored_labels(targets)
+        return [row[:count].ravel().tolist() for row, count in zip(logits, words, strict=True)]
 
     def restored(self, labels: Labels, scores: Sequence[Sequence[float]]) -> Array:
         classes = sum(map(len, scores)) // int((labels >= 0).sum())
@@ -230,7 +217,7 @@ def _refuse_stray(
     rows: Rows,
     definition: TaskDefinition,
     codes: npt.NDArray[np.int64],
-    names: tuple[str, ...],
+    names: Names,
 ) -> None:
     scheme = scheme_of(names)
     stray = first_stray(codes, scheme)

@@ -7,14 +7,15 @@ remaining layer, without further training.
 from __future__ import annotations
 
 import copy
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
-import torch
 from transformers import PreTrainedModel
 
-from lp_sweep.trials.data.batches import BatchSizes, EncodedSplit, EncodedTask, Padding
+from lp_sweep.trials.data.batches import BatchSizes, EncodedSplit
 from lp_sweep.trials.device import precision_used
+from lp_sweep.trials.measures.subject import LayerValues, NamedValue, Subject, finite
 from lp_sweep.trials.model.prune import keep_original
 from lp_sweep.trials.spec.procedures import Phase, full_layers
 from lp_sweep.trials.spec.select import held_out_rows
@@ -24,64 +25,42 @@ from lp_sweep.trials.train.metrics import score
 from lp_sweep.trials.train.steps import Setting, evaluate
 
 
-class DroppedLayer(NamedTuple):
-    """The dropped layer, and the score of the remaining ones on the held-out rows."""
-
-    layer: int
-    score: float
-
-
-def greedy_order(
-    model: PreTrainedModel,
-    data: EncodedTask,
-    padding: Padding,
-    device: torch.device,
-    spec: ProfileSpec,
-    halvings: int,
-) -> list[DroppedLayer]:
-    """L - 1 steps. Trains the full network `model` in place, with the recipe and seed of `spec`.
-    halvings: of the micro-batch."""
+def greedy(subject: Subject, spec: ProfileSpec) -> LayerValues:
+    """Trains the full network in place, with the recipe and seed of `spec`. `layers` holds the step
+    at which each layer went, from 1; the last one stays: 0."""
     assert spec.recipe is not None
     assert spec.seed is not None
+    model, data = subject.model, subject.encoded
     learned, held_out = _parted(data.train)
     layers = full_layers(model.config.lp_sweep_original_depth)
     setting = Setting(
         definition=spec.task,
         recipe=spec.recipe,
         seed=spec.seed,
-        device=device,
-        padding=padding,
-        precision=precision_used(spec.recipe.precision, device),
-        batches=BatchSizes.halved(spec.recipe.batch_size, halvings),
+        device=subject.device,
+        padding=subject.padding,
+        precision=precision_used(spec.recipe.precision, subject.device),
+        batches=BatchSizes.halved(spec.recipe.batch_size, subject.halvings),
         phases=(Phase(layers, spec.recipe.epochs),),
         label_names=data.label_names,
     )
-    part = EncodedTask(
-        train=learned,
-        dev={"held_out": held_out},
-        label_names=data.label_names,
-        num_labels=data.num_labels,
-        from_cache=data.from_cache,
-    )
-    finetune(model, part, setting, Saver())
-    return _dropped_one_by_one(model, layers, held_out, setting)
-
-
-def _dropped_one_by_one(
-    model: PreTrainedModel, layers: tuple[int, ...], rows: EncodedSplit, setting: Setting
-) -> list[DroppedLayer]:
-    steps, left = [], list(layers)
+    finetune(model, replace(data, train=learned, dev={"held_out": held_out}), setting, Saver())
+    left, steps = list(layers), list[tuple[int, float]]()  # the layer, the score of the others
     while len(left) > 1:
-        scores = {layer: _score_without(model, left, layer, rows, setting) for layer in left}
+        scores = {layer: _score_without(model, left, layer, held_out, setting) for layer in left}
         # the highest of equal layers goes; nan is the worst score
         best = max(left, key=lambda layer: (np.nan_to_num(scores[layer], nan=-2.0), layer))
-        steps.append(DroppedLayer(best, scores[best]))
+        steps.append((best, scores[best]))
         left.remove(best)
-    return steps
+    gone = {layer: step for step, (layer, _) in enumerate(steps, start=1)}
+    return LayerValues(
+        layers=[(layer, float(gone.get(layer, 0))) for layer in layers],
+        values=[NamedValue("score", each, gone[each], finite(value)) for each, value in steps],
+    )
 
 
 def _score_without(
-    model: PreTrainedModel, left: list[int], layer: int, rows: EncodedSplit, setting: Setting
+    model: PreTrainedModel, left: Sequence[int], layer: int, rows: EncodedSplit, setting: Setting
 ) -> float:
     smaller = copy.deepcopy(model)
     keep_original(smaller, [other for other in left if other != layer])

@@ -9,33 +9,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from itertools import combinations
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from lp_sweep.trials.kinds import kind_of
-from lp_sweep.trials.model.states import LayerStates
-from lp_sweep.trials.spec.specs import TaskDefinition
+from lp_sweep.trials.measures.subject import LayerValues, NamedValue, Subject, finite
+from lp_sweep.trials.model.states import LayerStates, layer_states
+from lp_sweep.trials.spec.specs import ProfileSpec, TaskDefinition
 from lp_sweep.trials.train.metrics import score
 
 
-def cosine_sums(states: LayerStates) -> tuple[torch.Tensor, int]:
-    """Sums over the real tokens of a batch, or its sentence tokens if it has no others: the cosine
-    between what each layer receives and returns, (L,) float64, and the number of tokens."""
-    cosines = torch.stack(
-        [
-            torch.cosine_similarity(
-                before[states.mask].double(), after[states.mask].double(), dim=1
-            ).sum()
-            for before, after in zip(states.inputs, states.layers[1:], strict=True)
-        ]
-    )
-    return cosines, int(states.mask.sum())
+def cosines(subject: Subject, spec: ProfileSpec, *, only_sentence: bool) -> LayerValues:
+    values = mean_cosines(subject.states(only_sentence=only_sentence))
+    return LayerValues(layers=list(zip(subject.layers, values, strict=True)))
 
 
-def mean_cosines(batches: Iterable[tuple[torch.Tensor, int]]) -> list[float]:
+def mean_cosines(batches: Iterable[LayerStates]) -> list[float]:
     """Mean cosine between what each layer receives and returns, in order: L numbers.
 
     Over sentence tokens alone it is a layer's contribution. Over all real tokens it is the pooled
@@ -44,8 +37,16 @@ def mean_cosines(batches: Iterable[tuple[torch.Tensor, int]]) -> list[float]:
     per-text token mean, which averages each text first. Sums are kept in float64, so batching
     doesn't matter. Raises ValueError when there is no example.
     """
-    means: list[float] = _mean(batches).tolist()
+    means: list[float] = _mean(map(_layer_cosines, batches)).tolist()
     return means
+
+
+def _layer_cosines(states: LayerStates) -> tuple[torch.Tensor, int]:
+    """Sums over the tokens of a batch, (L,) float64, and their number."""
+    pairs = zip(states.inputs, states.layers[1:], strict=True)
+    both = ((before[states.mask].double(), after[states.mask].double()) for before, after in pairs)
+    sums = [torch.cosine_similarity(before, after, dim=1).sum() for before, after in both]
+    return torch.stack(sums), int(states.mask.sum())
 
 
 def _mean(batches: Iterable[tuple[torch.Tensor, int]]) -> torch.Tensor:
@@ -57,6 +58,17 @@ def _mean(batches: Iterable[tuple[torch.Tensor, int]]) -> torch.Tensor:
     if not count:
         raise ValueError("no examples to compare layers on; give at least one batch.")
     return sums / count
+
+
+def angular(subject: Subject, spec: ProfileSpec) -> LayerValues:
+    """From `layer` to `other`, both in: how far the sentence token turns."""
+    distances, layers = angular_distances(subject.states(only_sentence=True)), subject.layers
+    return LayerValues(
+        values=[
+            NamedValue("angular", layers[i], [0, *layers][j], float(distances[i, j]))
+            for i, j in combinations(range(len(layers) + 1), 2)
+        ]
+    )
 
 
 def angular_distances(batches: Iterable[LayerStates]) -> npt.NDArray[np.float64]:
@@ -77,35 +89,39 @@ def _angles(states: LayerStates) -> tuple[torch.Tensor, int]:
     return cosines.acos().sum(dim=-1) / math.pi, vectors.shape[1]
 
 
-class LayerSimilarity(NamedTuple):
-    """Mean cosine between the pre-trained and the fine-tuned state of one layer."""
+def similarity(subject: Subject, spec: ProfileSpec) -> LayerValues:
+    pretrained = layer_states(subject.other(), subject.dev_batches())
+    means = mean_similarities(pretrained, subject.states(), subject.layers)
+    return LayerValues(
+        values=[
+            NamedValue(name, layer, layer, finite(value))
+            for layer, both in zip([0, *subject.layers], means, strict=True)
+            for name, value in zip(("sentence", "tokens"), both, strict=True)
+        ]
+    )
 
-    layer: int  # 1-based, in the pre-trained network; 0 is the embedding output
-    sentence: float  # of the sentence token
-    tokens: float  # per-text token mean: over a text's real tokens, then over texts
 
-
-def similarity_profile(
+def mean_similarities(
     pretrained: Iterable[LayerStates],
     finetuned: Iterable[LayerStates],
     kept_layers: Sequence[int],
-) -> list[LayerSimilarity]:
-    """The embedding output's similarity and then each kept layer's, in ascending order.
+) -> npt.NDArray[np.float64]:
+    """Mean cosines between the pre-trained and the fine-tuned state of the embedding output and of
+    each kept layer, (K + 1, 2): of the sentence token, and the per-text token mean (over a text's
+    real tokens, then over texts).
 
     The states of both networks over the same batches. `pretrained` has all its layers, `finetuned`
-    those in `kept_layers` (1-based). Sums are kept in float64, so batching doesn't matter.
-    Raises ValueError when there is no example.
+    those in `kept_layers` (1-based, ascending). Sums are kept in float64, so batching doesn't
+    matter. Raises ValueError when there is no example.
     """
-    kept = sorted(kept_layers)
 
     def sums() -> Iterator[tuple[torch.Tensor, int]]:
         for before, after in zip(pretrained, finetuned, strict=True):
-            pairs = enumerate([0, *kept])
+            pairs = enumerate([0, *kept_layers])
             cosines = [_cosines(before, layer, after, place) for place, layer in pairs]
             yield torch.stack(cosines), len(before.mask)
 
-    means = _mean(sums()).tolist()
-    return [LayerSimilarity(layer, *both) for layer, both in zip([0, *kept], means, strict=True)]
+    return np.asarray(_mean(sums()).cpu().numpy())
 
 
 def _cosines(before: LayerStates, layer: int, after: LayerStates, place: int) -> torch.Tensor:
@@ -118,11 +134,34 @@ def _cosines(before: LayerStates, layer: int, after: LayerStates, place: int) ->
     return torch.stack([sentence.sum(), tokens.sum()])
 
 
+def probes(subject: Subject, spec: ProfileSpec) -> LayerValues:
+    train = subject.encoded.train
+    rows = np.random.default_rng(0).permutation(len(train))[: spec.rows]
+    chosen = rows[np.argsort(train.lengths[rows], kind="stable")]  # as `batches` has them
+    dev = np.argsort(subject.dev.lengths, kind="stable")
+    learned = layer_states(subject.model, subject.batches(train, rows), only_sentence=True)
+    scores = probe_scores(
+        _sentence_vectors(learned),
+        np.asarray(train.labels)[chosen],
+        _sentence_vectors(subject.states(only_sentence=True)),
+        np.asarray(subject.dev.labels)[dev],
+        spec.task,
+        subject.encoded.label_names,
+    )
+    return LayerValues(
+        values=[
+            NamedValue(metric, layer, None, finite(value))
+            for layer, metrics in zip([0, *subject.layers], scores, strict=True)
+            for metric, value in metrics.items()
+        ]
+    )
+
+
 Vectors = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
 
 
-def sentence_vectors(batches: Iterable[LayerStates]) -> Vectors:
+def _sentence_vectors(batches: Iterable[LayerStates]) -> Vectors:
     """The sentence token after the embeddings and after each layer: (L + 1, N, H).
 
     Takes (L + 1) x N x H x 4 bytes, twice that for a moment: 0.4 GB for 10,000 rows of
@@ -145,7 +184,7 @@ def probe_scores(
 ) -> list[dict[str, float]]:
     """The task's metrics, on the dev rows, of a probe of each layer, the embedding output first.
 
-    Vectors are (L + 1, N, H) as from `sentence_vectors`, labels (N,) classes or numbers. The probe
+    Vectors are (L + 1, N, H) as from `_sentence_vectors`, labels (N,) classes or numbers. The probe
     is scikit-learn's LogisticRegression (lbfgs, C=1) or, for regression, Ridge (alpha=1), on
     features standardised over the train rows. A class without train rows is never predicted.
     """

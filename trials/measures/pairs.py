@@ -13,11 +13,15 @@ from typing import NamedTuple
 import numpy as np
 
 
-class Took(NamedTuple):
+class RunTime(NamedTuple):
     """One run, in milliseconds. Ratios are of `ms`."""
 
     ms: float
     wall_ms: float
+
+
+_Run = Callable[[], RunTime]
+_Pair = tuple[RunTime, RunTime]  # full, pruned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +63,7 @@ class Comparison:
         return (self.speedup_q75 - self.speedup_q25) / self.speedup
 
 
-def compare(full: Callable[[], Took], pruned: Callable[[], Took], rule: Rule = RULE) -> Comparison:
+def compare(full: _Run, pruned: _Run, rule: Rule = RULE) -> Comparison:
     """The first round that is narrow enough, else the narrowest."""
     _take_turns(full, pruned, rule.warm_ups, fewest=1, seconds=rule.seconds / 6)
     best: Comparison | None = None
@@ -77,16 +81,14 @@ def compare(full: Callable[[], Took], pruned: Callable[[], Took], rule: Rule = R
     return best
 
 
-def _seconds(pairs: Sequence[tuple[Took, Took]]) -> float:
+def _seconds(pairs: Sequence[_Pair]) -> float:
     return sum(took.wall_ms for pair in pairs for took in pair) / 1e3
 
 
-def _take_turns(
-    full: Callable[[], Took], pruned: Callable[[], Took], pairs: int, fewest: int, seconds: float
-) -> list[tuple[Took, Took]]:
-    """(full, pruned) of each pair. Every other pair begins with the pruned network, so that neither
+def _take_turns(full: _Run, pruned: _Run, pairs: int, fewest: int, seconds: float) -> list[_Pair]:
+    """Every other pair begins with the pruned network, so that neither
     always profits from what the first run leaves behind, such as a warm cache."""
-    found: list[tuple[Took, Took]] = []
+    found: list[_Pair] = []
     for number in range(pairs):
         if number >= fewest and _seconds(found) >= seconds:
             break
@@ -98,7 +100,7 @@ def _take_turns(
     return found
 
 
-def _summary(pairs: Sequence[tuple[Took, Took]]) -> Comparison:
+def _summary(pairs: Sequence[_Pair]) -> Comparison:
     times = np.array(pairs)  # (pairs, full and pruned, by the clock and on the wall)
     medians = np.median(times, axis=0)
     low, middle, high = np.percentile(times[:, 0, 0] / times[:, 1, 0], (25, 50, 75))

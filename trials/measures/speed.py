@@ -19,11 +19,13 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from lp_sweep.trials.device import autocast, forget_frames, free_memory, is_out_of_memory
-from lp_sweep.trials.measures.pairs import RULE, Comparison, Rule, Took, compare
+from lp_sweep.trials.measures.pairs import RULE, Comparison, Rule, RunTime, compare
 from lp_sweep.trials.spec.specs import Recipe
 from lp_sweep.trials.train.steps import make_optimizer, update
 
 FINETUNE, INFERENCE = "finetune", "inference"
+_Rows = dict[str, torch.Tensor]
+_Once = Callable[[], None]
 
 
 class Timing(NamedTuple):
@@ -58,7 +60,7 @@ def compare_networks(
         for quantity, make in list(fitting.items()):
             try:
                 once = partial(make, rows=rows, precision=load.precision)
-                found.append(Timing(quantity, batch, _compared(full, pruned, once, rule)))
+                found.append(Timing(quantity, batch, _compared((full, pruned), once, rule)))
             except (RuntimeError, MemoryError) as error:
                 if batch == smallest or not is_out_of_memory(error):
                     raise
@@ -71,19 +73,14 @@ def compare_networks(
 
 
 def _compared(
-    full: PreTrainedModel,
-    pruned: PreTrainedModel,
-    make: Callable[[PreTrainedModel], Callable[[], None]],
-    rule: Rule,
+    networks: Sequence[PreTrainedModel], make: Callable[[PreTrainedModel], _Once], rule: Rule
 ) -> Comparison:
     """Times both networks. Frees on return what `make` makes, such as an optimiser's averages."""
-    of_full, of_pruned = make(full), make(pruned)
-    return compare(
-        lambda: _timed(of_full, full.device), lambda: _timed(of_pruned, full.device), rule
-    )
+    full, pruned = (partial(_timed, make(network), network.device) for network in networks)
+    return compare(full, pruned, rule)
 
 
-def random_rows(model: PreTrainedModel, batch: int, length: int) -> dict[str, torch.Tensor]:
+def random_rows(model: PreTrainedModel, batch: int, length: int) -> _Rows:
     """`input_ids` and `attention_mask`, (B, T) int64 on the model's device, without padding."""
     words = model.get_input_embeddings().weight.shape[0]
     ids = torch.randint(words, (batch, length), generator=torch.Generator().manual_seed(0))
@@ -94,9 +91,7 @@ def random_rows(model: PreTrainedModel, batch: int, length: int) -> dict[str, to
     return {name: tensor.to(model.device) for name, tensor in rows.items()}
 
 
-def _inference(
-    model: PreTrainedModel, rows: dict[str, torch.Tensor], precision: str
-) -> Callable[[], None]:
+def _inference(model: PreTrainedModel, rows: _Rows, precision: str) -> _Once:
     model.eval()
 
     def once() -> None:
@@ -106,9 +101,7 @@ def _inference(
     return once
 
 
-def _finetuning(
-    model: PreTrainedModel, rows: dict[str, torch.Tensor], precision: str
-) -> Callable[[], None]:
+def _finetuning(model: PreTrainedModel, rows: _Rows, precision: str) -> _Once:
     """A step as trials take it: forward, backward, clipping, fused AdamW."""
     model.train()
     recipe = Recipe()
@@ -124,16 +117,16 @@ def _finetuning(
     return once
 
 
-def _timed(once: Callable[[], None], device: torch.device) -> Took:
+def _timed(once: _Once, device: torch.device) -> RunTime:
     """On a CPU the ratio is of the process's own time, without that of other processes."""
     if device.type == "cuda":
         return _timed_on_gpu(once, device)
     wall, used = time.perf_counter(), time.process_time()
     once()
-    return Took(1e3 * (time.process_time() - used), 1e3 * (time.perf_counter() - wall))
+    return RunTime(1e3 * (time.process_time() - used), 1e3 * (time.perf_counter() - wall))
 
 
-def _timed_on_gpu(once: Callable[[], None], device: torch.device) -> Took:
+def _timed_on_gpu(once: _Once, device: torch.device) -> RunTime:
     begun, ended = (
         torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         for _ in range(2)
@@ -145,7 +138,7 @@ def _timed_on_gpu(once: Callable[[], None], device: torch.device) -> Took:
     ended.record()
     torch.cuda.synchronize(device)
     elapsed = time.perf_counter() - wall
-    return Took(begun.elapsed_time(ended), 1e3 * elapsed)
+    return RunTime(begun.elapsed_time(ended), 1e3 * elapsed)
 
 
 _STAT = Path("/proc/stat")

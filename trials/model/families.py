@@ -26,11 +26,6 @@ class LayerList:
     path: str  # dotted name from the model's root, for example "bert.encoder.layer"
     depth_field: str  # the config's own field, for example "n_layer" for XLNet
 
-    @property
-    def prefix(self) -> str:
-        """The start of the names of the layers' parameters."""
-        return f"{self.path}."
-
 
 def refuse_family(config: PretrainedConfig) -> None:
     """Raise UnsupportedModelError for an architecture in which no layer can be removed.
@@ -54,6 +49,22 @@ def depth_field(config: PretrainedConfig) -> str:
         f"{config.model_type}: its config has no depth; looked for {', '.join(DEPTH_FIELDS)}. "
         "Use a model whose config states its number of layers."
     )
+
+
+def original_layers(config: PretrainedConfig) -> list[int]:
+    """Each layer's number in the very first network, ascending.
+
+    Raises UnsupportedModelError if the config contradicts itself.
+    """
+    field = depth_field(config)
+    depth = getattr(config, field)
+    origin = getattr(config, "lp_sweep_kept_layers", None) or list(range(1, depth + 1))
+    if len(origin) != depth:
+        raise UnsupportedModelError(
+            f"{config.model_type}: the config's lp_sweep_kept_layers names {len(origin)} layers "
+            f"but {field} is {depth}. Load the checkpoint as it was saved, config included."
+        )
+    return list(origin)
 
 
 def find_layers(model: PreTrainedModel) -> LayerList:

@@ -1,7 +1,7 @@
 """Load a checkpoint with a head for the task: safetensors only, no code from the checkpoint.
 
 The head is initialised in a second step, after layers are removed, so that it does not depend on
-how many are left.
+how many are left. `load_network` and `read_whole` read a checkpoint with what it has.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import transformers
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import (
@@ -28,8 +29,8 @@ from transformers.utils import logging
 from lp_sweep.storage.errors import MissingInputError, UnsupportedModelError
 from lp_sweep.trials.kinds import ProblemType
 from lp_sweep.trials.model.families import embedding_path, find_layers, refuse_family
-from lp_sweep.trials.model.plainload import plain_config
-from lp_sweep.trials.model.reduced import reduced_class, removal_of
+from lp_sweep.trials.model.feedforward import reduced_class, removal_of
+from lp_sweep.trials.model.plainload import load, plain_config
 
 NOT_SAFETENSORS = (
     "its weights can't be read as safetensors, and pickled weights are never loaded. Choose a "
@@ -62,8 +63,7 @@ def load_encoder(
     # otherwise the hub's conversion bot may serve another revision than the recorded one
     os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
     source = {"revision": revision, "local_files_only": local_files_only}
-    with loading_errors(path, "it can't be found. Check the name, the revision and the network"):
-        config = plain_config(str(path), **source)
+    config = _config(path, "Check the name, the revision and the network", **source)
     refuse_family(config)
     config.num_labels = num_labels
     # transformers only knows problem types of sequences
@@ -71,23 +71,60 @@ def load_encoder(
     for name in ("use_mems_eval", "use_mems_train"):  # XLNet: memories break on a ragged last batch
         if hasattr(config, name):
             setattr(config, name, False)
-    # loading draws random numbers
-    with torch.random.fork_rng(devices=[]), quiet(), loading_errors(path, NOT_SAFETENSORS):
-        model, info = _class_for(config, problem_type).from_pretrained(
-            str(path),
-            config=config,
-            dtype=torch.float32,
-            use_safetensors=True,
-            trust_remote_code=False,
-            ignore_mismatched_sizes=True,  # a head for other labels; the encoder is checked below
-            output_loading_info=True,
-            **source,
-        )
-    fresh = frozenset(info["missing_keys"]) | {key for key, *_ in info["mismatched_keys"]}
+    kind = _classifier(config, problem_type)
+    model, info = _read(kind, path, config, dtype=torch.float32, **source)
+    fresh = frozenset(_absent(info))
     embedding_path(model)  # raises now, not after hours of training
     _refuse_incomplete(model, fresh, path)
-    _refuse_odd_numbers(model, fresh, path)
-    return LoadedEncoder(model.eval(), fresh)
+    return LoadedEncoder(model, fresh)
+
+
+def load_network(folder: str | Path, *, local_files_only: bool = True) -> PreTrainedModel:
+    """Load what `save_pretrained` wrote, with or without feed-forwards, in eval mode on the CPU.
+
+    The class is the one in the config. Every weight must be in the checkpoint, and a reduced
+    network's checkpoint must hold no other. Raises MissingInputError or UnsupportedModelError.
+    """
+    config = _config(folder, "Check the name", local_files_only=local_files_only)
+    name = next(iter(config.architectures or []), None)
+    kind = getattr(transformers, name, None) if name else None
+    if not (isinstance(kind, type) and issubclass(kind, PreTrainedModel)):
+        raise UnsupportedModelError(
+            f"model {str(folder)!r}: its config names the class {name!r}, which transformers does "
+            "not have. Use a folder that save_pretrained wrote."
+        )
+    is_reduced = removal_of(config) is not None
+    kind = reduced_class(kind) if is_reduced else kind
+    model, info = _read(kind, folder, config, local_files_only=local_files_only)
+    if misfits := _absent(info) | set(info["unexpected_keys"] if is_reduced else ()):
+        raise MissingInputError(
+            f"model {str(folder)!r}: {len(misfits)} weights are missing, have another shape or "
+            f"have no place in the network, for example {min(misfits)!r}. "
+            "Check that its config and its weights belong together."
+        )
+    return model
+
+
+def read_whole(folder: Path) -> tuple[PreTrainedModel, dict[str, list[str]]]:
+    """The encoder of a checkpoint, and the weights that the checkpoint lacks, for each class of
+    transformers to load it with: AutoModel, and those that its config names (it may name anything).
+
+    Raises MissingInputError or UnsupportedModelError, as `load_encoder` does.
+    """
+    with quiet(), loading_errors(folder, NOT_SAFETENSORS):
+        model, absent = load(folder, "AutoModel")
+        missing = {"AutoModel": absent}
+        for name in model.config.architectures or ():
+            kind = getattr(transformers, str(name), None)
+            if isinstance(kind, type) and issubclass(kind, PreTrainedModel):
+                missing[name] = load(folder, name)[1]
+    refuse_family(model.config)
+    if removal_of(model.config) is not None:
+        raise UnsupportedModelError(
+            f"{folder}: it lost feed-forwards in a sweep, and plain transformers can't load it. "
+            "Name its original model."
+        )
+    return model, missing
 
 
 def initialise_head(model: PreTrainedModel, fresh: Collection[str], seed: int) -> None:
@@ -102,22 +139,47 @@ def initialise_head(model: PreTrainedModel, fresh: Collection[str], seed: int) -
         buffer._is_hf_initialized = True
     for module in model.modules():
         module._is_hf_initialized = False
-    with torch.random.fork_rng(devices=[]), _original_depth(model):
-        torch.default_generator.manual_seed(seed)
-        model.initialize_weights()
+    config, field = model.config, find_layers(model).depth_field
+    depth = getattr(config, field)
+    setattr(config, field, getattr(config, "lp_sweep_original_depth", depth))
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            model.initialize_weights()
+    finally:
+        setattr(config, field, depth)
 
 
-def trained_head(model: PreTrainedModel) -> frozenset[str]:
-    """The parameters outside the encoder, if the checkpoint was a classifier: a sweep draws its
-    heads from its seeds."""
-    heads = ("ForSequenceClassification", "ForTokenClassification")
-    if not any(kind.endswith(heads) for kind in model.config.architectures or ()):
-        return frozenset()
-    encoder = f"{model.base_model_prefix}."
-    return frozenset(n for n, _ in model.named_parameters() if not n.startswith(encoder))
+def _config(path: str | Path, check: str, **source: Any) -> PretrainedConfig:
+    with loading_errors(path, f"it can't be found. {check}"):
+        config: PretrainedConfig = plain_config(str(path), **source)
+        return config
 
 
-def _class_for(config: PretrainedConfig, problem_type: ProblemType) -> Any:
+def _read(
+    kind: Any, path: str | Path, config: PretrainedConfig, **options: Any
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """The network, and transformers' report of weights that did not fit, which callers refuse."""
+    # loading draws random numbers
+    with torch.random.fork_rng(devices=[]), quiet(), loading_errors(path, NOT_SAFETENSORS):
+        model, info = kind.from_pretrained(
+            str(path),
+            config=config,
+            use_safetensors=True,
+            trust_remote_code=False,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            **options,
+        )
+    return model.eval(), info
+
+
+def _absent(info: dict[str, Any]) -> set[str]:
+    """Weights that the checkpoint lacks or has in another shape."""
+    return {*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}
+
+
+def _classifier(config: PretrainedConfig, problem_type: ProblemType) -> Any:
     of_tokens = problem_type == "token_classification"
     if removal_of(config) is None:
         return AutoModelForTokenClassification if of_tokens else AutoModelForSequenceClassification
@@ -131,19 +193,15 @@ def _class_for(config: PretrainedConfig, problem_type: ProblemType) -> Any:
 
 
 def _refuse_incomplete(model: PreTrainedModel, fresh: Collection[str], path: str | Path) -> None:
-    """A pooler may be new, other weights of the encoder may not."""
+    """A pooler may be new, other weights of the encoder may not. The check of a plan finds NaN in
+    local folders alone."""
     prefix = f"{model.base_model_prefix}."
-    absent = sorted(k for k in fresh if k.startswith(prefix) and "pooler" not in k)
-    if absent:
+    if absent := sorted(k for k in fresh if k.startswith(prefix) and "pooler" not in k):
         raise MissingInputError(
             f"model {str(path)!r}: {len(absent)} weights of the encoder are not in the checkpoint "
             f"or have another shape, for example {absent[0]!r}. "
             "Check that its config and its weights belong together."
         )
-
-
-def _refuse_odd_numbers(model: PreTrainedModel, fresh: Collection[str], path: str | Path) -> None:
-    """The check of a plan finds them in local folders alone."""
     for name, parameter in model.named_parameters():
         if name not in fresh and not parameter.isfinite().all():
             raise MissingInputError(
@@ -178,15 +236,3 @@ def quiet() -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if bar:
             logging.enable_progress_bar()
-
-
-@contextmanager
-def _original_depth(model: PreTrainedModel) -> Iterator[None]:
-    """Inside, the config has the depth before any pruning."""
-    config, field = model.config, find_layers(model).depth_field
-    depth = getattr(config, field)
-    setattr(config, field, getattr(config, "lp_sweep_original_depth", depth))
-    try:
-        yield
-    finally:
-        setattr(config, field, depth)

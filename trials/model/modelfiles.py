@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from lp_sweep.storage.printable import did_you_mean, shown
-from lp_sweep.trials.model.familytable import Positions, family_of, padding_side
+from lp_sweep.trials.model.familytable import family_of, padding_side
 
 _LIST = "MODEL_FOR_{}_MAPPING_NAMES"
 _MAPPINGS = ("id2label", "label2id")
@@ -139,28 +139,19 @@ def types(task: str) -> frozenset[str]:
     return frozenset(re.findall(r'^\s+\("([\w.-]+)",', listed, re.MULTILINE))
 
 
-_PADDING = 1  # the token whose number positions start after, unless the config has another
-
-
 def longest_row(config: Mapping[str, Any]) -> int | None:
     """The most tokens of a row for this config.json. None: no limit, or the config has none."""
-    positions, counted = config.get("max_position_embeddings"), _positions(config)
-    if type(positions) is not int or positions <= 0 or counted == "endless":
+    most = config.get("max_position_embeddings")
+    counted = family_of(config.get("model_type")).positions
+    endless = counted == "endless" or config.get("position_embedding_type") == "rotary"
+    if counted == "by distance" and not config.get("position_biased_input", True):
+        endless = True
+    if endless or type(most) is not int or most <= 0:
         return None
     if not counted.startswith("after"):
-        return positions
+        return most
     padding = config.get("pad_token_id") if counted == "after padding" else None
-    return positions - 1 - (padding if type(padding) is int else _PADDING)
-
-
-def _positions(config: Mapping[str, Any]) -> Positions:
-    """How this config's family counts positions."""
-    counted = family_of(config.get("model_type")).positions
-    if config.get("position_embedding_type") == "rotary":
-        return "endless"
-    if counted == "by distance" and not config.get("position_biased_input", True):
-        return "endless"
-    return counted
+    return most - 1 - (padding if type(padding) is int else 1)  # 1 is the usual padding
 
 
 _IDENTITY_FILES = (

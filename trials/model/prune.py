@@ -5,51 +5,48 @@
     model.save_pretrained("smaller")   # plain transformers loads it
 
 Layers are deleted, not skipped, and the config is updated: a saved network is an ordinary
-checkpoint.
+checkpoint. `cut` writes one from the files of another, every head included.
 """
 
 from __future__ import annotations
 
 import copy
+import json
 import re
-from collections.abc import Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from lp_sweep.storage.errors import MissingInputError, UnsupportedModelError
 from lp_sweep.trials.kinds import ProblemType
-from lp_sweep.trials.model.families import LayerList, embedding_path, find_layers, scalars
+from lp_sweep.trials.model.families import (
+    LayerList,
+    embedding_path,
+    find_layers,
+    original_layers,
+    scalars,
+)
+from lp_sweep.trials.model.feedforward import removal_of, take_out, write_removal
 from lp_sweep.trials.model.load import (
+    NOT_SAFETENSORS,
     LoadedEncoder,
     initialise_head,
     load_encoder,
-    trained_head,
 )
-from lp_sweep.trials.model.reduced import (
-    original_layers,
-    removal_of,
-    take_out_as_configured,
-    write_removal,
-)
+from lp_sweep.trials.model.modelfiles import INDEX, WEIGHTS, identity_files
 
 # Lists with one entry per layer. By length alone, DeBERTa's pos_att_type would be cut at depth 2.
-PER_LAYER_NAME = re.compile("layer|block|window")
+_PER_LAYER_NAME = re.compile("layer|block|window")
 # A layer's own position: it follows the layer, so it is no difference in structure.
-POSITION_NAME = re.compile(r"(layer|block)_?(idx|id|index|num|number)")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParameterCounts:
-    """Numbers of parameters, each counted once."""
-
-    total: int
-    encoder: int  # inside the layer list
-    embedding: int  # the embedding block: words, positions, types, their projection and norm
+_POSITION_NAME = re.compile(r"(layer|block)_?(idx|id|index|num|number)")
+_HEADS = ("ForSequenceClassification", "ForTokenClassification")
 
 
 def load_pruned(
@@ -90,10 +87,30 @@ def load_pruned(
 
 
 def load_original(path: str | Path, **options: Any) -> LoadedEncoder:
-    """The start of a sweep: its layers are 1..L, and its whole head is to be drawn."""
+    """The start of a sweep: its layers are 1..L, and its whole head is to be drawn, since a sweep
+    draws its heads from its seeds.
+
+    Raises UnsupportedModelError for a network without some of its feed-forwards.
+    """
     loaded = load_encoder(path, **options)
-    count_from_here(loaded.model.config)
-    return loaded._replace(fresh=loaded.fresh | trained_head(loaded.model))
+    config = loaded.model.config
+    if removal_of(config) is not None:
+        raise UnsupportedModelError(
+            f"{config.model_type}: this checkpoint lost feed-forwards in a sweep, so no other "
+            "sweep can start from it. Name its original model."
+        )
+    for name in ("lp_sweep_kept_layers", "lp_sweep_original_depth"):
+        if hasattr(config, name):
+            delattr(config, name)
+    return loaded._replace(fresh=loaded.fresh | _trained_head(loaded.model))
+
+
+def _trained_head(model: PreTrainedModel) -> frozenset[str]:
+    """The parameters outside the encoder, if the checkpoint was a classifier."""
+    if not any(kind.endswith(_HEADS) for kind in model.config.architectures or ()):
+        return frozenset()
+    encoder = f"{model.base_model_prefix}."
+    return frozenset(n for n, _ in model.named_parameters() if not n.startswith(encoder))
 
 
 def finish(loaded: LoadedEncoder, kept_layers: Sequence[int] | None, seed: int) -> PreTrainedModel:
@@ -117,27 +134,20 @@ def keep_layers(model: PreTrainedModel, kept: Sequence[int]) -> None:
     kept = _normalised(kept, depth)
     pruned_config = copy.deepcopy(model.config)
     _prune_config(pruned_config, found.depth_field, kept)
-    twins = build_twins(model, pruned_config)
-    check_expressible(model, found, kept, twins)
+    full = _without_weights(type(model), model.config)
+    try:
+        pruned = _without_weights(type(model), pruned_config)
+    except Exception as error:  # a class may check its config in any way, and raise anything
+        raise UnsupportedModelError(
+            f"{model.config.model_type}: {type(model).__name__} can't be built with the layers "
+            f"asked for: {type(error).__name__}: {error}. Use another model."
+        ) from error
+    _check_layers(model, kept, find_layers(full).layers, find_layers(pruned).layers)
+    _check_weights(model, found, kept, pruned)
     for index in sorted(set(range(depth)) - {layer - 1 for layer in kept}, reverse=True):
         del found.layers[index]
     _prune_config(model.config, found.depth_field, kept)  # in place: modules share this object
-    _adopt_settings(model, found, twins)
-
-
-def count_from_here(config: PretrainedConfig) -> None:
-    """Make it the config of a very first network, whose layers are 1..L.
-
-    Raises UnsupportedModelError for a network without some of its feed-forwards.
-    """
-    if removal_of(config) is not None:
-        raise UnsupportedModelError(
-            f"{config.model_type}: this checkpoint lost feed-forwards in a sweep, so no other "
-            "sweep can start from it. Name its original model."
-        )
-    for name in ("lp_sweep_kept_layers", "lp_sweep_original_depth"):
-        if hasattr(config, name):
-            delattr(config, name)
+    _adopt_settings(model, found, full, pruned)
 
 
 def keep_original(model: PreTrainedModel, kept: Sequence[int]) -> None:
@@ -147,12 +157,58 @@ def keep_original(model: PreTrainedModel, kept: Sequence[int]) -> None:
         keep_layers(model, [here.index(layer) + 1 for layer in kept])
 
 
+def cut(folder: Path, model: PreTrainedModel, kept: Sequence[int], target: Path) -> None:
+    """Write the checkpoint in `folder` with only the layers `kept` into `target`, which exists, and
+    prune `model`, its network, in place.
+
+    A network has one head, and would lose a pooler or another head of the files. So their tensors
+    are copied, and the kept layers are renumbered. Raises as `keep_layers`, also if the files name
+    their layers otherwise.
+    """
+    found = find_layers(model)
+    depth, name = len(found.layers), _layer_name(found, model.base_model_prefix)
+    keep_layers(model, kept)
+    tensors = _tensors(folder)
+    layers = {int(match[2]) for match in map(name.match, tensors) if match}
+    if layers != set(range(depth)):
+        raise UnsupportedModelError(
+            f"the checkpoint names weights of layers {sorted(layers)} as {found.path}.<layer>, and "
+            f"the network has {depth} layers. Save it once with save_pretrained, and name that "
+            "folder."
+        )
+    renumbered = _renumbered(tensors, name, sorted(kept))
+    save_file(renumbered, target / WEIGHTS, metadata={"format": "pt"})
+    model.config.save_pretrained(target)
+    for path in identity_files(folder):
+        if path.name != "config.json" and path.suffix != ".safetensors":
+            shutil.copyfile(path, target / path.name)
+
+
+def _tensors(folder: Path) -> dict[str, torch.Tensor]:
+    """From model.safetensors, else from the files in the index, as transformers does."""
+    if (folder / WEIGHTS).is_file():
+        return dict(load_file(folder / WEIGHTS))
+    try:
+        index: Any = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        names = sorted(set(index["weight_map"].values()))
+    except (OSError, ValueError, KeyError) as error:
+        raise MissingInputError(f"model {str(folder)!r}: {NOT_SAFETENSORS}.") from error
+    return {name: tensor for file in names for name, tensor in load_file(folder / file).items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterCounts:
+    """Numbers of parameters, each counted once."""
+
+    total: int
+    encoder: int  # inside the layer list
+    embedding: int  # the embedding block: words, positions, types, their projection and norm
+
+
 def parameter_counts(model: PreTrainedModel) -> ParameterCounts:
-    return ParameterCounts(
-        total=_count(model),
-        encoder=_count(find_layers(model).layers),
-        embedding=_count(model.get_submodule(embedding_path(model))),
-    )
+    parts = (model, find_layers(model).layers, model.get_submodule(embedding_path(model)))
+    total, encoder, embedding = (sum(p.numel() for p in part.parameters()) for part in parts)
+    return ParameterCounts(total=total, encoder=encoder, embedding=embedding)
 
 
 def _normalised(kept: Sequence[int], depth: int) -> list[int]:
@@ -175,7 +231,7 @@ def _prune_config(config: PretrainedConfig, depth_field: str, kept: Sequence[int
     origin, removal = original_layers(config), removal_of(config)
     for name, value in list(vars(config).items()):
         per_layer = isinstance(value, list | tuple) and len(value) == depth
-        if per_layer and PER_LAYER_NAME.search(name):
+        if per_layer and _PER_LAYER_NAME.search(name):
             setattr(config, name, type(value)(value[layer - 1] for layer in kept))
     config.lp_sweep_kept_layers = [origin[layer - 1] for layer in kept]
     config.lp_sweep_original_depth = getattr(config, "lp_sweep_original_depth", None) or depth
@@ -185,156 +241,126 @@ def _prune_config(config: PretrainedConfig, depth_field: str, kept: Sequence[int
         write_removal(config, removal._replace(layers=tuple(staying)))
 
 
-def _adopt_settings(model: PreTrainedModel, found: LayerList, twins: Twins) -> None:
+def _without_weights(kind: type[PreTrainedModel], config: PretrainedConfig) -> PreTrainedModel:
+    """The class on the meta device, built from the content of config.json: reading it may derive
+    fields from others."""
+    with torch.device("meta"):
+        model = kind(type(config).from_dict(config.to_dict()))
+        take_out(model, removal_of(model.config))
+    return model
+
+
+def _adopt_settings(
+    model: PreTrainedModel, found: LayerList, full: PreTrainedModel, pruned: PreTrainedModel
+) -> None:
     """Give modules the settings they would have if built from the pruned config.
 
     Inside layers that is their position (`layer_idx`), outside what depends on the depth
     (`XLNetModel.n_layer`). Otherwise the network would differ from itself saved and reloaded.
     """
-    full = dict(twins.full.named_modules())
-    live = dict(model.named_modules())
-    for path, module in twins.pruned.named_modules():
-        inside = path.startswith(found.prefix)
-        before = {} if inside else scalars(full[path])
+    deep, live = dict(full.named_modules()), dict(model.named_modules())
+    for path, module in pruned.named_modules():
+        inside = path.startswith(f"{found.path}.")
+        before = {} if inside else scalars(deep[path])
         for name, value in scalars(module).items():
-            if POSITION_NAME.fullmatch(name) if inside else before.get(name, value) != value:
+            if _POSITION_NAME.fullmatch(name) if inside else before.get(name, value) != value:
                 setattr(live[path], name, value)
 
 
-def _count(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
-
-
 Structure = dict[str, object]
+T = TypeVar("T")
 
 
-class Part(NamedTuple):
-    """A module of a layer."""
-
-    kind: type[nn.Module]
-    settings: dict[str, Any]
-
-
-class Twins(NamedTuple):
-    """The class built from the config before and after, on the meta device: no weights."""
-
-    full: PreTrainedModel
-    pruned: PreTrainedModel
-
-
-def build_twins(model: PreTrainedModel, pruned_config: PretrainedConfig) -> Twins:
-    """Raises UnsupportedModelError if the class can't be built with the pruned config."""
-    full = _without_weights(type(model), model.config)
-    try:
-        return Twins(full, _without_weights(type(model), pruned_config))
-    except Exception as error:  # a class may check its config in any way, and raise anything
-        raise UnsupportedModelError(
-            f"{model.config.model_type}: {type(model).__name__} can't be built with the layers "
-            f"asked for: {type(error).__name__}: {error}. Use another model."
-        ) from error
-
-
-def check_expressible(
-    model: PreTrainedModel, found: LayerList, kept: Sequence[int], twins: Twins
+def _check_layers(
+    model: PreTrainedModel, kept: Sequence[int], full: nn.ModuleList, pruned: nn.ModuleList
 ) -> None:
-    """Raise UnsupportedModelError if the pruned config doesn't describe the layers in `kept`.
+    """Raise UnsupportedModelError if the pruned class builds other layers than those in `kept`.
 
     `kept`: 1-based positions in the network as it is now, ascending.
     """
-    full = [_structure(layer) for layer in find_layers(twins.full).layers]
-    pruned = [_structure(layer) for layer in find_layers(twins.pruned).layers]
     for position, layer in enumerate(kept, start=1):
-        if full[layer - 1] != pruned[position - 1]:
-            fitting = _fitting(full, pruned[position - 1], full[layer - 1])
-            differing = _difference(full[layer - 1], pruned[position - 1])
-            raise UnsupportedModelError(_misfit(model, kept, position, fitting, differing))
-    _check_weights(model, found, kept, twins.pruned)
+        given, wanted = full[layer - 1], pruned[position - 1]
+        differing = _difference(_structure(given), _structure(wanted))
+        if not differing:
+            continue
+        # A setting may come from the config's entry for a layer (attention types) and move with it:
+        # if none is equal in all, layers fit that are equal in modules and weights.
+        fitting = _alike(full, wanted, settings=True)
+        if not fitting and layer not in (bare := _alike(full, wanted, settings=False)):
+            fitting = bare
+        advice = (
+            f"{'Layer' if len(fitting) == 1 else 'One of layers'} {', '.join(map(str, fitting))} "
+            "must stay there: choose another strategy or another number of layers."
+            if fitting
+            else "No layer of this network fits there, since its layers depend on the depth: "
+            "use another model."
+        )
+        raise UnsupportedModelError(
+            f"{model.config.model_type}: the network of layers {', '.join(map(str, kept))} can't "
+            f"be written as a plain {type(model).__name__}: at position {position} that class "
+            f"builds a layer unlike layer {layer} ({_some(differing)} differ). {advice}"
+        )
+
+
+def _alike(layers: nn.ModuleList, wanted: nn.Module, *, settings: bool) -> list[int]:
+    """The layers, from 1, of the structure of `wanted`."""
+    structure = _structure(wanted, settings=settings)
+    return [
+        number
+        for number, layer in enumerate(layers, start=1)
+        if _structure(layer, settings=settings) == structure
+    ]
+
+
+def _structure(layer: nn.Module, *, settings: bool = True) -> Structure:
+    """A layer's modules by type and with their settings, and its weights by shape."""
+    modules: Structure = {}
+    for name, module in layer.named_modules():
+        own = {k: v for k, v in scalars(module).items() if not _POSITION_NAME.fullmatch(k)}
+        modules[name] = (type(module), own if settings else {})
+    return modules | {name: tensor.shape for name, tensor in layer.state_dict().items()}
 
 
 def _check_weights(
     model: PreTrainedModel, found: LayerList, kept: Sequence[int], pruned: PreTrainedModel
 ) -> None:
     """Raise unless the renumbered weights have the names and shapes of the pruned class."""
-    expected: Structure = {name: tensor.shape for name, tensor in pruned.state_dict().items()}
-    new_position = {layer - 1: position for position, layer in enumerate(kept)}
-    actual: Structure = {}
-    for name, tensor in model.state_dict().items():
-        if name.startswith(found.prefix):
-            index, rest = name.removeprefix(found.prefix).split(".", 1)
-            if int(index) not in new_position:
-                continue
-            name = f"{found.prefix}{new_position[int(index)]}.{rest}"
-        actual[name] = tensor.shape
-    if actual != expected:
-        names = _difference(actual, expected)
+    actual, expected = (
+        {name: tensor.shape for name, tensor in network.state_dict().items()}
+        for network in (model, pruned)
+    )
+    names = _layer_name(found, model.base_model_prefix)
+    if differing := _difference(_renumbered(actual, names, kept), expected):
         raise UnsupportedModelError(
             f"{model.config.model_type}: after removing layers the config would describe another "
-            f"network: {_some(names)} differ in presence or shape. "
+            f"network: {_some(differing)} differ in presence or shape. "
             "Remove layers before changing anything else in the network."
         )
 
 
-def _without_weights(
-    model_class: type[PreTrainedModel], config: PretrainedConfig
-) -> PreTrainedModel:
-    """Built from the content of config.json: reading it may derive fields from others."""
-    with torch.device("meta"):
-        model = model_class(type(config).from_dict(config.to_dict()))
-        take_out_as_configured(model)
-    return model
+def _layer_name(found: LayerList, prefix: str) -> re.Pattern[str]:
+    """Matches the names of the layers' weights, with the place of the layer as group 2, whether or
+    not they begin with the encoder's `prefix`. A head's own list of layers has another name."""
+    return re.compile(rf"((?:{re.escape(prefix)}\.)?{re.escape(found.path)}\.)(\d+)\.")
 
 
-def _structure(layer: nn.Module) -> Structure:
-    """A layer's modules with their settings, and its weights with their shapes."""
-    modules: Structure = {}
-    for name, module in layer.named_modules():
-        settings = {k: v for k, v in scalars(module).items() if not POSITION_NAME.fullmatch(k)}
-        modules[name] = Part(type(module), settings)
-    return modules | {name: tensor.shape for name, tensor in layer.state_dict().items()}
+def _renumbered(
+    weights: Mapping[str, T], layer_name: re.Pattern[str], kept: Sequence[int]
+) -> dict[str, T]:
+    """By their names once only the layers in `kept` (ascending) are left."""
+    place = {layer - 1: position for position, layer in enumerate(kept)}
+    renamed = {}
+    for name, weight in weights.items():
+        match = layer_name.match(name)
+        if match is None:
+            renamed[name] = weight
+        elif int(match[2]) in place:
+            renamed[f"{match[1]}{place[int(match[2])]}.{name[match.end() :]}"] = weight
+    return renamed
 
 
-def _fitting(full: Sequence[Structure], wanted: Structure, refused: Structure) -> list[int]:
-    """The layers that fit where `refused` does not: equal in all, else in modules and weights.
-
-    A setting may come from the config's entry for a layer (attention types) and move with it.
-    """
-    exact = [i for i, layer in enumerate(full, start=1) if layer == wanted]
-    if exact or _bare(refused) == _bare(wanted):
-        return exact
-    return [i for i, layer in enumerate(full, start=1) if _bare(layer) == _bare(wanted)]
-
-
-def _bare(structure: Structure) -> Structure:
-    """Without settings: the type of each module and the shape of each weight."""
-    return {
-        name: value.kind if isinstance(value, Part) else value for name, value in structure.items()
-    }
-
-
-def _difference(one: Structure, other: Structure) -> list[str]:
+def _difference(one: Mapping[str, object], other: Mapping[str, object]) -> list[str]:
     return sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
-
-
-def _misfit(
-    model: PreTrainedModel,
-    kept: Sequence[int],
-    position: int,
-    fitting: Sequence[int],
-    differing: Sequence[str],
-) -> str:
-    layers = ", ".join(map(str, fitting))
-    advice = (
-        f"{'Layer' if len(fitting) == 1 else 'One of layers'} {layers} must stay there: "
-        "choose another strategy or another number of layers."
-        if fitting
-        else "No layer of this network fits there, since its layers depend on the depth: "
-        "use another model."
-    )
-    return (
-        f"{model.config.model_type}: the network of layers {', '.join(map(str, kept))} can't be "
-        f"written as a plain {type(model).__name__}: at position {position} that class builds a "
-        f"layer unlike layer {kept[position - 1]} ({_some(differing)} differ). {advice}"
-    )
 
 
 def _some(names: Sequence[str], at_most: int = 3) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,7 +91,7 @@ def read_sentence_folder(folder: Path) -> SentenceFolder:
     except (ValueError, KeyError, TypeError, RecursionError):
         return SentenceFolder(problem=f"{MODULES} is no list of modules with a type and a path")
     modules = tuple(Module(kind.rpartition(".")[2], path) for kind, path in items)
-    found = SentenceFolder(modules, problem=_problem(folder, items, modules))
+    found = SentenceFolder(modules, problem=next(_problems(folder, items, modules), None))
     if found.problem:
         return found
     pooling, texts = _object(folder / modules[1].path / "config.json"), _settings(folder)
@@ -104,58 +104,57 @@ def read_sentence_folder(folder: Path) -> SentenceFolder:
     )
 
 
-def _problem(
+def _problems(
     folder: Path, items: Sequence[tuple[str, str]], modules: Sequence[Module]
-) -> str | None:
+) -> Iterator[str]:
+    """Yields why its vectors can't be made here; after the first reason the others may be wrong."""
     for kind, path in items:
         if kind.partition(".")[0] != "sentence_transformers":
-            return f"{MODULES} names {shown(kind)}, code of the model's own, which is not run"
+            yield f"{MODULES} names {shown(kind)}, code of the model's own, which is not run"
         if not (folder / path).resolve().is_relative_to(folder.resolve()):
-            return f"{MODULES} names {shown(path)}, which is outside of the folder"
-    if modules[:1] and modules[0].path and modules[0].name == "Transformer":
-        return f"its Transformer is in {modules[0].path}/. {_MOVE_UP.format(modules[0].path)}"
+            yield f"{MODULES} names {shown(path)}, which is outside of the folder"
     names = [module.name for module in modules]
+    if names[:1] == ["Transformer"] and (path := modules[0].path):
+        yield (
+            f"its Transformer is in {path}/. Move the files of {path}/ one folder up, and write "
+            f'"path": "" for it in {MODULES}'
+        )
     if names == ["Transformer"]:
-        return _ALONE
+        yield _ALONE
     if names[:2] != ["Transformer", "Pooling"]:
-        return f"its modules are {listed(names)}, and only Transformer, then Pooling can begin them"
-    after = (_problem_after(folder / module.path, module) for module in modules[2:])
-    return next(filter(None, after), None) or _problem_before(folder, folder / modules[1].path)
+        yield f"its modules are {listed(names)}, and only Transformer, then Pooling can begin them"
+    for module in modules[2:]:
+        yield from _problems_after(folder / module.path, module)
+    yield from _problems_before(_settings(folder), folder / modules[1].path)
 
 
-def _problem_before(folder: Path, pooling: Path) -> str | None:
-    """Of what comes before the pooling, and of it."""
-    texts = _settings(folder)
+def _problems_before(texts: dict[str, Any], pooling: Path) -> Iterator[str]:
+    """Those of how the Transformer reads texts, and of the pooling."""
     by_text = _object_of(_object_of(texts.get("modality_config")).get("text"))
     read = by_text.get("method_output_name", _STATES), texts.get("transformer_task", _TASK)
     if read != (_STATES, _TASK):
-        return f"its Transformer gives {shown(read)}, not {shown((_STATES, _TASK))}"
+        yield f"its Transformer gives {shown(read)}, not {shown((_STATES, _TASK))}"
     if unknown := sorted(set(_modes(_object(pooling / "config.json"))) - set(_OLDER.values())):
-        return f"module {pooling.name} (Pooling) has the unknown mode {listed(unknown)}"
-    return None
+        yield f"module {pooling.name} (Pooling) has the unknown mode {listed(unknown)}"
 
 
-def _problem_after(place: Path, module: Module) -> str | None:
-    """Of a module after the pooling."""
+def _problems_after(place: Path, module: Module) -> Iterator[str]:
+    """Those of a module after the pooling."""
     named = f"module {module.path} ({module.name})"
     if module.name not in _AFTER:
-        return f"{named} is none of those that may follow a Pooling here: {', '.join(_AFTER)}"
+        yield f"{named} is none of those that may follow a Pooling here: {', '.join(_AFTER)}"
     if module.name in _WEIGHED and not (place / "model.safetensors").is_file():
-        return (
+        yield (
             f"{named} has no model.safetensors, and pickled weights are never loaded. Save the "
             "model once, where it is trusted, with SentenceTransformer(folder).save(other)"
         )
     config = _object(place / "config.json")
     ends = {str(config.get(f"module_{end}_name") or _POOLED) for end in ("input", "output")}
     if ends != {_POOLED}:
-        return f"{named} changes {listed(sorted(ends))}, not the vector of a text"
+        yield f"{named} changes {listed(sorted(ends))}, not the vector of a text"
     activation = str(config.get("activation_function", _TANH))
     if not activation.startswith("torch.nn."):
-        return f"{named} has the activation {shown(activation)}, which is not of torch.nn"
-    return None
-
-
-_MOVE_UP = 'Move the files of {}/ one folder up, and write "path": "" for it in ' + MODULES
+        yield f"{named} has the activation {shown(activation)}, which is not of torch.nn"
 
 
 def _modes(config: dict[str, Any]) -> tuple[str, ...]:

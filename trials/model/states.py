@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -27,7 +28,7 @@ from lp_sweep.trials.model.familytable import FAMILIES
 
 Batch = Mapping[str, torch.Tensor]
 Site = Literal["layer", "attention"]
-Reader = Callable[[torch.Tensor], torch.Tensor]
+_Reader = Callable[[torch.Tensor], torch.Tensor]
 
 
 class LayerStates(NamedTuple):
@@ -69,16 +70,12 @@ def layer_states(
     of L x B x T x H.
     Raises UnsupportedModelError, at once or at the first batch, for a network that can't be read.
     """
-    layers = list(find_layers(model).layers)
-    spots = [_Spot(layer, True) for layer in layers]
-    if site == "attention":
+    layers = find_layers(model).layers
+    if site == "layer":
+        spots = [_Spot(layer, True) for layer in layers]
+    else:
         spots = [_attention_spot(model, layer) for layer in layers]
-
-    def run() -> Iterator[LayerStates]:
-        for batch in batches:
-            yield _forward(model, layers, spots, site, batch, only_sentence)
-
-    return run()
+    return (_forward(model, spots, site, batch, only_sentence) for batch in batches)
 
 
 @contextmanager
@@ -87,13 +84,10 @@ def noted_sentences(
 ) -> Iterator[Mapping[int, torch.Tensor]]:
     """Index of a layer from 0 -> its sentence tokens (B, H) in the forward pass that runs inside.
     `mask`: (B, T) of the rows. Gradients flow through the states."""
-    found: dict[int, torch.Tensor] = {}
     read = _reader(model, mask != 0, sentence_token_is_last(model.config))
-    with ExitStack() as hooks:
-        for index, layer in enumerate(find_layers(model).layers):
-            hooks.enter_context(
-                _watching(_Spot(layer, True), found, index, lambda s: read(s)[:, 0])
-            )
+    found: dict[int, torch.Tensor] = {}
+    spots = [_Spot(layer, True) for layer in find_layers(model).layers]
+    with _watching(spots, found, lambda states: read(states)[:, 0]):
         yield found
 
 
@@ -119,36 +113,32 @@ def _attention_spot(model: PreTrainedModel, layer: nn.Module) -> _Spot:
 
 
 def _forward(
-    model: PreTrainedModel,
-    layers: list[nn.Module],
-    spots: list[_Spot],
-    site: Site,
-    batch: Batch,
-    only_sentence: bool,
+    model: PreTrainedModel, spots: list[_Spot], site: Site, batch: Batch, only_sentence: bool
 ) -> LayerStates:
     inputs = {k: v.to(model.device) for k, v in batch.items() if k != "labels"}
     mask = inputs["attention_mask"] != 0
     last = sentence_token_is_last(model.config)
-    read = _reader(model, mask, last if only_sentence else None)
-    received: dict[int, torch.Tensor] = {}
-    seen: dict[int, torch.Tensor] = {}
-    with torch.no_grad(), _evaluating(model), ExitStack() as hooks:
-        for index, layer in enumerate(layers):
-            hooks.enter_context(_watching(_Spot(layer, False), received, index, read))
-        for index, spot in enumerate(spots):
-            hooks.enter_context(_watching(spot, seen, index, read))
+    read = _reader(model, mask, last) if only_sentence else _reader(model, mask)
+    begins = [_Spot(layer, False) for layer in find_layers(model).layers]
+    before, after = dict[int, torch.Tensor](), dict[int, torch.Tensor]()
+    with (
+        torch.no_grad(),
+        _evaluating(model),
+        _watching(begins, before, read),
+        _watching(spots, after, read),
+    ):
         model.base_model(**inputs)  # the head is not needed
-    before, after = ([noted[i] for i in range(len(layers))] for noted in (received, seen))
+    received, returned = ([found[i] for i in range(len(spots))] for found in (before, after))
     sentence_at = sentence_token_index(mask, last)
     if only_sentence:
         mask, sentence_at = torch.ones_like(mask[:, :1]), torch.zeros_like(sentence_at)
-    found = [before[0], *after] if site == "layer" else after
-    return LayerStates(found, before, mask, sentence_at)
+    layers = [received[0], *returned] if site == "layer" else returned
+    return LayerStates(layers, received, mask, sentence_at)
 
 
-def _reader(model: PreTrainedModel, mask: torch.Tensor, only_sentence: bool | None) -> Reader:
-    """Reads the part of a state to keep. `only_sentence`: None keeps all; otherwise the
-    sentence token is kept, which is the last one if True."""
+def _reader(model: PreTrainedModel, mask: torch.Tensor, last: bool | None = None) -> _Reader:
+    """Reads the part of a state to keep: (B, T, H), or only the sentence token (B, 1, H), which is
+    the first one, or the `last`."""
     time_first = time_comes_first(model.config)
 
     def read(hidden_states: torch.Tensor) -> torch.Tensor:
@@ -159,9 +149,7 @@ def _reader(model: PreTrainedModel, mask: torch.Tensor, only_sentence: bool | No
                 f"for a batch of shape {tuple(mask.shape)}, so it mixes tokens. "
                 "Load the model with attn_implementation='sdpa', or use another one."
             )
-        if only_sentence is None:
-            return states
-        return sentence_states(states, mask, only_sentence)[:, None]
+        return states if last is None else sentence_states(states, mask, last)[:, None]
 
     return read
 
@@ -179,17 +167,21 @@ def _evaluating(model: PreTrainedModel) -> Iterator[None]:
 
 @contextmanager
 def _watching(
-    spot: _Spot, found: dict[int, torch.Tensor], index: int, read: Reader
+    spots: Iterable[_Spot], found: dict[int, torch.Tensor], read: _Reader
 ) -> Iterator[None]:
-    def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if spot.output:
-            state = output if isinstance(output, torch.Tensor) else output[0]
+    """Inside, `found` gets the state at each spot, by its index."""
+
+    def note(
+        index: int, output: bool, _: nn.Module, args: Any, kwargs: dict[str, Any], result: Any
+    ) -> None:
+        if output:
+            state = result if isinstance(result, torch.Tensor) else result[0]
         else:
             state = args[0] if args else kwargs["hidden_states"]
         found[index] = read(state)
 
-    handle = spot.module.register_forward_hook(note, with_kwargs=True)
-    try:
+    with ExitStack() as hooks:
+        for index, spot in enumerate(spots):
+            hook = partial(note, index, spot.output)
+            hooks.enter_context(spot.module.register_forward_hook(hook, with_kwargs=True))
         yield
-    finally:
-        handle.remove()

@@ -38,9 +38,9 @@ from transformers import PreTrainedModel
 
 from lp_sweep.storage.errors import UnsupportedModelError
 from lp_sweep.trials.data.batches import EncodedSplit, Padding, chunks, to_device
-from lp_sweep.trials.model.families import find_layers, time_comes_first
+from lp_sweep.trials.model.families import find_layers, original_layers, time_comes_first
+from lp_sweep.trials.model.feedforward import feed_forward_of, parts
 from lp_sweep.trials.model.prune import keep_original
-from lp_sweep.trials.model.reduced import feed_forward_of, original_layers, parts
 from lp_sweep.trials.spec.procedures import BRIDGE_ROWS, bridged_blocks
 
 RIDGE = 1e-3  # times the mean of the diagonal of M'M

@@ -29,7 +29,7 @@ from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.trials.data.batches import EncodedTask
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.kinds.tokens import unflat
-from lp_sweep.trials.model.reduced import original_layers
+from lp_sweep.trials.model.families import original_layers
 from lp_sweep.trials.spec.specs import Distillation, TaskDefinition
 
 

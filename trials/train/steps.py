@@ -22,8 +22,7 @@ from lp_sweep.trials.device import autocast, onto
 from lp_sweep.trials.fast.forward import compute_used, forward
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.kinds.tokens import SILENT
-from lp_sweep.trials.model.families import embedding_path, find_layers
-from lp_sweep.trials.model.reduced import original_layers
+from lp_sweep.trials.model.families import embedding_path, find_layers, original_layers
 from lp_sweep.trials.spec.procedures import Phase
 from lp_sweep.trials.spec.specs import Compute, Recipe, TaskDefinition
 from lp_sweep.trials.train.distill import Teaching, hidden_loss, student_loss

@@ -20,12 +20,13 @@ from lp_sweep.trials.device import memory_errors, pick_device, precision_used, r
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.kinds.tokens import flat
 from lp_sweep.trials.measures.pairs import RULE, Rule
-from lp_sweep.trials.measures.registry import MEASURES, Subject
+from lp_sweep.trials.measures.registry import MEASURES
 from lp_sweep.trials.measures.speed import Bystanders, Load, compare_networks
+from lp_sweep.trials.measures.subject import Subject
+from lp_sweep.trials.model.families import original_layers
 from lp_sweep.trials.model.feedforward import remove_feed_forwards
 from lp_sweep.trials.model.modelfiles import longest_row
 from lp_sweep.trials.model.prune import load_pruned, parameter_counts
-from lp_sweep.trials.model.reduced import original_layers
 from lp_sweep.trials.spec.identity import IDENTITY_VERSION, canonical_json
 from lp_sweep.trials.spec.procedures import full_layers
 from lp_sweep.trials.spec.specs import TEACHER, ProfileSpec, SpeedSpec

@@ -29,8 +29,8 @@ from lp_sweep.analysis.views import VIEWS, open_views
 from lp_sweep.orchestrator.engine.course import Recorder
 from lp_sweep.orchestrator.export import trialfolder
 from lp_sweep.orchestrator.export.card import Base, CardFacts, trial_card
-from lp_sweep.orchestrator.export.places import hub_source, spec_of
-from lp_sweep.orchestrator.export.trialfolder import Exported, kept_instead, trained_again
+from lp_sweep.orchestrator.export.places import spec_of
+from lp_sweep.orchestrator.export.trialfolder import ExportResult, kept_instead, trained_again
 from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.mirrors.copying import mirrored_run
 from lp_sweep.orchestrator.plan.known import Known
@@ -82,7 +82,7 @@ def world(made: World, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 @pytest.fixture(scope="module")
-def exported(made: World, tmp_path_factory: pytest.TempPathFactory) -> tuple[Exported, Path]:
+def exported(made: World, tmp_path_factory: pytest.TempPathFactory) -> tuple[ExportResult, Path]:
     """The kept network's folder, and the result of the export."""
     out = tmp_path_factory.mktemp("exported") / "out"
     with pytest.MonkeyPatch.context() as patch:
@@ -128,7 +128,7 @@ def test_a_program_exports_too(world: World, tmp_path: Path) -> None:
     assert (out / "model.safetensors").is_file()
 
 
-def test_the_card_is_one_of_the_hub(world: World, exported: tuple[Exported, Path]) -> None:
+def test_the_card_is_one_of_the_hub(world: World, exported: tuple[ExportResult, Path]) -> None:
     done, out = exported
     card = ModelCard.load(out / "README.md")
     (result,) = card.data.eval_results
@@ -155,14 +155,14 @@ def test_the_card_is_one_of_the_hub(world: World, exported: tuple[Exported, Path
 
 def test_what_is_of_the_hub_is_linked(world: World) -> None:
     (record,) = world.store.read("trials", world.kept)
-    dataset = hub_source(f"hub:nyu-mll/glue@{'1' * 40}:rte:train=train,validation=validation")
+    data = f"hub:nyu-mll/glue@{'1' * 40}:rte:train=train,validation=validation"
     speed = {
         "quantity": "inference", "batch": 32, "max_length": 128, "speedup": 1.93,
         "speedup_q25": 1.91, "speedup_q75": 1.95, "device_name": "H200", "precision_used": "fp32",
     }  # fmt: skip
     facts = CardFacts(
+        split="validation",
         base=Base("org/bert", True, "0" * 40, "apache-2.0"),
-        dataset=dataset,
         label_names=("neg", "pos"),
         interval=Interval(None, None, "none", "no predictions"),
         full=record | {"last": 0.5, "params_total": 2 * record["params_total"]},
@@ -171,7 +171,8 @@ def test_what_is_of_the_hub_is_linked(world: World) -> None:
         another="it is another network",
     )
     shared = {"dev_in_train": 3, "dev_relabelled": 1, "metric": "f1", "positive": "neg"}
-    card = ModelCard(trial_card(spec_of(record), record | shared, facts, "validation"))
+    shared |= {"data_fingerprint": data}
+    card = ModelCard(trial_card(spec_of(record), record | shared, facts))
     told = card.data.to_dict()
     assert (told["base_model"], told["license"]) == ("org/bert", "apache-2.0")
     assert told["datasets"] == ["nyu-mll/glue"]
@@ -192,7 +193,7 @@ def test_what_is_of_the_hub_is_linked(world: World) -> None:
 
 
 def test_what_is_published_names_no_place_of_this_machine(
-    world: World, exported: tuple[Exported, Path]
+    world: World, exported: tuple[ExportResult, Path]
 ) -> None:
     _, out = exported
     texts = [
@@ -388,8 +389,8 @@ def test_it_is_trained_again_with_graphs_only_if_it_had_them(
         asked.append(job["graphs"])
         return {"status": "failed", "error_type": "bug", "message": "enough"}
 
-    def of_another_device(spec: Any, record: dict[str, Any], *rest: Any) -> Any:
-        return trained_again(spec, {**record, "compute_used": used}, *rest)
+    def of_another_device(job: Any, record: dict[str, Any], *rest: Any) -> Any:
+        return trained_again(job, {**record, "compute_used": used}, *rest)
 
     monkeypatch.setattr("lp_sweep.trials.worker.run.execute", fail)
     monkeypatch.setattr(trialfolder, "trained_again", of_another_device)
@@ -408,19 +409,14 @@ def test_a_seed_whose_network_was_kept_is_named(world: World) -> None:
     assert kept_instead(world.store, world.unkept, {1: world.unkept, 2: "t1-0"}) is None
 
 
-def test_what_nothing_is_stored_of_is_trained_again(
+def test_another_score_is_published_only_where_that_is_accepted(
     world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Also of a network that was kept without its predictions."""
     mine = world.copy(tmp_path)
     mine.store.delete("predictions", f"{mine.kept}.parquet")
-    assert mine.export(mine.kept, tmp_path / "out").retrained
+    assert mine.export(mine.kept, tmp_path / "alone").retrained
     assert "no predictions to hold its network against" in capsys.readouterr().err
-
-
-def test_another_score_is_published_only_where_that_is_accepted(
-    world: World, tmp_path: Path
-) -> None:
-    mine = world.copy(tmp_path)
     (record,) = mine.store.read("trials", mine.unkept)
     mine.store.put("trials", mine.unkept, [scoring(record, record["last"] + 1 / 60)])
     with pytest.raises(ExportError, match=r"it is another network.*--accept-retrained"):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lp_sweep.analysis.views import open_views
-from lp_sweep.orchestrator.export.choice import VIEWS, Chosen, best, stored_answers
+from lp_sweep.orchestrator.export.choice import VIEWS, TrialChoice, best, stored_answers
 from lp_sweep.orchestrator.service.export import ExportOptions, export_trial
 from lp_sweep.storage.errors import LpSweepError, SpecError
 from tests.support.fake_records import FakeSweep
@@ -23,7 +23,7 @@ def fake(tmp_path: Path) -> FakeSweep:
     return FakeSweep(tmp_path)
 
 
-def choose(fake: FakeSweep, within: float = 1, **asked: Any) -> Chosen:
+def choose(fake: FakeSweep, within: float = 1, **asked: Any) -> TrialChoice:
     with open_views(fake.publish(), deltas=(within,), only=VIEWS) as catalog:
         return best(catalog, ExportOptions(**(BEST | {"within": within} | asked)))
 

@@ -19,7 +19,7 @@ from transformers import AutoTokenizer
 
 from lp_sweep.orchestrator.engine.course import Recorder
 from lp_sweep.orchestrator.export.card import template_of
-from lp_sweep.orchestrator.export.trialfolder import Exported
+from lp_sweep.orchestrator.export.trialfolder import ExportResult
 from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.planning import make_plan
@@ -47,7 +47,7 @@ class Made(dict[str, str]):
 
     world: World
 
-    def export(self, which: str, out: Path, **options: Any) -> Exported:
+    def export(self, which: str, out: Path, **options: Any) -> ExportResult:
         return self.world.export(self[which], out, **options)
 
 
@@ -221,18 +221,6 @@ def test_card_and_check_pool_as_a_trial_does(
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-5)
 
 
-def test_an_encoder_whose_classifier_has_no_pooler(tmp_path: Path) -> None:
-    file = embedding_world(tmp_path / "world")
-    shutil.rmtree(file.parent / "model")
-    save_pretrained(FAMILIES["roberta"], 4, file.parent / "model")
-    tiny_tokenizer(WORDS, types=False).save_pretrained(file.parent / "model")
-    out, world = tmp_path / "out", full_of(file, tmp_path)
-    world.export(world.kept, out)
-    assert not [name for name in load_file(out / "model.safetensors") if "pooler" in name]
-    assert not (out / "2_Normalize").exists(), "the model has none"
-    assert "normalize" not in _card(out)
-
-
 def test_dense_modules_are_exported(tmp_path: Path) -> None:
     file = embedding_world(tmp_path / "world")
     model, out = file.parent / "model", tmp_path / "out"
@@ -289,10 +277,15 @@ def test_a_folder_that_searches_as_the_trial_did(searching: Made, tmp_path: Path
     for words in ("| ndcg@10 on queries |", "queries and documents", "similarity"):
         assert words in card, words
     assert "majority" not in card
+    assert not (tmp_path / "out" / "2_Normalize").exists(), "the model has none"
 
 
 def test_prompts_and_the_dot_product_are_in_the_folder(tmp_path: Path) -> None:
+    """Of an encoder whose classifier has no pooler."""
     file = search_world(tmp_path / "world")
+    shutil.rmtree(file.parent / "model")
+    save_pretrained(FAMILIES["roberta"], 4, file.parent / "model")
+    tiny_tokenizer(WORDS, types=False).save_pretrained(file.parent / "model")
     with_modules(file.parent / "model")
     own = "kind: embedding\n  similarity: dot\n  prompts: {query: 'w1 ', document: 'w2 '}"
     file.write_text(file.read_text().replace("kind: embedding", own))
@@ -303,6 +296,8 @@ def test_prompts_and_the_dot_product_are_in_the_folder(tmp_path: Path) -> None:
     assert told["prompts"] == {"query": "w1 ", "document": "w2 "}
     assert told["similarity_fn_name"] == "dot"
     assert not (out / "2_Normalize").exists(), "the lengths count"
+    assert not [name for name in load_file(out / "model.safetensors") if "pooler" in name]
     card = _card(out)
+    assert "normalize" not in card
     for words in ("dot products", '"w2 " + text', 'prompt_name="document"', "vectors[0] @ "):
         assert words in card, words

@@ -22,7 +22,7 @@ TEXTS = ("a", "a b c d", "d c", "b b b b b b b b a", "c", "d d d", "a c", "", "b
 
 
 def saved(name: str, folder: Path) -> Path:
-    model = network(name, folder / "model", kept_layers=[1, 2])
+    model = network(name, kept_layers=(1, 2))
     model.save_pretrained(folder / "out")
     tokenizer = tiny_tokenizer(types=name == "bert", xlnet=name == "xlnet")
     tokenizer.save_pretrained(folder / "out")

@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from lp_sweep.orchestrator.export.places import Where, job_of, model_place, spec_of, task_source
+from lp_sweep.orchestrator.export.places import (
+    Where,
+    find_inputs,
+    model_place,
+    spec_of,
+    task_source,
+)
 from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.options import ExportOptions
 from lp_sweep.orchestrator.service.export import _sweep
@@ -22,6 +28,7 @@ from lp_sweep.trials.data.tasks import TASKS, glue_source
 from lp_sweep.trials.spec.identity import canonical_json, trial_id
 from lp_sweep.trials.spec.specs import Distillation, TrialSpec, spec_from_plain
 from lp_sweep.trials.worker.fetch import data_files, model_files
+from lp_sweep.trials.worker.job import Job
 from tests.support.stores import cell
 from tests.support.sweepfiles import make_data
 from tests.support.toyworld import jobs, save_world
@@ -56,19 +63,24 @@ def planned(file: Path) -> TrialSpec:
     return spec_from_plain(TrialSpec, jobs(file, "k=2")[0]["spec"])
 
 
+def job_of(spec: TrialSpec, where: Where) -> Job:
+    record = record_of(spec)
+    return find_inputs(spec, record, where).job(spec, record, where)
+
+
 def with_sweep(where: Where, file: Path) -> Where:
     return where._replace(sweep=resolve(load_sweep(file)))
 
 
 def test_a_sweep_file_names_the_places(file: Path, where: Where) -> None:
     spec, job = planned(file), jobs(file, "k=2")[0]
-    found = job_of(spec, record_of(spec), with_sweep(where, file)).to_plain()
+    found = job_of(spec, with_sweep(where, file)).to_plain()
     for name in ("id", "kind", "spec", "model"):
         assert found[name] == job[name], name
     assert found["task"]["source"] == job["task"]["source"]
     (file.parent / "dev.csv").write_text("text,label\na,pos\nb,neg\n")
     with pytest.raises(PreflightError, match=r"the data of task 'mood' of t1-.* by its content"):
-        job_of(spec, record_of(spec), with_sweep(where, file))
+        job_of(spec, with_sweep(where, file))
 
 
 def test_without_a_file_it_is_the_one_that_the_trials_run_used(
@@ -100,11 +112,11 @@ def test_a_student_needs_its_texts_without_labels(file: Path, where: Where) -> N
     spec = replace(planned(file), distill=Distillation(unlabelled="sha256:00"))
     sweep = with_sweep(where, file)
     with pytest.raises(PreflightError, match=r"unlabelled texts of task 'mood'.*--file"):
-        job_of(spec, record_of(spec), sweep)
+        job_of(spec, sweep)
     networks = Path(where.store.location) / "weights" / trial_id(spec)
     networks.mkdir(parents=True)
     (networks / "config.json").write_text("{}")
-    job_of(spec, record_of(spec), sweep)
+    job_of(spec, sweep)
 
 
 def test_the_hub_is_in_the_record(file: Path, where: Where) -> None:
@@ -142,7 +154,7 @@ def test_what_a_cluster_left_in_the_store(file: Path, where: Where) -> None:
     ship(where.store, spec.data_fingerprint, data_files(job["task"]["source"]["files"]))
     shutil.rmtree(file.parent / "model")
     (file.parent / "dev.csv").unlink()
-    found = job_of(spec, record_of(spec), where)
+    found = job_of(spec, where)
     assert (Path(found.model.path) / "model.safetensors").is_file()
     assert list(found.task.source.files) == ["train", "validation"]
 

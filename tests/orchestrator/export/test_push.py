@@ -73,7 +73,7 @@ def test_a_hub_that_refuses_or_is_away_is_one_sentence(world: World) -> None:
 @pytest.mark.parametrize(
     ("env", "role", "said"),
     [
-        pytest.param({"HF_TOKEN": TOKEN}, "write", "", id="may write"),
+        pytest.param({"HF_TOKEN": TOKEN}, "write", "", id="may write", marks=pytest.mark.slow),
         pytest.param({"HF_TOKEN": TOKEN}, "read", "may only read. Set HF_TOKEN", id="may read"),
         pytest.param({}, "write", "there is no token. Set HF_TOKEN", id="no token"),
         pytest.param(

@@ -50,11 +50,9 @@ WITH_TYPES = ("bert", "electra", "xlnet")  # whose answer depends on them
 @pytest.mark.parametrize(
     "name", daily("bert", "roberta", "electra", "distilbert", "xlnet", "modernbert")
 )
-def test_logits_and_gradients(
-    name: str, overhead: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_logits_and_gradients(name: str, overhead: int, monkeypatch: pytest.MonkeyPatch) -> None:
     set_overhead(monkeypatch, overhead)
-    model, ragged = network(name, tmp_path), split_of([3, 9, 1, 5, 9])
+    model, ragged = network(name), split_of([3, 9, 1, 5, 9])
     typed = [of_two_texts(ragged)] if name in WITH_TYPES else []
     for split in (ragged, split_of([4, 4, 4]), split_of([7]), *typed):
         rows = np.arange(len(split))[::-1].copy()
@@ -72,9 +70,9 @@ def test_logits_and_gradients(
 
 
 @pytest.mark.parametrize("name", few(NAMES, 1))
-def test_with_dropout_it_learns_at_the_same_rate(name: str, tmp_path: Path) -> None:
+def test_with_dropout_it_learns_at_the_same_rate(name: str) -> None:
     """Other masks of the same share: the mean over many is the same."""
-    model = with_dropout(network(name, tmp_path), 0.1).train()
+    model = with_dropout(network(name), 0.1).train()
     split = split_of([3, 9, 5])
     torch.manual_seed(0)
     padding = padding_of(name)
@@ -96,16 +94,14 @@ RECIPE = Recipe(learning_rate=1e-4, batch_size=4, epochs=5, compute="fast")
 
 
 @pytest.mark.parametrize("name", few(NAMES, 1))
-def test_forty_steps_without_dropout(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_forty_steps_without_dropout(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Words that no row has keep their weights; all else moves as in the reference."""
     set_overhead(monkeypatch, 1)
     draw = np.random.default_rng(3)
     data = encoded(split_of([int(n) for n in draw.integers(2, 12, 32)]))
     found = {}
     for compute in ("fast", "reference"):
-        model = network(name, tmp_path / compute)
+        model = network(name)
         before = model.get_input_embeddings().weight.detach().clone()
         how = setting(
             compute,
@@ -132,8 +128,8 @@ def test_forty_steps_without_dropout(
     assert after.shape == before.shape
 
 
-def test_the_word_table_is_cut_only_where_its_other_rows_stay(tmp_path: Path) -> None:
-    model = network("bert", tmp_path)
+def test_the_word_table_is_cut_only_where_its_other_rows_stay() -> None:
+    model = network("bert")
     assert may_be_cut(model, RECIPE)
     assert not may_be_cut(model, replace(RECIPE, weight_decay=0.1))
     assert not may_be_cut(model, replace(RECIPE, freeze_embeddings=True))
@@ -151,8 +147,8 @@ def test_a_fast_trial_is_another_trial_and_says_how_it_ran(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["mpnet", "deberta-v2", "modernbert"])
-def test_another_family_goes_in_groups_of_like_length(name: str, tmp_path: Path) -> None:
-    model = network(name, tmp_path)
+def test_another_family_goes_in_groups_of_like_length(name: str) -> None:
+    model = network(name)
     assert compute_used(model, "fast", CPU) == "grouped"
     assert compute_used(model, "fast", torch.device("cuda")) == "padded"
     assert not may_be_cut(model, RECIPE)
@@ -196,8 +192,8 @@ def test_dropout_takes_its_share_and_keeps_the_mean() -> None:
     assert torch.equal(dropped_out(ones, 0.1), found)
 
 
-def test_the_networks_dropout_is_its_own_again(tmp_path: Path) -> None:
-    model = network("bert", tmp_path)
+def test_the_networks_dropout_is_its_own_again() -> None:
+    model = network("bert")
     kinds = [type(module) for module in model.modules()]
     with quick_dropout(model):
         assert torch.nn.Dropout not in {type(module) for module in model.modules()}

@@ -78,8 +78,8 @@ def test_a_checkpoint_on_cuda_goes_on_with_the_same_result(
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "electra"])
-def test_a_graph_learns_as_the_reference_does(name: str, tmp_path: Path) -> None:
-    assert_graphs_learn_alike(name, tmp_path, torch.device("cuda"))
+def test_a_graph_learns_as_the_reference_does(name: str) -> None:
+    assert_graphs_learn_alike(name, torch.device("cuda"))
 
 
 def test_a_trial_by_graphs_says_so_and_its_seed_fixes_the_result(tmp_path: Path) -> None:
@@ -119,9 +119,9 @@ assert torch.cuda.current_stream() == current
     assert "could not be recorded: CUDA error" in done.stdout
 
 
-def test_dropout_of_a_graph_is_drawn_anew_for_each_step(tmp_path: Path) -> None:
+def test_dropout_of_a_graph_is_drawn_anew_for_each_step() -> None:
     gpu = torch.device("cuda")
-    model = with_dropout(network("bert", tmp_path), 0.3).train().to(gpu)
+    model = with_dropout(network("bert"), 0.3).train().to(gpu)
     learn, still = (
         GraphPass(model, setting("graphs", device=gpu)),
         torch.optim.SGD(model.parameters(), lr=0.0),

@@ -57,14 +57,15 @@ HELD = [n for n, f in FAMILY_TABLE.items() if f.unpadded and PASSES[f.unpadded].
     "name",
     [case for case in daily("bert", "roberta", "electra", "distilbert") if case.id in HELD],
 )
-def test_a_pass_is_that_of_the_reference(name: str, tmp_path: Path) -> None:
-    model = network(name, tmp_path).train()
+def test_a_pass_is_that_of_the_reference(name: str) -> None:
+    model = network(name).train()
     ragged = split_of([3, 9, 1, 5])
     for split in (
         ragged,
         of_two_texts(ragged),
         split_of([4, 4, 4]),
         split_of([20, 1]),  # a bin that one row fills
+        split_of([20] * 9),  # a bin of fillers alone
         spelling_the_padding(split_of([3, 9, 5])),
     ):
         rows = np.arange(len(split))[::-1].copy()
@@ -106,7 +107,7 @@ class Stand:
     ids=lambda value: f"{getattr(value, 'waits', value) or 'held'}",
 )
 @pytest.mark.filterwarnings("ignore:compute. graphs goes on")
-def test_forty_steps(micro_batch: int, recorder: Stand | None, tmp_path: Path) -> None:
+def test_forty_steps(micro_batch: int, recorder: Stand | None) -> None:
     """The input of an earlier step leaves nothing behind: batches of other lengths, and one
     that is not full, come by turns. The rate falls from step to step."""
     draw = np.random.default_rng(3)
@@ -114,7 +115,7 @@ def test_forty_steps(micro_batch: int, recorder: Stand | None, tmp_path: Path) -
     batches = [draw.permutation(32)[: 2 if step % 7 == 6 else 4] for step in range(40)]
     found = []
     for compute in ("graphs", "reference"):
-        model = network("bert", tmp_path / compute).train()
+        model = network("bert").train()
         how = setting(compute, micro_batch)
         held = compute == "graphs"
         learn = GraphPass(model, how, recorder) if held else EagerPass(model, how)
@@ -133,9 +134,9 @@ def test_forty_steps(micro_batch: int, recorder: Stand | None, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "electra"])
-def test_a_graph_learns_as_the_reference_does(name: str, tmp_path: Path) -> None:
+def test_a_graph_learns_as_the_reference_does(name: str) -> None:
     stand = Stand()
-    assert_graphs_learn_alike(name, tmp_path, recorder=stand)
+    assert_graphs_learn_alike(name, recorder=stand)
     assert stand.did.count("launch") > 10
 
 
@@ -144,12 +145,12 @@ _PAIRS = TaskDefinition(text_columns=("a", "b"), kind="embedding", pooling="mean
 
 
 @pytest.mark.parametrize("loss", [COSENT, IN_BATCH, IMITATE_SIMILARITIES])
-def test_a_loss_over_pairs_is_recorded(loss: str, tmp_path: Path) -> None:
+def test_a_loss_over_pairs_is_recorded(loss: str) -> None:
     labels = np.array([0, 0, 1, 1, 3, 3, 2, 2], np.float32)
     split = replace(split_of([3, 9, 1, 5, 7, 2, 8, 4]), labels=labels)
     losses = []
     for compute in ("graphs", "reference"):
-        model, stand = network("bert", tmp_path / compute).train(), Stand()
+        model, stand = network("bert").train(), Stand()
         teaching = None
         if loss == IMITATE_SIMILARITIES:
             taught = np.random.default_rng(0).normal(size=(8, model.config.hidden_size))
@@ -163,8 +164,8 @@ def test_a_loss_over_pairs_is_recorded(loss: str, tmp_path: Path) -> None:
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
-def test_a_step_is_recorded_when_its_number_of_bins_comes_again(tmp_path: Path) -> None:
-    model, stand = network("bert", tmp_path).train(), Stand()
+def test_a_step_is_recorded_when_its_number_of_bins_comes_again() -> None:
+    model, stand = network("bert").train(), Stand()
     learn, optimizer = GraphPass(model, setting("graphs"), stand), make_optimizer(model, RECIPE)
     split = split_of([20, 19, 3, 4, 5, 6])
     one, two = np.array([2, 3, 4, 5]), np.array([0, 1, 2, 3])
@@ -179,8 +180,8 @@ def test_a_step_is_recorded_when_its_number_of_bins_comes_again(tmp_path: Path) 
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_step_that_waits_is_never_recorded(tmp_path: Path) -> None:
-    model, stand = network("bert", tmp_path).train(), Stand("steps.py:7")
+def test_a_step_that_waits_is_never_recorded() -> None:
+    model, stand = network("bert").train(), Stand("steps.py:7")
     learn, optimizer = GraphPass(model, setting("graphs"), stand), make_optimizer(model, RECIPE)
     split, rows = split_of([3, 9, 5, 7]), np.arange(4)
     assert learn.compute == "graphs"
@@ -301,14 +302,6 @@ def test_a_large_number_of_bins_is_even(rows: int, number: int) -> None:
     assert [len(array) for array in (bins.ids, bins.positions, bins.owner)] == [20 * number] * 3
 
 
-def test_a_bin_of_fillers_changes_nothing(tmp_path: Path) -> None:
-    model, split = network("bert", tmp_path).train(), split_of([20] * 9)
-    loss, found = one_pass(GraphPass(model, setting("graphs")), split, np.arange(9))
-    expected_loss, expected = one_pass(EagerPass(model, setting("reference")), split, np.arange(9))
-    assert loss == pytest.approx(expected_loss, abs=1e-5)
-    assert_same_gradients(found, expected)
-
-
 @given(
     lengths=st.lists(st.integers(1, 20), min_size=1, max_size=12),
     draw=st.randoms(use_true_random=False),
@@ -334,9 +327,9 @@ def test_rows_lie_in_bins_each_by_itself(lengths: list[int], draw: Any) -> None:
     np.testing.assert_array_equal(mask[:, 0].numpy() == 0, own[:, :, None] == own[:, None, :])
 
 
-def test_what_a_gpu_holds(tmp_path: Path) -> None:
+def test_what_a_gpu_holds() -> None:
     used = {
-        name: compute_used(network(name, tmp_path), "graphs", torch.device("cuda"))
+        name: compute_used(network(name), "graphs", torch.device("cuda"))
         for name in ("bert", "distilbert", "xlnet", "modernbert")
     }
     assert used == {
@@ -348,11 +341,10 @@ def test_what_a_gpu_holds(tmp_path: Path) -> None:
     assert {*HELD} == {"bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert"}
 
 
-def test_without_a_gpu_a_training_is_that_of_fast(tmp_path: Path) -> None:
+def test_without_a_gpu_a_training_is_that_of_fast() -> None:
     data = encoded(split_of([2 + row % 8 for row in range(13)], seed=5))
     fast, graphs = (
-        finetune(network("bert", tmp_path / compute), data, setting(compute), Saver())
-        for compute in ("fast", "graphs")
+        finetune(network("bert"), data, setting(compute), Saver()) for compute in ("fast", "graphs")
     )
     assert graphs.progress.train_losses == fast.progress.train_losses
     np.testing.assert_array_equal(graphs.logits["validation"], fast.logits["validation"])

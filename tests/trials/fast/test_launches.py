@@ -95,18 +95,18 @@ def costly(model: Any, compute: Any, split: Any = None, **how: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_step_neither_waits_nor_sorts(name: str, tmp_path: Path) -> None:
+def test_a_step_neither_waits_nor_sorts(name: str) -> None:
     unpadded = FAMILY_TABLE[name].unpadded
     held = unpadded and PASSES[unpadded].on_device
-    model = network(name, tmp_path)
+    model = network(name)
     for compute in COMPUTES if held else COMPUTES[:2]:
         assert costly(model, compute) == SLOW.get((name, compute), set()), compute
         if name == "bert" and compute != "reference":  # BERT looks up its own types in an index
             assert costly(model, compute, of_two_texts(split_of([3, 9, 5, 17]))) == set(), compute
 
 
-def test_nor_does_one_that_imitates_hidden_states(tmp_path: Path) -> None:
-    model, teacher = network("bert", tmp_path), network("bert", tmp_path / "teacher").eval()
+def test_nor_does_one_that_imitates_hidden_states() -> None:
+    model, teacher = network("bert"), network("bert").eval()
     teaching = Teaching(
         settings=Distillation(hidden_weight=1.0),
         logits=np.zeros((4, 2), np.float32),
@@ -134,9 +134,9 @@ _KINDS: dict[str, tuple[TaskDefinition, np.ndarray, int]] = {
 
 
 @pytest.mark.parametrize("name", _KINDS)
-def test_nor_does_the_loss_of_any_kind(name: str, tmp_path: Path) -> None:
+def test_nor_does_the_loss_of_any_kind(name: str) -> None:
     definition, labels, outputs = _KINDS[name]
-    model = network("bert", tmp_path, num_labels=outputs)
+    model = network("bert", num_labels=outputs)
     split = replace(split_of([3, 9, 5, 17]), labels=labels)
     teaching = Teaching(settings=Distillation(), logits=np.ones((4, outputs), np.float32))
     for compute, taught in itertools.product(COMPUTES, (None, teaching)):
@@ -145,8 +145,8 @@ def test_nor_does_the_loss_of_any_kind(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("loss", EMBEDDING_LOSSES)
-def test_nor_does_one_that_compares_texts(loss: str, tmp_path: Path) -> None:
-    model = network("bert", tmp_path)
+def test_nor_does_one_that_compares_texts(loss: str) -> None:
+    model = network("bert")
     split = replace(split_of([3, 9, 5, 17]), labels=_NUMBERS)
     taught = np.ones((4, model.config.hidden_size), np.float32)
     teaching = Teaching(settings=Distillation(alpha=1.0), logits=taught)
@@ -158,9 +158,9 @@ def test_nor_does_one_that_compares_texts(loss: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["bert", "mpnet", "distilbert", "modernbert"])
 def test_a_mask_that_is_not_asked_is_the_same_mask(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = network(name, tmp_path).eval()
+    model = network(name).eval()
     assert unasked_mask(model, ONES) is not ONES
     where: Any = (padding_of(), CPU, "reference")
     for lengths in ([3, 9, 5, 17], [6, 6]):
@@ -172,9 +172,9 @@ def test_a_mask_that_is_not_asked_is_the_same_mask(
         torch.testing.assert_close(found, plain, atol=1e-5, rtol=1e-5)
 
 
-def test_a_filler_far_from_all_text_looks_at_something(tmp_path: Path) -> None:
+def test_a_filler_far_from_all_text_looks_at_something() -> None:
     """Else its softmax is NaN where a kernel does not guard against that, and spreads."""
-    model, real = network("modernbert", tmp_path), ONES.clone()
+    model, real = network("modernbert"), ONES.clone()
     real[0, 3:] = 0  # beyond the window of any text
     masks = unasked_mask(model, real)
     assert isinstance(masks, dict)
@@ -182,8 +182,8 @@ def test_a_filler_far_from_all_text_looks_at_something(tmp_path: Path) -> None:
     assert (masks["sliding_attention"][0, 0, :3, 3:] < 0).all()  # no text looks at a filler
 
 
-def test_a_head_that_reads_the_mask_gets_its_own(tmp_path: Path) -> None:
-    model = network("modernbert", tmp_path)
+def test_a_head_that_reads_the_mask_gets_its_own() -> None:
+    model = network("modernbert")
     model.config.classifier_pooling = "mean"
     assert unasked_mask(model, ONES) is ONES
 
@@ -203,8 +203,8 @@ def test_bf16_is_asked_of_no_gpu_without_it(monkeypatch: pytest.MonkeyPatch) -> 
     assert precision_used("bf16", torch.device("cpu")) == "bf16"
 
 
-def test_an_amd_gpu_takes_the_plain_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, gpu = network("bert", tmp_path), torch.device("cuda")
+def test_an_amd_gpu_takes_the_plain_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, gpu = network("bert"), torch.device("cuda")
     assert compute_used(model, "graphs", gpu) == "graphs"
     monkeypatch.setattr(torch.version, "hip", "7.1")
     assert compute_used(model, "graphs", gpu) == "unpadded"

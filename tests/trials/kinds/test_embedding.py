@@ -75,9 +75,9 @@ def test_padding_on_either_side_is_left_out(pooling: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("pooling", few(WAYS, 2))
 @torch.no_grad()
-def test_every_compute_embeds_alike(name: str, pooling: str, tmp_path: Path) -> None:
+def test_every_compute_embeds_alike(name: str, pooling: str) -> None:
     """As the bare encoder of transformers, pooled by hand."""
-    model = network(name, tmp_path).eval()
+    model = network(name).eval()
     split, rows = split_of(LENGTHS), np.array([2, 0, 3, 1])
     how = setting("fast")
     for compute in ("reference", "fast"):
@@ -387,22 +387,17 @@ def definition(file: Path) -> Any:
     return task.definition
 
 
-def test_the_pooling_is_that_of_the_models_folder(world: Path) -> None:
-    described(world, "modules.json", modules("Transformer", "Pooling"))
-    ways = {"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}
-    described(world, "1_Pooling/config.json", ways)
-    assert definition(world).pooling == "cls"
-    (world.parent / "model" / "modules.json").unlink()
-    assert definition(world).pooling == "mean"
-
-
 @pytest.mark.parametrize(("last", "way"), [([], "dot"), (["Normalize"], "")])
-def test_the_similarity_is_that_of_the_models_folder(
+def test_pooling_and_similarity_are_those_of_the_models_folder(
     world: Path, last: list[str], way: str
 ) -> None:
     described(world, "config_sentence_transformers.json", {"similarity_fn_name": "dot"})
     described(world, "modules.json", modules("Transformer", "Pooling", *last))
-    assert definition(world).similarity == way
+    ways = {"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}
+    described(world, "1_Pooling/config.json", ways)
+    assert (definition(world).similarity, definition(world).pooling) == (way, "cls")
+    (world.parent / "model" / "modules.json").unlink()
+    assert definition(world).pooling == "mean"
 
 
 NAMED = {"query": "w1 ", "passage": "w2 ", "sts": "w3 "}

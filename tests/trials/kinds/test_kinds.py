@@ -39,10 +39,10 @@ _TASKS = {
     ("name", "taught"),
     [*((name, True) for name in _TASKS), *((n, False) for n in ("multi_label", "bce", "listwise"))],
 )
-def test_every_compute_learns_alike(name: str, taught: bool, tmp_path: Path) -> None:
+def test_every_compute_learns_alike(name: str, taught: bool) -> None:
     task, labels, outputs = _TASKS[name]
     embeds = KINDS[task.kind].embeds  # from a teacher alone
-    model = network("bert", tmp_path, num_labels=outputs).train()
+    model = network("bert", num_labels=outputs).train()
     width = model.config.hidden_size if embeds else outputs
     logits = np.random.default_rng(0).normal(size=(4, width)).astype(np.float32)
     settings = Distillation(alpha=1.0 if embeds else 0.3)

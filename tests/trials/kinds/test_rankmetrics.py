@@ -27,19 +27,21 @@ D = [1.0, math.log2(3), 2.0, math.log2(5)]
 
 
 @pytest.mark.parametrize(
-    ("ranked", "judged", "k", "expected"),
+    ("metric", "ranked", "judged", "k", "expected"),
     [
-        pytest.param([0, 1], [1, 0], 10, 1 / D[1], id="one relevant, second"),
-        pytest.param([1, 0, 3], [3, 1], 10, (1 + 3 / D[2]) / (3 + 1 / D[1]), id="graded"),
-        pytest.param([0, 0, 1], [1], 2, 0.0, id="after k"),
-        pytest.param([1, 0], [1, 1, 1], 2, 1 / (1 + 1 / D[1]), id="ideal of k alone"),
-        pytest.param([1], [1, 2], 10, 1 / (2 + 1 / D[1]), id="a judgement that was not found"),
-        pytest.param([-1, 1], [-1, 1], 10, 1 / D[1], id="negative is not relevant"),
-        pytest.param([0, 0], [0], 10, 0.0, id="nothing relevant"),
+        pytest.param(ndcg, [0, 1], [1, 0], 10, 1 / D[1], id="one relevant, second"),
+        pytest.param(ndcg, [1, 0, 3], [3, 1], 10, (1 + 3 / D[2]) / (3 + 1 / D[1]), id="graded"),
+        pytest.param(ndcg, [0, 0, 1], [1], 2, 0.0, id="after k"),
+        pytest.param(ndcg, [1, 0], [1, 1, 1], 2, 1 / (1 + 1 / D[1]), id="ideal of k alone"),
+        pytest.param(ndcg, [1], [1, 2], 10, 1 / (2 + 1 / D[1]), id="a judgement not found"),
+        pytest.param(ndcg, [-1, 1], [-1, 1], 10, 1 / D[1], id="negative is not relevant"),
+        pytest.param(ndcg, [0, 0], [0], 10, 0.0, id="nothing relevant"),
+        pytest.param(recall, [0, 2, 1, 1], [1, 2, 1, 1], 2, 1 / 4, id="one of four"),
+        pytest.param(recall, [0], [0], 1, 0.0, id="nothing to recall"),
     ],
 )
-def test_ndcg(ranked, judged, k, expected):
-    assert ndcg(ranked, judged, k) == pytest.approx(expected, abs=1e-12)
+def test_ndcg_and_recall(metric, ranked, judged, k, expected):
+    assert metric(ranked, judged, k) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -48,14 +50,6 @@ def test_ndcg(ranked, judged, k, expected):
 )
 def test_mrr(ranked, k, expected):
     assert mrr(ranked, k) == expected
-
-
-@pytest.mark.parametrize(
-    ("ranked", "judged", "k", "expected"),
-    [([0, 2, 1, 1], [1, 2, 1, 1], 2, 1 / 4), ([0], [0], 1, 0.0)],
-)
-def test_recall(ranked, judged, k, expected):
-    assert recall(ranked, judged, k) == expected
 
 
 def test_several_queries_at_once():

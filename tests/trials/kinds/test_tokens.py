@@ -130,19 +130,19 @@ def sentences() -> EncodedSplit:
     return replace(split_of(LENGTHS), labels=tags, words=words)
 
 
-def tagger(name: str, folder: Path) -> PreTrainedModel:
-    return network(name, folder, problem_type="token_classification")
+def tagger(name: str) -> PreTrainedModel:
+    return network(name, problem_type="token_classification")
 
 
 @pytest.mark.parametrize("overhead", [1, 10**6], ids=["many groups", "one group"])
 @pytest.mark.parametrize("name", NAMES)
 @torch.no_grad()
 def test_every_compute_answers_alike(
-    name: str, overhead: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, overhead: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As `AutoModelForTokenClassification`, sentence by sentence."""
     set_overhead(monkeypatch, overhead)
-    model = tagger(name, tmp_path).eval()
+    model = tagger(name).eval()
     assert type(model).__name__.endswith("ForTokenClassification")
     split, rows = sentences(), np.array([2, 0, 3, 1])
     assert split.words is not None
@@ -160,8 +160,8 @@ def test_every_compute_answers_alike(
 
 @pytest.mark.parametrize("name", ["bert", "xlnet"])
 @pytest.mark.parametrize("taught", [False, True], ids=["labels", "teacher"])
-def test_every_compute_learns_alike(name: str, taught: bool, tmp_path: Path) -> None:
-    model = tagger(name, tmp_path).train()
+def test_every_compute_learns_alike(name: str, taught: bool) -> None:
+    model = tagger(name).train()
     split, rows = sentences(), np.array([2, 0, 3, 1])
     teaching = None
     if taught:
@@ -190,8 +190,8 @@ def test_every_compute_learns_alike(name: str, taught: bool, tmp_path: Path) -> 
         assert_same_gradients(found, expected)
 
 
-def test_an_evaluation_is_silent_where_there_is_no_token(tmp_path: Path) -> None:
-    model, split = tagger("bert", tmp_path), sentences()
+def test_an_evaluation_is_silent_where_there_is_no_token() -> None:
+    model, split = tagger("bert"), sentences()
     assert split.words is not None
     assert compute_used(model, "graphs", torch.device("cuda")) == UNPADDED, "no graph holds words"
     padding = padding_of()

@@ -8,7 +8,6 @@ import copy
 import math
 import warnings
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,10 +20,9 @@ from transformers import PreTrainedModel
 
 from lp_sweep.trials.measures.influence import (
     angular_distances,
-    cosine_sums,
     mean_cosines,
+    mean_similarities,
     probe_scores,
-    similarity_profile,
 )
 from lp_sweep.trials.model.prune import keep_layers
 from lp_sweep.trials.model.states import LayerStates, layer_states
@@ -62,9 +60,9 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_contribution_block_influence_and_angles(name: str, tmp_path: Path) -> None:
+def test_contribution_block_influence_and_angles(name: str) -> None:
     """Cosines of the sentence token; of every real token, each once; between sentence tokens."""
-    model = network(name, tmp_path, DEPTH)
+    model = network(name, DEPTH)
     left, place = (True, -1) if name == "xlnet" else (False, 0)
     contribution, influence = np.zeros(DEPTH), np.zeros(DEPTH)
     angles = np.zeros((DEPTH + 1, DEPTH + 1))
@@ -79,22 +77,22 @@ def test_contribution_block_influence_and_angles(name: str, tmp_path: Path) -> N
     for size in (1, 2, 5):
         whole = [*layer_states(model, batches(sentences(), size, left))]
         sentence = [*layer_states(model, batches(sentences(), size, left), only_sentence=True)]
-        found = mean_cosines(map(cosine_sums, sentence))
+        found = mean_cosines(sentence)
         assert found == pytest.approx(contribution, abs=1e-5)
-        assert mean_cosines(map(cosine_sums, whole)) == pytest.approx(influence, abs=1e-5)
+        assert mean_cosines(whole) == pytest.approx(influence, abs=1e-5)
         np.testing.assert_allclose(angular_distances(sentence), angles, atol=1e-5)
     assert (angles[np.triu_indices(DEPTH + 1, 1)] > 1e-3).all()  # so there was something to see
 
 
-def test_a_layer_that_does_nothing(tmp_path: Path) -> None:
+def test_a_layer_that_does_nothing() -> None:
     """ModernBERT's: only its layers add to what they are given."""
-    model = network("modernbert", tmp_path, DEPTH)
+    model = network("modernbert", DEPTH)
     layer = model.get_submodule(FAMILIES["modernbert"].layers)[1]
     with torch.no_grad():
         layer.attn.Wo.weight.zero_()
         layer.mlp.Wo.weight.zero_()
     seen = layer_states(model, batches(sentences(), 5))
-    assert mean_cosines(map(cosine_sums, seen))[1] == pytest.approx(1.0)
+    assert mean_cosines(seen)[1] == pytest.approx(1.0)
     angle = angular_distances(layer_states(model, batches(sentences(LENGTHS * 8), 5)))[1, 2]
     assert angle == pytest.approx(0.0, abs=1e-7)  # and not nan: a cosine may be rounded beyond 1
 
@@ -110,9 +108,9 @@ def test_no_examples(measure) -> None:
 KEPT = [1, 3, 4]
 
 
-def two_networks(name: str, folder: Path) -> tuple[PreTrainedModel, PreTrainedModel]:
+def two_networks(name: str) -> tuple[PreTrainedModel, PreTrainedModel]:
     """As it was pre-trained, and pruned and changed."""
-    pretrained = network(name, folder)
+    pretrained = network(name)
     finetuned = copy.deepcopy(pretrained)
     keep_layers(finetuned, KEPT)
     return pretrained, shaken(finetuned)
@@ -126,8 +124,8 @@ def states(model: PreTrainedModel, row: torch.Tensor) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", ["bert", "xlnet"])
-def test_similarity_is_the_calculation_by_hand(name: str, tmp_path: Path) -> None:
-    pretrained, finetuned = two_networks(name, tmp_path)
+def test_similarity_is_the_calculation_by_hand(name: str) -> None:
+    pretrained, finetuned = two_networks(name)
     expected = np.zeros((4, 2))
     for row in sentences():
         old, new = states(pretrained, row), states(finetuned, row)
@@ -137,11 +135,10 @@ def test_similarity_is_the_calculation_by_hand(name: str, tmp_path: Path) -> Non
             expected[place] += np.array([sentence, float(cosines.mean())]) / len(LENGTHS)
     for size in (1, 2, 5):
         rows = batches(sentences(), size, left=name == "xlnet")
-        found = similarity_profile(
-            layer_states(pretrained, rows), layer_states(finetuned, rows), KEPT[::-1]
+        found = mean_similarities(
+            layer_states(pretrained, rows), layer_states(finetuned, rows), KEPT
         )
-        assert [one.layer for one in found] == [0, *KEPT]
-        np.testing.assert_allclose([one[1:] for one in found], expected, atol=1e-5)
+        np.testing.assert_allclose(found, expected, atol=1e-5)
     assert (np.abs(expected) < 0.999).all()
 
 
@@ -154,8 +151,8 @@ def test_the_two_means_over_tokens_have_two_names() -> None:
     after[0, :, 0] = after[1, :, 1] = 1.0
     old = LayerStates([before, before], [before], mask, torch.zeros(2, dtype=torch.int64))
     new = LayerStates([before, after], [before], mask, torch.zeros(2, dtype=torch.int64))
-    assert mean_cosines([cosine_sums(new)]) == [0.25]
-    assert similarity_profile([old], [new], [1])[1].tokens == 0.5
+    assert mean_cosines([new]) == [0.25]
+    assert mean_similarities([old], [new], [1])[1, 1] == 0.5
 
 
 # -- probes, where the answer is known

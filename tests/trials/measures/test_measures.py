@@ -17,8 +17,9 @@ from lp_sweep.orchestrator.plan.known import measurements
 from lp_sweep.storage.schema import PROFILES
 from lp_sweep.trials.data.batches import BatchSizes, EncodedSplit
 from lp_sweep.trials.measures import greedy as greedily
-from lp_sweep.trials.measures.influence import cosine_sums, mean_cosines
-from lp_sweep.trials.measures.registry import MEASURES, Found, Subject
+from lp_sweep.trials.measures.influence import mean_cosines
+from lp_sweep.trials.measures.registry import MEASURES
+from lp_sweep.trials.measures.subject import LayerValues, Subject
 from lp_sweep.trials.model.states import layer_states
 from lp_sweep.trials.spec.identity import canonical_json
 from lp_sweep.trials.spec.select import STRATEGIES
@@ -59,12 +60,12 @@ def subject(job: Job) -> Subject:
 
 
 @pytest.fixture(scope="module")
-def measure(subject: Subject, job: Job) -> Callable[..., Found]:
+def measure(subject: Subject, job: Job) -> Callable[..., LayerValues]:
     """Measure the trained network."""
     return lambda name, **settings: MEASURES[name].run(subject, profile_spec(job, **settings))
 
 
-def test_none_changes_the_network(subject: Subject, measure: Callable[..., Found]) -> None:
+def test_none_changes_the_network(subject: Subject, measure: Callable[..., LayerValues]) -> None:
     before = {name: value.clone() for name, value in subject.model.state_dict().items()}
     for name in MEASURES.keys() - {"greedy"}:  # which trains one of its own
         measure(name)
@@ -76,13 +77,15 @@ def test_none_changes_the_network(subject: Subject, measure: Callable[..., Found
 # -- layers are named as in the very first network
 
 
-def test_contribution_is_of_the_dev_rows(subject: Subject, measure: Callable[..., Found]) -> None:
+def test_contribution_is_of_the_dev_rows(
+    subject: Subject, measure: Callable[..., LayerValues]
+) -> None:
     states = layer_states(subject.model, subject.dev_batches(), only_sentence=True)
-    expected = mean_cosines(map(cosine_sums, states))
+    expected = mean_cosines(states)
     assert [value for _, value in measure("contribution").layers] == expected
 
 
-def test_the_ends_of_every_run_of_layers(measure: Callable[..., Found]) -> None:
+def test_the_ends_of_every_run_of_layers(measure: Callable[..., LayerValues]) -> None:
     found = {(v.layer, v.other): v.value for v in measure("angular").values}
     assert found.keys() == {(2, 2), (2, 4), (4, 4)}
 
@@ -107,7 +110,7 @@ def test_the_run_that_turns_least_is_what_angular_drops(job: Job) -> None:
 
 
 def test_probes_read_the_task_off_the_last_layer(
-    subject: Subject, measure: Callable[..., Found]
+    subject: Subject, measure: Callable[..., LayerValues]
 ) -> None:
     assert {v.layer for v in measure("probes").values} == {0, *KEPT}
     scores = {v.layer: v.value for v in measure("probes").values if v.name == "accuracy"}
@@ -120,7 +123,7 @@ def test_probes_read_the_task_off_the_last_layer(
 # -- two networks
 
 
-def test_similarity_is_by_original_layer(measure: Callable[..., Found], job: Job) -> None:
+def test_similarity_is_by_original_layer(measure: Callable[..., LayerValues], job: Job) -> None:
     found = measure("similarity").values
     assert {(v.name, v.layer, v.other) for v in found} == {
         (name, layer, layer) for name in ("sentence", "tokens") for layer in (0, *KEPT)
@@ -133,7 +136,7 @@ def test_similarity_is_by_original_layer(measure: Callable[..., Found], job: Job
 
 
 def test_cka_names_the_layers_of_both(
-    subject: Subject, measure: Callable[..., Found], job: Job
+    subject: Subject, measure: Callable[..., LayerValues], job: Job
 ) -> None:
     there = range(DEPTH + 1)
     assert {(v.name, v.layer, v.other) for v in measure("cka").values} == {

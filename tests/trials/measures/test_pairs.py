@@ -7,7 +7,7 @@ from itertools import chain, cycle, repeat
 
 import pytest
 
-from lp_sweep.trials.measures.pairs import Comparison, Rule, Took, compare
+from lp_sweep.trials.measures.pairs import Comparison, Rule, RunTime, compare
 
 
 class Clock:
@@ -18,11 +18,11 @@ class Clock:
         self.full = self._runner("F", iter(full))
         self.pruned = self._runner("P", iter(pruned))
 
-    def _runner(self, name: str, times: Iterator[float]) -> Callable[[], Took]:
-        def run() -> Took:
+    def _runner(self, name: str, times: Iterator[float]) -> Callable[[], RunTime]:
+        def run() -> RunTime:
             self.order += name
             ms = next(times)
-            return Took(ms, 10 * ms)
+            return RunTime(ms, 10 * ms)
 
         return run
 

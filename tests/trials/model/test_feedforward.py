@@ -27,11 +27,12 @@ from transformers import (
 )
 
 from lp_sweep.storage.errors import MissingInputError, UnsupportedModelError
-from lp_sweep.trials.model.feedforward import load_network, remove_feed_forwards
+from lp_sweep.trials.model.feedforward import remove_feed_forwards
+from lp_sweep.trials.model.load import load_network
 from lp_sweep.trials.model.prune import keep_layers, parameter_counts
 from lp_sweep.trials.spec.feedforward import canonical_rule, removed_feed_forwards
 from tests.support.families import BERT_LIKE, CASES, DEBERTA_1, FAMILIES, VOCABULARY, Family
-from tests.support.networks import Checkpoint, count, feed_forward_parameters, load, logits
+from tests.support.networks import checkpoint, count, feed_forward_parameters, load, logits
 
 DEPTH = 4
 # both linears and the second norm, written down by hand
@@ -74,7 +75,7 @@ def adding_nothing(
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_feed_forwards_go_and_nothing_else(
-    family: Family, norm: Literal["keep", "drop"], checkpoint: Checkpoint, tmp_path: Path
+    family: Family, norm: Literal["keep", "drop"], tmp_path: Path
 ) -> None:
     expected, reduced = (load(checkpoint(family.name, DEPTH)) for _ in range(2))
     weights, before = set(reduced.state_dict()), parameter_counts(reduced).total
@@ -125,9 +126,7 @@ def test_bert_base_by_numbers() -> None:
     assert full - count(other) == 4_722_432 + 2 * 768
 
 
-def test_layers_first_or_feed_forwards_first_is_one_network(
-    family: Family, checkpoint: Checkpoint, tmp_path: Path
-) -> None:
+def test_layers_first_or_feed_forwards_first_is_one_network(family: Family, tmp_path: Path) -> None:
     path = checkpoint(family.name, DEPTH)
     layers_first, feed_forwards_first = load(path, (1, 3, 4)), load(path)
     remove_feed_forwards(layers_first, (3, 4))
@@ -146,9 +145,7 @@ def test_layers_first_or_feed_forwards_first_is_one_network(
     assert feed_forward_parameters(pruned)[3] == 0
 
 
-def test_without_reduced_layers_it_is_an_ordinary_network_again(
-    checkpoint: Checkpoint, tmp_path: Path
-) -> None:
+def test_without_reduced_layers_it_is_an_ordinary_network_again(tmp_path: Path) -> None:
     model, plain = load(checkpoint("bert", DEPTH)), load(checkpoint("bert", DEPTH), (1, 2))
     remove_feed_forwards(model, (3, 4))
     keep_layers(model, (1, 2))
@@ -167,9 +164,7 @@ def edit_weights(folder: Path, edit: Callable[[dict[str, torch.Tensor]], object]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def test_the_fresh_head_does_not_depend_on_what_was_removed(
-    checkpoint: Checkpoint, tmp_path: Path
-) -> None:
+def test_the_fresh_head_does_not_depend_on_what_was_removed(tmp_path: Path) -> None:
     path = checkpoint("bert", DEPTH)
     stored = load_file(path / "model.safetensors")
     saved = load(path)
@@ -194,7 +189,7 @@ def test_shards_tied_weights_and_types(tmp_path: Path) -> None:
     assert loaded.cls.predictions.decoder.weight is loaded.bert.embeddings.word_embeddings.weight
 
 
-def test_a_bad_choice_changes_nothing(checkpoint: Checkpoint) -> None:
+def test_a_bad_choice_changes_nothing() -> None:
     model = load(checkpoint("bert", DEPTH), (1, 3, 4))
     remove_feed_forwards(model, [3])
     config, before, weights = model.config.to_dict(), logits(model), list(model.state_dict())
@@ -224,7 +219,7 @@ def test_other_families_are_refused() -> None:
 
 
 @pytest.fixture
-def reduced(checkpoint: Checkpoint, tmp_path: Path) -> Path:
+def reduced(tmp_path: Path) -> Path:
     model = load(checkpoint("bert", DEPTH))
     remove_feed_forwards(model, (2, 3))
     model.save_pretrained(tmp_path)
@@ -265,15 +260,6 @@ def test_a_config_that_cannot_be_is_refused(reduced: Path) -> None:
             if read is load_network or "architectures" not in changes:
                 with pytest.raises(UnsupportedModelError, match=r"Load the checkpoint|Use a "):
                     read(reduced)
-
-
-def test_pickled_weights_and_absent_folders_are_refused(reduced: Path) -> None:
-    torch.save(load_file(reduced / "model.safetensors"), reduced / "pytorch_model.bin")
-    (reduced / "model.safetensors").unlink()
-    with pytest.raises(MissingInputError, match="pickled weights are never loaded"):
-        load_network(reduced)
-    with pytest.raises(MissingInputError, match="can't be found"):
-        load_network(reduced / "nothing")
 
 
 # -- rules

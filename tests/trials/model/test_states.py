@@ -15,7 +15,7 @@ from lp_sweep.trials.model.feedforward import remove_feed_forwards
 from lp_sweep.trials.model.states import LayerStates, Site, layer_states
 from tests.support.families import NAMES, VOCABULARY
 from tests.support.fastnets import with_dropout
-from tests.support.networks import LENGTHS, Checkpoint, batches, load, padded, sentences
+from tests.support.networks import LENGTHS, batches, checkpoint, load, padded, sentences
 
 DEPTH = 4
 
@@ -26,7 +26,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def model(name: str, checkpoint: Checkpoint) -> PreTrainedModel:
+def model(name: str) -> PreTrainedModel:
     return load(checkpoint(name, DEPTH))
 
 
@@ -82,7 +82,7 @@ def test_the_rest_of_a_layer_turns_attention_into_its_output(
             assert alike(rest(layer, attention), output)
 
 
-def test_without_a_feed_forward_a_layer_is_its_attention(name: str, checkpoint: Checkpoint) -> None:
+def test_without_a_feed_forward_a_layer_is_its_attention(name: str) -> None:
     reduced = load(checkpoint(name, DEPTH))
     remove_feed_forwards(reduced, [2], second_norm="drop")
     attention, layers = states_of(reduced, "attention").layers, states_of(reduced).layers[1:]
@@ -107,7 +107,7 @@ def test_padding_does_not_matter_nor_what_else_is_kept(
         assert torch.equal(only.tokens()[index], together.sentence()[index])
 
 
-def test_model_is_as_before_between_batches(name: str, checkpoint: Checkpoint) -> None:
+def test_model_is_as_before_between_batches(name: str) -> None:
     model = load(checkpoint(name, DEPTH))
     expected = states_of(model).layers
     with_dropout(model, 0.5).train()
@@ -131,9 +131,7 @@ def test_unknown_attention_is_refused_at_once() -> None:
         layer_states(fnet, [], "attention")
 
 
-def test_states_that_are_no_sentences_are_refused(
-    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_states_that_are_no_sentences_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = load(checkpoint("bert", DEPTH))
     hooks = hooks_of(model)
     monkeypatch.setattr(states_module, "time_comes_first", lambda _: True)

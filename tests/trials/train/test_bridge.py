@@ -48,9 +48,9 @@ ENDS = {
 }
 
 
-def made_of(name: str, folder: Path, depth: int = 4) -> PreTrainedModel:
+def made_of(name: str, depth: int = 4) -> PreTrainedModel:
     """In fp64, so that nothing but arithmetic is compared."""
-    return network(name, folder, depth=depth).double().eval()
+    return network(name, depth=depth).double().eval()
 
 
 def batches_of(name: str, seed: int = 0) -> Batches:
@@ -108,11 +108,9 @@ def left_of(model: PreTrainedModel, whole: PreTrainedModel, batches: Batches) ->
 @pytest.mark.parametrize(
     ("name", "kept"), [*((name, (1, 4)) for name in ENDS), ("bert", (1, 2)), ("modernbert", (1, 2))]
 )
-def test_the_merged_network_is_the_one_with_the_map(
-    name: str, kept: tuple[int, ...], tmp_path: Path
-) -> None:
+def test_the_merged_network_is_the_one_with_the_map(name: str, kept: tuple[int, ...]) -> None:
     """Its state after the kept layer is norm(Y + M T + shift), norm and target the block's last."""
-    whole, batches = made_of(name, tmp_path), batches_of(name)
+    whole, batches = made_of(name), batches_of(name)
     below, last = bridged_blocks(kept, 4)[0][0] - 2, bridged_blocks(kept, 4)[0][-1] - 1
     mlp, total = sums(whole, name, below, batches)
     _, target = sums(whole, name, last, batches)
@@ -132,9 +130,9 @@ def test_the_merged_network_is_the_one_with_the_map(
     assert fit.left == pytest.approx(left / change_of_block)
 
 
-def test_an_upper_map_makes_up_for_the_lower_one(tmp_path: Path) -> None:
+def test_an_upper_map_makes_up_for_the_lower_one() -> None:
     """It is fitted to the states that it will be given, not to those of the full network."""
-    whole, batches = made_of("bert", tmp_path), batches_of("bert")
+    whole, batches = made_of("bert"), batches_of("bert")
     model, lower, upper = (copy.deepcopy(whole) for _ in range(3))
     bridge(model, (1, 3), batches)
     bridge(lower, (1, 3, 4), batches)
@@ -151,8 +149,8 @@ def test_at_most_so_many_rows_are_read() -> None:
     assert sum(len(batch["input_ids"]) for batch in rows()) == BRIDGE_ROWS
 
 
-def test_a_network_without_the_linear_to_merge_into_is_refused(tmp_path: Path) -> None:
-    model, batches = network("bert", tmp_path), batches_of("bert")
+def test_a_network_without_the_linear_to_merge_into_is_refused() -> None:
+    model, batches = network("bert"), batches_of("bert")
     remove_feed_forwards(model, [1])
     with pytest.raises(UnsupportedModelError, match=r"bert: layer 1 .*feed-forward.*bridge: none"):
         bridge(model, (1, 3), batches)

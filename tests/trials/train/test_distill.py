@@ -138,9 +138,9 @@ def teaching(teacher: Any, rows: int, **settings: Any) -> Teaching:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_sentence_states_are_those_of_every_layer(name: str, tmp_path: Path) -> None:
+def test_sentence_states_are_those_of_every_layer(name: str) -> None:
     """As `layer_states` reads them, in the rows' order."""
-    model, padding = network(name, tmp_path).eval(), padding_of()
+    model, padding = network(name).eval(), padding_of()
     split, rows = split_of(LENGTHS), np.array([2, 0, 3, 1])
     whole = {key: torch.from_numpy(array) for key, array in split.batch(rows, padding).items()}
     [expected] = layer_states(model, [whole], only_sentence=True)
@@ -153,8 +153,8 @@ def test_sentence_states_are_those_of_every_layer(name: str, tmp_path: Path) -> 
             assert_within_1e5(found.numpy(), layer.numpy())
 
 
-def test_all_kept_layers_but_the_last_imitate_their_own(tmp_path: Path) -> None:
-    student = network("bert", tmp_path, depth=4)
+def test_all_kept_layers_but_the_last_imitate_their_own() -> None:
+    student = network("bert", depth=4)
     keep_layers(student, [1, 3, 4])
     assert teaching(None, 4).pairs(student) == [(0, 0), (1, 2)]
     spec = TrialSpec(
@@ -170,12 +170,10 @@ def test_all_kept_layers_but_the_last_imitate_their_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", few([n for n in PASSES if n != "xlnet"], 1))
 @pytest.mark.parametrize(("weight", "unlabelled"), [(0.0, ""), (3.0, ""), (0.0, "sha256:00")])
-def test_every_compute_teaches_alike(
-    name: str, weight: float, unlabelled: str, tmp_path: Path
-) -> None:
+def test_every_compute_teaches_alike(name: str, weight: float, unlabelled: str) -> None:
     """Loss and gradients of a student are the reference's, without padding and in a fixed shape."""
-    model = network(name, tmp_path).train()
-    teacher = network(name, tmp_path / "teacher").eval().requires_grad_(False)
+    model = network(name).train()
+    teacher = network(name).eval().requires_grad_(False)
     split, rows = split_of(LENGTHS), np.array([2, 0, 3, 1])
     settings = {"alpha": 0.7, "hidden_weight": weight, "unlabelled": unlabelled}
     how = {"teaching": teaching(teacher if weight else None, 4, **settings)}
