@@ -17,15 +17,8 @@ from lp_sweep.trials.spec.specs import TaskDefinition, TaskKind
 
 __all__ = ["COSENT", "IMITATE", "KINDS", "LOSSES", "Kind", "ProblemType", "kind_of"]
 
-KINDS: dict[TaskKind, Kind] = {
-    "classification": Classification(),
-    "regression": Regression(),
-    "embedding": Embedding(),
-    "retrieval": Retrieval(),
-    "multi_label": MultiLabel(),
-    "ranking": Ranking(),
-    "tokens": Tokens(),
-}
+_KINDS = (Classification, Regression, Embedding, Retrieval, MultiLabel, Ranking, Tokens)
+KINDS: dict[TaskKind, Kind] = {kind.name: kind() for kind in _KINDS}
 _BY_DOT_PRODUCT: dict[TaskKind, Kind] = {
     "embedding": Embedding(dot=True),
     "retrieval": Retrieval(dot=True),

@@ -11,7 +11,7 @@ from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.trials.data.columns import Labels
 from lp_sweep.trials.kinds.kind import Array, Names, Regression
 from lp_sweep.trials.kinds.rankmetrics import scores, similarities
-from lp_sweep.trials.spec.specs import TaskDefinition
+from lp_sweep.trials.spec.specs import TaskDefinition, TaskKind
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,9 +31,9 @@ class Embedding(Regression):
     no head: `logits` are embeddings (2n, H). By default a pruned network imitates the embeddings
     of the pre-trained full model, without looking at labels."""
 
+    name: TaskKind = "embedding"
     help = "a vector for each text, scored by the cosines of pairs of texts"
     metrics: Names = ("spearman", "pearson")
-    embeds = True
     rows_each = 2
     learns_from, scored_by = "texts", "pairs"
     losses: Names = LOSSES
@@ -131,6 +131,7 @@ class Retrieval(Embedding):
     """An example is a query. The rows of a dev split are the queries, then the documents of the
     corpus; its labels are the judgements, (J, 3) as in `search`."""
 
+    name: TaskKind = "retrieval"
     help = "set for you when `kind: embedding` has a `corpus:`"
     metrics: Names = ("ndcg@10", "mrr@10", "recall@100")
     searches = True

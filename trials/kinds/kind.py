@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lp_sweep.trials.data.columns import Labels, Rows, class_codes, class_names, numbers
-from lp_sweep.trials.spec.specs import TaskDefinition
+from lp_sweep.trials.spec.specs import EMBEDDING_KINDS, TaskDefinition, TaskKind
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,11 +30,11 @@ ProblemType = Literal[
 class Kind(ABC):
     """The defaults suit a row that is one example with one label."""
 
+    name: TaskKind
     help: str
     metrics: Names  # the first is the default
     problem_type: ProblemType
     counts_labels: bool  # two answers are equal or not, rather than near or far
-    embeds = False  # maps each text to a vector, and learns from the full model alone
     searches = False  # is scored by the documents that it finds for queries
     ranks = False  # a row is a query and a passage, and `group:` may name what a query's rows share
     rows_each = 1  # rows of a split for each example
@@ -44,6 +44,10 @@ class Kind(ABC):
     called = "classes"  # the word for outputs of the head: classes, labels, tags
     whole_queries = False  # batches take all rows of a query, then those of the next
     words = False  # an example is a list of words, each with its own label
+
+    @property
+    def embeds(self) -> bool:
+        return self.name in EMBEDDING_KINDS
 
     @abstractmethod
     def problem(self, definition: TaskDefinition) -> str | None:
@@ -177,6 +181,7 @@ _NO_CLASS = -100
 
 
 class Classification(Kind):
+    name: TaskKind = "classification"
     help = "one of several classes"
     metrics: Names = ("accuracy", "f1", "macro_f1", "mcc")
     problem_type: ProblemType = "single_label_classification"
@@ -248,6 +253,7 @@ class Classification(Kind):
 
 
 class Regression(Kind):
+    name: TaskKind = "regression"
     help = "a number"
     metrics: Names = ("pearson", "spearman")
     problem_type: ProblemType = "regression"

@@ -24,7 +24,7 @@ from lp_sweep.trials.data.columns import (
     refuse_lookalikes,
 )
 from lp_sweep.trials.kinds.kind import Array, Classification, Kind, Names, ProblemType
-from lp_sweep.trials.spec.specs import TaskDefinition
+from lp_sweep.trials.spec.specs import TaskDefinition, TaskKind
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,6 +38,7 @@ class MultiLabel(Kind):
     """Labels are marks (n, C) of 0 and 1. A label is predicted where its logit is above 0, a
     probability above 0.5. Answers are the logits: average precision ranks by them."""
 
+    name: TaskKind = "multi_label"
     help = "several labels for each text, or none"
     metrics: Names = ("micro_f1", "macro_f1", "mean_average_precision")
     problem_type: ProblemType = "multi_label_classification"

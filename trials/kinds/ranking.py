@@ -26,7 +26,7 @@ from lp_sweep.trials.data.columns import (
 )
 from lp_sweep.trials.kinds.kind import Array, Names, Regression
 from lp_sweep.trials.kinds.rankmetrics import METRICS, by_query, chance_mrr, chance_ndcg, in_order
-from lp_sweep.trials.spec.specs import TaskDefinition
+from lp_sweep.trials.spec.specs import TaskDefinition, TaskKind
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,6 +38,7 @@ class Ranking(Regression):
     """A cross-encoder with one logit. An example is a query with all its rows. It learns by binary
     cross-entropy whether the relevance is above 0."""
 
+    name: TaskKind = "ranking"
     help = "how relevant a passage is to a query, scored by the order of each query's passages"
     metrics: Names = ("ndcg@10", "mrr@10")
     losses: Names = ("bce", "listwise")

@@ -25,7 +25,7 @@ from lp_sweep.trials.data.columns import (
 )
 from lp_sweep.trials.kinds.entities import closure, f1_tally, first_stray, is_tag, scheme_of
 from lp_sweep.trials.kinds.kind import Array, Classification, Names, ProblemType
-from lp_sweep.trials.spec.specs import TaskDefinition
+from lp_sweep.trials.spec.specs import TaskDefinition, TaskKind
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,6 +48,7 @@ class Tokens(Classification):
     entities. A word is answered at its first token. The table of predictions has each sentence's
     number of words, and of words with the right tag."""
 
+    name: TaskKind = "tokens"
     help = "a tag for each word (`text:` and `label:` name columns of lists)"
     metrics: Names = ("entity_f1", "accuracy")
     problem_type: ProblemType = "token_classification"

@@ -15,7 +15,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from lp_sweep.storage.errors import UnsupportedModelError
 from lp_sweep.trials.device import Picked, pick
 from lp_sweep.trials.model.familytable import family_of
-from lp_sweep.trials.model.modelfiles import DEPTH_FIELDS, family_problem
+from lp_sweep.trials.model.modelfiles import DEPTH_FIELDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,15 +25,6 @@ class LayerList:
     layers: nn.ModuleList
     path: str  # dotted name from the model's root, for example "bert.encoder.layer"
     depth_field: str  # the config's own field, for example "n_layer" for XLNet
-
-
-def refuse_family(config: PretrainedConfig) -> None:
-    """Raise UnsupportedModelError for an architecture in which no layer can be removed.
-
-    Needs only the config, so that no weights are downloaded for a model that can't be used.
-    """
-    if problem := family_problem(config.to_dict()):
-        raise UnsupportedModelError(problem)
 
 
 def depth_field(config: PretrainedConfig) -> str:
@@ -148,11 +139,6 @@ def sentence_states(
     here = torch.arange(rows * length, device=hidden_states.device)
     left = (index.index_select(0, of_row) != here)[:, None]
     return pick(hidden_states.reshape(rows * length, -1), Picked(index, of_row, left))
-
-
-def classifies_tokens(model: nn.Module) -> bool:
-    """Whether its head is for each token."""
-    return type(model).__name__.endswith("ForTokenClassification")
 
 
 def scalars(module: nn.Module) -> dict[str, Any]:

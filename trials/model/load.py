@@ -28,8 +28,9 @@ from transformers.utils import logging
 
 from lp_sweep.storage.errors import MissingInputError, UnsupportedModelError
 from lp_sweep.trials.kinds import ProblemType
-from lp_sweep.trials.model.families import embedding_path, find_layers, refuse_family
+from lp_sweep.trials.model.families import embedding_path, find_layers
 from lp_sweep.trials.model.feedforward import reduced_class, removal_of
+from lp_sweep.trials.model.modelfiles import family_problem
 from lp_sweep.trials.model.plainload import load, plain_config
 
 NOT_SAFETENSORS = (
@@ -64,7 +65,7 @@ def load_encoder(
     os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
     source = {"revision": revision, "local_files_only": local_files_only}
     config = _config(path, "Check the name, the revision and the network", **source)
-    refuse_family(config)
+    _refuse_family(config)  # before weights are downloaded
     config.num_labels = num_labels
     # transformers only knows problem types of sequences
     config.problem_type = None if problem_type == "token_classification" else problem_type
@@ -118,7 +119,7 @@ def read_whole(folder: Path) -> tuple[PreTrainedModel, dict[str, list[str]]]:
             kind = getattr(transformers, str(name), None)
             if isinstance(kind, type) and issubclass(kind, PreTrainedModel):
                 missing[name] = load(folder, name)[1]
-    refuse_family(model.config)
+    _refuse_family(model.config)
     if removal_of(model.config) is not None:
         raise UnsupportedModelError(
             f"{folder}: it lost feed-forwards in a sweep, and plain transformers can't load it. "
@@ -177,6 +178,11 @@ def _read(
 def _absent(info: dict[str, Any]) -> set[str]:
     """Weights that the checkpoint lacks or has in another shape."""
     return {*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}
+
+
+def _refuse_family(config: PretrainedConfig) -> None:
+    if problem := family_problem(config.to_dict()):
+        raise UnsupportedModelError(problem)
 
 
 def _classifier(config: PretrainedConfig, problem_type: ProblemType) -> Any:

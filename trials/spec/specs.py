@@ -21,6 +21,8 @@ SecondNorm = Literal["keep", "drop"]
 TaskKind = Literal[
     "classification", "regression", "embedding", "retrieval", "multi_label", "ranking", "tokens"
 ]
+# map each text to a vector, and learn from the full model alone
+EMBEDDING_KINDS: tuple[TaskKind, ...] = ("embedding", "retrieval")
 WorkKind = Literal["trial", "profile", "speed"]
 TEACHER = "teacher"  # the measurement with the logits that students learn from
 MAX_HALVINGS = 3  # of a micro-batch, after running out of memory
@@ -99,8 +101,7 @@ class TaskDefinition:
 
     @property
     def embeds(self) -> bool:
-        """Whether the task maps each text to a vector, and learns from the full model alone."""
-        return self.kind in ("embedding", "retrieval")
+        return self.kind in EMBEDDING_KINDS
 
     @property
     def all_label_columns(self) -> tuple[str, ...]:
