@@ -18,6 +18,7 @@ numbers; reads no store.
 from __future__ import annotations
 
 from bisect import bisect_left
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,11 +77,27 @@ def scores_of(metric: str, labels: Array, predicted: Array, points: Array) -> Sc
         right = 100.0 * (predicted == labels[:, None])
         covariance = np.atleast_2d(np.cov(right, rowvar=False, ddof=0)) / max(1, rows - 1)
     else:
-        rng = np.random.default_rng(_SEED)
-        drawn = 100 * resampled_scores(metric, labels, predicted, RESAMPLES, rng)
+        if metric == "spearman":
+            content = [values.astype(np.float64).tobytes() for values in (labels, *predicted.T)]
+            drawn = np.hstack([_ranked(content[0], answers) for answers in content[1:]])
+        else:
+            drawn = _drawn(metric, labels, predicted)
         covariance = np.atleast_2d(np.cov(drawn, rowvar=False))
     parts = _parts(predicted) if metric == TALLY else None
     return Scores(points, covariance, _floor(metric, labels), rows, least_of(metric), parts)
+
+
+def _drawn(metric: str, labels: Array, predicted: Array) -> Array:
+    """The scores of the resamples, the same for all networks: (RESAMPLES, networks) points."""
+    rng = np.random.default_rng(_SEED)
+    return 100 * resampled_scores(metric, labels, predicted, RESAMPLES, rng)
+
+
+@lru_cache(maxsize=512)
+def _ranked(labels: bytes, predicted: bytes) -> Array:
+    """`_drawn` for the ranks of one network. A report compares each network with many others:
+    without the cache it would rank the same resamples again each time, for minutes."""
+    return _drawn("spearman", np.frombuffer(labels), np.frombuffer(predicted)[:, None])
 
 
 def least_of(metric: str) -> float:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-_CHUNK_BYTES = 32 * 2**20  # weights in memory at a time
+_CHUNK_BYTES = 2 * 2**20  # weights in memory at a time: a processor caches them
 TALLY = "tally"  # the metric of networks whose predictions are tallies
 _UNMERGED = ("pearson", "spearman", TALLY)  # each example is its own pattern
 _NO_SPREAD = 1e-10  # share of the square sum: a smaller spread is rounding of a constant
@@ -139,28 +139,31 @@ def _pearson(weights: Array, labels: Array, predicted: Array) -> Array:
 def _spearman(weights: Array, labels: Array, predicted: Array) -> Array:
     """Pearson correlation of the ranks, which differ in every resample."""
     n = weights.sum(axis=1, keepdims=True)
-    middle = (n + 1) / 2
-    y = _ranks(weights, labels) - middle
+    y = _ranks(weights, labels)
+    weighted = weights * y
+    yy = np.einsum("rn,rn->r", weighted, y)[:, None]
     columns = []
     for network in range(predicted.shape[1]):
-        x = _ranks(weights, predicted[:, network]) - middle
-        parts = (x, y, x**2, y**2, x * y)
-        columns.append(_correlation(n, *((weights * p).sum(1, keepdims=True) for p in parts)))
+        x = _ranks(weights, predicted[:, network])
+        xx = np.einsum("rn,rn,rn->r", weights, x, x)[:, None]
+        xy = np.einsum("rn,rn->r", weighted, x)[:, None]
+        columns.append(_correlation(n, 0, 0, xx, yy, xy))
     return np.concatenate(columns, axis=1)
 
 
 def _ranks(weights: Array, values: Array) -> Array:
-    """(resamples, examples): the rank of each value in each resample; ties get their mean rank."""
+    """(resamples, examples): the rank of each value in each resample, less their mean; ties get
+    their mean rank."""
     order = np.argsort(values, kind="stable")
     starts = np.flatnonzero(np.diff(values[order], prepend=np.nan) != 0)
     occurs = np.add.reduceat(weights[:, order], starts, axis=1)
-    middles = np.cumsum(occurs, axis=1) - (occurs - 1) / 2
+    middles = np.cumsum(occurs, axis=1) - (occurs + weights.sum(axis=1, keepdims=True)) / 2
     _, group = np.unique(values, return_inverse=True)
     ranks: Array = middles[:, group]
     return ranks
 
 
-def _correlation(n: Array, x: Array, y: Array, xx: Array, yy: Array, xy: Array) -> Array:
+def _correlation(n: Array, x: Any, y: Any, xx: Array, yy: Array, xy: Array) -> Array:
     """The correlation from the number of examples and the sums over them; 0 if either side is
     constant, as in `trials.train.metrics`."""
     spread_x, spread_y = xx - x**2 / n, yy - y**2 / n
