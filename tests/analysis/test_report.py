@@ -578,6 +578,7 @@ def test_names_of_any_text_stay_text(tmp_path: Path) -> None:
 # -- files
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_place_that_takes_no_page(store: Store, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "dev.csv").write_text("text,label\n")

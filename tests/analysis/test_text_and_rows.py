@@ -6,6 +6,7 @@ For each entry of TABLES, on the records of docs/results and on a store in which
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import json
 import re
@@ -16,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from lp_sweep.analysis.render import markdown_escape, render, render_rows
-from lp_sweep.analysis.tabledef import Row, Table, TableDef, context
+from lp_sweep.analysis.tabledef import Row, Table, context
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.store import Store
@@ -28,8 +29,10 @@ RECORDS = ROOT / "docs" / "results" / "records"
 FEW = "minilm-distill-mrpc"  # for the tables that read predictions
 
 
-def gaps(fake: FakeSweep) -> Store:
+@pytest.fixture(scope="module")
+def gaps(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """A store with each kind of gap and doubt."""
+    fake = FakeSweep(tmp_path_factory.mktemp("gaps"))
     for seed in (1, 2):
         for k, n_right in ((0, 90), (2, 88), (4, 50)):
             network(fake, right(n_right), k=k, seed=seed)
@@ -51,17 +54,20 @@ def gaps(fake: FakeSweep) -> Store:
     return fake.publish()
 
 
-def made(store: Store, table: TableDef, sweep: str | None = None) -> tuple[Table, pa.Table | None]:
+@functools.cache
+def made(store: Store, name: str) -> tuple[Table, pa.Table | None]:
     """The table, and its view's rows as SQL has them, unless Python adds to them."""
+    table = TABLES[name]
+    sweep = FEW if "predictions" in table.views and store.location == str(RECORDS) else None
     with open_views(store, sweep=sweep, only={*table.views, "min_layers"}) as catalog:
         of = {"min_layers_by_unit": "min_layers"}.get(table.view, table.view)
         rows = catalog.query(f"FROM {of}") if table.fetch is None else None
         return table(catalog), rows
 
 
-@pytest.fixture(params=["the records of docs/results", "gaps"])
-def store(request: pytest.FixtureRequest, fake: FakeSweep) -> Store:
-    return gaps(fake) if request.param == "gaps" else Store(RECORDS)
+@pytest.fixture(scope="module", params=["the records of docs/results", "gaps"])
+def store(request: pytest.FixtureRequest, gaps: Store) -> Store:
+    return gaps if request.param == "gaps" else Store(RECORDS)
 
 
 def from_csv(text: str, schema: pa.Schema) -> list[dict[str, Any]]:
@@ -80,8 +86,7 @@ def from_csv(text: str, schema: pa.Schema) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", TABLES)
 def test_the_text_is_made_of_the_rows_that_machines_read(store: Store, name: str) -> None:
     table = TABLES[name]
-    sweep = FEW if "predictions" in table.views and store.location == str(RECORDS) else None
-    shown, in_sql = made(store, table, sweep)
+    shown, in_sql = made(store, name)
     formats = {
         "json": json.loads(render(shown, "json", terminal=False)),
         "csv": from_csv(render(shown, "csv", terminal=False), shown.long.schema),
@@ -174,8 +179,7 @@ def untold(text: str, numbers: set[float], words: set[str]) -> Iterator[str]:
 @pytest.mark.parametrize("name", TABLES)
 def test_each_number_and_caveat_of_the_text_is_in_its_row(store: Store, name: str) -> None:
     table = TABLES[name]
-    sweep = FEW if "predictions" in table.views and store.location == str(RECORDS) else None
-    shown, _ = made(store, table, sweep)
+    shown, _ = made(store, name)
     raw = shown.long.to_pylist()
     known = words_of(SAID_BY_UNITS)
     for row in table.prepare(raw):
@@ -194,8 +198,8 @@ def test_each_number_and_caveat_of_the_text_is_in_its_row(store: Store, name: st
 
 
 @pytest.mark.parametrize("name", [name for name in TABLES if "strategy" in TABLES[name].takes])
-def test_what_is_not_comparable_is_in_its_row_as_in_the_notes(fake: FakeSweep, name: str) -> None:
-    shown, _ = made(gaps(fake), TABLES[name])
+def test_what_is_not_comparable_is_in_its_row_as_in_the_notes(gaps: Store, name: str) -> None:
+    shown, _ = made(gaps, name)
     rows = [row for row in shown.long.to_pylist() if row.get("task", "mixed") == "mixed"]
     marks = [row["mixed"] if "mixed" in row else "not comparable" in row["caveats"] for row in rows]
     assert not rows or (all if "task" in rows[0] else any)(marks), rows

@@ -134,6 +134,7 @@ def test_view(records: Path, view: str) -> None:
     same(f"query-{view}.csv", "\n".join(sorted(rounded(text).splitlines())))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_report(records: Path) -> None:
     printed(records, "report", "--store", "store", "--out", "report.html")
     page = (records / "report.html").read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lp_sweep.storage import parquet
@@ -28,6 +28,8 @@ from lp_sweep.trials.spec.specs import TaskDefinition, TrialSpec
 from tests.support.fake_records import FakeSweep, command_line_world
 from tests.support.program import sweep
 from tests.support.stores import cell
+
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 READING = (
     ("doctor",),
@@ -367,9 +369,7 @@ READ = [("table", name) for name in ("min-layers", "tasks", "speed", "intervals"
 
 @pytest.mark.parametrize("table", ["sweeps", "trials", "profiles", "predictions", "attempts"])
 @given(data=st.data())
-@settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=settings().max_examples // 4)
 def test_one_field_of_a_signed_record(world: Path, table: str, data: st.DataObject) -> None:
     """Whatever it says, no reading verb fails."""
     with tempfile.TemporaryDirectory() as place:

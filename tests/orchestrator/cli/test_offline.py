@@ -241,7 +241,7 @@ def cut_short(path: Path) -> None:
             ("train", cut_short, "mood"),
             ("validation", Path.unlink, "mood"),
         ],
-        2,
+        1,
     ),
 )
 @pytest.mark.parametrize("manifest", few([True, False], 1), ids=["manifest", "no manifest"])

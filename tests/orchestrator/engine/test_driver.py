@@ -42,7 +42,7 @@ def test_a_sweep_is_run_asked_and_run_again(tmp_path: Path) -> None:
     folder = tmp_path / "a 'sweep' with  spaces"
     folder.mkdir()
     strategies = [{"name": "top", "k": [0, 2]}, {"name": "bottom", "k": [0, 1]}, CONTRIBUTION]
-    save_world(folder, seeds=[1, 2], strategies=strategies)
+    save_world(folder, seeds=[1, 2], strategies=strategies, recipe=RECIPE | {"epochs": 1})
     run("run", "sweep.yaml", cwd=folder)
     cells = answer(folder, "plan", "sweep.yaml")["cells"]
     assert len(cells) == 2 * (2 + 2 + 3)

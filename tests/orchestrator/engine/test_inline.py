@@ -24,11 +24,12 @@ from lp_sweep.trials.worker import run as worker
 from tests.support.faults import sweep as started
 from tests.support.faults import wait_for
 from tests.support.program import Done, python, sweep
+from tests.support.program import run as as_process
 from tests.support.stores import mounted
 from tests.support.toyworld import RECIPE, save_world
 
-SHORT = RECIPE | {"epochs": 1}
-DIVERGING = RECIPE | {"learning_rate": 1e30, "epochs": 1}
+SHORT = RECIPE | {"epochs": 1, "limit_train": 64}
+DIVERGING = SHORT | {"learning_rate": 1e30}
 FULL = [{"name": "top", "k": [0]}]
 # a machine on which Ray is not installed
 _WITHOUT_RAY = """
@@ -93,16 +94,16 @@ def test_students_learn_from_an_exported_network(tmp_path: Path) -> None:
     assert sorted('"distill"' in record["spec"] for record in records) == [False, True, True]  # K=0
 
 
-@pytest.mark.parametrize("inline", ["1", pytest.param("", marks=[pytest.mark.ray])])
-def test_networks_that_could_not_be_kept_are_counted(tmp_path: Path, inline: str) -> None:
+@pytest.mark.parametrize(
+    "run", [run, pytest.param(as_process, marks=[pytest.mark.ray, pytest.mark.slow])]
+)
+def test_networks_that_could_not_be_kept_are_counted(tmp_path: Path, run: Any) -> None:
     """On Ray as in this process: the first is named, and the run is complete all the same."""
-    recipe = SHORT | {"limit_train": 32}
-    save_world(tmp_path, recipe=recipe, strategies=[{"name": "top", "k": [0, 2]}], keep="all")
+    save_world(tmp_path, recipe=SHORT, strategies=[{"name": "top", "k": [0, 2]}], keep="all")
     in_the_way = Spool(tmp_path / "cache", str(tmp_path / "lp-sweep-store")).root / "weights"
     in_the_way.parent.mkdir(parents=True)
     in_the_way.write_text("a file")
-    here = {"LP_SWEEP_INLINE": inline, "LP_SWEEP_CACHE_DIR": str(tmp_path / "cache")}
-    told = python(_MAIN, "run", "sweep.yaml", cwd=tmp_path, **here).stderr
+    told = run("run", "sweep.yaml", cwd=tmp_path).stderr
     assert re.search(r"the network of \S+ could not be kept: .*weights", told)
     assert told.count("could not be kept: ") == 2
     assert "kept: 2, " in told.partition("complete")[0]
@@ -133,8 +134,7 @@ def test_where_no_graph_can_be_recorded_the_next_run_has_none(
 def test_a_sweep_runs_to_its_end_where_ray_is_not_installed(tmp_path: Path) -> None:
     """A profile is measured before the trials that wait for it."""
     contribution = {"name": "contribution", "threshold": [0.02, 0.999]}
-    recipe = SHORT | {"limit_train": 64}
-    save_world(tmp_path, strategies=[{"name": "top", "k": [0, 2]}, contribution], recipe=recipe)
+    save_world(tmp_path, strategies=[{"name": "top", "k": [0, 2]}, contribution], recipe=SHORT)
     done = python(_WITHOUT_RAY + _MAIN, "run", "sweep.yaml", "--inline", "--json", cwd=tmp_path)
     told = json.loads(done.stdout)
     totals = told["totals"]

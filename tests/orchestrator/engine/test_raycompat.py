@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import signal
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -17,7 +16,6 @@ from ray.tune.execution import class_cache
 
 from lp_sweep.orchestrator.engine import raycompat
 from lp_sweep.storage.errors import PreflightError
-from tests.support.program import python
 
 
 def test_a_worker_lost_to_its_node_ends_its_trial_and_not_the_fit(
@@ -63,37 +61,3 @@ def test_a_ray_without_the_places_is_left_as_it_is(monkeypatch: pytest.MonkeyPat
     monkeypatch.delattr(ray._raylet, "AuthenticationTokenLoader")
     with pytest.raises(PreflightError, match=r"for this user alone"), raycompat.private_ray():
         pass
-
-
-FREED_MEANWHILE = """
-import threading, ray
-from lp_sweep.orchestrator.engine.connection import _leave
-
-own = {"num_cpus": 1, "object_store_memory": 2**27}
-ray.init("local", include_dashboard=False, log_to_driver=False, **own)
-refs = [ray.put(i) for i in range(20000)]
-
-
-class Ring:
-    pass
-
-
-def drop():
-    while refs:
-        ring = Ring()
-        ring.ref, ring.itself = refs.pop(), ring
-
-
-thread = threading.Thread(target=drop)
-thread.start()
-_leave()
-thread.join()
-print("left", ray.is_initialized())
-"""
-
-
-@pytest.mark.ray
-def test_references_in_cycles_while_ray_is_left(tmp_path: Path) -> None:
-    """Another thread, which is a user's, or Ray's own, would free them."""
-    done = python(FREED_MEANWHILE, cwd=tmp_path)
-    assert (done.stdout, "core worker" in done.stderr) == ("left False\n", False)

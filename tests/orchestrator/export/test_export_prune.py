@@ -20,6 +20,7 @@ from lp_sweep.storage.errors import ExportError, LpSweepError, SpecError
 from lp_sweep.storage.networks import changed_files
 from lp_sweep.trials.model.plainload import load, states_of
 from lp_sweep.trials.model.sentencefolder import read_sentence_folder
+from tests.support.everyday import few
 from tests.support.exportworld import answer_here, change_weights, swap_layers
 from tests.support.families import FAMILIES, daily, save_pretrained
 from tests.support.hubserver import Hub, serve
@@ -162,7 +163,7 @@ POOLINGS = {
 }
 
 
-@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("pooling", few(POOLINGS, 1))
 @pytest.mark.parametrize("after", [(), ("Dense", "Normalize")], ids=["plain", "dense"])
 def test_the_modules_of_sentence_transformers_stay(
     pooling: str, after: tuple[str, ...], tmp_path: Path

@@ -188,9 +188,16 @@ BOMBS = {
     "nul": "\0" * 125_000,
     "quotes": "name: '" + "'" * 125_000,
 }
+SLOW_BOMBS = ("deep-lists", "many-values")  # seconds
 
 
-@pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(text, id=name, marks=[pytest.mark.slow] if name in SLOW_BOMBS else [])
+        for name, text in BOMBS.items()
+    ],
+)
 def test_a_bomb_is_refused_soon(tmp_path: Path, text: str, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sweep.yaml").write_text(text)

@@ -303,7 +303,7 @@ def test_students_and_second_trainings_get_the_head_without_thresholds(
 ) -> None:
     """So tuned thresholds change no loss; and only these trials have another identifier."""
     changes = {
-        "recipe": RECIPE | {"epochs": 1, "limit_train": 64},
+        "recipe": RECIPE | {"epochs": 1, "limit_train": 16},
         "procedures": ["direct", "finetune_then_drop"],
         "distill": ["none", "logits"],
     }

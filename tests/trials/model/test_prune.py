@@ -28,6 +28,7 @@ from transformers import (
 from lp_sweep.storage.errors import MissingInputError, UnsupportedModelError
 from lp_sweep.trials.model.families import find_layers, sentence_states, sentence_token_index
 from lp_sweep.trials.model.prune import keep_layers, parameter_counts
+from tests.support.everyday import few
 from tests.support.families import BERT_LIKE, CASES, VOCABULARY, Family
 from tests.support.networks import NUM_LABELS, Checkpoint, batch, count, load, logits
 
@@ -241,7 +242,7 @@ def test_code_that_comes_with_a_model_is_not_run(checkpoint: Checkpoint, tmp_pat
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("name", ["bert", "modernbert", "xlnet", "distilbert"])
+@pytest.mark.parametrize("name", few(["bert", "modernbert", "xlnet", "distilbert"], 2))
 @pytest.mark.parametrize(
     "left_over",
     [
