@@ -25,7 +25,6 @@ from lp_sweep.trials.model.modelfiles import (
     DEPTH_FIELDS,
     folder_fingerprint,
     longest_row,
-    pads_otherwise,
     type_problem,
 )
 from lp_sweep.trials.model.sentencefolder import digest, read_sentence_folder
@@ -86,7 +85,6 @@ class ModelInput(NamedTuple):
     vector_problem: str | None = None  # why its vectors can't be made
     modules: str = ""  # the digest of what changes vectors after the pooling, such as Dense
     similarity: str = "cosine"  # or dot
-    pads_otherwise: bool = False  # whether its tokenizer's padding would change answers
     default_prompt: str = ""
     search_prompts: Prompts = Prompts("", "")
     family: str | None = None  # the model type in its config, if known
@@ -186,7 +184,6 @@ def _hub_model(
         layer_parameters=_layer_parameters(config),
         hidden=_hidden(config),
         longest_row=longest_row(config) if config else None,
-        pads_otherwise=snapshot is not None and pads_otherwise(snapshot, _family(config)),
         why_not_pinned=pin.why_not,
         asked=revision or hub.DEFAULT_REVISION,
         family=_family(config),
@@ -253,7 +250,6 @@ def _local_model(name: str, folder: Path) -> ModelInput:
         hidden=_hidden(config),
         longest_row=longest_row(config),
         family=_family(config),
-        pads_otherwise=pads_otherwise(folder, _family(config)),
         **_sentence_config(folder),
     )
 

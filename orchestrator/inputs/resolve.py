@@ -24,11 +24,7 @@ from lp_sweep.orchestrator.sweepfile.yamlfile import Document, Location
 from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError, TrialError
 from lp_sweep.storage.places import expanded
 from lp_sweep.storage.printable import listed, short, shown
-from lp_sweep.trials.data.datasource import (
-    data_fingerprint,
-    faults_of_search,
-    unlabelled_fingerprint,
-)
+from lp_sweep.trials.data.datasource import data_fingerprint, unlabelled_fingerprint
 from lp_sweep.trials.data.formats import file_format, open_binary, parts_of
 from lp_sweep.trials.data.readers import CONLL, column_names, read_file
 from lp_sweep.trials.data.tasks import (
@@ -76,7 +72,6 @@ class TaskInput(NamedTuple):
     unlabelled: str = ""  # the fingerprint of the rows for students; empty: none
     unlabelled_rows: int = 0
     loss: str = ""  # of an embedding, as in TrialSpec
-    corrections: tuple[str, ...] = ()  # faults, now fixed, that depended on its rows
 
     @property
     def pinned(self) -> bool:
@@ -163,7 +158,6 @@ def resolve(
     for index, task in enumerate(spec.tasks):
         with _at(document, ("tasks", index)):
             found = _find_task(task, data_dir, file.folder, pins, models)
-            found = _with_corrections(found, spec.recipe.limit_dev)
             if task.unlabelled and spec.has_students:
                 found = _with_unlabelled(found, file.folder.absolute() / expanded(task.unlabelled))
             tasks[found.name] = found
@@ -378,14 +372,6 @@ def _source(entry: TaskEntry, revision: str | None, folder: Path) -> TaskSource:
     for path in files.values():
         file_format(path)
     return TaskSource(files=files, skip_unjudged=entry.unjudged == "skip")
-
-
-def _with_corrections(task: TaskInput, limit_dev: int | None) -> TaskInput:
-    try:
-        found = tuple(faults_of_search(task.definition, task.source, limit_dev))
-    except TrialError:  # rows that can't be read: the checks of a plan say which
-        return task
-    return task._replace(corrections=found)
 
 
 def _with_unlabelled(task: TaskInput, path: Path) -> TaskInput:

@@ -6,7 +6,6 @@ All checks of rows that would otherwise break or silently falsify a training run
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,17 +20,11 @@ from lp_sweep.trials.data.columns import Labels, Rows, text_column
 from lp_sweep.trials.data.delimited import quoting_of
 from lp_sweep.trials.data.formats import file_format, parts_of
 from lp_sweep.trials.data.hub import read_hub
-from lp_sweep.trials.data.readers import column_names, read_file, reading, require_columns
-from lp_sweep.trials.data.retrieval import (
-    columns_of,
-    has_doubles,
-    read_collection,
-    titles_come_late,
-)
+from lp_sweep.trials.data.readers import column_names, read_file, require_columns
+from lp_sweep.trials.data.retrieval import columns_of, read_collection
 from lp_sweep.trials.data.tasks import CORPUS, QRELS, QUERIES, UNLABELLED, TaskSource
 from lp_sweep.trials.kinds import COSENT, Kind, kind_of
-from lp_sweep.trials.kinds.multi_label import is_marked
-from lp_sweep.trials.kinds.rankmetrics import DEPTH, query_count
+from lp_sweep.trials.kinds.rankmetrics import query_count
 from lp_sweep.trials.kinds.tokens import NO_TAG, word_column
 from lp_sweep.trials.spec.specs import TaskDefinition
 
@@ -97,8 +90,7 @@ class LoadedTask:
 def data_fingerprint(source: TaskSource, definition: TaskDefinition) -> str:
     """`sha256:<digest>` of the files' bytes, or `hub:<id>@<revision>:<config>:<splits>`.
 
-    The role of each file, its format and how it is read count; names and folders don't. Raises
-    MissingInputError
+    The role of each file and its format count; names and folders don't. Raises MissingInputError
     if a file or a column of `definition` is missing, so that planning reports it.
     """
     if source.dataset is not None:
@@ -110,22 +102,8 @@ def data_fingerprint(source: TaskSource, definition: TaskDefinition) -> str:
             columns_of(split, path)
         else:
             require_columns(path, column_names(path), _columns(definition, split))
-        how = _reading(split, path, definition)
-        digest.update(f"{split} {file_format(path)} {_content(path)}{how}\n".encode())
+        digest.update(f"{split} {file_format(path)} {_content(path)}\n".encode())
     return f"sha256:{digest.hexdigest()}"
-
-
-def _reading(split: str, path: str, definition: TaskDefinition) -> str:
-    """What is special about how rows are read, of files that were once read in another way."""
-    if split == CORPUS and titles_come_late(path):
-        return " titles"
-    if kind_of(definition).problem_type == "multi_label_classification" and split != UNLABELLED:
-        columns = [definition.label_column]
-        if definition.labels and is_marked(
-            Rows(where=path, table=read_file(path, columns)), definition
-        ):
-            return " marks"
-    return (how := reading(path)) and f" {how}"
 
 
 def _content(path: str) -> str:
@@ -219,27 +197,6 @@ def _load_search(
         looked_at=None if whole else most,
         strangers=found.strangers,
     )
-
-
-def faults_of_search(
-    definition: TaskDefinition, source: TaskSource, limit_dev: int | None
-) -> Iterator[str]:
-    """The corrections (`spec/specs.py`) of searches over these files. `own-id`: a query found
-    itself. `tied-documents`: of documents with one text, those found first in the file counted as
-    the nearest hundred. Raises MissingInputError."""
-    if not kind_of(definition).searches or not has_doubles(source.files):
-        return
-    loaded = load_task(definition, source, limit_train=1, limit_dev=limit_dev)
-    if _themselves(loaded):
-        yield "own-id"
-    dev = loaded.dev[loaded.main_split]
-    documents = dev.texts[0][query_count(dev.labels) :]
-    alike = Counter(documents)
-    relevant = Counter(
-        (query, documents[int(document)]) for query, document, value in dev.labels.tolist() if value
-    )
-    if len(documents) > DEPTH and any(n < alike[text] for (_, text), n in relevant.items()):
-        yield "tied-documents"
 
 
 def _themselves(search: LoadedTask) -> int:

@@ -287,12 +287,6 @@ def _require_file(path: Path, kind: str) -> None:
         raise MissingInputError(f"{path}: can't be read as {kind}: it {other}.")
 
 
-def first_lacks(path: str, name: str) -> bool:
-    """Whether a file of JSON has a column, and its first row does not."""
-    with _readable(path):
-        return name in json_names(path) and name not in next(json_rows(path)).content
-
-
 CONLL = ("conll", "conllu")
 # https://universaldependencies.org/format.html
 _CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
@@ -435,15 +429,3 @@ def _trec_rows(path: str) -> Generator[list[str]]:
                 )
             if fields:
                 yield fields
-
-
-def reading(path: str) -> str:
-    """What is special about how the file is read; empty for most. It is part of a fingerprint, as
-    such rows were once read in another way."""
-    with _readable(path) as kind:
-        if kind in ("csv", "tsv"):
-            quoting = delimited.quoting_of(path, kind)
-            return (
-                "backslash" if quoting.backslash else "quoted" * (kind == "tsv" and quoting.quoted)
-            )
-        return "comments" if kind == "conll" and comment_lines(path) else ""

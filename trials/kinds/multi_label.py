@@ -204,13 +204,6 @@ def _listed(rows: Rows, definition: TaskDefinition) -> Items:
     return found
 
 
-def is_marked(rows: Rows, definition: TaskDefinition) -> bool:
-    """Whether lists of 0 and 1 mark the task's `labels:`. They were once read as positions."""
-    if not definition.labels or definition.label_columns:
-        return False
-    return _marks(rows, _listed(rows, definition), len(definition.labels)) is not None
-
-
 def _marks(rows: Rows, found: Items, labels: int) -> npt.NDArray[np.int8] | None:
     """(n, labels) if the lists hold 0 or 1 for each label; None if they name labels, which no list
     does twice. Raises MissingInputError for lists that do neither. `labels`: 0 if unknown."""

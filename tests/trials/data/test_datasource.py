@@ -2,7 +2,6 @@
 
 import bz2
 import gzip
-import hashlib
 import json
 import lzma
 import os
@@ -256,21 +255,6 @@ def test_quotation_marks_are_read_as_they_are_meant(
 ) -> None:
     task = load_task(ONE, files(tmp_path, content, content, kind=kind))
     assert task.train.texts == (texts,)
-
-
-def test_a_file_that_was_once_read_in_another_way_has_another_fingerprint(tmp_path: Path) -> None:
-    """Of all others the fingerprint is that of the bytes."""
-    content = {
-        "csv": [GOOD, HEADER + '"a \\"b\\" c",neg\n'],
-        "tsv": ['text\tlabel\n"a" b\tneg\n', 'text\tlabel\n"a ""b"""\tneg\n'],
-    }
-    for kind, contents in content.items():
-        for number, rows in enumerate(contents):
-            source = TaskSource(files={"train": str(tmp_path / f"rows.{kind}")})
-            Path(source.files["train"]).write_text(rows)
-            sha = hashlib.sha256(rows.encode()).hexdigest()
-            plain = hashlib.sha256(f"train {kind} {sha}\n".encode()).hexdigest()
-            assert (data_fingerprint(source, ONE) == f"sha256:{plain}") == (number == 0)
 
 
 OBJECTS = [{"text": text, "label": label} for text, label in zip("abc", "xyx", strict=True)]
