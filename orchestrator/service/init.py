@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lp_sweep.orchestrator.inputs.data import balance, epochs_for
-from lp_sweep.orchestrator.inputs.models import read_config
+from lp_sweep.orchestrator.inputs.folder import read_config
 from lp_sweep.orchestrator.service.initoptions import InitOptions
 from lp_sweep.orchestrator.service.initrows import (
     LENGTHS,
@@ -91,7 +91,7 @@ def write_sweep(options: InitOptions) -> WrittenSweep:
         if not options.full:
             tasks = ["tasks: [rte]   # GLUE, or your own data"]
             folder = Path(model_of(options)).expanduser()
-            length = min(128, longest_row(read_config(folder / "config.json") or {}) or 128)
+            length = min(128, longest_row(read_config(folder / "config.json")) or 128)
             text = _file("my-sweep", options, tasks, epochs=3, length=length)
         return _written(options, {options.file: text.encode()}, [])
     try:
@@ -368,7 +368,7 @@ def _file(
 def _can_be_bridged(options: InitOptions) -> bool:
     """True for what only the hub knows: a plan tells of it."""
     config = read_config(Path(options.model or "").expanduser() / "config.json")
-    return config is None or family_of(config.get("model_type")).feed_forward is not None
+    return not config or family_of(config.get("model_type")).feed_forward is not None
 
 
 def _scalar(value: Any) -> str:

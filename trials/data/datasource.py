@@ -102,17 +102,15 @@ def data_fingerprint(source: TaskSource, definition: TaskDefinition) -> str:
             columns_of(split, path)
         else:
             require_columns(path, column_names(path), _columns(definition, split))
-        digest.update(f"{split} {file_format(path)} {_content(path)}\n".encode())
+        parts = []
+        for part in parts_of(path):
+            with part.open("rb") as file:
+                parts.append(hashlib.file_digest(file, "sha256").hexdigest())
+        content = (
+            parts[0] if len(parts) == 1 else hashlib.sha256(" ".join(parts).encode()).hexdigest()
+        )
+        digest.update(f"{split} {file_format(path)} {content}\n".encode())
     return f"sha256:{digest.hexdigest()}"
-
-
-def _content(path: str) -> str:
-    """A digest of the bytes of a file, or of a folder's parts."""
-    found = []
-    for part in parts_of(path):
-        with part.open("rb") as file:
-            found.append(hashlib.file_digest(file, "sha256").hexdigest())
-    return found[0] if len(found) == 1 else hashlib.sha256(" ".join(found).encode()).hexdigest()
 
 
 def unlabelled_fingerprint(source: TaskSource, definition: TaskDefinition) -> str:
@@ -141,26 +139,31 @@ def load_task(
     seed. `most` reads only so many first rows of train, and of the unlabelled file. `unlabelled`:
     read that file too, if there is one. `loss`: of an embedding, which may need train labels.
     """
-    if kind_of(definition).searches:
+    kind = kind_of(definition)
+    if kind.searches:
         return _load_search(definition, source, limit_train, limit_dev, most, loss)
-    train, *dev = _split_names(source)
-    rows = {train: _read(source, train, definition, offline, most, loss)}
-    rows |= {split: _read(source, split, definition, offline) for split in dev}
-    label_names = kind_of(definition).label_names(rows[train], definition)
+    names = list(source.files or source.splits)
+    if len(names) < 2 or names[0] != "train":
+        raise MissingInputError(
+            f"a task needs a 'train' split and then one or more dev splits, got {names}."
+        )
+    rows = {"train": _read(source, "train", definition, offline, most, loss)}
+    rows |= {name: _read(source, name, definition, offline) for name in names[1:]}
+    label_names = kind.label_names(rows["train"], definition)
     more = None
     if unlabelled and source.unlabelled:
         more = _read(_unlabelled(source), UNLABELLED, definition, offline, most)
     return LoadedTask(
-        train=_split(definition, label_names, rows[train], limit_train),
+        train=_split(definition, label_names, rows["train"], limit_train),
         dev={
             name: _split(definition, label_names, rows[name], limit_dev, scored=True)
-            for name in dev
+            for name in names[1:]
         },
         label_names=label_names,
         definition=definition,
         limit_train=limit_train,
         limit_dev=limit_dev,
-        looked_at=None if rows[train].whole else most,
+        looked_at=None if rows["train"].whole else most,
         unlabelled=None if more is None else _split(definition, label_names, more, None),
         more_unlabelled=more is not None and not more.whole,
     )
@@ -199,10 +202,6 @@ def _load_search(
     )
 
 
-def _themselves(search: LoadedTask) -> int:
-    return int((search.dev[search.main_split].labels[:, 2] == 0).sum())
-
-
 class Overlap(NamedTuple):
     """Dev rows whose texts also occur in a train row, over all dev splits."""
 
@@ -215,7 +214,10 @@ def overlap(task: LoadedTask) -> Overlap:
     """Compares texts without surrounding white space. For a search only the queries count. Holds
     the dev rows in memory and streams the train rows."""
     if kind_of(task.definition).searches:
-        return _overlap_of_queries(task)
+        learned_texts = {text.strip() for texts in task.train.texts for text in texts}
+        split = task.dev[task.main_split]
+        queries = split.texts[0][: query_count(split.labels)]
+        return Overlap(sum(text.strip() in learned_texts for text in queries), 0, len(queries))
     labels: dict[tuple[str, ...], set[bytes]] = {
         key: set() for key in text_keys(*task.dev.values())
     }
@@ -229,13 +231,6 @@ def overlap(task: LoadedTask) -> Overlap:
             rows += bool(labels[key])
             relabelled += learned and bool(labels[key]) and label not in labels[key]
     return Overlap(rows, relabelled, sum(map(len, task.dev.values())))
-
-
-def _overlap_of_queries(task: LoadedTask) -> Overlap:
-    learned = {text.strip() for texts in task.train.texts for text in texts}
-    split = task.dev[task.main_split]
-    queries = split.texts[0][: query_count(split.labels)]
-    return Overlap(sum(text.strip() in learned for text in queries), 0, len(queries))
 
 
 def prompted(definition: TaskDefinition, split: Split, *, scored: bool) -> tuple[list[str], ...]:
@@ -283,12 +278,11 @@ def _one_below_other(one: Labels, other: Labels) -> Labels:
     if one.ndim == 1:
         return np.concatenate([one, other])
     width = max(one.shape[1], other.shape[1])
-    wide = [((0, 0), (0, width - part.shape[1])) for part in (one, other)]
-    parts = [
-        np.pad(part, by, constant_values=NO_TAG)
-        for part, by in zip((one, other), wide, strict=True)
+    wide = [
+        np.pad(part, ((0, 0), (0, width - part.shape[1])), constant_values=NO_TAG)
+        for part in (one, other)
     ]
-    return np.concatenate(parts)
+    return np.concatenate(wide)
 
 
 def doubtful_rows(task: LoadedTask, source: TaskSource) -> Iterator[str]:
@@ -337,7 +331,7 @@ def _doubtful_queries(task: LoadedTask, files: Mapping[str, str]) -> Iterator[st
                 "have their queries"
             )
         count, [every] = query_count(dev.labels), dev.texts
-        if own := _themselves(task):
+        if own := int((dev.labels[:, 2] == 0).sum()):
             have = "query has" if own == 1 else "queries have"
             yield (
                 f"{files[QUERIES]}: {own:,} {have} the id of a document in {files[CORPUS]}. It is "
@@ -355,15 +349,6 @@ def _doubtful_queries(task: LoadedTask, files: Mapping[str, str]) -> Iterator[st
             "queries have a single passage, which every network ranks right. Remove them, or add "
             "candidates"
         )
-
-
-def _split_names(source: TaskSource) -> list[str]:
-    names = list(source.files or source.splits)
-    if len(names) < 2 or names[0] != "train":
-        raise MissingInputError(
-            f"a task needs a 'train' split and then one or more dev splits, got {names}."
-        )
-    return names
 
 
 def _columns(definition: TaskDefinition, split: str, *, scored_train: bool = False) -> list[str]:
