@@ -11,21 +11,20 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 from huggingface_hub import constants
 
 from lp_sweep.orchestrator.inputs import hub
 from lp_sweep.orchestrator.inputs.data import TaskData, beyond_tables, looked_at
-from lp_sweep.orchestrator.inputs.folder import size_problems
-from lp_sweep.orchestrator.inputs.hub import HubRefusal, model_files
+from lp_sweep.orchestrator.inputs.folder import config_problems, size_problems
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.orchestrator.inputs.pins import Manifest
 from lp_sweep.orchestrator.inputs.resolve import NeededInputs, Sweep, TaskInput, local_fingerprints
-from lp_sweep.orchestrator.inputs.weights import config_problems, folder_problems
+from lp_sweep.orchestrator.inputs.weights import folder_problems
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
-from lp_sweep.storage.errors import PreflightError, TrialError
+from lp_sweep.storage.errors import LpSweepError, PreflightError
 from lp_sweep.storage.printable import also_in_train, listed
 from lp_sweep.trials.data.datasource import LoadedTask, dev_texts, doubtful_rows, load_task, overlap
 from lp_sweep.trials.data.formats import parts_of
@@ -40,14 +39,6 @@ _FIRST_ROWS = 50_000  # of a larger train file
 _SPARE = 200 * 2**20  # bytes: a disk with less is full for a run
 _LONGEST = 35  # bytes; Ray adds 68 for its sockets, whose paths have at most 103, on Linux 107
 _DEVICE_FILES = ("nvidia[0-9]*", "kfd", "dxg")  # NVIDIA, AMD, WSL
-
-
-class _RowCheck(NamedTuple):
-    """The problem with a task's rows, if they have one, notes on doubtful ones, and the rows."""
-
-    problems: Sequence[str]
-    notes: Sequence[str] = ()
-    loaded: LoadedTask | None = None
 
 
 def check(
@@ -68,26 +59,25 @@ def check(
         go_offline()
     if not wanted.models and not wanted.tasks:
         return []
-    local: list[str] = []
-    of_hub: list[str] = []
-    notes: list[str] = []
-    download = 0
+    local, of_hub, notes, download = list[str](), list[str](), list[str](), 0
     for model in wanted.models:
-        try:
-            download += check_model(model, stated_sizes(sweep, model), offline)
-        except PreflightError as error:
-            (of_hub if model.of_hub else local).append(str(error))
+        with collected(of_hub if model.of_hub else local):
+            download += _check_model(sweep, model, offline=offline)
     for task in wanted.tasks:
-        rows = _check_rows(task, offline, sweep.recipe)
-        notes += rows.notes
-        local += _beyond_tables(sweep, wanted, task, rows)
-        (of_hub if task.source.dataset else local).extend(rows.problems)
+        with collected(of_hub if task.source.dataset else local):
+            loaded = _rows(task, sweep.recipe, offline=offline)
+            notes += _row_notes(task, loaded)
+            local += _beyond_tables(sweep, wanted, task, loaded)
     if offline and sweep.manifest is not None:
         local += _changed(sweep, sweep.manifest, wanted)
         of_hub += _not_in_manifest(sweep, sweep.manifest, wanted)
-    next_step = [_next_step(sweep)] if of_hub and offline else []
-    here = problems_here(location, cache_dir, download)
-    if problems := [*local, *of_hub, *next_step, *here]:
+    if of_hub and offline:
+        file = shlex.quote(sweep.document.name)
+        of_hub.append(
+            f"Next: `lp-sweep prefetch {file}` on a machine with a network, then copy its Hugging "
+            f"Face cache (here {constants.HF_HOME}) and {sweep.manifest_file} to this one."
+        )
+    if problems := [*local, *of_hub, *problems_here(location, cache_dir, download)]:
         raise PreflightError("\n".join(problems))
     return notes
 
@@ -97,25 +87,25 @@ def check_small_files(sweep: Sweep, wanted: NeededInputs) -> tuple[list[str], li
     small data as a run does, and the first rows of large data. Returns notes and a summary of each
     task. Raises PreflightError with every problem that would stop a run."""
     left, data = _WHILE_ONE_WAITS, []
-    notes, not_cached = list[str](), list[str]()
-    problems = [problem for model in wanted.models if (problem := _folder_problem(model))]
+    problems, notes, not_cached = list[str](), list[str](), list[str]()
+    for model in wanted.models:
+        if not model.of_hub and (found := folder_problems(model.folder, depth=model.depth)):
+            problems.append(_model_message(model, found))
     for task in wanted.tasks:
-        size = sum(part.stat().st_size for path in task.source.paths for part in parts_of(path))
-        whole = bool(task.source.files) and size <= left
         if task.source.dataset and not (task.pinned and is_cached(task.source)):
             not_cached.append(task.name)
             continue
-        rows = _check_rows(task, True, sweep.recipe, None if whole else _FIRST_ROWS)
-        if rows.loaded:
-            problems += _beyond_tables(sweep, wanted, task, rows)
-            data.append(looked_at(task.name, rows.loaded, sweep.recipe, sweep.models))
-        if whole:
-            left -= size
-            notes += rows.notes
-            problems += rows.problems
-        elif rows.problems:  # later rows may solve it, such as a class that comes late
-            first = f"the first {_FIRST_ROWS:,} train rows of {task.name}"
-            notes.append(f"{first} alone can't be judged: {rows.problems[0]}")
+        size = sum(part.stat().st_size for path in task.source.paths for part in parts_of(path))
+        whole = bool(task.source.files) and size <= left
+        left -= size if whole else 0
+        doubtful: list[str] = []  # later rows may solve it, such as a class that comes late
+        with collected(problems if whole else doubtful):
+            loaded = _rows(task, sweep.recipe, most=None if whole else _FIRST_ROWS, offline=True)
+            problems += _beyond_tables(sweep, wanted, task, loaded)
+            data.append(looked_at(task.name, loaded, sweep.recipe, sweep.models))
+            notes += _row_notes(task, loaded) if whole else ()
+        first = f"the first {_FIRST_ROWS:,} train rows of {task.name}"
+        notes += [f"{first} alone can't be judged: {why}" for why in doubtful]
     if problems:
         raise PreflightError("\n".join(problems))
     if not_cached:
@@ -123,119 +113,97 @@ def check_small_files(sweep: Sweep, wanted: NeededInputs) -> tuple[list[str], li
     return notes, data
 
 
-def _folder_problem(model: ModelInput) -> str | None:
+@contextmanager
+def collected(problems: list[str]) -> Iterator[None]:
+    """Goes on after an error of the inputs, and puts it among the problems."""
     try:
-        if not model.of_hub:
-            check_model(model, {}, offline=True)
-    except PreflightError as error:
-        return str(error)
-    return None
+        yield
+    except LpSweepError as error:
+        problems.append(str(error))
 
 
-def _beyond_tables(
-    sweep: Sweep, wanted: NeededInputs, task: TaskInput, rows: _RowCheck
-) -> list[str]:
-    if rows.loaded is None:
-        return []
-    most = sweep.recipe.max_length
-    found = {model.name: beyond_tables(model, rows.loaded, most) for model in wanted.models}
-    return [f"model {name!r}, task {task.name!r}: {why}" for name, why in found.items() if why]
-
-
-def stated_sizes(sweep: Sweep, model: ModelInput) -> dict[str, int]:
-    """File -> bytes of a model, from the manifest; {} where it does not list the model."""
-    held = sweep.manifest.find(model.path, model.asked) if sweep.manifest else None
-    return {name: file.bytes for name, file in held.files.items()} if held else {}
-
-
-def check_model(model: ModelInput, sizes: dict[str, int], offline: bool) -> int:
+def _check_model(sweep: Sweep, model: ModelInput, *, offline: bool) -> int:
     """The bytes still to download to this machine. Raises PreflightError."""
-    if not model.of_hub:
-        _refuse(model, folder_problems(Path(model.path), depth=model.depth))
-        return 0
-    if not model.pinned:
-        of = f"model {model.name!r}: {model.revision!r}"
-        raise PreflightError(_not_pinned(of, model.why_not_pinned))
-    problems = folder_problems(
-        hub.snapshot("model", model.path, str(model.revision)), depth=model.depth, sizes=sizes
-    )
+    _require_pinned(model, f"model {model.name!r}: {model.revision!r}")
+    held = sweep.manifest.find(model.path, model.asked) if sweep.manifest else None
+    problems = folder_problems(model.folder, depth=model.depth, sizes=held.sizes if held else {})
     if not problems:
         return 0
-    if offline:
-        _refuse(model, problems)
-    return _check_remote(model)
-
-
-def _not_pinned(what: str, why: str | None) -> str:
-    return (
-        f"{what} is not pinned to a commit ({why}), and it could change during the sweep. Write "
-        "`revision:` and a commit of 40 hex digits, or run `lp-sweep prefetch` where there is a "
-        "network."
-    )
-
-
-def _check_remote(model: ModelInput) -> int:
-    """The bytes that the cache lacks and the hub has. Raises PreflightError."""
+    if offline or not model.of_hub:
+        raise PreflightError(_model_message(model, problems))
     commit = str(model.revision)
-    snapshot = hub.snapshot("model", model.path, commit)
     try:
         hub.read_json(model.path, "config.json", commit)
-        files = model_files(model.path, commit)
-    except HubRefusal as error:
+        files = hub.model_files(model.path, commit)
+    except hub.HubRefusal as error:
         raise PreflightError(
             f"model {model.name!r} is not complete in the Hugging Face cache, and {error}."
         ) from None
     sizes = {name: file.size or 0 for name, file in files.items()}
-    present = {name: size for name, size in sizes.items() if (snapshot / name).is_file()}
-    torn = [*size_problems(snapshot, present).values()]
-    _refuse(model, torn and [*torn, "`lp-sweep prefetch` fetches such a file again"])
-    _refuse(model, config_problems(snapshot / "config.json", model.depth))
-    if present == sizes:  # and yet something is wrong
-        _refuse(model, folder_problems(snapshot, depth=model.depth))
+    present = {name: size for name, size in sizes.items() if (model.folder / name).is_file()}
+    problems = [*size_problems(model.folder, present).values()]
+    if problems:
+        problems.append("`lp-sweep prefetch` fetches such a file again")
+    elif present == sizes:  # and yet something is wrong
+        problems = folder_problems(model.folder, depth=model.depth)
+    else:
+        problems = config_problems(model.folder / "config.json", model.depth)
+    if problems:
+        raise PreflightError(_model_message(model, problems))
     return sum(sizes.values()) - sum(present.values())
 
 
-def _refuse(model: ModelInput, problems: list[str]) -> None:
-    if problems:
-        place = model.path
-        if model.of_hub:
-            place = str(hub.snapshot("model", model.path, str(model.revision)))
-        raise PreflightError(f"model {model.name!r} ({place}): {'; '.join(problems)}")
+def _model_message(model: ModelInput, problems: Sequence[str]) -> str:
+    return f"model {model.name!r} ({model.folder}): {'; '.join(problems)}"
 
 
-def _check_rows(
-    task: TaskInput, offline: bool, recipe: Recipe, most: int | None = None
-) -> _RowCheck:
-    """Reads the data once, as a trial will: columns, labels, encoding, limits on the number of
-    rows. `most`: read only so many train rows, the first."""
-    if not task.pinned:
-        of = f"task {task.name!r}: {task.source.dataset}@{task.source.revision}"
-        return _RowCheck([_not_pinned(of, task.why_not_pinned)])
-    try:
-        loaded = load_task(
-            task.definition,
-            task.source,
-            limit_train=recipe.limit_train,
-            limit_dev=recipe.limit_dev,
-            offline=offline,
-            most=most,
-            unlabelled=True,
-            loss=task.loss,
+def _require_pinned(item: ModelInput | TaskInput, what: str) -> None:
+    if not item.pinned:
+        raise PreflightError(
+            f"{what} is not pinned to a commit ({item.why_not_pinned}), and it could change during "
+            "the sweep. Write `revision:` and a commit of 40 hex digits, or run `lp-sweep "
+            "prefetch` where there is a network."
         )
-    except TrialError as error:
-        return _RowCheck([str(error)])
-    if problem := unnamed_positive(task.name, task.definition, loaded.label_names):
-        return _RowCheck([problem])
-    both, leaked = overlap(loaded), dev_texts(loaded)
-    shared = [f"task {task.name!r}: {also_in_train(*both)}"] if both.rows else []
-    if loaded.unlabelled and leaked:
-        shared.append(
+
+
+def _rows(task: TaskInput, recipe: Recipe, *, offline: bool, most: int | None = None) -> LoadedTask:
+    """Reads the data once, as a trial will: columns, labels, encoding, limits on the number of
+    rows. `most`: only so many train rows, the first. Raises TrialError or PreflightError."""
+    _require_pinned(task, f"task {task.name!r}: {task.source.dataset}@{task.source.revision}")
+    loaded = load_task(
+        task.definition,
+        task.source,
+        limit_train=recipe.limit_train,
+        limit_dev=recipe.limit_dev,
+        offline=offline,
+        most=most,
+        unlabelled=True,
+        loss=task.loss,
+    )
+    if problem := unnamed_positive(task.definition, loaded.label_names):
+        raise PreflightError(f"task {task.name!r}: {problem}")
+    return loaded
+
+
+def _row_notes(task: TaskInput, loaded: LoadedTask) -> Iterator[str]:
+    if (both := overlap(loaded)).rows:
+        yield f"task {task.name!r}: {also_in_train(*both)}"
+    if loaded.unlabelled and (leaked := dev_texts(loaded)):
+        yield (
             f"task {task.name!r}: {leaked:,} of {len(loaded.unlabelled):,} unlabelled texts are "
             "also dev texts. Scores of students on them are optimistic: remove them from "
             f"{task.source.unlabelled}."
         )
-    untold = [f"task {task.name!r}: {gap}" for gap in gaps(loaded)]
-    return _RowCheck([], [*shared, *doubtful_rows(loaded, task.source), *untold], loaded)
+    yield from doubtful_rows(loaded, task.source)
+    yield from (f"task {task.name!r}: {gap}" for gap in gaps(loaded))
+
+
+def _beyond_tables(
+    sweep: Sweep, wanted: NeededInputs, task: TaskInput, loaded: LoadedTask
+) -> Iterator[str]:
+    for model in wanted.models:
+        if why := beyond_tables(model.folder, loaded, sweep.recipe.max_length):
+            yield f"model {model.name!r}, task {task.name!r}: {why}"
 
 
 def _not_in_manifest(sweep: Sweep, manifest: Manifest, wanted: NeededInputs) -> Iterator[str]:
@@ -258,14 +226,6 @@ def _changed(sweep: Sweep, manifest: Manifest, wanted: NeededInputs) -> Iterator
                 f"{name}: its files differ from the manifest {sweep.manifest_file}. Copy "
                 f"them again, or, if the change is intended, delete the line from the manifest."
             )
-
-
-def _next_step(sweep: Sweep) -> str:
-    file = shlex.quote(sweep.document.name)
-    return (
-        f"Next: `lp-sweep prefetch {file}` on a machine with a network, then copy its Hugging Face "
-        f"cache (here {constants.HF_HOME}) and {sweep.manifest_file} to this one."
-    )
 
 
 def problems_here(location: str, cache_dir: Path, download_bytes: int) -> Iterator[str]:

@@ -7,7 +7,7 @@ Counts the labels of all rows and the tokens of a sample. Imports no torch.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,9 +16,9 @@ from tokenizers import Encoding, Tokenizer
 
 from lp_sweep.analysis.phrases import heading
 from lp_sweep.analysis.statistics.estimates import smallest_loss
-from lp_sweep.orchestrator.inputs import hub, weights
-from lp_sweep.orchestrator.inputs.folder import TornFile, require_unknown
-from lp_sweep.orchestrator.inputs.models import ModelInput, read_config
+from lp_sweep.orchestrator.inputs import weights
+from lp_sweep.orchestrator.inputs.folder import ModelFault, open_tokenizer, read_config
+from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.storage.errors import TrialError
 from lp_sweep.storage.printable import guess_name, listed, metric_name, shown
 from lp_sweep.trials.data.datasource import LoadedTask, Split
@@ -32,46 +32,36 @@ _WITHOUT_DEFAULTS = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes 
 
 
 class TaskData(NamedTuple):
-    """A task's rows.
-
-    classes: train rows by class, the largest first; {} for numbers. called: what the classes are.
-    looked_at: only so many train rows were read, the first; None: all were.
-    majority: the score of guessing, in points; guessing: `the majority class`.
-    steps: of the optimiser. fewest_steps: with fewer a network learns little.
-    cut: share of the train and unlabelled texts longer than `max_length`, and tokens: their mean
-    length after truncation, for the model with the most tokens; None without a tokenizer.
-    shows: seeds -> the smallest loss in points that the dev rows are likely to show, None if they
-    show none; {} if unknown.
-    unlabelled: texts for students that were read.
-    words: of the train rows, where each has a tag. lost: the share of words without a token.
-    learns_from, scored_by: what a row of train and of dev is.
-    unknown: the share of tokens that stand for what a tokenizer does not know, such as a script.
-    """
+    """A task's rows."""
 
     task: str
     train_rows: int
-    looked_at: int | None
+    looked_at: int | None  # only so many train rows were read, the first; None: all were
     dev_rows: int
-    classes: dict[str, int]
+    classes: dict[str, int]  # train rows by class, the largest first; {} for numbers
     metric: str
-    majority: float | None
+    majority: float | None  # the score of guessing, in points
     epochs: int
     batch_size: int
-    steps: int
+    steps: int  # of the optimiser
     max_length: int
+    # share of the train and unlabelled texts longer than max_length, for the model with the most
+    # tokens; None without a tokenizer
     cut: float | None
+    # seeds -> the smallest loss in points that the dev rows are likely to show, None if they show
+    # none; {} if unknown
     shows: dict[int, float | None]
-    unlabelled: int = 0
-    more_unlabelled: bool = False
-    guessing: str = guess_name("classification")
-    words: int = 0
-    lost: float | None = None
-    called: str = "classes"
-    fewest_steps: int = FEWEST_STEPS
-    learns_from: str = "rows"
-    scored_by: str = "rows"
-    tokens: float | None = None
-    unknown: float | None = None
+    unlabelled: int  # texts for students that were read
+    more_unlabelled: bool
+    guessing: str  # `the majority class`
+    words: int  # of the train rows, where each has a tag
+    lost: float | None  # the share of words without a token
+    called: str  # what the classes are
+    fewest_steps: int  # with fewer a network learns little
+    learns_from: str  # what a row of train is
+    scored_by: str  # what a row of dev is
+    tokens: float | None  # the mean length after truncation, as for `cut`
+    unknown: float | None  # the share of tokens for what a tokenizer does not know, as a script
 
     def plain(self) -> dict[str, Any]:
         return self._asdict()
@@ -143,45 +133,47 @@ def looked_at(
 ) -> TaskData:
     """`loaded`: the rows within the limits of `recipe`."""
     train, dev, definition = loaded.train, loaded.dev[loaded.main_split], loaded.definition
-    names, classes, learned = loaded.label_names, {}, list[int]()
-    positive, kind = positive_label(definition, names) if names else 1, kind_of(definition)
+    names, kind = loaded.label_names, kind_of(definition)
+    learned, scored = ({}, np.array([]))
     if names:
-        learned = kind.counts(train.labels, len(names)).tolist()
-        pairs = sorted(zip(names, learned, strict=True), key=lambda pair: -pair[1])
-        classes = {each: count for each, count in pairs if count or not kind.words}
+        learned = dict(zip(names, kind.counts(train.labels, len(names)).tolist(), strict=True))
+        scored = kind.counts(dev.labels, len(names))
+    classes = sorted(learned.items(), key=lambda item: -item[1])
     guess = majority_score(definition, dev.labels, names)
-    counts = kind.counts(dev.labels, len(names)) if names else np.array([])
-    dev_rows = len(kind.stored_labels(dev.labels))
-    scored = _rows_scored(definition.metric, dev_rows, counts, names, positive)
-    each = kind.rows_each
-    rows, looked_at = len(train) * each, loaded.looked_at and loaded.looked_at * each
+    dev_rows, rows = len(kind.stored_labels(dev.labels)), len(train) * kind.rows_each
+    positive = positive_label(definition, names) if names else 1
+    worth = _rows_scored(definition.metric, dev_rows, scored, names, positive)
     found = [_cut(model, loaded.taught, recipe.max_length, kind) for model in models]
     cuts = [cut for cut in found if cut is not None]
+
+    def most(of: Callable[[_Cut], float]) -> float | None:
+        return max(map(of, cuts), default=None)
+
     return TaskData(
-        name,
-        rows,
-        looked_at,
-        dev_rows,
-        classes,
-        metric_name(definition.metric, definition.positive),
-        None if guess is None else 100 * guess,
-        recipe.epochs,
-        recipe.batch_size,
-        math.ceil(rows / recipe.batch_size) * recipe.epochs,
-        recipe.max_length,
-        max((cut.rows for cut in cuts), default=None),
-        {seeds: smallest_loss(scored, seeds) for seeds in (1, 3, 5)} if scored else {},
-        len(loaded.unlabelled or ()),
-        loaded.more_unlabelled,
-        guess_name(definition.kind),
-        sum(learned) if kind.words else 0,
-        max((cut.words for cut in cuts), default=None) if kind.words else None,
-        kind.called,
-        0 if kind.embeds else FEWEST_STEPS,  # its vectors are good before training
-        kind.learns_from,
-        kind.scored_by,
-        max((cut.tokens for cut in cuts), default=None),
-        max((cut.unknown for cut in cuts), default=None),
+        task=name,
+        train_rows=rows,
+        looked_at=loaded.looked_at and loaded.looked_at * kind.rows_each,
+        dev_rows=dev_rows,
+        classes={each: count for each, count in classes if count or not kind.words},
+        metric=metric_name(definition.metric, definition.positive),
+        majority=None if guess is None else 100 * guess,
+        epochs=recipe.epochs,
+        batch_size=recipe.batch_size,
+        steps=math.ceil(rows / recipe.batch_size) * recipe.epochs,
+        max_length=recipe.max_length,
+        cut=most(lambda cut: cut.rows),
+        shows={seeds: smallest_loss(worth, seeds) for seeds in (1, 3, 5)} if worth else {},
+        unlabelled=len(loaded.unlabelled or ()),
+        more_unlabelled=loaded.more_unlabelled,
+        guessing=guess_name(definition.kind),
+        words=sum(learned.values()) if kind.words else 0,
+        lost=most(lambda cut: cut.words) if kind.words else None,
+        called=kind.called,
+        fewest_steps=0 if kind.embeds else FEWEST_STEPS,  # its vectors are good before training
+        learns_from=kind.learns_from,
+        scored_by=kind.scored_by,
+        tokens=most(lambda cut: cut.tokens),
+        unknown=most(lambda cut: cut.unknown),
     )
 
 
@@ -211,7 +203,7 @@ def _rows_scored(
         even = float(len(there) ** 2 / (1 / there).sum())
         return (
             even / 4 if metric == "mcc" else even
-        )  # from -100 to 100: a row moves it twice as far
+        )  # mcc is from -1 to 1: a row moves it twice as far
     return 0.0
 
 
@@ -225,10 +217,9 @@ class _Cut(NamedTuple):
     words: float = 0.0
 
 
-def beyond_tables(model: ModelInput, task: LoadedTask, max_length: int) -> str | None:
-    """Why rows of the task can't be looked up in the tables of the model's weights. Loads the whole
+def beyond_tables(folder: Path, task: LoadedTask, max_length: int) -> str | None:
+    """Why rows of the task can't be looked up in the tables of a model's weights. Loads the whole
     tokenizer (and torch) only where its files tell of tokens or types that have no row."""
-    folder = _folder(model)
     try:
         words, types = weights.tables(folder)
         if not _may_be_beyond(folder, words, types, pairs=len(task.train.texts) > 1):
@@ -237,28 +228,19 @@ def beyond_tables(model: ModelInput, task: LoadedTask, max_length: int) -> str |
 
         tokenizer = load_tokenizer(folder, local_files_only=True)
         return rows_beyond_tables(tokenizer, task, max_length, words, types)
-    except TornFile:  # other checks say what is wrong
+    except ModelFault:  # other checks say what is wrong
         return None
     except TrialError as error:
         return str(error)
 
 
 def _may_be_beyond(folder: Path, words: int, types: int, *, pairs: bool) -> bool:
-    told = read_config(folder / "special_tokens_map.json") or {}
-    told |= read_config(folder / "tokenizer_config.json") or {}
-    if (folder / "tokenizer.json").is_file():
-        try:
-            tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        except Exception:  # the library raises no other; the check of the folder says why
-            return False
-        vocabulary = tokenizer.get_vocab()
-        second = max(tokenizer.encode("a", "a").type_ids, default=0) if pairs else 0
-    elif (folder / "vocab.txt").is_file():
-        with (folder / "vocab.txt").open("rb") as lines:
-            vocabulary = {str(number): number for number, _ in enumerate(lines)}
-        return 0 < words < len(vocabulary) or (pairs and types == 1)
-    else:
-        return False
+    if not (folder / "tokenizer.json").is_file():
+        return (folder / "vocab.txt").is_file()
+    tokenizer = open_tokenizer(folder)
+    vocabulary = tokenizer.get_vocab()
+    told = read_config(folder / "special_tokens_map.json")
+    told |= read_config(folder / "tokenizer_config.json")
     more = [each for name, each in told.items() if name.endswith("_token")]
     decoder = told.get("added_tokens_decoder")
     more += decoder.values() if isinstance(decoder, dict) else ()
@@ -266,25 +248,8 @@ def _may_be_beyond(folder: Path, words: int, types: int, *, pairs: bool) -> bool
     added = [name for name in names if isinstance(name, str) and name not in vocabulary]
     unpadded = told.get("tokenizer_class") in _WITHOUT_DEFAULTS and not told.get("pad_token")
     most = max(vocabulary.values(), default=0) + len(added)
-    return unpadded or (0 < words <= most) or (0 < types <= second)
-
-
-def _folder(model: ModelInput) -> Path:
-    if model.of_hub:
-        return hub.snapshot("model", model.path, str(model.revision))
-    return Path(model.path)
-
-
-def open_tokenizer(folder: Path) -> Tokenizer | None:
-    """Without truncation or padding; None if the folder has no tokenizer.json that can be read."""
-    try:
-        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        require_unknown(tokenizer)
-    except Exception:  # the library raises no other; other checks say what is wrong with the file
-        return None
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
+    second = max(tokenizer.encode("a", "a").type_ids, default=0) if pairs else 0
+    return unpadded or 0 < words <= most or 0 < types <= second
 
 
 def sample(rows: Split, kind: Kind) -> list[tuple[Any, ...]]:
@@ -304,8 +269,10 @@ def encoded(
 
 
 def _cut(model: ModelInput, rows: Split, max_length: int, kind: Kind) -> _Cut | None:
-    tokenizer = open_tokenizer(_folder(model))
-    if tokenizer is None:
+    """None where other checks say what is wrong with the tokenizer."""
+    try:
+        tokenizer = open_tokenizer(model.folder)
+    except ModelFault:
         return None
     texts = sample(rows, kind)
     found = encoded(tokenizer, texts, words=kind.words)

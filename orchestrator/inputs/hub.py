@@ -12,7 +12,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from huggingface_hub import constants
+from huggingface_hub import constants, errors
 
 from lp_sweep.orchestrator.inputs.folder import VOCABULARIES, has_vocabulary
 from lp_sweep.storage.errors import PreflightError
@@ -60,7 +60,7 @@ def snapshot(kind: Kind, repo_id: str, commit: str) -> Path:
 
 def cached_commit(kind: Kind, repo_id: str, revision: str) -> str | None:
     """The commit of a branch or tag in the cache."""
-    from huggingface_hub import errors, resolve_revision
+    from huggingface_hub import resolve_revision
 
     with contextlib.suppress(errors.RevisionResolutionError, OSError, ValueError):
         found = resolve_revision(repo_id, repo_type=kind, revision=revision, local_files_only=True)
@@ -92,7 +92,7 @@ def listing(kind: Kind, repo_id: str, commit: str) -> dict[str, RepoSibling]:
 
 def read_json(repo_id: str, name: str, commit: str) -> dict[str, Any] | None:
     """A small file of a model, which goes to the cache; None: no such file. Raises HubRefusal."""
-    from huggingface_hub import errors, hf_hub_download
+    from huggingface_hub import hf_hub_download
 
     with _refusals("model", repo_id, commit):
         try:
@@ -106,8 +106,6 @@ def read_json(repo_id: str, name: str, commit: str) -> dict[str, Any] | None:
 @contextlib.contextmanager
 def _refusals(kind: Kind, repo_id: str, revision: str) -> Iterator[None]:
     """Turns the client's errors into one sentence each, without tokens and hosts."""
-    from huggingface_hub import errors
-
     unanswered = (errors.LocalEntryNotFoundError, errors.RevisionResolutionError)
     try:
         yield
@@ -128,9 +126,6 @@ def _refusals(kind: Kind, repo_id: str, revision: str) -> Iterator[None]:
             what = f"answered {status}" if status else f"did not answer ({type(cause).__name__})"
             said = f"the hub {what}"
         raise HubRefusal(said, reached=reached) from None
-
-
-# -- the files of a model that a trial opens
 
 
 def model_files(repo_id: str, commit: str) -> dict[str, RepoSibling]:

@@ -10,9 +10,7 @@ The manifest is a JSON file to read and to keep under version control. `prefetch
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -51,12 +49,9 @@ class PinnedRepo(_Entry):
     files: dict[str, FileEntry]
 
     @property
-    def key(self) -> tuple[str, str, str]:
-        return (self.id, self.config or "", self.asked)
-
-    @property
-    def bytes(self) -> int:
-        return sum(file.bytes for file in self.files.values())
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each file."""
+        return {name: file.bytes for name, file in self.files.items()}
 
 
 class Manifest(_Entry):
@@ -82,17 +77,17 @@ class Manifest(_Entry):
         return None
 
     def merged_with(self, newer: Manifest) -> Manifest:
-        """The entries of both; `newer` counts where they differ."""
+        """The entries of both, sorted; `newer` counts where they differ."""
+
+        def latest(*entries: PinnedRepo) -> tuple[PinnedRepo, ...]:
+            by_key = {(held.id, held.config or "", held.asked): held for held in entries}
+            return tuple(by_key[key] for key in sorted(by_key))
+
         return Manifest(
-            models=_sorted((*self.models, *newer.models)),
-            datasets=_sorted((*self.datasets, *newer.datasets)),
+            models=latest(*self.models, *newer.models),
+            datasets=latest(*self.datasets, *newer.datasets),
             local=dict(sorted((self.local | newer.local).items())),
         )
-
-
-def _sorted(entries: Iterable[PinnedRepo]) -> tuple[PinnedRepo, ...]:
-    latest = {held.key: held for held in entries}
-    return tuple(latest[key] for key in sorted(latest))
 
 
 def manifest_path(file: SweepFile) -> Path:
@@ -121,10 +116,7 @@ def read_manifest(path: Path) -> Manifest | None:
 
 def write_manifest(path: Path, manifest: Manifest) -> bool:
     """Writes atomically; returns False if nothing has changed. Raises PreflightError."""
-    text = json.dumps(
-        manifest.model_dump(mode="json", exclude_none=True), indent=2, ensure_ascii=False
-    )
-    content = f"{text}\n".encode()
+    content = f"{manifest.model_dump_json(indent=2, exclude_none=True)}\n".encode()
     try:
         if path.is_file() and path.read_bytes() == content:
             return False
@@ -162,9 +154,10 @@ class Pins:
         revision = asked or DEFAULT_REVISION
         if is_commit(revision):
             return Pin(revision)
-        known = None if self._newest else self._known(kind, repo_id, revision)
-        if known is not None:
-            return Pin(known)
+        if not self._newest:
+            held = self._manifest.commit(kind, repo_id, revision) if self._manifest else None
+            if known := held or hub.cached_commit(kind, repo_id, revision):
+                return Pin(known)
         if self.unreachable is not None:
             return Pin(revision, self.unreachable)
         try:
@@ -172,7 +165,3 @@ class Pins:
         except HubRefusal as error:
             self.unreachable = None if error.reached else str(error)
             return Pin(revision, str(error))
-
-    def _known(self, kind: Kind, repo_id: str, revision: str) -> str | None:
-        held = self._manifest.commit(kind, repo_id, revision) if self._manifest else None
-        return held or hub.cached_commit(kind, repo_id, revision)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich import filesize
 
 from lp_sweep.orchestrator.inputs import hub
+from lp_sweep.orchestrator.inputs.checks import collected
 from lp_sweep.orchestrator.inputs.hub import HubRefusal, Kind, model_files
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.orchestrator.inputs.pins import (
@@ -27,7 +28,7 @@ from lp_sweep.orchestrator.inputs.pins import (
     read_manifest,
     write_manifest,
 )
-from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput, local_fingerprints, resolve
+from lp_sweep.orchestrator.inputs.resolve import TaskInput, local_fingerprints, resolve
 from lp_sweep.orchestrator.inputs.weights import folder_problems
 from lp_sweep.orchestrator.sweepfile.load import SweepFile
 from lp_sweep.storage.errors import LpSweepError, MissingInputError, PreflightError
@@ -46,11 +47,14 @@ class Prefetched(NamedTuple):
 
     def text(self) -> str:
         """For a terminal."""
-        lines = [
-            f"{held.id}{f' ({held.config})' if held.config else ''}: {held.asked} is "
-            f"{held.commit[:12]}, {len(held.files)} files, {filesize.decimal(held.bytes)}"
-            for held in (*self.manifest.models, *self.manifest.datasets)
-        ]
+        lines = []
+        for held in (*self.manifest.models, *self.manifest.datasets):
+            config = f" ({held.config})" if held.config else ""
+            size = filesize.decimal(sum(held.sizes.values()))
+            lines.append(
+                f"{held.id}{config}: {held.asked} is {held.commit[:12]}, {len(held.files)} files, "
+                f"{size}"
+            )
         lines += [
             f"{name}: {mark[:19]}, on this machine" for name, mark in self.manifest.local.items()
         ]
@@ -82,32 +86,22 @@ def prefetch(
         raise PreflightError(
             "\n".join(f"can't fetch {item.name!r}: {item.why_not_pinned}" for item in unpinned)
         )
-    found = _fetch_all(sweep)
-    found = before.merged_with(found) if before else found
-    return Prefetched(found, path, write_manifest(path, found))
-
-
-def _fetch_all(sweep: Sweep) -> Manifest:
-    """Tries every input, then reports all failures at once."""
-    models, datasets, problems = [], [], []
-    for model in sweep.models:
-        if model.of_hub:
-            try:
-                models.append(fetch_model(model))
-            except PreflightError as error:
-                problems.append(str(error))
-    for task in sweep.tasks.values():
-        if task.source.dataset is not None:
-            try:
-                datasets.append(_fetch_dataset(task))
-            except (PreflightError, MissingInputError) as error:
-                problems.append(str(error))
+    models, datasets, problems = [], [], list[str]()
+    for item in items:
+        with collected(problems):
+            if isinstance(item, ModelInput):
+                models += [fetch_model(item)] if item.of_hub else []
+            elif item.source.dataset is not None:
+                datasets.append(_fetch_dataset(item))
     if problems:
         raise PreflightError("\n".join(problems))
-    local = dict(local_fingerprints(sweep.all_models, sweep.tasks.values()))
-    return Manifest().merged_with(
-        Manifest(models=tuple(models), datasets=tuple(datasets), local=local)
+    found = Manifest(
+        models=tuple(models),
+        datasets=tuple(datasets),
+        local=dict(local_fingerprints(sweep.all_models, sweep.tasks.values())),
     )
+    found = (before or Manifest()).merged_with(found)
+    return Prefetched(found, path, write_manifest(path, found))
 
 
 def fetch_model(model: ModelInput) -> PinnedRepo:
@@ -118,8 +112,7 @@ def fetch_model(model: ModelInput) -> PinnedRepo:
         wanted = model_files(model.path, commit)
     files = {name: _fetch("model", model.path, commit, file) for name, file in wanted.items()}
     sizes = {name: entry.bytes for name, entry in files.items()}
-    folder = hub.snapshot("model", model.path, commit)
-    if problems := folder_problems(folder, depth=model.depth, sizes=sizes):
+    if problems := folder_problems(model.folder, depth=model.depth, sizes=sizes):
         raise PreflightError(f"{where} at {commit}: {'; '.join(problems)}")
     return PinnedRepo(id=model.path, asked=model.asked, commit=commit, files=files)
 
@@ -132,7 +125,10 @@ def _fetch_dataset(task: TaskInput) -> PinnedRepo:
     with _fetching(where):
         remote = hub.listing("dataset", repo_id, commit)
         builder = hub_builder(source)
-    names = [name for name in remote if name in {"README.md", *_data_files(builder)}]
+    parts = [str(path) for paths in (builder.config.data_files or {}).values() for path in paths]
+    # hf://datasets/<id>@<commit>/<name>
+    names = {path.partition("@")[2].partition("/")[2] for path in parts} | {"README.md"}
+    names &= remote.keys()
     files = {name: _fetch("dataset", repo_id, commit, remote[name]) for name in sorted(names)}
     with _fetching(where):
         builder.download_and_prepare()
@@ -144,12 +140,6 @@ def _fetch_dataset(task: TaskInput) -> PinnedRepo:
         _read_all(task)
     asked = task.asked or commit
     return PinnedRepo(id=repo_id, asked=asked, config=source.config, commit=commit, files=files)
-
-
-def _data_files(builder: Any) -> set[str]:
-    """The files of all splits: the cache holds a configuration whole or not at all."""
-    named = (str(path) for paths in (builder.config.data_files or {}).values() for path in paths)
-    return {path.partition("@")[2].partition("/")[2] for path in named}
 
 
 def _read_all(task: TaskInput) -> None:

@@ -7,28 +7,25 @@ from __future__ import annotations
 
 import contextlib
 import filecmp
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow.parquet as pq
 
-from lp_sweep.orchestrator.inputs.hub import DEFAULT_REVISION, snapshot
-from lp_sweep.orchestrator.inputs.models import ModelInput, Prompts, find_model, find_teacher
+from lp_sweep.orchestrator.inputs.hub import DEFAULT_REVISION
+from lp_sweep.orchestrator.inputs.models import ModelInput, find_model, find_teacher
 from lp_sweep.orchestrator.inputs.pins import Manifest, Pins, manifest_path, read_manifest
+from lp_sweep.orchestrator.inputs.vectors import vectors_of
 from lp_sweep.orchestrator.sweepfile.entries import TaskEntry
 from lp_sweep.orchestrator.sweepfile.load import SweepFile
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
-from lp_sweep.orchestrator.sweepfile.yamlfile import Document, Location
+from lp_sweep.orchestrator.sweepfile.yamlfile import Document
 from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError, TrialError
 from lp_sweep.storage.places import expanded
-from lp_sweep.storage.printable import listed, short, shown
-from lp_sweep.trials.data.datasource import (
-    data_fingerprint,
-    faults_of_search,
-    unlabelled_fingerprint,
-)
+from lp_sweep.storage.printable import short
+from lp_sweep.trials.data.datasource import data_fingerprint, unlabelled_fingerprint
 from lp_sweep.trials.data.formats import file_format, open_binary, parts_of
 from lp_sweep.trials.data.readers import CONLL, column_names, read_file
 from lp_sweep.trials.data.tasks import (
@@ -44,7 +41,6 @@ from lp_sweep.trials.data.tasks import (
 )
 from lp_sweep.trials.kinds import IMITATE, KINDS
 from lp_sweep.trials.model.familytable import FAMILIES, family_of
-from lp_sweep.trials.model.sentencefolder import MODULES, POOLING_KEYS, read_sentence_folder
 from lp_sweep.trials.spec.feedforward import NONE
 from lp_sweep.trials.spec.specs import Recipe, TaskDefinition
 
@@ -76,7 +72,6 @@ class TaskInput(NamedTuple):
     unlabelled: str = ""  # the fingerprint of the rows for students; empty: none
     unlabelled_rows: int = 0
     loss: str = ""  # of an embedding, as in TrialSpec
-    corrections: tuple[str, ...] = ()  # faults, now fixed, that depended on its rows
 
     @property
     def pinned(self) -> bool:
@@ -131,14 +126,14 @@ def resolve(
     """
     spec, document = file.spec, file.document
     if data_dir is None and spec.data_dir is not None:
-        with _at(document, ("data_dir",)):
+        with _at(document, "data_dir"):
             data_dir = file.folder / expanded(spec.data_dir)
     manifest = manifest or manifest_path(file)
     held = read_manifest(manifest) if pins is None else None
     pins = pins or Pins(held, offline=offline)
     models = []
     for index, entry in enumerate(spec.models):
-        with _at(document, ("models", index)):
+        with _at(document, "models", index):
             models.append(
                 find_model(
                     entry.id,
@@ -149,26 +144,28 @@ def resolve(
                     known=file.models,
                 )
             )
-    with _at(document, ("recipe", "freeze")):
-        _check_frozen(spec.recipe.freeze.layers, models)
-    with _at(document, ("recipe", "max_length")):
-        _check_length("recipe.max_length", spec.recipe.max_length, models)
-    if spec.measure.speed and spec.measure.speed_length:
-        with _at(document, ("measure", "speed_length")):
-            _check_length("measure.speed_length", spec.measure.speed_length, models)
-    with _at(document, ("bridge",)):
-        if spec.bridge != [NONE]:
-            _check_bridges(models)
+    _check_models(spec, document, models)
     tasks = {}
     for index, task in enumerate(spec.tasks):
-        with _at(document, ("tasks", index)):
-            found = _find_task(task, data_dir, file.folder, pins, models)
-            found = _with_corrections(found, spec.recipe.limit_dev)
+        with _at(document, "tasks", index):
+            found = _find_task(task, data_dir, file.folder.absolute(), pins, models)
             if task.unlabelled and spec.has_students:
-                found = _with_unlabelled(found, file.folder.absolute() / expanded(task.unlabelled))
+                path = file.folder.absolute() / expanded(task.unlabelled)
+                source = replace(found.source, unlabelled=str(path))
+                fingerprint = unlabelled_fingerprint(source, found.definition)
+                found = found._replace(
+                    source=source, unlabelled=fingerprint, unlabelled_rows=_count(path)
+                )
             tasks[found.name] = found
-    with _at(document, ("distill",)):
+    with _at(document, "distill"):
         teachers = {name: find_teacher(name, file.folder, pins) for name in spec.teachers}
+    unpinned = [
+        f"{what} {item.name!r} is not pinned to a commit yet ({item.why_not_pinned}). `run` asks "
+        "the hub for the commit, which also determines the final identifiers of the trials"
+        for what, items in (("model", models), ("task", tasks.values()))
+        for item in items
+        if not item.pinned
+    ]
     return Sweep(
         spec=spec,
         teachers=teachers,
@@ -176,20 +173,51 @@ def resolve(
         models=tuple(models),
         tasks=tasks,
         recipe=spec.recipe.to_recipe(),
-        notes=[*file.notes, *_unpinned(models, tasks.values())],
+        notes=[*file.notes, *unpinned],
         manifest=held,
         manifest_file=manifest,
     )
 
 
-def _check_frozen(layers: Iterable[int], models: Iterable[ModelInput]) -> None:
-    """Raises SpecError for a layer that no model has."""
-    deepest = max(model.depth for model in models)
-    if absent := sorted(layer for layer in layers if layer > deepest):
-        raise SpecError(
-            f"freeze: no model has a layer {absent[0]}; the deepest has {deepest}. Layers are "
-            "counted from 1, next to the embeddings."
-        )
+@contextlib.contextmanager
+def _at(document: Document, *location: str | int) -> Iterator[None]:
+    """Puts `file:line` before errors inside. A missing input becomes a PreflightError."""
+    try:
+        yield
+    except LpSweepError as error:
+        kind = PreflightError if isinstance(error, TrialError) else type(error)
+        raise kind(f"{document.where(location)}: {short(str(error), 1000)}") from None
+
+
+def _check_models(spec: SweepSpec, document: Document, models: Sequence[ModelInput]) -> None:
+    """Raises SpecError for what these models can't do."""
+    with _at(document, "recipe", "freeze"):
+        deepest = max(model.depth for model in models)
+        if absent := sorted(layer for layer in spec.recipe.freeze.layers if layer > deepest):
+            raise SpecError(
+                f"freeze: no model has a layer {absent[0]}; the deepest has {deepest}. Layers are "
+                "counted from 1, next to the embeddings."
+            )
+    speed_length = spec.measure.speed_length if spec.measure.speed else None
+    for section, key, length in (
+        ("recipe", "max_length", spec.recipe.max_length),
+        ("measure", "speed_length", speed_length),
+    ):
+        with _at(document, section, key):
+            _check_length(f"{section}.{key}", length or 0, models)
+    with _at(document, "bridge"):
+        if spec.bridge != [NONE]:
+            _check_bridges(models)
+
+
+def _check_length(key: str, length: int, models: Iterable[ModelInput]) -> None:
+    """Raises SpecError for rows longer than a model's table of positions."""
+    for model in models:
+        if model.longest_row is not None and length > model.longest_row:
+            raise SpecError(
+                f"{key} is {length}, but model {model.name!r} takes rows of at most "
+                f"{model.longest_row} tokens. Set it to {model.longest_row} or less."
+            )
 
 
 def _check_bridges(models: Iterable[ModelInput]) -> None:
@@ -204,118 +232,6 @@ def _check_bridges(models: Iterable[ModelInput]) -> None:
             )
 
 
-def _check_length(key: str, length: int, models: Iterable[ModelInput]) -> None:
-    """Raises SpecError for rows longer than a model's table of positions."""
-    for model in models:
-        if model.longest_row is not None and length > model.longest_row:
-            raise SpecError(
-                f"{key} is {length}, but model {model.name!r} takes rows of at most "
-                f"{model.longest_row} tokens. Set it to {model.longest_row} or less."
-            )
-
-
-def _unpinned(models: Iterable[ModelInput], tasks: Iterable[TaskInput]) -> list[str]:
-    return [
-        f"{what} {item.name!r} is not pinned to a commit yet ({item.why_not_pinned}). `run` asks "
-        "the hub for the commit, which also determines the final identifiers of the trials"
-        for what, items in (("model", models), ("task", tasks))
-        for item in items
-        if not item.pinned
-    ]
-
-
-@contextlib.contextmanager
-def _at(document: Document, location: Location) -> Iterator[None]:
-    """Puts `file:line` before errors inside. A missing input becomes a PreflightError."""
-    try:
-        yield
-    except TrialError as error:
-        raise PreflightError(f"{document.where(location)}: {short(str(error), 1000)}") from None
-    except LpSweepError as error:
-        raise type(error)(f"{document.where(location)}: {short(str(error), 1000)}") from None
-
-
-def _vectors(entry: TaskEntry, models: Sequence[ModelInput]) -> dict[str, Any]:
-    """How texts become vectors and how these are compared: from the task, else from the models'
-    folders. Raises SpecError where these differ."""
-    kind, own = KINDS[entry.kind], entry.prompts
-    if not kind.embeds:
-        return {}
-
-    def agreed(key: str, what: str, of: Callable[[ModelInput], str]) -> str:
-        ways = {of(model): model.name for model in models}
-        if len(ways) > 1:
-            made = ", ".join(f"{name} {shown(way)}" for way, name in ways.items())
-            raise SpecError(
-                f"task {entry.name!r}: the models {what} in different ways ({made}). Write "
-                f"`{key}:` in the task, or put each model into its own sweep."
-            )
-        return next(iter(ways))
-
-    def prompt(of: Callable[[Prompts], str]) -> str:
-        if own is not None:
-            return of(Prompts(own.query, own.document))
-        return agreed("prompts", "prompt", lambda model: of(model.prompts(search=kind.searches)))
-
-    similarity = entry.similarity or agreed(
-        "similarity", "are compared", lambda model: model.similarity
-    )
-    pooling = entry.pooling or agreed("pooling", "pool", lambda model: model.pooling)
-    prompts = Prompts(prompt(lambda each: each.query), prompt(lambda each: each.document))
-    for model in models:
-        problem = _hub_problem(model, entry) or _vector_problem(model, pooling, prompts)
-        if problem:
-            raise SpecError(
-                f"task {entry.name!r}: the vectors of {model.name} can't be made: {problem}"
-            )
-    return {
-        "pooling": pooling,
-        "similarity": "" if similarity == "cosine" else similarity,
-        "query_prompt": prompts.query,
-        "document_prompt": prompts.document,
-    }
-
-
-def _hub_problem(model: ModelInput, entry: TaskEntry) -> str | None:
-    """Why a cached model of the hub would be scored otherwise than Sentence Transformers does: its
-    modules are not read, since a machine that has not fetched them would plan other trials."""
-    if not model.of_hub:
-        return None
-    found = read_sentence_folder(snapshot("model", model.name, model.revision or ""))
-    remedy = f"Name a downloaded folder: `hf download {model.name} --local-dir model`"
-    if found.changing or found.problem:
-        why = found.problem or f"it has {listed([module.name for module in found.changing])}"
-        return f"{why}, and modules are not looked up for models on the hub. {remedy}."
-    if entry.pooling is None and found.pooling != ("mean",):
-        pools, only = f"its pooling is {listed(found.pooling)}", found.pooling[0]
-        stated = len(found.pooling) == 1 and only in POOLING_KEYS
-        how = f", or write `pooling: {only}` in the task" if stated else ""
-        return f"{pools}, which is not looked up for models on the hub. {remedy}{how}."
-    return None
-
-
-def _vector_problem(model: ModelInput, pooling: str, prompts: Prompts) -> str | None:
-    """Why a sweep can't make the vectors that Sentence Transformers makes of the model's folder."""
-    if model.vector_problem:
-        return (
-            f"{model.vector_problem}. To score its encoder alone, name a copy of the folder "
-            f"without {MODULES} and write `pooling: mean`."
-        )
-    if pooling not in POOLING_KEYS or (model.modules and "+" in model.pooling):
-        alone = f"name a copy of the folder without {MODULES}" if model.modules else ""
-        return (
-            f"its pooling is {shown(model.pooling)}, and a sweep's is one of "
-            f"{', '.join(POOLING_KEYS)}. To score it by the mean of its tokens, "
-            f"{alone or 'write `pooling: mean` in the task'}."
-        )
-    if any(prompts) and not model.includes_prompt:
-        return (
-            "it pools without the tokens of the prompt (include_prompt: false), and a sweep with "
-            "them. Write `prompts: {query: '', document: ''}` in the task to score it without."
-        )
-    return None
-
-
 def _find_task(
     entry: TaskEntry,
     data_dir: Path | None,
@@ -323,14 +239,15 @@ def _find_task(
     pins: Pins,
     models: Sequence[ModelInput],
 ) -> TaskInput:
-    revision, why_not = entry.revision, None
+    """Relative paths start at `folder`."""
+    asked = why_not = None
+    embeds = KINDS[entry.kind].embeds
     if entry.is_glue:
         name = canonical_name(entry.name) or entry.name
         definition, source = TASKS[name].definition, glue_source(name, data_dir)
+        asked = source.revision
     else:
         name = entry.name
-        if entry.dataset is not None:
-            revision, why_not = pins.find("dataset", entry.dataset, entry.revision)
         definition = user_definition(
             name,
             text=entry.text or (["text"] if entry.corpus and entry.train else []),
@@ -341,13 +258,17 @@ def _find_task(
             positive=entry.positive,
             tune_thresholds=entry.tune_thresholds,
             group=entry.group,
-            loss=None if KINDS[entry.kind].embeds else entry.loss,
-            **_vectors(entry, models),
+            loss=None if embeds else entry.loss,
+            **vectors_of(entry, models),
         )
-        source = _source(entry, revision, folder.absolute())
-    fingerprint, embeds = data_fingerprint(source, definition), KINDS[entry.kind].embeds
+        if entry.dataset is None:
+            source = _files(entry, folder)
+        else:
+            asked = entry.revision or DEFAULT_REVISION
+            revision, why_not = pins.find("dataset", entry.dataset, entry.revision)
+            source = _hub_source(entry, revision)
+    fingerprint = data_fingerprint(source, definition)
     _refuse_one_for_both(name, source)
-    asked = entry.revision or DEFAULT_REVISION if entry.dataset else source.revision
     return TaskInput(
         name,
         definition,
@@ -360,38 +281,23 @@ def _find_task(
     )
 
 
-def _source(entry: TaskEntry, revision: str | None, folder: Path) -> TaskSource:
-    """Relative paths start at `folder`. A `revision` that is no commit can be planned but not read.
-    Does not look for files. Raises SpecError for a task with files and a data set."""
-    if entry.dataset is not None:
-        if entry.train is not None or entry.dev is not None:
-            raise SpecError(
-                f"task {entry.name!r}: has both files and a hub data set. Keep one of them."
-            )
-        splits = {"train": entry.train_split, "validation": entry.dev_split}
-        return TaskSource(
-            dataset=entry.dataset, config=entry.config, revision=revision, splits=splits
+def _hub_source(entry: TaskEntry, revision: str) -> TaskSource:
+    """A `revision` that is no commit can be planned but not read."""
+    if entry.train is not None or entry.dev is not None:
+        raise SpecError(
+            f"task {entry.name!r}: has both files and a hub data set. Keep one of them."
         )
+    splits = {"train": entry.train_split, "validation": entry.dev_split}
+    return TaskSource(dataset=entry.dataset, config=entry.config, revision=revision, splits=splits)
+
+
+def _files(entry: TaskEntry, folder: Path) -> TaskSource:
     named = {"train": entry.train, "validation": entry.dev}
     named |= {CORPUS: entry.corpus, QRELS: entry.qrels, QUERIES: entry.queries}
     files = {part: str(folder / expanded(path)) for part, path in named.items() if path is not None}
     for path in files.values():
-        file_format(path)
+        file_format(path)  # raises for an unknown one
     return TaskSource(files=files, skip_unjudged=entry.unjudged == "skip")
-
-
-def _with_corrections(task: TaskInput, limit_dev: int | None) -> TaskInput:
-    try:
-        found = tuple(faults_of_search(task.definition, task.source, limit_dev))
-    except TrialError:  # rows that can't be read: the checks of a plan say which
-        return task
-    return task._replace(corrections=found)
-
-
-def _with_unlabelled(task: TaskInput, path: Path) -> TaskInput:
-    source = replace(task.source, unlabelled=str(path))
-    fingerprint = unlabelled_fingerprint(source, task.definition)
-    return task._replace(source=source, unlabelled=fingerprint, unlabelled_rows=_count(path))
 
 
 def local_fingerprints(
@@ -413,25 +319,23 @@ def _refuse_one_for_both(name: str, source: TaskSource) -> None:
     if train is None:  # the corpus
         return
     for other in [splits[QUERIES]] if QUERIES in splits else splits.values():
-        if source.files and _are_equal(train, other):
-            same = Path(train).resolve() == Path(other).resolve()
-            how = f"are one file, {other}" if same else f"have the same content: {train}, {other}"
-        elif other == train:
-            how = f"are one split, {other!r}"
+        if not source.files:
+            how = f"are one split, {other!r}" if other == train else ""
+        elif Path(train).resolve() == Path(other).resolve():
+            how = f"are one file, {other}"
         else:
-            continue
-        raise SpecError(
-            f"task {name!r}: its train and dev sets {how}. The score would cover rows that the "
-            "network was trained on. Give other rows for dev."
-        )
+            alike = _are_alike(parts_of(train), parts_of(other))
+            how = f"have the same content: {train}, {other}" if alike else ""
+        if how:
+            raise SpecError(
+                f"task {name!r}: its train and dev sets {how}. The score would cover rows that the "
+                "network was trained on. Give other rows for dev."
+            )
 
 
-def _are_equal(one: str, other: str) -> bool:
-    """Whether the same files, or files with the same bytes, are behind two paths; also a link."""
-    sides = parts_of(one), parts_of(other)
-    return len(sides[0]) == len(sides[1]) and all(
-        filecmp.cmp(a, b, shallow=False) for a, b in zip(*sides, strict=True)
-    )
+def _are_alike(parts: Sequence[Path], others: Sequence[Path]) -> bool:
+    pairs = zip(parts, others, strict=False)
+    return len(parts) == len(others) and all(filecmp.cmp(*pair, shallow=False) for pair in pairs)
 
 
 def _rows(name: str, source: TaskSource) -> tuple[int, int]:

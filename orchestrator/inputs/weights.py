@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,16 +17,18 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from lp_sweep.orchestrator.inputs.folder import (
-    TornFile,
-    config_depth,
+    HIDDEN,
+    INNER,
+    ModelFault,
+    config_problems,
     has_vocabulary,
+    problems_of,
     read_object,
     size_problems,
     tokenizer_problems,
-    unreadable,
 )
 from lp_sweep.storage.printable import listed, short, shown
-from lp_sweep.trials.model.modelfiles import INDEX, WEIGHTS, type_problem
+from lp_sweep.trials.model.modelfiles import INDEX, WEIGHTS
 
 _SAVE = "load the model once where you trust it and call save_pretrained(folder)."
 # what a folder has in place of weights
@@ -63,24 +65,13 @@ _OTHER_HEADS = re.compile(
 )
 _LAYER = re.compile(r"^(.*?(?:\b|_)(?:layers?|h|blocks?))\.(\d+)\.")
 
-# a config's fields that state a tensor's shape: the fields, the tensor, which of its sizes
-_POSITIONS = (("max_position_embeddings",), re.compile(r"\bposition_embeddings\.weight$"), 0)
-_STATED = (
-    (
-        ("vocab_size", "n_words"),
-        re.compile(r"\b(word_embeddings?|embed_tokens|tok_embeddings|embeddings)\.weight$"),
-        0,
-    ),
-    _POSITIONS,
-    (("type_vocab_size",), re.compile(r"\btoken_type_embeddings\.weight$"), 0),
-)
-HIDDEN = ("hidden_size", "dim", "d_model", "emb_dim")
-HEADS = ("num_attention_heads", "n_heads", "n_head", "num_heads")
-_HEAD = {"head_dim", "d_head", "attention_head_size"}  # the width of a head, of its own
-INNER = ("intermediate_size", "hidden_dim", "d_inner")
+_WORDS = re.compile(r"\b(word_embeddings?|embed_tokens|tok_embeddings|embeddings)\.weight$")
+_POSITIONS = re.compile(r"\bposition_embeddings\.weight$")
+_TYPES = re.compile(r"\btoken_type_embeddings\.weight$")
 _NORM = re.compile(r"norm|\bln", re.IGNORECASE)
 
-Tensors = Mapping[str, tuple[int, ...]]
+Shape = tuple[int, ...]
+Tensors = Mapping[str, Shape]
 
 
 class Tables(NamedTuple):
@@ -102,182 +93,11 @@ def folder_problems(
     if "config.json" not in wrong:
         problems += config_problems(folder / "config.json", depth)
     if not any("safetensors" in name for name in wrong):
-        problems += _weight_problems(folder, depth)
+        problems += problems_of(_check_names, folder, depth)
     if not problems:
         problems += shape_problems(folder) or _number_problems(folder)
     if not has_vocabulary(wrong):
         problems += tokenizer_problems(folder)
-    return problems
-
-
-def read_header(path: Path) -> Tensors:
-    """The name and shape of each tensor of a safetensors file. Raises TornFile."""
-    try:
-        with safe_open(path, "numpy") as file:
-            names = file.keys()
-            return {name: tuple(file.get_slice(name).get_shape()) for name in names}
-    except OSError as error:
-        raise unreadable(path, error) from None
-    except SafetensorError as error:
-        reason = str(error).removeprefix("Error while deserializing header: ")
-        size = path.stat().st_size
-        raise TornFile(
-            f"{path.name} is not a whole safetensors file ({size} bytes): {short(reason)}"
-        ) from None
-
-
-def _weight_map(index: Path) -> dict[str, str]:
-    """Tensor -> file. Raises TornFile."""
-    told = read_object(index)
-    names = told.get("weight_map")
-    if not isinstance(names, dict) or not names:
-        raise TornFile(f"{index.name} names no files")
-    if wrong := [name for name in names.values() if Path(str(name)).name != name]:
-        raise TornFile(f"{index.name}: {shown(wrong[0])} is no name of a file in the folder")
-    if not isinstance(told.get("metadata"), dict):
-        raise TornFile(f'{index.name} has no "metadata", without which transformers reads no index')
-    return names
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    """Raises TornFile."""
-    single, index = folder / WEIGHTS, folder / INDEX
-    if single.is_file() or not index.is_file():
-        return [single]
-    return [folder / name for name in sorted({*_weight_map(index).values()})]
-
-
-def _all_tensors(folder: Path) -> dict[str, tuple[int, ...]]:
-    """The tensors of all files of weights. Raises TornFile."""
-    tensors: dict[str, tuple[int, ...]] = {}
-    files = _weight_files(folder)
-    stated = _weight_map(folder / INDEX) if files != [folder / WEIGHTS] else {}
-    for path in files:
-        if stated and not path.is_file():
-            lost = [name for name, file in stated.items() if file == path.name]
-            of = f"{len(lost)} tensors of {INDEX}, such as {lost[0]}"
-            raise TornFile(f"{path.name} is missing, with {of}")
-        tensors |= read_header(path)
-    if absent := [name for name in stated if name not in tensors]:
-        first = f"{absent[0]} in {stated[absent[0]]}"
-        raise TornFile(f"{INDEX} names {len(absent)} tensors that are absent: {first}")
-    return tensors
-
-
-def config_problems(path: Path, depth: int) -> list[str]:
-    try:
-        config = read_object(path)
-    except TornFile as error:
-        return [str(error)]
-    if (found := config_depth(config)) != depth:
-        return [f"config.json states {found} layers, the plan expects {depth}"]
-    problem = type_problem(config) or _value_problem(config)
-    return [problem] if problem else []
-
-
-def _value_problem(config: Mapping[str, Any]) -> str | None:
-    """A value of a config with which transformers builds no network, or none that can learn."""
-    for name, value in config.items():
-        if isinstance(value, bool):
-            continue  # such as token_dropout
-        if name.endswith(("dropout", "dropout_prob")) and value is not None:
-            if not _is_number(value) or not 0 <= value < 1:
-                return f"config.json has {name} {shown(value)}. Give a number from 0 to below 1"
-        elif name.endswith(("_eps", "_epsilon", "initializer_range")) and not _is_number(value):
-            return f"config.json has {name} {shown(value)}. Give a number"
-    heads, hidden = _stated_as(config, HEADS), _stated_as(config, HIDDEN)
-    if type(heads) is not int or type(hidden) is not int or _HEAD & {*config}:
-        return None
-    if heads < 1 or hidden % heads:
-        return (
-            f"config.json has a width of {shown(hidden)} for {shown(heads)} attention heads. Each "
-            "head has an equal share of the width: correct one of the two"
-        )
-    return None
-
-
-def _stated_as(config: Mapping[str, Any], fields: Sequence[str]) -> Any:
-    """The value of the first of the fields that a config has."""
-    return next((config[name] for name in fields if config.get(name) is not None), None)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _weight_problems(folder: Path, depth: int) -> list[str]:
-    if problem := absent_weights(folder):
-        return [problem]
-    try:
-        tensors = _all_tensors(folder)
-    except TornFile as error:
-        return [str(error)]
-    wrapped = [
-        f"the names of the weights begin with {start!r}: they are those of {what}"
-        for start, what in _WRAPPED.items()
-        if all(name.startswith(start) for name in tensors)
-    ]
-    return (wrapped or _layer_problems(tensors, depth) or _name_problems(tensors, folder))[:1]
-
-
-def _name_problems(tensors: Tensors, folder: Path) -> list[str]:
-    """Names that a family known by its prefix does not have, so transformers would leave the
-    weights out and keep random ones."""
-    try:
-        model_type = read_object(folder / "config.json").get("model_type")
-    except TornFile:  # another check says why
-        return []
-    prefix = _PREFIXES.get(str(model_type))
-    own = [name for name in tensors if not _OTHER_HEADS.match(name)]
-    if prefix is None or not any(map(_LAYER.match, own)):
-        return []
-    first = own[0]
-    starts = {name.partition(".")[0] for name in own}
-    if all(map(_IN_OTHER_CODE.match, own)) and prefix not in starts:
-        return [
-            f"the names of the weights begin as in {first}, where transformers has no such prefix: "
-            "save the network inside (`save_pretrained`) in place of what is around it"
-        ]
-    if prefix not in starts and (other := starts & {*_PREFIXES.values()}):
-        return [
-            f"config.json is one of {model_type}, and the names of the weights begin with "
-            f"'{min(other)}.'. Copy the config.json that belongs to these weights"
-        ]
-    positions = any(_POSITIONS[1].search(name) for name in own)
-    if positions and not any(_STATED[0][1].search(name) for name in own):
-        return ["the weights have no table of word embeddings. Copy them again from their source"]
-    return []
-
-
-def _layer_problems(tensors: Tensors, depth: int) -> list[str]:
-    layers: dict[str, set[int]] = defaultdict(set)
-    for name in tensors:
-        if match := _LAYER.match(name):
-            layers[match[1]].add(int(match[2]))
-    counts = [len(numbers) for numbers in layers.values()]
-    if counts and depth not in counts:
-        return [f"the weights have {max(counts)} layers, the plan expects {depth}"]
-    return _uneven(tensors)
-
-
-def _uneven(tensors: Tensors) -> list[str]:
-    """Tensors that one layer lacks, or has in another shape, where all others agree. The first
-    layer of some families lacks a norm."""
-    parts: dict[tuple[str, str], dict[int, tuple[int, ...]]] = defaultdict(dict)
-    for name, shape in tensors.items():
-        if match := _LAYER.match(name):
-            parts[match[1], name[match.end() :]][int(match[2])] = shape
-    problems = []
-    for (path, part), shapes in parts.items():
-        layers = {layer for (other, _), held in parts.items() if other == path for layer in held}
-        lacking = sorted(layers - set(shapes) - {0})
-        usual = max(shapes.values(), key=[*shapes.values()].count)
-        odd = [layer for layer, shape in shapes.items() if shape != usual]
-        if len(layers) > 2 and len(lacking) == 1:
-            problems.append(f"{path}.{lacking[0]}.{part} is missing, and other layers have it")
-        elif len(layers) > 2 and len(odd) == 1:
-            has = f"{path}.{odd[0]}.{part} has the shape {list(shapes[odd[0]])}"
-            problems.append(f"{has}, in other layers {list(usual)}")
     return problems
 
 
@@ -291,61 +111,163 @@ def absent_weights(folder: Path) -> str | None:
     return f"{WEIGHTS} is missing"
 
 
-def _number_problems(folder: Path) -> list[str]:
-    """Weights that are no numbers to train from: NaN and infinite ones, integers."""
-    found = [problem for path in _weight_files(folder) for problem in _odd_numbers(path)]
-    more = f" ({len(found) - 1} more such tensors)" if len(found) > 1 else ""
-    return [f"{found[0]}{more}"] if found else []
+def read_header(path: Path) -> dict[str, Shape]:
+    """The name and shape of each tensor of a safetensors file. Raises ModelFault."""
+    try:
+        with safe_open(path, "numpy") as file:
+            names = file.keys()
+            return {name: tuple(file.get_slice(name).get_shape()) for name in names}
+    except OSError as error:
+        raise ModelFault(f"{path.name} can't be read: {error.strerror or error}") from None
+    except SafetensorError as error:
+        reason = str(error).removeprefix("Error while deserializing header: ")
+        raise ModelFault(
+            f"{path.name} is not a whole safetensors file ({path.stat().st_size} bytes): "
+            f"{short(reason)}"
+        ) from None
 
 
-def _odd_numbers(path: Path) -> Iterable[str]:
-    """`path` has a valid header. A number is NaN or infinite where its exponent is all ones."""
-    exponents: dict[str, tuple[Any, int]] = {
-        "F16": (np.uint16, 0x7C00),
-        "BF16": (np.uint16, 0x7F80),
-        "F32": (np.uint32, 0x7F80 << 16),
-        "F64": (np.uint64, 0x7FF0 << 48),
-    }
-    whole = np.memmap(path, np.uint8, "r")
-    start = 8 + int.from_bytes(whole[:8].tobytes(), "little")
-    for name, told in json.loads(whole[8:start].tobytes()).items():
-        if not name.endswith(("weight", "bias", "gamma", "beta")) or _OTHER_HEADS.match(name):
-            continue  # such as positions, which are integers
-        if told["dtype"] not in exponents:
-            yield (
-                f"{path.name}: {name} has numbers of type {told['dtype']}, as quantized weights "
-                f"have. Name the model that they were made from: a sweep trains floating-point "
-                "weights"
+def _files_of_weights(folder: Path) -> dict[str, list[str]]:
+    """File -> its tensors, as the index lists them; not listed where one file has all. Raises
+    ModelFault."""
+    if (folder / WEIGHTS).is_file() or not (folder / INDEX).is_file():
+        return {WEIGHTS: []}
+    told = read_object(folder / INDEX)
+    names = told.get("weight_map")
+    if not isinstance(names, dict) or not names:
+        raise ModelFault(f"{INDEX} names no files")
+    if wrong := [name for name in names.values() if Path(str(name)).name != name]:
+        raise ModelFault(f"{INDEX}: {shown(wrong[0])} is no name of a file in the folder")
+    if not isinstance(told.get("metadata"), dict):
+        raise ModelFault(f'{INDEX} has no "metadata", without which transformers reads no index')
+    found = defaultdict(list)
+    for tensor, name in names.items():
+        found[name].append(tensor)
+    return dict(sorted(found.items()))
+
+
+def _tensors(folder: Path) -> dict[str, Shape]:
+    """The tensors of all files of weights. Raises ModelFault."""
+    tensors: dict[str, Shape] = {}
+    for name, listed_there in _files_of_weights(folder).items():
+        if listed_there and not (folder / name).is_file():
+            such = f"{len(listed_there)} tensors of {INDEX}, such as {listed_there[0]}"
+            raise ModelFault(f"{name} is missing, with {such}")
+        there = read_header(folder / name)
+        if absent := [tensor for tensor in listed_there if tensor not in there]:
+            first = f"{absent[0]} in {name}"
+            raise ModelFault(f"{INDEX} names {len(absent)} tensors that are absent: {first}")
+        tensors |= there
+    return tensors
+
+
+def _encoder(folder: Path) -> dict[str, Shape]:
+    """Without the heads. Raises ModelFault."""
+    return {n: s for n, s in _tensors(folder).items() if not _OTHER_HEADS.match(n)}
+
+
+def _check_names(folder: Path, depth: int) -> None:
+    """Raises ModelFault for names of tensors that are not those of the config's network:
+    transformers leaves such weights out and keeps random ones."""
+    if problem := absent_weights(folder):
+        raise ModelFault(problem)
+    tensors = _tensors(folder)
+    for start, what in _WRAPPED.items():
+        if all(name.startswith(start) for name in tensors):
+            raise ModelFault(
+                f"the names of the weights begin with {start!r}: they are those of {what}"
             )
-            continue
-        kind, ones = exponents[told["dtype"]]
-        begin, end = told["data_offsets"]
-        bits = np.frombuffer(whole[start + begin : start + end].tobytes(), kind)
-        if odd := int(np.count_nonzero((bits & kind(ones)) == ones)):
-            yield (
-                f"{path.name}: {odd:,} of {bits.size:,} numbers in {name} are NaN or infinite, so "
-                "every score would be. Copy the file again, or name an earlier checkpoint"
-            )
+    _check_layers(tensors, depth)
+    _check_prefix(folder, [name for name in tensors if not _OTHER_HEADS.match(name)])
+
+
+def _check_layers(tensors: Tensors, depth: int) -> None:
+    # path and part of a name -> number of the layer -> shape: `bert.encoder.layer` 3 `output.bias`
+    parts: dict[tuple[str, str], dict[int, Shape]] = defaultdict(dict)
+    layers: dict[str, set[int]] = defaultdict(set)
+    for name, shape in tensors.items():
+        if match := _LAYER.match(name):
+            layers[match[1]].add(int(match[2]))
+            parts[match[1], name[match.end() :]][int(match[2])] = shape
+    counts = [len(numbers) for numbers in layers.values()]
+    if counts and depth not in counts:
+        raise ModelFault(f"the weights have {max(counts)} layers, the plan expects {depth}")
+    for (path, part), shapes in parts.items():
+        _check_alike(path, part, shapes, layers[path])
+
+
+def _check_alike(path: str, part: str, shapes: Mapping[int, Shape], numbers: set[int]) -> None:
+    """Raises ModelFault for a tensor that one layer lacks, or has in another shape, where all
+    others agree. The first layer of some families lacks a norm."""
+    if len(numbers) <= 2:
+        return
+    lacking = sorted(numbers - {0, *shapes})
+    usual = max(shapes.values(), key=[*shapes.values()].count)
+    odd = [number for number, shape in shapes.items() if shape != usual]
+    if len(lacking) == 1:
+        raise ModelFault(f"{path}.{lacking[0]}.{part} is missing, and other layers have it")
+    if len(odd) == 1:
+        has = f"{path}.{odd[0]}.{part} has the shape {list(shapes[odd[0]])}"
+        raise ModelFault(f"{has}, in other layers {list(usual)}")
+
+
+def _check_prefix(folder: Path, names: Sequence[str]) -> None:
+    """For families whose prefix is known."""
+    try:
+        model_type = read_object(folder / "config.json").get("model_type")
+    except ModelFault:  # another check says why
+        return
+    prefix = _PREFIXES.get(str(model_type))
+    if prefix is None or not any(map(_LAYER.match, names)):
+        return
+    starts = {name.partition(".")[0] for name in names}
+    if prefix not in starts and all(map(_IN_OTHER_CODE.match, names)):
+        raise ModelFault(
+            f"the names of the weights begin as in {names[0]}, where transformers has no such "
+            "prefix: save the network inside (`save_pretrained`) in place of what is around it"
+        )
+    if prefix not in starts and (other := starts & {*_PREFIXES.values()}):
+        raise ModelFault(
+            f"config.json is one of {model_type}, and the names of the weights begin with "
+            f"'{min(other)}.'. Copy the config.json that belongs to these weights"
+        )
+    positions = any(map(_POSITIONS.search, names))
+    if positions and not any(map(_WORDS.search, names)):
+        raise ModelFault(
+            "the weights have no table of word embeddings. Copy them again from their source"
+        )
 
 
 def shape_problems(folder: Path) -> list[str]:
     """Where config.json and the weights disagree. A network built from such a config could take any
-    amount of memory, and would keep random weights. Raises TornFile if one can't be read."""
-    config = read_object(folder / "config.json")
-    tensors = {n: s for n, s in _all_tensors(folder).items() if not _OTHER_HEADS.match(n)}
-    found = _stated(tensors)
-    positions = found[_STATED.index(_POSITIONS)][1]
+    amount of memory, and would keep random weights. Raises ModelFault if one can't be read."""
+    config, tensors = read_object(folder / "config.json"), _encoder(folder)
+    words, positions, types = (_sizes(tensors, table) for table in (_WORDS, _POSITIONS, _TYPES))
     stated = config.get("max_position_embeddings")
     if isinstance(stated, int) and stated + 2 in positions:  # some families add two for padding
         positions.add(stated)
     layers = {name: shape for name, shape in tensors.items() if _LAYER.match(name)}
     among = (layers or tensors).items()
     norms = {shape[0] for name, shape in among if len(shape) == 1 and _NORM.search(name)}
-    found.append((HIDDEN, norms))
-    if config.get("num_groups", 1) == 1:  # else ConvBERT, whose matrices are split into groups
-        found.append((INNER, {size for shape in layers.values() for size in shape}))
-    problems = [problem for fields, sizes in found if (problem := _unlike(config, fields, sizes))]
-    padding, rows = config.get("pad_token_id"), max(found[0][1], default=None)
+    inner = {size for shape in layers.values() for size in shape}
+    if config.get("num_groups", 1) != 1:  # ConvBERT's matrices are split into groups
+        inner = set()
+    problems = list[str]()
+    stated_sizes: tuple[tuple[Sequence[str], set[int]], ...] = (
+        (("vocab_size", "n_words"), words),
+        (("max_position_embeddings",), positions),
+        (("type_vocab_size",), types),
+        (HIDDEN, norms),
+        (INNER, inner),
+    )
+    for fields, sizes in stated_sizes:
+        field = next((name for name in fields if config.get(name) is not None), None)
+        if field and sizes and config[field] not in sizes:
+            there = listed(sorted(sizes), most=5)
+            problems.append(
+                f"config.json states {field} {shown(config[field])}, and the weights have {there}"
+            )
+    padding, rows = config.get("pad_token_id"), max(words, default=0)
     if rows and type(padding) is int and padding >= rows:
         problems.append(
             f"config.json states pad_token_id {padding}, and the embedding has {rows:,} rows. "
@@ -355,24 +277,52 @@ def shape_problems(folder: Path) -> list[str]:
 
 
 def tables(folder: Path) -> Tables:
-    """Raises TornFile."""
-    tensors = {n: s for n, s in _all_tensors(folder).items() if not _OTHER_HEADS.match(n)}
-    words, _, types = (max(sizes, default=0) for _, sizes in _stated(tensors))
-    return Tables(words, types)
+    """Raises ModelFault."""
+    tensors = _encoder(folder)
+    return Tables(*(max(_sizes(tensors, table), default=0) for table in (_WORDS, _TYPES)))
 
 
-def _stated(tensors: Tensors) -> list[tuple[Sequence[str], set[int]]]:
-    """Fields of a config, and the sizes that the tensors have for it."""
-    return [
-        (fields, {shape[axis] for name, shape in tensors.items() if tensor.search(name) and shape})
-        for fields, tensor, axis in _STATED
-    ]
+def _sizes(tensors: Tensors, table: re.Pattern[str]) -> set[int]:
+    """The numbers of rows of such a table."""
+    return {shape[0] for name, shape in tensors.items() if table.search(name) and shape}
 
 
-def _unlike(config: Mapping[str, Any], fields: Sequence[str], sizes: set[int]) -> str | None:
-    stated = _stated_as(config, fields)
-    if stated is None or not sizes or stated in sizes:
-        return None
-    field = next(name for name in fields if config.get(name) is not None)
-    there = listed(sorted(sizes), most=5)
-    return f"config.json states {field} {shown(stated)}, and the weights have {there}"
+# type of a tensor -> the bits of a number's exponent: all ones in NaN and infinity
+_EXPONENTS: Mapping[str, tuple[Any, int]] = {
+    "F16": (np.uint16, 0x7C00),
+    "BF16": (np.uint16, 0x7F80),
+    "F32": (np.uint32, 0x7F80 << 16),
+    "F64": (np.uint64, 0x7FF0 << 48),
+}
+
+
+def _number_problems(folder: Path) -> list[str]:
+    """Weights that are no numbers to train from: NaN and infinite ones, integers."""
+    files = _files_of_weights(folder)
+    found = [problem for name in files for problem in _odd_numbers(folder / name)]
+    more = f" ({len(found) - 1} more such tensors)" if len(found) > 1 else ""
+    return [f"{found[0]}{more}"] if found else []
+
+
+def _odd_numbers(path: Path) -> Iterator[str]:
+    """`path` has a valid header. Reads bits, since numpy has no BF16."""
+    whole = np.memmap(path, np.uint8, "r")
+    start = 8 + int.from_bytes(whole[:8].tobytes(), "little")
+    for name, told in json.loads(whole[8:start].tobytes()).items():
+        if not name.endswith(("weight", "bias", "gamma", "beta")) or _OTHER_HEADS.match(name):
+            continue  # such as positions, which are integers
+        if told["dtype"] not in _EXPONENTS:
+            yield (
+                f"{path.name}: {name} has numbers of type {told['dtype']}, as quantized weights "
+                "have. Name the model that they were made from: a sweep trains floating-point "
+                "weights"
+            )
+            continue
+        kind, ones = _EXPONENTS[told["dtype"]]
+        begin, end = told["data_offsets"]
+        bits = np.frombuffer(whole[start + begin : start + end].tobytes(), kind)
+        if odd := int(np.count_nonzero((bits & kind(ones)) == ones)):
+            yield (
+                f"{path.name}: {odd:,} of {bits.size:,} numbers in {name} are NaN or infinite, so "
+                "every score would be. Copy the file again, or name an earlier checkpoint"
+            )

@@ -19,7 +19,6 @@ from lp_sweep.orchestrator.plan.searching import SearchState, search_states
 from lp_sweep.trials.data.tasks import TaskSource, canonical_name
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.measures.registry import MEASURES
-from lp_sweep.trials.model.familytable import family_of
 from lp_sweep.trials.spec import procedures
 from lp_sweep.trials.spec.feedforward import FeedForward, some_removed
 from lp_sweep.trials.spec.identity import profile_id, trial_id
@@ -143,7 +142,7 @@ class _Builder:
         )
         if spec.bridge:
             procedures.bridged_blocks(kept, model.depth)
-        return _corrected(procedures.settled(spec, model.depth), model, task)
+        return _with_modules(procedures.settled(spec, model.depth), model)
 
     def _distillation(
         self, procedure: Procedure, model: ModelInput, task: TaskInput
@@ -170,7 +169,7 @@ class _Builder:
             return id_
         model, task = self.models[asked.model], self.plan.sweep.tasks[asked.task]
         first = procedures.stage_one(spec, model.depth)
-        first = first and _corrected(first, model, task)
+        first = first and _with_modules(first, model)
         start = self._add_trial(asked, first, trial_id(first)) if first else None
         lesson = self._lesson(asked, spec) if spec.distill else None
         self.plan.trials[id_] = Work(
@@ -189,8 +188,7 @@ class _Builder:
             return Lesson("", self._add_profile(item, model, asked.task))
         key = (named, asked.model, asked.task, asked.seed)
         if key not in self._lessons:
-            task = self.plan.sweep.tasks[asked.task]
-            taught = _corrected(procedures.teacher_of(spec, model.depth), model, task)
+            taught = _with_modules(procedures.teacher_of(spec, model.depth), model)
             whole = asked._replace(
                 model=model.name, procedure=Procedure(DIRECT), feed_forward=FeedForward()
             )
@@ -249,53 +247,14 @@ class _Builder:
         return id_
 
 
-def corrections_of(
-    spec: TrialSpec | ProfileSpec, model: ModelInput, task: TaskInput
-) -> tuple[str, ...]:
-    """The faults, now fixed, that changed the result of such work (see `trials/spec/specs.py`). No
-    other function gives them. The work's own `corrections` are not read."""
-    found: list[str] = []
-    if isinstance(spec, TrialSpec):
-        found += task.corrections
-        if spec.bridge and spec.unlabelled:  # it was fitted on unlabelled rows, too
-            found.append("bridge-rows")
-        taught = spec.distill is not None and not spec.distill.fine_tuned
-        if spec.task.tune_thresholds and (
-            taught or spec.procedure == procedures.FINETUNE_THEN_DROP
-        ):
-            found.append("raw-bias")
-    elif spec.task.tune_thresholds and spec.measure == TEACHER and spec.trial:
-        found.append("raw-bias")
-    if _modules_of(spec, model):
-        found.append("dense-modules")  # vectors were scored without them
-    if _was_disturbed(spec, model):
-        found.append("left-padding")  # answers depended on the padding of a batch
-    return tuple(found)
-
-
-def _was_disturbed(spec: TrialSpec | ProfileSpec, model: ModelInput) -> bool:
-    """Whether padding on the side of the model's own tokenizer changed the result: it moves
-    positions, and a head of whole texts read it. A pass without padding never had any."""
-    kind, family = kind_of(spec.task), family_of(model.family)
-    scored = isinstance(spec, TrialSpec) or spec.measure in (TEACHER, "greedy")
-    reads_padding = scored and not (kind.embeds or kind.words)
-    if not model.pads_otherwise or not (reads_padding or family.positions == "from 0"):
-        return False
-    if isinstance(spec, TrialSpec) and spec.distill is not None:
-        return True  # its teacher's answers are never computed without padding
-    recipe = spec.recipe
-    return recipe is None or recipe.compute == "reference" or family.unpadded is None
-
-
 def _modules_of(spec: TrialSpec | ProfileSpec, model: ModelInput) -> str:
     """`modules` of such work: "" for what looks at no vectors."""
     scores = isinstance(spec, TrialSpec) or spec.measure in (TEACHER, "greedy")
     return model.modules if scores and kind_of(spec.task).embeds else ""
 
 
-def _corrected(spec: _Spec, model: ModelInput, task: TaskInput) -> _Spec:
-    modules = _modules_of(spec, model)
-    return replace(spec, corrections=corrections_of(spec, model, task), modules=modules)
+def _with_modules(spec: _Spec, model: ModelInput) -> _Spec:
+    return replace(spec, modules=_modules_of(spec, model))
 
 
 def profile_spec(
@@ -310,7 +269,7 @@ def profile_spec(
         measure=measure,
         **usual | MEASURES[measure].needs(recipe, rows) | settings,
     )
-    return _corrected(spec, model, found)
+    return _with_modules(spec, model)
 
 
 # 32 examples, as in the paper's Table 3. At that size a fast GPU waits for its host and layers cost

@@ -180,14 +180,13 @@ def _files_of(model: ModelInput, offline: bool) -> Path:
     """The folder of the model's files, downloaded if needed. Raises PreflightError."""
     if not model.of_hub:
         return Path(model.path)
-    from lp_sweep.orchestrator.inputs import hub
     from lp_sweep.orchestrator.inputs.prefetch import fetch_model
     from lp_sweep.orchestrator.inputs.weights import folder_problems
 
     if not model.pinned:
         why = model.why_not_pinned
         raise PreflightError(f"model {model.name!r}: its commit is not known: {why}.")
-    folder = hub.snapshot("model", model.path, str(model.revision))
+    folder = model.folder
     if not offline and folder_problems(folder, depth=model.depth):
         fetch_model(model)
     if problems := folder_problems(folder, depth=model.depth):

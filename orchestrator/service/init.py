@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lp_sweep.orchestrator.inputs.data import balance, epochs_for
-from lp_sweep.orchestrator.inputs.models import read_config
+from lp_sweep.orchestrator.inputs.folder import read_config
 from lp_sweep.orchestrator.options import InitOptions
 from lp_sweep.orchestrator.service import initrows
 from lp_sweep.orchestrator.service.initrows import RowFile
@@ -343,7 +343,7 @@ def _file(
 def _can_be_bridged(options: InitOptions) -> bool:
     """True for what only the hub knows: a plan tells of it."""
     config = read_config(Path(options.model or "").expanduser() / "config.json")
-    return config is None or family_of(config.get("model_type")).feed_forward is not None
+    return not config or family_of(config.get("model_type")).feed_forward is not None
 
 
 def _scalar(value: Any) -> str:

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from pyarrow import parquet as pq
 
 from lp_sweep.orchestrator.inputs import hub
-from lp_sweep.orchestrator.inputs.data import encoded, open_tokenizer, sample
-from lp_sweep.orchestrator.inputs.models import read_config
+from lp_sweep.orchestrator.inputs.data import encoded, sample
+from lp_sweep.orchestrator.inputs.folder import ModelFault, open_tokenizer, read_config
 from lp_sweep.orchestrator.options import InitOptions
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import listed, shown
@@ -167,12 +167,13 @@ def fitting_length(
         folder = hub.snapshot("model", model, commit)
     texts = sample(rows, kind)
     sizes: list[float]
-    if tokenizer := open_tokenizer(folder):
-        sizes = [len(row.ids) for row in encoded(tokenizer, texts, words=kind.words)]
-    else:
+    try:
+        found = encoded(open_tokenizer(folder), texts, words=kind.words)
+        sizes = [len(row.ids) for row in found]
+    except ModelFault:
         sizes = [3 + sum(map(_tokens_about, row)) for row in texts]
     wanted = float(np.quantile(sizes, share))
-    most = longest_row(read_config(folder / "config.json") or {}) or lengths[-1]
+    most = longest_row(read_config(folder / "config.json")) or lengths[-1]
     allowed = [length for length in lengths if length <= most] or [most]
     return next((length for length in allowed if length >= wanted), allowed[-1])
 

@@ -53,13 +53,63 @@ class Rows:
     whole: bool = True  # False: only the first rows
 
 
+class Items(NamedTuple):
+    """The values of a column, or of a column of lists the items of all of them, in a row."""
+
+    where: str  # `rows.csv: column 'label'`
+    items: pa.Array | pa.ChunkedArray  # (total,)
+    lengths: npt.NDArray[np.int64] = np.array([], np.int64)  # (n,) of the lists
+    each: str = ""  # what an item of a list is called in its place: word, label
+
+    def place(self, position: int) -> str:
+        """`row 3`, or `row 3, word 2`."""
+        if not self.each:
+            return f"row {position + 1}"
+        ends = self.lengths.cumsum()
+        row = int(np.searchsorted(ends, position, side="right"))
+        return f"row {row + 1}, {self.each} {position - ends[row] + self.lengths[row] + 1}"
+
+    def refuse(self, bad: pa.Array | pa.ChunkedArray, problem: str) -> None:
+        """Raises MissingInputError that names the first item that is `bad`."""
+        first = np.flatnonzero(np.asarray(bad))
+        if not len(first):
+            return
+        place = self.place(int(first[0]))
+        found = f"{problem} in {place}. Fix it, or remove it from its row."
+        if not self.each:
+            found = f"{problem} in {len(first)} of {len(bad)} rows, first in {place}. Fill in or "
+            found += "remove these rows."
+        raise MissingInputError(f"{self.where} {found}")
+
+
+def _items(rows: Rows, name: str) -> Items:
+    """The values of a column, refused if it has nulls."""
+    found = Items(f"{rows.where}: column {name!r}", rows.table.column(name))
+    found.refuse(pc.is_null(found.items, nan_is_null=True), "is empty")
+    return found
+
+
+def plain_column(rows: Rows, name: str) -> pa.ChunkedArray:
+    """The column, refused if it has nulls."""
+    return _items(rows, name).items
+
+
 def text_column(rows: Rows, name: str) -> pa.ChunkedArray:
     """Raises MissingInputError for nulls and values that are no text."""
-    column = plain_column(rows, name)
+    where, column, *_ = _items(rows, name)
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        held = short(str(column.type), 80)
+        raise MissingInputError(f"{where} holds {held}, not text. Name a column of texts.")
+    return column
+
+
+def group_column(rows: Rows, name: str) -> pa.ChunkedArray:
+    """What rows share, null for nothing. Raises MissingInputError for lists and objects."""
+    column = rows.table.column(name)
+    if pa.types.is_nested(column.type):
         raise MissingInputError(
-            f"{rows.where}: column {name!r} holds {short(str(column.type), 80)}, not text. Name a "
-            "column of texts."
+            f"{rows.where}: column {name!r} holds {short(str(column.type), 80)}, and rows are "
+            "grouped by a name or a number. Name such a column as the group."
         )
     return column
 
@@ -88,7 +138,8 @@ def finite_numbers(
     rows: Rows, name: str, wanted: str = "must hold numbers", fix: str = "Fix the row."
 ) -> npt.NDArray[np.float32]:
     """(n,). Raises MissingInputError for nulls, infinite values and values that are no number."""
-    column = plain_column(rows, name)
+    found = _items(rows, name)
+    column = found.items
     try:
         values = column.cast(pa.float64())
     except pa.ArrowException as error:
@@ -97,12 +148,11 @@ def finite_numbers(
         has = beside_number(value) if isinstance(value, str) else ""
         like = f", which reads like a number with {has}: write it as 1100.5" if has else ""
         raise MissingInputError(
-            f"{rows.where}: column {name!r} {wanted}, and row {row + 1} holds {shown(value)}"
-            f"{like}. {fix}"
+            f"{found.where} {wanted}, and {found.place(row)} holds {shown(value)}{like}. {fix}"
         ) from error
     with np.errstate(over="ignore"):
         targets = np.asarray(values.to_numpy(), np.float32)
-    _refuse(rows, name, pa.chunked_array([~np.isfinite(targets)]), "is not a finite number")
+    found.refuse(pa.array(~np.isfinite(targets)), "is not a finite number")
     return targets
 
 
@@ -146,8 +196,8 @@ def class_names(train: Rows, definition: TaskDefinition) -> tuple[str, ...]:
     """The names of classes 0..n-1: the definition's, else those of the train file's ClassLabel,
     else its sorted values (numbers by value). Raises MissingInputError, also for fewer than two
     classes."""
-    column = _class_column(train, definition)
-    values = column.unique().to_pylist()
+    found = _classes(train, definition)
+    values = found.items.unique().to_pylist()
     if len(values) < 2:
         raise MissingInputError(
             f"{train.where}: every row is of class {shown(values[0])}. Training needs two classes "
@@ -155,7 +205,7 @@ def class_names(train: Rows, definition: TaskDefinition) -> tuple[str, ...]:
         )
     named = feature_names(train, definition.label_column)
     if not definition.labels:
-        refuse_lookalikes(train, definition.label_column, named or values, column, row_of)
+        refuse_lookalikes(found, named or values)
     names = (
         definition.labels or named or tuple(sorted(values, key=int if all_whole(values) else str))
     )
@@ -178,102 +228,89 @@ def class_codes(
     """(n,) positions in `names`. Raises MissingInputError for nulls and unknown classes.
 
     If the definition lists names that are no numbers, whole numbers are positions in that list."""
-    return coded(rows, definition, names, _class_column(rows, definition), "class", row_of)
-
-
-def row_of(position: int) -> str:
-    return f"row {position + 1}"
+    return coded(_classes(rows, definition), definition, names, "class")
 
 
 def coded(
-    rows: Rows,
-    definition: TaskDefinition,
-    names: Sequence[str],
-    values: pa.ChunkedArray,
-    what: str,
-    place: Callable[[int], str],
+    found: Items, definition: TaskDefinition, names: Sequence[str], what: str
 ) -> npt.NDArray[np.int64]:
     """(n,) positions in `names` of n texts from the label column. Raises MissingInputError for an
-    unknown one, which it calls a `what`, in `place(position)`."""
+    unknown one, which it calls a `what`."""
+    values = found.items
     known = known_values(definition, names, values.unique().to_pylist())
     codes = pc.index_in(values, value_set=pa.array(known, pa.string()))
     if codes.null_count:
-        first = int(np.flatnonzero(codes.is_null().to_numpy(zero_copy_only=False))[0])
+        first = int(np.flatnonzero(np.asarray(codes.is_null()))[0])
         got = values[first].as_py()
         raise MissingInputError(
-            f"{rows.where}: unknown {what} {shown(got)} in column {definition.label_column!r}, "
-            f"{place(first)}. Known: {listed(known)}. These are from the train rows, or "
-            f"the task's `labels:`. Fix the rows, or list every {what} there."
-            f"{did_you_mean(got[:80], known[:100])}"
+            f"{found.where} holds the unknown {what} {shown(got)} in {found.place(first)}. "
+            f"Known: {listed(known)}. These are from the train rows, or the task's `labels:`. Fix "
+            f"the rows, or list every {what} there.{did_you_mean(got[:80], known[:100])}"
         )
     return np.asarray(codes.to_numpy(), np.int64)
 
 
-def refuse_lookalikes(
-    train: Rows,
-    name: str,
-    names: Sequence[str],
-    values: pa.Array | pa.ChunkedArray,
-    place: Callable[[int], str],
-) -> None:
+def refuse_lookalikes(found: Items, names: Sequence[str]) -> None:
     """Raises MissingInputError for unlisted names that are probably mistakes: `nan`, blanks, and
-    names that only look different, or only look alike. `values`: all of the column, to say in
-    `place(position)` where each is."""
+    names that only look different, or only look alike."""
 
     def quoted(value: str) -> str:
-        position = pc.index(values, value).as_py()
-        return short(ascii(value), 160) + (f" ({place(position)})" if position >= 0 else "")
+        position = pc.index(found.items, value).as_py()
+        return short(ascii(value), 160) + (f" ({found.place(position)})" if position >= 0 else "")
 
     seen: dict[str, str] = {}
     for value in names:
+        held = quoted(value)
         if value.strip().lower() in _NOTHING:
-            found, why = quoted(value), "a missing value written as text"
+            why = "a missing value written as text"
         elif (other := seen.setdefault(look(value), value)) != value:
-            found, why = f"{quoted(other)} and {quoted(value)}", "one name in two spellings"
+            held, why = f"{quoted(other)} and {held}", "one name in two spellings"
         elif _WRITTEN_LIST.fullmatch(value):
-            found, why = quoted(value), "a list written as text. JSONL and Parquet have lists, for "
-            why += "kind: multi_label or tokens"
+            why = "a list written as text. JSONL and Parquet have lists, for kind: multi_label or "
+            why += "tokens"
         else:
             continue
         raise MissingInputError(
-            f"{train.where}: column {name!r} holds {found}: {why}. Fix the rows, or list every "
-            "name in the task's `labels:` if they are correct."
+            f"{found.where} holds {held}: {why}. Fix the rows, or list every name in the task's "
+            "`labels:` if they are correct."
         )
 
 
-def _class_column(rows: Rows, definition: TaskDefinition) -> pa.ChunkedArray:
+def _classes(rows: Rows, definition: TaskDefinition) -> Items:
     """The classes as non-empty strings."""
-    name = definition.label_column
-    column = plain_column(rows, name)
-    if pa.types.is_floating(column.type):
-        column = _whole(rows, name, column)
-    features = feature_names(rows, name)
+    found = _items(rows, definition.label_column)
+    features = feature_names(rows, definition.label_column)
     # a ClassLabel's names count, not its numbers, if they are the task's names
-    same = not definition.labels or set(features) == set(definition.labels)
-    if features and pa.types.is_integer(column.type) and same:
-        outside = pc.or_(pc.less(column, 0), pc.greater_equal(column, len(features)))
-        _refuse(rows, name, outside, f"is none of 0 to {len(features) - 1}")
-        column = pa.chunked_array([pa.array(features, pa.string()).take(column.combine_chunks())])
-    lists = "; lists are for kind: multi_label or tokens" * pa.types.is_list(column.type)
-    try:
-        column = column.cast(pa.string())
-    except pa.ArrowException as error:
-        raise MissingInputError(
-            f"{rows.where}: column {name!r} holds {short(str(column.type), 80)}, not classes. Name "
-            f"a column of names, whole numbers or booleans{lists}."
-        ) from error
-    _refuse(rows, name, pc.equal(column, ""), "is empty")
-    return column
+    if definition.labels and set(features) != set(definition.labels):
+        features = ()
+    fix = "Name a column of names, whole numbers or booleans"
+    if pa.types.is_floating(found.items.type):
+        fix = "Set kind: regression, or name another label column"
+    elif pa.types.is_list(found.items.type):
+        fix += "; lists are for kind: multi_label or tokens"
+    return _named(found, features, "classes", fix)
 
 
-def _whole(rows: Rows, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _named(found: Items, features: tuple[str, ...], of: str, fix: str) -> Items:
+    """The items as non-empty texts; numbers of a ClassLabel as its names, `features`."""
+    items, types = found.items, pa.types
+    if features and types.is_integer(items.type):
+        outside = pc.or_(pc.less(items, 0), pc.greater_equal(items, len(features)))
+        found.refuse(outside, f"holds a number that is none of 0 to {len(features) - 1}")
+        return found._replace(items=pc.take(pa.array(features, pa.string()), items))
     try:
-        return column.cast(pa.int64())
+        texts = (items.cast(pa.int64()) if types.is_floating(items.type) else items).cast("string")
     except pa.ArrowException as error:
-        raise MissingInputError(
-            f"{rows.where}: column {name!r} holds fractions, not classes: {short(str(error), 80)}. "
-            "Set kind: regression, or name another label column."
-        ) from error
+        held = short(str(items.type), 80)
+        if found.each:
+            held = f"lists of {held}"
+        elif types.is_floating(items.type):
+            held = "fractions"
+        raise MissingInputError(f"{found.where} holds {held}, not {of}. {fix}.") from error
+    found.refuse(
+        pc.equal(texts, ""), f"holds an empty {of.removesuffix('s')}" if found.each else "is empty"
+    )
+    return found._replace(items=texts)
 
 
 def feature_names(rows: Rows, name: str) -> tuple[str, ...]:
@@ -303,94 +340,27 @@ def all_whole(values: Sequence[str]) -> bool:
     return all(_WHOLE.fullmatch(value) for value in values)
 
 
-def plain_column(rows: Rows, name: str) -> pa.ChunkedArray:
-    """The column, refused if it has nulls."""
-    column = rows.table.column(name)
-    _refuse(rows, name, pc.is_null(column, nan_is_null=True), "is empty")
-    return column
-
-
-def group_column(rows: Rows, name: str) -> pa.ChunkedArray:
-    """What rows share, null for nothing. Raises MissingInputError for lists and objects."""
-    column = rows.table.column(name)
-    if pa.types.is_nested(column.type):
-        raise MissingInputError(
-            f"{rows.where}: column {name!r} holds {short(str(column.type), 80)}, and rows are "
-            "grouped by a name or a number. Name such a column as the group."
-        )
-    return column
-
-
-class Items(NamedTuple):
-    """The items of a list column, concatenated."""
-
-    items: pa.Array  # (total,)
-    lengths: npt.NDArray[np.int64]  # (n,)
-    each: str  # the word for an item's place: word, label
-
-    def place(self, position: int) -> str:
-        """`row 3, word 2`."""
-        ends = self.lengths.cumsum()
-        row = int(np.searchsorted(ends, position, side="right"))
-        return f"row {row + 1}, {self.each} {position - ends[row] + self.lengths[row] + 1}"
-
-
 def list_items(rows: Rows, name: str, instead: str, each: str) -> Items:
     """Raises MissingInputError for a column without lists (`instead` says what to write), and for a
     null in a list."""
-    column = plain_column(rows, name)
+    where, column, *_ = _items(rows, name)
     if not pa.types.is_list(column.type):
         value = column[0].as_py() if len(column) else None
         written = isinstance(value, str) and _WRITTEN_LIST.fullmatch(value)
         holds = "text that only reads like a list" if written else short(str(column.type), 80)
-        raise MissingInputError(f"{rows.where}: column {name!r} holds {holds}, not lists{instead}")
+        raise MissingInputError(f"{where} holds {holds}, not lists{instead}")
     lists = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
     lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False).astype(np.int64)
-    items = pc.list_flatten(lists)
-    found = Items(items, lengths, each)
-    _refuse_items(rows, name, found, pc.is_null(items, nan_is_null=True), "holds a null")
+    found = Items(where, pc.list_flatten(lists), lengths, each)
+    found.refuse(pc.is_null(found.items, nan_is_null=True), "holds a null")
     return found
 
 
 def label_items(rows: Rows, name: str, instead: str, each: str, what: str) -> Items:
     """Labels as non-empty texts, called `what` in messages."""
     found = list_items(rows, name, instead, each)
-    items, features = found.items, feature_names(rows, name)
-    if features and pa.types.is_integer(items.type):
-        outside = pc.or_(pc.less(items, 0), pc.greater_equal(items, len(features)))
-        numbers = f"holds a number that is none of 0 to {len(features) - 1}"
-        _refuse_items(rows, name, found, outside, numbers)
-        return found._replace(items=pa.array(features, pa.string()).take(items))
-    try:
-        items = items.cast(pa.int64()) if pa.types.is_floating(items.type) else items
-        items = items.cast(pa.string())
-    except pa.ArrowException as error:
-        fix = SPANS if pa.types.is_nested(items.type) else "Give names or whole numbers"
-        raise MissingInputError(
-            f"{rows.where}: column {name!r} holds lists of {short(str(items.type), 80)}, not of "
-            f"{what}s. {fix}."
-        ) from error
-    _refuse_items(rows, name, found, pc.equal(items, ""), f"holds an empty {what}")
-    return found._replace(items=items)
-
-
-def _refuse_items(rows: Rows, name: str, found: Items, bad: pa.Array, problem: str) -> None:
-    first = np.flatnonzero(bad.to_numpy(zero_copy_only=False))
-    if len(first):
-        raise MissingInputError(
-            f"{rows.where}: column {name!r} {problem} in {found.place(int(first[0]))}. Fix "
-            "it, or remove it from its row."
-        )
-
-
-def _refuse(rows: Rows, name: str, bad: pa.ChunkedArray, what: str) -> None:
-    """Raises MissingInputError naming the first row (from 1) where `bad` is true."""
-    positions = np.flatnonzero(bad.to_numpy())
-    if len(positions):
-        raise MissingInputError(
-            f"{rows.where}: column {name!r} {what} in {len(positions)} of {len(bad)} rows, first "
-            f"in row {positions[0] + 1}. Fill in or remove these rows."
-        )
+    fix = SPANS if pa.types.is_nested(found.items.type) else "Give names or whole numbers"
+    return _named(found, feature_names(rows, name), f"{what}s", fix)
 
 
 def first_failing(count: int, try_first: Callable[[int], object]) -> int:

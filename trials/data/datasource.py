@@ -6,7 +6,6 @@ All checks of rows that would otherwise break or silently falsify a training run
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,17 +20,11 @@ from lp_sweep.trials.data.columns import Labels, Rows, text_column
 from lp_sweep.trials.data.delimited import quoting_of
 from lp_sweep.trials.data.formats import file_format, parts_of
 from lp_sweep.trials.data.hub import read_hub
-from lp_sweep.trials.data.readers import column_names, read_file, reading, require_columns
-from lp_sweep.trials.data.retrieval import (
-    columns_of,
-    has_doubles,
-    read_collection,
-    titles_come_late,
-)
+from lp_sweep.trials.data.readers import column_names, read_file, require_columns
+from lp_sweep.trials.data.retrieval import columns_of, read_collection
 from lp_sweep.trials.data.tasks import CORPUS, QRELS, QUERIES, UNLABELLED, TaskSource
 from lp_sweep.trials.kinds import COSENT, Kind, kind_of
-from lp_sweep.trials.kinds.multi_label import is_marked
-from lp_sweep.trials.kinds.rankmetrics import DEPTH, query_count
+from lp_sweep.trials.kinds.rankmetrics import query_count
 from lp_sweep.trials.kinds.tokens import NO_TAG, word_column
 from lp_sweep.trials.spec.specs import TaskDefinition
 
@@ -97,8 +90,7 @@ class LoadedTask:
 def data_fingerprint(source: TaskSource, definition: TaskDefinition) -> str:
     """`sha256:<digest>` of the files' bytes, or `hub:<id>@<revision>:<config>:<splits>`.
 
-    The role of each file, its format and how it is read count; names and folders don't. Raises
-    MissingInputError
+    The role of each file and its format count; names and folders don't. Raises MissingInputError
     if a file or a column of `definition` is missing, so that planning reports it.
     """
     if source.dataset is not None:
@@ -110,31 +102,15 @@ def data_fingerprint(source: TaskSource, definition: TaskDefinition) -> str:
             columns_of(split, path)
         else:
             require_columns(path, column_names(path), _columns(definition, split))
-        how = _reading(split, path, definition)
-        digest.update(f"{split} {file_format(path)} {_content(path)}{how}\n".encode())
+        parts = []
+        for part in parts_of(path):
+            with part.open("rb") as file:
+                parts.append(hashlib.file_digest(file, "sha256").hexdigest())
+        content = (
+            parts[0] if len(parts) == 1 else hashlib.sha256(" ".join(parts).encode()).hexdigest()
+        )
+        digest.update(f"{split} {file_format(path)} {content}\n".encode())
     return f"sha256:{digest.hexdigest()}"
-
-
-def _reading(split: str, path: str, definition: TaskDefinition) -> str:
-    """What is special about how rows are read, of files that were once read in another way."""
-    if split == CORPUS and titles_come_late(path):
-        return " titles"
-    if kind_of(definition).problem_type == "multi_label_classification" and split != UNLABELLED:
-        columns = [definition.label_column]
-        if definition.labels and is_marked(
-            Rows(where=path, table=read_file(path, columns)), definition
-        ):
-            return " marks"
-    return (how := reading(path)) and f" {how}"
-
-
-def _content(path: str) -> str:
-    """A digest of the bytes of a file, or of a folder's parts."""
-    found = []
-    for part in parts_of(path):
-        with part.open("rb") as file:
-            found.append(hashlib.file_digest(file, "sha256").hexdigest())
-    return found[0] if len(found) == 1 else hashlib.sha256(" ".join(found).encode()).hexdigest()
 
 
 def unlabelled_fingerprint(source: TaskSource, definition: TaskDefinition) -> str:
@@ -163,26 +139,31 @@ def load_task(
     seed. `most` reads only so many first rows of train, and of the unlabelled file. `unlabelled`:
     read that file too, if there is one. `loss`: of an embedding, which may need train labels.
     """
-    if kind_of(definition).searches:
+    kind = kind_of(definition)
+    if kind.searches:
         return _load_search(definition, source, limit_train, limit_dev, most, loss)
-    train, *dev = _split_names(source)
-    rows = {train: _read(source, train, definition, offline, most, loss)}
-    rows |= {split: _read(source, split, definition, offline) for split in dev}
-    label_names = kind_of(definition).label_names(rows[train], definition)
+    names = list(source.files or source.splits)
+    if len(names) < 2 or names[0] != "train":
+        raise MissingInputError(
+            f"a task needs a 'train' split and then one or more dev splits, got {names}."
+        )
+    rows = {"train": _read(source, "train", definition, offline, most, loss)}
+    rows |= {name: _read(source, name, definition, offline) for name in names[1:]}
+    label_names = kind.label_names(rows["train"], definition)
     more = None
     if unlabelled and source.unlabelled:
         more = _read(_unlabelled(source), UNLABELLED, definition, offline, most)
     return LoadedTask(
-        train=_split(definition, label_names, rows[train], limit_train),
+        train=_split(definition, label_names, rows["train"], limit_train),
         dev={
             name: _split(definition, label_names, rows[name], limit_dev, scored=True)
-            for name in dev
+            for name in names[1:]
         },
         label_names=label_names,
         definition=definition,
         limit_train=limit_train,
         limit_dev=limit_dev,
-        looked_at=None if rows[train].whole else most,
+        looked_at=None if rows["train"].whole else most,
         unlabelled=None if more is None else _split(definition, label_names, more, None),
         more_unlabelled=more is not None and not more.whole,
     )
@@ -221,31 +202,6 @@ def _load_search(
     )
 
 
-def faults_of_search(
-    definition: TaskDefinition, source: TaskSource, limit_dev: int | None
-) -> Iterator[str]:
-    """The corrections (`spec/specs.py`) of searches over these files. `own-id`: a query found
-    itself. `tied-documents`: of documents with one text, those found first in the file counted as
-    the nearest hundred. Raises MissingInputError."""
-    if not kind_of(definition).searches or not has_doubles(source.files):
-        return
-    loaded = load_task(definition, source, limit_train=1, limit_dev=limit_dev)
-    if _themselves(loaded):
-        yield "own-id"
-    dev = loaded.dev[loaded.main_split]
-    documents = dev.texts[0][query_count(dev.labels) :]
-    alike = Counter(documents)
-    relevant = Counter(
-        (query, documents[int(document)]) for query, document, value in dev.labels.tolist() if value
-    )
-    if len(documents) > DEPTH and any(n < alike[text] for (_, text), n in relevant.items()):
-        yield "tied-documents"
-
-
-def _themselves(search: LoadedTask) -> int:
-    return int((search.dev[search.main_split].labels[:, 2] == 0).sum())
-
-
 class Overlap(NamedTuple):
     """Dev rows whose texts also occur in a train row, over all dev splits."""
 
@@ -258,7 +214,10 @@ def overlap(task: LoadedTask) -> Overlap:
     """Compares texts without surrounding white space. For a search only the queries count. Holds
     the dev rows in memory and streams the train rows."""
     if kind_of(task.definition).searches:
-        return _overlap_of_queries(task)
+        learned_texts = {text.strip() for texts in task.train.texts for text in texts}
+        split = task.dev[task.main_split]
+        queries = split.texts[0][: query_count(split.labels)]
+        return Overlap(sum(text.strip() in learned_texts for text in queries), 0, len(queries))
     labels: dict[tuple[str, ...], set[bytes]] = {
         key: set() for key in text_keys(*task.dev.values())
     }
@@ -272,13 +231,6 @@ def overlap(task: LoadedTask) -> Overlap:
             rows += bool(labels[key])
             relabelled += learned and bool(labels[key]) and label not in labels[key]
     return Overlap(rows, relabelled, sum(map(len, task.dev.values())))
-
-
-def _overlap_of_queries(task: LoadedTask) -> Overlap:
-    learned = {text.strip() for texts in task.train.texts for text in texts}
-    split = task.dev[task.main_split]
-    queries = split.texts[0][: query_count(split.labels)]
-    return Overlap(sum(text.strip() in learned for text in queries), 0, len(queries))
 
 
 def prompted(definition: TaskDefinition, split: Split, *, scored: bool) -> tuple[list[str], ...]:
@@ -326,12 +278,11 @@ def _one_below_other(one: Labels, other: Labels) -> Labels:
     if one.ndim == 1:
         return np.concatenate([one, other])
     width = max(one.shape[1], other.shape[1])
-    wide = [((0, 0), (0, width - part.shape[1])) for part in (one, other)]
-    parts = [
-        np.pad(part, by, constant_values=NO_TAG)
-        for part, by in zip((one, other), wide, strict=True)
+    wide = [
+        np.pad(part, ((0, 0), (0, width - part.shape[1])), constant_values=NO_TAG)
+        for part in (one, other)
     ]
-    return np.concatenate(parts)
+    return np.concatenate(wide)
 
 
 def doubtful_rows(task: LoadedTask, source: TaskSource) -> Iterator[str]:
@@ -380,7 +331,7 @@ def _doubtful_queries(task: LoadedTask, files: Mapping[str, str]) -> Iterator[st
                 "have their queries"
             )
         count, [every] = query_count(dev.labels), dev.texts
-        if own := _themselves(task):
+        if own := int((dev.labels[:, 2] == 0).sum()):
             have = "query has" if own == 1 else "queries have"
             yield (
                 f"{files[QUERIES]}: {own:,} {have} the id of a document in {files[CORPUS]}. It is "
@@ -398,15 +349,6 @@ def _doubtful_queries(task: LoadedTask, files: Mapping[str, str]) -> Iterator[st
             "queries have a single passage, which every network ranks right. Remove them, or add "
             "candidates"
         )
-
-
-def _split_names(source: TaskSource) -> list[str]:
-    names = list(source.files or source.splits)
-    if len(names) < 2 or names[0] != "train":
-        raise MissingInputError(
-            f"a task needs a 'train' split and then one or more dev splits, got {names}."
-        )
-    return names
 
 
 def _columns(definition: TaskDefinition, split: str, *, scored_train: bool = False) -> list[str]:

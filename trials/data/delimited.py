@@ -47,7 +47,8 @@ def rows(path: str, kind: str) -> Generator[Row]:
     header: list[str] = []
     for row in _rows(path, kind, quoting_of(path, kind)):
         if header and len(row.cells) != len(header):
-            raise ValueError(f"line {row.line} has {_columns(len(row.cells))}, not {len(header)}")
+            columns = f"{len(row.cells)} column{'s' * (len(row.cells) != 1)}"
+            raise ValueError(f"line {row.line} has {columns}, not {len(header)}")
         if header and [row.cells[0].lstrip("\ufeff"), *row.cells[1:]] == header:
             raise ValueError(f"line {row.line} repeats the names of the columns. Remove it")
         header = header or row.cells
@@ -61,10 +62,6 @@ def csv_text(rows: Iterable[Row]) -> bytes:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(row.cells for row in rows)
     return text.getvalue().encode()
-
-
-def _columns(count: int) -> str:
-    return f"{count} column{'s' * (count != 1)}"
 
 
 def _rows(path: str, kind: str, quoting: Quoting, *, strict: bool = False) -> Generator[Row]:
@@ -108,7 +105,7 @@ def _quoting(path: str, kind: str, _size: int, _changed: int) -> Quoting:
     odd = _odd_line(path, kind, usual)
     if odd and _odd_line(path, kind, Quoting(backslash=True)) == 0:
         return Quoting(backslash=True)
-    _refuse_swallowed(path, kind, usual)
+    _refuse_swallowed(path, usual)
     return usual._replace(odd_line=odd or _spaced_line(path))
 
 
@@ -161,43 +158,35 @@ def _is_quoted_tsv(path: str) -> bool:
     return count > _FEW and any(marked)
 
 
-def _refuse_swallowed(path: str, kind: str, quoting: Quoting) -> None:
+def _refuse_swallowed(path: str, quoting: Quoting) -> None:
     """Raises ValueError for a field of several lines of which the first two are rows by themselves:
-    they have as many fields as the header, and one of them holds what other rows have there."""
+    they have as many fields as the header, and one of these holds what other rows have there, or a
+    number where all have one."""
     long: list[tuple[int, Row]] = []
     known: list[set[str]] = []
-    for number, row in enumerate(_rows(path, kind, quoting)):
+    for number, row in enumerate(_rows(path, "csv", quoting)):
         known = known or [set() for _ in row.cells]
         if row.last_line > row.line:
             long.append((number, row))
         elif number:
             for values, cell in zip(known, row.cells, strict=False):
                 values |= {cell} if 0 < len(cell) < _SHORT else set()
+    numeric = [bool(values) and all(map(_NUMBER.fullmatch, values)) for values in known]
+
+    def fits(line: str) -> bool:
+        fields = line.rstrip("\r\n").split(",")
+        return len(fields) == len(known) and any(
+            field in values or (is_number and _NUMBER.fullmatch(field))
+            for field, values, is_number in zip(fields, known, numeric, strict=True)
+        )
+
     wanted = {row.line + more for _, row in long for more in (0, 1)}
-    alone = _rows_by_themselves(path, "\t" if kind == "tsv" else ",", known, wanted)
+    with open_text(path) as lines:
+        numbered = enumerate(lines if wanted else (), start=1)
+        alone = {number for number, line in numbered if number in wanted and fits(line)}
     for number, row in long:
         if {row.line, row.line + 1} <= alone:
             raise ValueError(
                 f"row {number} takes lines {row.line} to {row.last_line}: a quotation mark in line "
                 f"{row.line} is closed in line {row.last_line} only"
             )
-
-
-def _rows_by_themselves(
-    path: str, delimiter: str, known: list[set[str]], wanted: set[int]
-) -> set[int]:
-    """Those of the `wanted` lines that have a field for each column, and one of them is `known`
-    from other rows, or a number where all are."""
-    if not wanted:
-        return set()
-    numeric = [bool(values) and all(map(_NUMBER.fullmatch, values)) for values in known]
-    found = set()
-    with open_text(path) as lines:
-        for number, line in enumerate(lines, start=1):
-            fields = line.rstrip("\r\n").split(delimiter) if number in wanted else []
-            if len(fields) == len(known) and any(
-                field in values or (is_number and _NUMBER.fullmatch(field))
-                for field, values, is_number in zip(fields, known, numeric, strict=True)
-            ):
-                found.add(number)
-    return found

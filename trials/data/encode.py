@@ -15,7 +15,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,7 @@ from lp_sweep.trials.spec.identity import content_hash
 from lp_sweep.trials.spec.specs import TaskDefinition
 
 if TYPE_CHECKING:
-    from transformers import BatchEncoding, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
 CACHE_VERSION = 3
 _META = "meta.json"
@@ -60,13 +60,17 @@ def encode_task(
     limits = (task.limit_train, task.limit_dev)
     digest = tokenizer_digest(tokenizer)
     folder = cache_dir / cache_key(digest, task.definition, fingerprint, limits, max_length)
-    found = open_tokens(folder)
-    if found is not None:
+    if found := open_tokens(folder):
         return found
+    lock = FileLock(folder.with_suffix(".lock"))
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
-        with _one_at_a_time(folder):
+        with suppress(Timeout):
+            lock.acquire(timeout=_LOCK_SECONDS)
+        try:
             return open_tokens(folder) or _build(tokenizer, task, max_length, folder)
+        finally:
+            lock.release()
     except OSError as error:
         raise MissingInputError(
             f"can't write tokens to {cache_dir}: {error}. Free space there or name another cache "
@@ -118,17 +122,6 @@ def open_tokens(folder: Path) -> EncodedTask | None:
         from_cache=True,
         **found,
     )
-
-
-@contextmanager
-def _one_at_a_time(folder: Path) -> Iterator[None]:
-    lock = FileLock(folder.with_suffix(".lock"))
-    with suppress(Timeout):
-        lock.acquire(timeout=_LOCK_SECONDS)
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _build(
@@ -224,7 +217,7 @@ def _arrays(
     """The arrays of an `EncodedSplit`; `words`: its texts are lists of words."""
     tokenizer = for_words(tokenizer) if words else tokenizer
     types = "token_type_ids" in tokenizer.model_input_names
-    parts, firsts = [], []
+    tokens, lengths, kinds, firsts = [], [0], [], []
     for start in range(0, len(split), _CHUNK):
         texts = [column[start : start + _CHUNK] for column in split.texts]
         chunk = tokenizer(
@@ -235,22 +228,15 @@ def _arrays(
             return_token_type_ids=types,
             is_split_into_words=words,
         )
-        parts.append(_chunk_arrays(chunk, types=types))
+        tokens.append(_flat(chunk["input_ids"], np.int32))
+        lengths += map(len, chunk["input_ids"])
+        if types:
+            kinds.append(_flat(chunk["token_type_ids"], np.uint8))
         if words:
             firsts += [_first_tokens(encoding.word_ids) for encoding in chunk.encodings]
-    arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    arrays["offsets"] = np.concatenate([[0], np.cumsum(arrays.pop("lengths"))]).astype(np.int64)
+    arrays = {"tokens": np.concatenate(tokens), "offsets": np.cumsum(lengths, dtype=np.int64)}
+    arrays |= {"token_types": np.concatenate(kinds)} if types else {}
     return arrays | (_tagged(split.labels, firsts) if words else {"labels": split.labels})
-
-
-def _chunk_arrays(chunk: BatchEncoding, *, types: bool) -> dict[str, npt.NDArray[Any]]:
-    arrays: dict[str, npt.NDArray[Any]] = {
-        "tokens": _flat(chunk["input_ids"], np.int32),
-        "lengths": np.array([len(ids) for ids in chunk["input_ids"]], np.int64),
-    }
-    if types:
-        arrays["token_types"] = _flat(chunk["token_type_ids"], np.uint8)
-    return arrays
 
 
 def _tagged(labels: Labels, firsts: list[dict[int, int]]) -> dict[str, npt.NDArray[Any]]:
@@ -277,19 +263,13 @@ def for_words(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
         )
     backend = tokenizer.backend_tokenizer
     state = json.loads(backend.to_str())
-    if _blank_before_words(state["pre_tokenizer"]):
-        backend.pre_tokenizer = type(backend).from_str(json.dumps(state)).pre_tokenizer
-        tokenizer.add_prefix_space = True  # save_pretrained writes this, and loading uses it
+    steps = state["pre_tokenizer"] or {}
+    for step in (steps, *(steps.get("pretokenizers") or ())):
+        if step.get("type") == "ByteLevel" and not step["add_prefix_space"]:
+            step["add_prefix_space"] = True
+            backend.pre_tokenizer = type(backend).from_str(json.dumps(state)).pre_tokenizer
+            tokenizer.add_prefix_space = True  # save_pretrained writes this, and loading uses it
     return tokenizer
-
-
-def _blank_before_words(state: Any) -> bool:
-    """Sets `add_prefix_space` in the state of a pre-tokenizer; False if nothing changed."""
-    changed = False
-    for part in [state, *((state or {}).get("pretokenizers") or ())]:
-        if part and part["type"] == "ByteLevel" and not part["add_prefix_space"]:
-            part["add_prefix_space"] = changed = True
-    return changed
 
 
 def _first_tokens(words: list[int | None]) -> dict[int, int]:
@@ -364,6 +344,17 @@ def load_tokenizer(
 def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
     """64 hex digits that depend on everything that determines the tokens; the same for every copy
     of a tokenizer, before and after use."""
+    if tokenizer.is_fast:
+        content = json.loads(tokenizer.backend_tokenizer.to_str())
+        for left_behind in ("truncation", "padding"):  # by the last call
+            content.pop(left_behind, None)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            tokenizer.save_pretrained(folder)
+            content = {
+                path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+                for path in Path(folder).iterdir()
+            }
     return content_hash(
         {
             "class": type(tokenizer).__name__,
@@ -371,22 +362,6 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
             "inputs": list(tokenizer.model_input_names),
             "sides": [tokenizer.padding_side, tokenizer.truncation_side],
             "split_special_tokens": bool(getattr(tokenizer, "split_special_tokens", False)),
-            "content": _fast_content(tokenizer) if tokenizer.is_fast else _slow_content(tokenizer),
+            "content": content,
         }
     )
-
-
-def _fast_content(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(tokenizer.backend_tokenizer.to_str())
-    # the last call leaves these behind
-    return {key: value for key, value in content.items() if key not in ("truncation", "padding")}
-
-
-def _slow_content(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
-    """The digest of each vocabulary and configuration file that the tokenizer saves."""
-    with tempfile.TemporaryDirectory() as folder:
-        tokenizer.save_pretrained(folder)
-        return {
-            path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in Path(folder).iterdir()
-        }

@@ -10,7 +10,7 @@ import json
 import lzma
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -63,9 +63,8 @@ def suffix_of(path: str | Path) -> str:
 def file_format(path: str | Path) -> str:
     """A value of `FORMATS`. Raises MissingInputError for an unknown suffix, and for a folder
     without rows."""
-    suffix = suffix_of(path).lower()
-    if _is_folder(Path(path)):
-        suffix = suffix_of(_parts_of_folder(Path(path))[0])
+    path = Path(path)
+    suffix = suffix_of(_parts_of_folder(path)[0] if _is_folder(path) else path).lower()
     kind = _known(suffix)
     if kind is None:
         raise MissingInputError(
@@ -103,16 +102,12 @@ def _is_folder(path: Path) -> bool:
 
 def _parts_of_folder(folder: Path) -> list[Path]:
     if (folder / _STATE).is_file():
-        try:
-            state = json.loads((folder / _STATE).read_bytes())
-            if any(state.get(name) for name in _SELECTED):
-                _refuse(folder, "holds a selection of its rows: save it again, which applies it")
-            parts = [folder / str(part["filename"]) for part in state["_data_files"]]
-        except (ValueError, TypeError, KeyError, OSError):
-            _refuse(folder, f"{_STATE} can't be read: write the folder again with `save_to_disk`")
-        return parts or _refuse(folder, "has no rows: save it again with rows, or remove it")
+        return _saved_parts(folder)
+    # hidden files, `_SUCCESS`, and what `datasets` caches next to its rows hold no rows
+    files = [path for path in sorted(folder.iterdir()) if path.is_file()]
+    hidden = (".", "_", "cache-", "indices")
+    found = [p for p in files if p.suffix[1:] in TABLES and not p.name.startswith(hidden)]
     splits = splits_of(folder)
-    found = [path for path in _files(folder) if path.suffix[1:] in TABLES]
     if len(splits) > 1 or (splits and not found):
         names = listed(shown(str(path.relative_to(folder))) for path in splits.values())
         _refuse(folder, f"holds several sets of rows ({names}): name the path of one")
@@ -128,14 +123,20 @@ def _parts_of_folder(folder: Path) -> list[Path]:
     return found
 
 
+def _saved_parts(folder: Path) -> list[Path]:
+    """The parts that `save_to_disk` wrote."""
+    try:
+        state = json.loads((folder / _STATE).read_bytes())
+        if any(state.get(name) for name in _SELECTED):
+            _refuse(folder, "holds a selection of its rows: save it again, which applies it")
+        parts = [folder / str(part["filename"]) for part in state["_data_files"]]
+    except (ValueError, TypeError, KeyError, OSError):
+        _refuse(folder, f"{_STATE} can't be read: write the folder again with `save_to_disk`")
+    return parts or _refuse(folder, "has no rows: save it again with rows, or remove it")
+
+
 def _refuse(folder: Path, why: str) -> NoReturn:
     raise MissingInputError(f"{folder}: {why}.")
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """Without hidden files, `_SUCCESS`, and what `datasets` caches next to its rows."""
-    hidden = (".", "_", "cache-", "indices")
-    return (p for p in sorted(folder.iterdir()) if p.is_file() and not p.name.startswith(hidden))
 
 
 def splits_of(folder: Path) -> dict[str, Path]:

@@ -9,6 +9,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
@@ -19,6 +20,8 @@ import pyarrow as pa
 from lp_sweep.storage.printable import listed, shown
 from lp_sweep.trials.data.columns import SPANS, first_failing
 from lp_sweep.trials.data.formats import open_text
+
+_FILLED = re.compile(r"\S")
 
 
 class JsonRow(NamedTuple):
@@ -36,32 +39,34 @@ def json_rows(path: str) -> Iterator[JsonRow]:
         first = list(islice(filled, 2))
         if not first:
             raise ValueError("it holds empty lines only")
-        own = _is_object(first[0][1])
+        own = False  # whether the first line is an object by itself
+        with suppress(ValueError, RecursionError):
+            own = isinstance(json.loads(first[0][1]), dict)
         if not own or len(first) < 2:
             rows = _of_document(path)
             if len(rows) > own:
                 yield from rows
                 return
         for number, line in chain(first, filled):
-            try:
-                row = json.loads(line, object_pairs_hook=_object)
-            except _RepeatedKeyError as error:
-                raise ValueError(f"line {number}: {error}") from None
-            except (ValueError, RecursionError) as error:  # too many brackets
-                raise ValueError(
-                    f"line {number} is not JSON{_why(line) or f': {error}'}"
-                ) from error
-            if not isinstance(row, dict):
-                raise ValueError(f"line {number} is no JSON object. Write one object per line")
+            row = _object_of(number, line)
             yield JsonRow(f"line {number}", row)
 
 
-def _why(line: str) -> str:
-    if line.rstrip().endswith(","):
-        return ": it ends in a comma. Write one object per line, and no comma between them"
-    if re.match(r"\s*\{\s*'", line):
-        return ": it has single quotes, as Python prints. Write each row with json.dumps"
-    return ""
+def _object_of(number: int, line: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line, object_pairs_hook=_object)
+    except _RepeatedKeyError as error:
+        raise ValueError(f"line {number}: {error}") from None
+    except (ValueError, RecursionError) as error:  # too many brackets
+        why = f": {error}"
+        if line.rstrip().endswith(","):
+            why = ": it ends in a comma. Write one object per line, without commas between"
+        elif re.match(r"\s*\{\s*'", line):
+            why = ": it has single quotes, as Python prints. Write rows with json.dumps"
+        raise ValueError(f"line {number} is not JSON{why}") from error
+    if isinstance(row, dict):
+        return row
+    raise ValueError(f"line {number} is no JSON object. Write one object per line")
 
 
 def json_lines(path: str) -> Iterator[bytes]:
@@ -80,18 +85,9 @@ class _RepeatedKeyError(ValueError):
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        twice = next(
-            name for name, count in Counter(name for name, _ in pairs).items() if count > 1
-        )
+        [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
         raise _RepeatedKeyError(f"{shown(twice)} has two values in one object. Keep one")
     return found
-
-
-def _is_object(line: str) -> bool:
-    try:
-        return isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
-        return False
 
 
 def _of_document(path: str) -> list[JsonRow]:
@@ -102,8 +98,8 @@ def _of_document(path: str) -> list[JsonRow]:
     documents: list[Any] = []
     decoder, at = json.JSONDecoder(object_pairs_hook=_object), 0
     try:
-        while (at := _after_blanks(text, at)) < len(text):
-            document, at = decoder.raw_decode(text, at)
+        while found := _FILLED.search(text, at):
+            document, at = decoder.raw_decode(text, found.start())
             documents.append(document)
     except _RepeatedKeyError:
         raise
@@ -118,23 +114,20 @@ def _of_document(path: str) -> list[JsonRow]:
     return [JsonRow(f"row {number}", row) for number, row in enumerate(rows, start=1)]
 
 
-def _after_blanks(text: str, at: int) -> int:
-    while at < len(text) and text[at].isspace():
-        at += 1
-    return at
-
-
 def _unwrapped(document: Any) -> list[Any]:
     """The rows of one document: an array, or the only array of objects in an object. Another object
-    is a row. Raises ValueError for what pandas writes by columns or by an index."""
+    is a row. Raises ValueError for several sets of rows, and for what pandas writes by columns or
+    by an index."""
     if not isinstance(document, dict):
         return document if isinstance(document, list) else [document]
-    values = list(document.values())
-    _refuse_several_sets(document)
-    tables = [value for value in values if isinstance(value, list) and len(value) > 1]
+    named = sorted({"train", "test", "dev", "validation"} & {*document})
+    if len(named) > 1 and all(isinstance(document[name], list) for name in named):
+        names = listed(map(shown, named))
+        raise ValueError(f"it has several sets of rows ({names}). Write each into a file")
+    tables = [value for value in document.values() if isinstance(value, list) and len(value) > 1]
     if len(tables) == 1 and all(isinstance(item, dict) for item in tables[0]):
         return tables[0]
-    if _are_columns(document, values):
+    if _are_columns(document):
         raise ValueError(
             "its rows are spread over one object. Write an object for each row: in pandas "
             "`to_json(path, orient='records', lines=True)`"
@@ -142,21 +135,14 @@ def _unwrapped(document: Any) -> list[Any]:
     return [document]
 
 
-def _are_columns(document: dict[str, Any], values: Sequence[Any]) -> bool:
+def _are_columns(document: dict[str, Any]) -> bool:
     """Whether these are columns, or rows by an index, as pandas writes them, and not the words and
     the tags of one sentence: words have no blanks."""
+    values = [*document.values()]
     if all(isinstance(value, list) for value in values):
         texts = (item for value in values for item in value if isinstance(item, str))
         return {"columns", "data"} <= {*document} or any(" " in text for text in texts)
     return len(values) > 1 and all(isinstance(value, dict) for value in values)
-
-
-def _refuse_several_sets(document: dict[str, Any]) -> None:
-    """Raises ValueError for an object with a set of train rows and another set."""
-    named = {"train", "test", "dev", "validation"} & {*document}
-    if len(named) > 1 and all(isinstance(document[name], list) for name in named):
-        names = listed(map(shown, sorted(named)))
-        raise ValueError(f"it has several sets of rows ({names}). Write each into a file")
 
 
 @lru_cache(maxsize=64)

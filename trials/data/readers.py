@@ -10,9 +10,9 @@ import csv as plain_csv
 import re
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -142,15 +142,11 @@ def column_names(path: str) -> list[str]:
             return list(_tables(path, kind).schema.names)
         if kind == "jsonl":
             return list(json_names(path))
-        if kind == "trec":
-            with closing(_trec_rows(path)) as judgements:
-                names = next(judgements)
-                next(judgements, None)  # a file of other texts is refused
-                return names
-        if kind in CONLL:
-            return _conll_names(kind, next(_sentences(path, kind)))
-        with closing(delimited.rows(path, kind)) as rows:
-            return next(rows).cells
+        with closing(_text_rows(path, kind)) as rows:
+            names = next(rows)
+            if kind == "trec":
+                next(rows, None)  # a file of other texts is refused
+            return names
 
 
 def read_file(path: str, columns: Sequence[str], most: int | None = None) -> pa.Table:
@@ -161,37 +157,33 @@ def read_file(path: str, columns: Sequence[str], most: int | None = None) -> pa.
     require_columns(path, column_names(path), columns)
     with _readable(path) as kind:
         if kind in TABLES:
-            found, names = _tables(path, kind), list(columns)
-            rows = (
-                found.to_table(columns=names) if most is None else found.head(most, columns=names)
-            )
-            return plain_table(rows)
+            rows = _tables(path, kind)
+            names = list(columns)
+            every = rows.to_table(names) if most is None else rows.head(most, columns=names)
+            return plain_table(every)
         if kind == "jsonl":
             objects = list(islice(json_rows(path), most))
             return pa.table({name: json_column(objects, name) for name in columns})
-        if kind in CONLL:
-            return _conll_table(list(islice(_sentences(path, kind), most)), kind, columns)
-        texts = _trec_rows(path) if kind == "trec" else _cells(path, kind)
-        with closing(texts):
-            return _text_table(texts, columns, most)
+        type_ = pa.list_(pa.string()) if kind in CONLL else pa.string()
+        with closing(_text_rows(path, kind)) as lines:
+            names = next(lines)
+            places, rest = [names.index(name) for name in columns], islice(lines, most)
+            chunks: list[list[pa.Array]] = [[] for _ in columns]
+            while some := list(islice(rest, _CHUNK)):
+                for chunk, place in zip(chunks, places, strict=True):
+                    chunk.append(pa.array([row[place] for row in some], type_))
+        return pa.table([pa.chunked_array(chunk, type_) for chunk in chunks], names=list(columns))
 
 
-def _cells(path: str, kind: str) -> Generator[list[str]]:
-    with closing(delimited.rows(path, kind)) as rows:
-        for row in rows:
-            yield row.cells
-
-
-def _text_table(rows: Generator[list[str]], columns: Sequence[str], most: int | None) -> pa.Table:
-    """The first of `rows` names the columns."""
-    names = next(rows)
-    places, rest = [names.index(name) for name in columns], islice(rows, most)
-    chunks: list[list[pa.Array]] = [[] for _ in columns]
-    while some := list(islice(rest, _CHUNK)):
-        for chunk, place in zip(chunks, places, strict=True):
-            chunk.append(pa.array([row[place] for row in some], pa.string()))
-    arrays = [pa.chunked_array(chunk, pa.string()) for chunk in chunks]
-    return pa.table(arrays, names=list(columns))
+def _text_rows(path: str, kind: str) -> Generator[list[Any]]:
+    """The names of the columns, then the cells of each row; of CoNLL each cell is a list."""
+    if kind == "trec":
+        yield from _trec_rows(path)
+    elif kind in CONLL:
+        yield from _sentences(path, kind)
+    else:
+        with closing(delimited.rows(path, kind)) as rows:
+            yield from (row.cells for row in rows)
 
 
 def _tables(path: str, kind: str) -> Dataset:
@@ -242,9 +234,15 @@ def _plain(type_: pa.DataType) -> pa.DataType:
 @contextmanager
 def _readable(path: str) -> Iterator[str]:
     """Yields the file's format. Turns errors of its reader into MissingInputError."""
-    kind = file_format(path)
+    kind, parts = file_format(path), parts_of(path)
+    if not parts:
+        raise MissingInputError(f"{path}: no file has such a name. Check the pattern.")
+    if kind not in TABLES and [Path(path)] != parts:
+        join = f"Join its {len(parts)} files into one"
+        fix = join if len(parts) > 1 else f"Name the file: {parts[0]}"
+        raise MissingInputError(f"{path}: a pattern is for Parquet and Arrow files. {fix}.")
     try:
-        for part in _found(path, kind):
+        for part in parts:
             _require_file(part, kind)
         if kind in ("csv", "tsv"):
             with open_text(path) as lines:
@@ -265,17 +263,6 @@ def _readable(path: str) -> Iterator[str]:
         ) from error
 
 
-def _found(path: str, kind: str) -> list[Path]:
-    parts = parts_of(path)
-    if parts and kind not in TABLES and [Path(path)] != parts:
-        join = f"Join its {len(parts)} files into one"
-        fix = join if len(parts) > 1 else f"Name the file: {parts[0]}"
-        raise MissingInputError(f"{path}: a pattern is for Parquet and Arrow files. {fix}.")
-    if parts:
-        return parts
-    raise MissingInputError(f"{path}: no file has such a name. Check the pattern.")
-
-
 def _require_file(path: Path, kind: str) -> None:
     if not path.is_file():
         raise MissingInputError(
@@ -285,12 +272,6 @@ def _require_file(path: Path, kind: str) -> None:
         raise MissingInputError(f"{path}: is an empty file. Give a {kind} file with examples.")
     if other := _other_format(path, kind):
         raise MissingInputError(f"{path}: can't be read as {kind}: it {other}.")
-
-
-def first_lacks(path: str, name: str) -> bool:
-    """Whether a file of JSON has a column, and its first row does not."""
-    with _readable(path):
-        return name in json_names(path) and name not in next(json_rows(path)).content
 
 
 CONLL = ("conll", "conllu")
@@ -304,30 +285,6 @@ _LONGEST_SENTENCE = 1000  # words, of a file with one sentence
 _WORD_NAMES = {"word", "words", "token", "tokens", "form", "text"}
 _TAG_NAMES = {"tag", "tags", "label", "labels", "pos", "pos_tags", "upos", "ner", "ner_tags"}
 
-Sentence = list[list[str]]  # words, each with its columns
-
-
-def _conll_names(kind: str, first: Sentence) -> list[str]:
-    """A .conll file has `tokens` first, `tags` last, and numbered columns in between."""
-    if kind == "conllu":
-        return [*_CONLLU]
-    width = len(first[0])
-    between = [str(number) for number in range(2, width)]
-    return ["tokens", *between, "tags"] if width > 1 else ["tokens"]
-
-
-def _conll_table(sentences: list[Sentence], kind: str, columns: Sequence[str]) -> pa.Table:
-    place = {name: index for index, name in enumerate(_conll_names(kind, sentences[0]))}
-    return pa.table(
-        {
-            name: pa.array(
-                [[word[place[name]] for word in words] for words in sentences],
-                pa.list_(pa.string()),
-            )
-            for name in columns
-        }
-    )
-
 
 def conll_text(table: pa.Table) -> bytes:
     """Writes rows as a CoNLL file; the lists of a row have equal length."""
@@ -338,43 +295,35 @@ def conll_text(table: pa.Table) -> bytes:
     return "".join(f"{sentence}\n" for sentence in lines).encode()
 
 
-def _sentences(path: str, kind: str) -> Iterator[Sentence]:
-    """Yields one sentence or more: a word per line, columns separated by tabs or spaces, an empty
-    line after each sentence. Raises ValueError with the line."""
-    words: Sentence = []
-    alone, empty, width = True, True, len(_CONLLU) if kind == "conllu" else 0
-    for number, word in _conll_lines(path, kind):
-        if not word:
-            if words:
-                yield words
-                alone = False
-            words = []
-            continue
-        if empty:
-            _refuse_header(number, word)
-        width = width or len(word)
-        if len(word) != width:
-            comment = "; a comment (#) is skipped before a sentence only" * word[0].startswith("#")
-            raise ValueError(f"line {number} has {len(word)} columns, not {width}{comment}")
-        words.append(word)
-        empty = False
-    if words:
-        _refuse_text(words, alone)
-        yield words
-    if empty:
+def _sentences(path: str, kind: str) -> Generator[list[Any]]:
+    """The names of the columns, then each sentence as a list for each column. There is a word per
+    line, columns are separated by tabs or spaces, and an empty line ends a sentence. A .conll file
+    has `tokens` first, `tags` last, and numbered columns between. Raises ValueError with the line.
+    """
+    lines = _conll_lines(path, kind)
+    first = next((line for line in lines if line[1]), None)
+    if first is None:
         raise ValueError("it holds no word")
-
-
-def _refuse_header(number: int, word: list[str]) -> None:
+    number, word = first
     if word[0].lower() in _WORD_NAMES and word[-1].lower() in _TAG_NAMES:
         raise ValueError(f"line {number} names columns. Remove it: they are tokens and tags")
-
-
-def _refuse_text(words: Sentence, alone: bool) -> None:
-    if alone and len(words) > _LONGEST_SENTENCE:
-        raise ValueError(
-            f"its {len(words):,} words are one sentence. Put an empty line after each sentence"
-        )
+    plain = ["tokens", *map(str, range(2, len(word))), *["tags"] * (len(word) > 1)]
+    names = [*_CONLLU] if kind == "conllu" else plain
+    yield names
+    words, alone = list[list[str]](), True
+    for number, word in chain([first], lines, [(0, [])]):
+        if len(word) not in (0, len(names)):
+            comment = "; a comment (#) is skipped before a sentence only" * word[0].startswith("#")
+            raise ValueError(f"line {number} has {len(word)} columns, not {len(names)}{comment}")
+        if word:
+            words.append(word)
+        elif words:
+            if alone and not number and len(words) > _LONGEST_SENTENCE:
+                raise ValueError(
+                    f"its {len(words):,} words are one sentence. Put an empty line after each one"
+                )
+            yield [list(column) for column in zip(*words, strict=True)]
+            words, alone = [], False
 
 
 def _conll_lines(path: str, kind: str) -> Iterator[tuple[int, list[str]]]:
@@ -421,7 +370,7 @@ _RELEVANCE = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 _JUDGEMENT = re.compile(r"\S+\s+(0|Q0)\s+\S+\s+-?\d+\s*")  # a header never looks like that
 
 
-def _trec_rows(path: str) -> Generator[list[str]]:
+def _trec_rows(path: str) -> Iterator[list[str]]:
     """The names of the columns, then judgements as trec_eval reads them: four fields between
     blanks or tabs (https://trec.nist.gov/data/qrels_eng/). Raises ValueError with the line."""
     yield [*TREC]
@@ -435,15 +384,3 @@ def _trec_rows(path: str) -> Generator[list[str]]:
                 )
             if fields:
                 yield fields
-
-
-def reading(path: str) -> str:
-    """What is special about how the file is read; empty for most. It is part of a fingerprint, as
-    such rows were once read in another way."""
-    with _readable(path) as kind:
-        if kind in ("csv", "tsv"):
-            quoting = delimited.quoting_of(path, kind)
-            return (
-                "backslash" if quoting.backslash else "quoted" * (kind == "tsv" and quoting.quoted)
-            )
-        return "comments" if kind == "conll" and comment_lines(path) else ""

@@ -19,13 +19,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.printable import listed, shown
 from lp_sweep.trials.data.columns import Rows, finite_numbers, plain_column, text_column
-from lp_sweep.trials.data.formats import file_format
-from lp_sweep.trials.data.readers import column_names, field_hint, first_lacks, read_file
+from lp_sweep.trials.data.readers import column_names, field_hint, read_file
 from lp_sweep.trials.data.tasks import CORPUS, QRELS, QUERIES
 
 # the names that a column may have; the first one in the file counts
@@ -75,12 +73,6 @@ def columns_of(part: str, path: str) -> dict[str, str]:
     if part == CORPUS and _TITLE in present:
         found[_TITLE] = _TITLE
     return found
-
-
-def titles_come_late(path: str) -> bool:
-    """Whether the corpus has titles, and its first document has none. Such titles were once not
-    read, so this is part of a fingerprint."""
-    return file_format(path) == "jsonl" and first_lacks(path, _TITLE)
 
 
 def read_collection(
@@ -197,15 +189,6 @@ def _themselves(
     relevant = pairs & {(int(query), int(document)) for query, document, _ in judged}
     found = [] if 2 * len(relevant) > len(pairs) else [(*pair, 0.0) for pair in sorted(pairs)]
     return np.array(found, np.float64).reshape(-1, 3)
-
-
-def has_doubles(files: Mapping[str, str]) -> bool:
-    """Whether a query and a document have the same identifier, or two documents the same text.
-    Raises MissingInputError."""
-    queries, corpus = (_rows(part, files[part]) for part in (QUERIES, CORPUS))
-    texts = corpus.rows.table.column(corpus.columns["text"])
-    shared = not {*_identifiers(queries, "id")}.isdisjoint(_identifiers(corpus, "id"))
-    return shared or pc.count_distinct(texts).as_py() < len(texts)
 
 
 def _answered(

@@ -8,7 +8,7 @@ imports this module, so it never imports torch, transformers or datasets.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -165,11 +165,12 @@ def user_definition(
         extra_metrics=tuple(other for other in metrics if searches and other != metric),
         **given,
     )
-    _check_definition(name, definition)
+    if problem := next(_problems(definition), None):
+        raise SpecError(f"task {name!r}: {problem}")
     return definition
 
 
-def unnamed_positive(name: str, definition: TaskDefinition, classes: Sequence[str]) -> str | None:
+def unnamed_positive(definition: TaskDefinition, classes: Sequence[str]) -> str | None:
     """Why the main metric f1 needs `positive:` with these classes; None if it does not. It
     defaults to 1 of 0 and 1 (or true); for other names there is no default."""
     if definition.metric != "f1" or definition.positive or len(classes) != 2:
@@ -178,69 +179,53 @@ def unnamed_positive(name: str, definition: TaskDefinition, classes: Sequence[st
         return None
     first, second = map(shown, classes)
     return (
-        f"task {name!r}: metric f1 scores one class, and the classes are {first} and {second}. "
-        f"Choose one: write `positive: {first}` or `positive: {second}` in the task's "
-        "entry, or choose macro_f1 for both."
+        f"metric f1 scores one class, and the classes are {first} and {second}. Choose one: write "
+        f"`positive: {first}` or `positive: {second}` in the task's entry, or choose macro_f1 for "
+        "both."
     )
 
 
-def _check_definition(name: str, definition: TaskDefinition) -> None:
-    columns = definition.text_columns
-    if not 1 <= len(columns) <= 2 and not (kind_of(definition).searches and not columns):
-        raise SpecError(f"task {name!r}: 'text' names one or two columns, got {list(columns)}.")
-    if {*columns} & {*definition.all_label_columns} or len({*columns}) < len(columns):
-        raise SpecError(
-            f"task {name!r}: text and label columns must differ, got text: {list(columns)}, "
-            f"label: {definition.label_columns or definition.label_column!r}."
-        )
-    _check_labels(name, definition)
-    _check_ranking(name, definition)
+def _problems(definition: TaskDefinition) -> Iterator[str]:
+    yield from _column_problems(definition)
     if problem := kind_of(definition).problem(definition):
-        raise SpecError(f"task {name!r}: {problem}")
-    _check_positive(name, definition)
-
-
-def _check_labels(name: str, definition: TaskDefinition) -> None:
-    """Refuses keys of multi_label tasks in other tasks."""
-    if kind_of(definition).problem_type == "multi_label_classification":
-        return
-    if definition.label_columns:
-        raise SpecError(
-            f"task {name!r}: `label:` names {len(definition.label_columns)} columns, which is for "
-            f"kind: multi_label. Name one, or set that kind."
-        )
-    if definition.tune_thresholds:
-        raise SpecError(
-            f"task {name!r}: `tune_thresholds:` is for kind: multi_label. Remove it, or set that "
-            "kind."
-        )
-
-
-def _check_ranking(name: str, definition: TaskDefinition) -> None:
-    """Refuses keys of rankings in other tasks, and a wrong `group:`."""
-    for key, value in (("group", definition.group), ("loss", definition.loss)):
-        if value and not KINDS[definition.kind].ranks:
-            raise SpecError(
-                f"task {name!r}: `{key}:` is for kind: ranking. Remove it, or set that kind."
-            )
-    if definition.group in (*definition.text_columns[1:], definition.label_column):
-        raise SpecError(
-            f"task {name!r}: `group:` names the column that the rows of a query share, and "
-            f"{definition.group!r} is that of the passages or of their relevance."
-        )
-
-
-def _check_positive(name: str, definition: TaskDefinition) -> None:
+        yield problem
     positive, labels = definition.positive, definition.labels
     if positive and "f1" not in (definition.metric, *definition.extra_metrics):
-        raise SpecError(
-            f"task {name!r}: `positive: {positive}` is the class that metric f1 scores, and the "
-            f"metric is {definition.metric}. Remove `positive:`, or set `metric: f1`."
+        yield (
+            f"`positive: {positive}` is the class that metric f1 scores, and the metric is "
+            f"{definition.metric}. Remove `positive:`, or set `metric: f1`."
         )
     if positive and labels and positive not in labels:
-        raise SpecError(
-            f"task {name!r}: `positive: {positive}` is none of its labels ({listed(labels)})."
+        yield (
+            f"`positive: {positive}` is none of its labels ({listed(labels)})."
             f"{did_you_mean(positive, labels)}"
         )
-    if problem := unnamed_positive(name, definition, labels):
-        raise SpecError(problem)
+    if problem := unnamed_positive(definition, labels):
+        yield problem
+
+
+def _column_problems(definition: TaskDefinition) -> Iterator[str]:
+    """Also names keys of other kinds."""
+    columns, kind = definition.text_columns, kind_of(definition)
+    if not 1 <= len(columns) <= 2 and not (kind.searches and not columns):
+        yield f"'text' names one or two columns, got {list(columns)}."
+    if {*columns} & {*definition.all_label_columns} or len({*columns}) < len(columns):
+        yield (
+            f"text and label columns must differ, got text: {list(columns)}, "
+            f"label: {definition.label_columns or definition.label_column!r}."
+        )
+    of_marks = kind.problem_type == "multi_label_classification"
+    ranks = KINDS[definition.kind].ranks  # a `loss:` of rankings may have chosen another kind
+    for key, value, right, name in (
+        ("label: [first, second]", definition.label_columns, of_marks, "multi_label"),
+        ("tune_thresholds:", definition.tune_thresholds, of_marks, "multi_label"),
+        ("group:", definition.group, ranks, "ranking"),
+        ("loss:", definition.loss, ranks, "ranking"),
+    ):
+        if value and not right:
+            yield f"`{key}` is for kind: {name}. Remove it, or set that kind."
+    if definition.group in (*columns[1:], definition.label_column):
+        yield (
+            f"`group:` names the column that the rows of a query share, and {definition.group!r} "
+            "is that of the passages or of their relevance."
+        )

@@ -67,9 +67,7 @@ class MultiLabel(Kind):
         names = definition.labels or feature_names(train, definition.label_column)
         _marks(train, items, len(names))
         if not definition.labels:
-            refuse_lookalikes(
-                train, definition.label_column, names or found, items.items, items.place
-            )
+            refuse_lookalikes(items, names or found)
         names = names or tuple(sorted(found, key=int if all_whole(found) else str))
         if len(names) < 2:
             raise MissingInputError(
@@ -87,7 +85,7 @@ class MultiLabel(Kind):
         found = _listed(rows, definition)
         if (marks := _marks(rows, found, len(names))) is not None:
             return marks
-        codes = coded(rows, definition, names, found.items, "label", found.place)
+        codes = coded(found, definition, names, "label")
         made = np.zeros((rows.table.num_rows, len(names)), np.int8)
         made[np.repeat(np.arange(len(made)), found.lengths), codes] = 1
         return made
@@ -193,13 +191,6 @@ def _listed(rows: Rows, definition: TaskDefinition) -> Items:
             "then means that. Else label or remove these rows."
         )
     return found
-
-
-def is_marked(rows: Rows, definition: TaskDefinition) -> bool:
-    """Whether lists of 0 and 1 mark the task's `labels:`. They were once read as positions."""
-    if not definition.labels or definition.label_columns:
-        return False
-    return _marks(rows, _listed(rows, definition), len(definition.labels)) is not None
 
 
 def _marks(rows: Rows, found: Items, labels: int) -> npt.NDArray[np.int8] | None:

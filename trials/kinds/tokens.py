@@ -75,9 +75,7 @@ class Tokens(Classification):
                 f"tags or more: check the column {definition.label_column!r} and the file."
             )
         if not definition.labels:
-            refuse_lookalikes(
-                train, definition.label_column, names or values, found.items, found.place
-            )
+            refuse_lookalikes(found, names or values)
         if "entity_f1" not in (definition.metric, *definition.extra_metrics):
             return names or tuple(sorted(values))
         if outside := [name for name in names or values if not is_tag(name)]:
@@ -102,7 +100,7 @@ class Tokens(Classification):
                 f"{definition.label_column!r}. {len(other)} of {len(words)} rows have unequal "
                 "numbers. Give each word one tag, or remove these rows."
             )
-        codes = coded(rows, definition, names, found.items, "tag", found.place)
+        codes = coded(found, definition, names, "tag")
         made = np.full((len(words), int(words.max())), NO_TAG, np.int64)
         made[np.arange(made.shape[1]) < words[:, None]] = codes
         if "entity_f1" in (definition.metric, *definition.extra_metrics):

@@ -11,22 +11,16 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from lp_sweep.storage.printable import did_you_mean, shown
-from lp_sweep.trials.model.familytable import family_of, padding_side
+from lp_sweep.trials.model.familytable import family_of
 
 _LIST = "MODEL_FOR_{}_MAPPING_NAMES"
 _MAPPINGS = ("id2label", "label2id")
-# the first one that names a side counts, as in transformers
-_SIDES = {
-    "tokenizer_config.json": r'"padding_side"\s*:\s*"(\w+)"',
-    "tokenizer.json": r'"padding"\s*:\s*\{[^:]*:.*?"direction"\s*:\s*"(\w+)"',
-}
 _TRY = "Use an encoder, such as bert-base-cased, roberta-base or answerdotai/ModernBERT-base."
 
 
@@ -99,15 +93,6 @@ def _weights_problem(config: Mapping[str, Any]) -> str | None:
             "loads no network without some of its heads. Name the model that it was made from."
         )
     return None
-
-
-def pads_otherwise(folder: Path, model_type: object) -> bool:
-    """Whether the folder's tokenizer fills batches on another side than `padding_side`."""
-    found = None
-    for name, pattern in _SIDES.items():
-        with suppress(OSError, ValueError), (folder / name).open(encoding="utf-8") as stream:
-            found = found or re.search(pattern, stream.read(100_000), re.DOTALL)
-    return found is not None and found[1].lower() != padding_side(model_type)
 
 
 def _writes(config: Mapping[str, Any]) -> bool:

@@ -75,34 +75,26 @@ def test_the_manifest_says_what_was_fetched(fetched: World) -> None:
 
 @pytest.mark.slow
 def test_a_connection_that_breaks_is_resumed(online: World) -> None:
+    """One that stays broken ends the command, and the next one fetches the rest alone."""
     files = model_files(online.folder / "large")
-    files["model.safetensors"] = padded(files["model.safetensors"])
+    # with a tensor that no classifier loads: so large that it comes in several chunks
+    tensors = load(files["model.safetensors"])
+    tensors["cls.predictions.padding"] = np.zeros(6 * 2**20, np.float32)
+    files["model.safetensors"] = bytes(save(tensors, metadata={"format": "pt"}))
     model = online.hub.push("model", MODEL, files)
-    online.hub.cut.update({"model.safetensors": 1, "plain/train-0.parquet": 1, "config.json": 1})
-    online.run("prefetch")
-    assert not +online.hub.cut
-    assert online.hub.ranges == ["model.safetensors"]  # small files are asked for from the start
-    whole = online.hub.commits["model", MODEL][model]["model.safetensors"]
-    assert (online.snapshot(model) / "model.safetensors").read_bytes() == whole
-    online.trial_ids("--offline")
-
-
-def padded(weights: bytes) -> bytes:
-    """With a tensor that no classifier loads: so large that it comes in several chunks."""
-    tensors = load(weights) | {"cls.predictions.padding": np.zeros(6 * 2**20, np.float32)}
-    return bytes(save(tensors, metadata={"format": "pt"}))
-
-
-@pytest.mark.slow
-def test_a_network_that_stays_broken(online: World) -> None:
-    online.hub.cut["tokenizer.json"] = 100
+    once = dict.fromkeys(("model.safetensors", "plain/train-0.parquet", "config.json"), 1)
+    online.hub.cut.update(once | {"tokenizer.json": 100})
     told = online.run("prefetch", code=4, env={"HF_HUB_DOWNLOAD_TIMEOUT": "2"}).stderr
     assert "tokenizer.json can't be fetched" in told
     assert "run `lp-sweep prefetch` again: whole files are kept" in told
+    assert set(+online.hub.cut) == {"tokenizer.json"}
     online.hub.cut.clear()
     before = len(online.hub.downloads())
     online.run("prefetch")
     assert "model.safetensors" not in online.hub.downloads()[before:]
+    assert online.hub.ranges == ["model.safetensors"]  # small files are asked for from the start
+    assert (online.snapshot(model) / "model.safetensors").read_bytes() == files["model.safetensors"]
+    online.trial_ids("--offline")
 
 
 @pytest.mark.slow
@@ -131,25 +123,19 @@ def test_only_a_part_is_fetched_and_the_rest_stays_pinned(online: World) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("override", "code", "message"),
-    [
+def test_what_can_not_be_fetched(online: World) -> None:
+    whole = model_files(online.folder / "c")
+    for name, lacks in (("pickled", "model.safetensors"), ("mute", "tokenizer.json")):
+        part = {key: data for key, data in whole.items() if key != lacks}
+        online.hub.push("model", f"toy/{name}", part)
+    for override, code, message in (
         ("model=toy/none", 2, "the hub has no model 'toy/none'"),
         ("models=[{id: toy/bert, revision: v9}]", 2, "the hub has no revision 'v9'"),
         ("model=toy/pickled", 4, "no model.safetensors at that commit, and pickled weights"),
         ("model=toy/mute", 4, "no tokenizer vocabulary"),
-    ],
-)
-def test_what_can_not_be_fetched(online: World, override: str, code: int, message: str) -> None:
-    whole = model_files(online.folder / "c")
-    online.hub.push("model", "toy/pickled", without(whole, "model.safetensors"))
-    online.hub.push("model", "toy/mute", without(whole, "tokenizer.json"))
-    assert message in online.run("prefetch", override, code=code).stderr
-    assert not (online.folder / "sweep.manifest.json").exists()
-
-
-def without(files: dict[str, bytes], name: str) -> dict[str, bytes]:
-    return {key: data for key, data in files.items() if key != name}
+    ):
+        assert message in online.run("prefetch", override, code=code).stderr
+        assert not (online.folder / "sweep.manifest.json").exists()
 
 
 # -- pinned revisions
@@ -157,6 +143,11 @@ def without(files: dict[str, bytes], name: str) -> dict[str, bytes]:
 
 @pytest.mark.slow
 def test_the_manifest_holds_its_commit_when_the_branch_moves(online: World) -> None:
+    """Without one, what the hub once said is kept in the cache."""
+    depth = f"models=[{{id: {MODEL}, layers: 4}}]"  # else it is looked up at the hub each time
+    first = online.trial_ids(depth)
+    online.hub.push("model", MODEL, model_files(online.folder / "b", depth=4, layer_norm_eps=0.2))
+    assert online.trial_ids(depth) == first == online.trial_ids(depth, "--offline")
     online.run("prefetch")
     before = online.trial_ids()
     online.hub.push("model", MODEL, model_files(online.folder / "new", depth=4, layer_norm_eps=0.1))
@@ -170,15 +161,6 @@ def test_the_manifest_holds_its_commit_when_the_branch_moves(online: World) -> N
     assert online.trial_ids() == after
     online.run("prefetch")
     assert not online.trial_ids() & after
-
-
-@pytest.mark.slow
-def test_a_plan_means_the_same_commit_tomorrow(online: World) -> None:
-    """Without a manifest: what the hub once said is kept in the cache."""
-    depth = f"models=[{{id: {MODEL}, layers: 4}}]"  # else it is looked up at the hub each time
-    before = online.trial_ids(depth)
-    online.hub.push("model", MODEL, model_files(online.folder / "new", depth=4, layer_norm_eps=0.1))
-    assert online.trial_ids(depth) == before == online.trial_ids(depth, "--offline")
 
 
 @pytest.mark.slow

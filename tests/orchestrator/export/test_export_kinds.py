@@ -16,14 +16,9 @@ import pytest
 from huggingface_hub import ModelCard
 from transformers import AutoTokenizer, pipeline
 
-from lp_sweep.orchestrator.inputs.resolve import resolve
-from lp_sweep.orchestrator.plan.planning import corrections_of
-from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.model.modelfiles import pads_otherwise
 from lp_sweep.trials.model.plainload import load, logits_of
-from lp_sweep.trials.spec.specs import TrialSpec
 from tests.support.everyday import few
 from tests.support.exportworld import World, in_this_process, two_networks
 from tests.support.kindworlds import (
@@ -193,57 +188,10 @@ def test_a_tokenizer_that_pads_left_changes_no_answer(kind: str, tmp_path: Path)
     usual = {job["id"] for job in jobs(file) if job["kind"] == "trial"}
     pad_left(file.parent / "model")
     todo = [job for job in jobs(file) if job["kind"] == "trial"]
-    assert {tuple(job["spec"]["corrections"]) for job in todo} == {("left-padding",)}
-    assert not usual & {job["id"] for job in todo}
+    assert usual == {job["id"] for job in todo}
     store = Store(tmp_path / "store", create=True)
     assert execute({**todo[0], "keep": "all"}, store.location)["status"] == "done"
     made = World(file, store, todo[0]["id"], "")
     done, _, _ = exported(made, tmp_path / "out")
     assert done.verified.score == pytest.approx(done.verified.recorded_score)
     assert AutoTokenizer.from_pretrained(tmp_path / "out").padding_side == "right"
-
-
-@pytest.mark.parametrize(
-    ("family", "compute", "kind", "found"),
-    [
-        ("bert", "fast", "", False),  # a pass without padding
-        ("bert", "reference", "", True),
-        ("deberta-v2", "fast", "", True),
-        ("deberta-v2", "fast", "embedding", False),  # by distance, and no head
-        ("bert", "reference", "embedding", True),
-        ("roberta", "reference", "tokens", False),
-    ],
-)
-def test_the_trials_that_padding_changed(
-    family: str, compute: str, kind: str, found: bool, tmp_path: Path
-) -> None:
-    worlds = {"": save_world, "embedding": embedding_world, "tokens": token_world}
-    file = worlds[kind](tmp_path / "world", recipe={**SHORT, "compute": compute})
-    [sweep] = [resolve(load_sweep(file))]
-    [task] = sweep.tasks.values()
-    spec = TrialSpec(
-        model_fingerprint="m", kept_layers=(1,), task=task.definition, data_fingerprint="d",
-        seed=1, recipe=sweep.recipe,
-    )  # fmt: skip
-    model = sweep.models[0]._replace(family=family)
-    assert not corrections_of(spec, model, task)
-    model = model._replace(pads_otherwise=True)
-    assert corrections_of(spec, model, task) == ("left-padding",) * found
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "kind", "found"),
-    [
-        ("tokenizer_config.json", {"padding_side": "left"}, "bert", True),
-        ("tokenizer_config.json", {"padding_side": "left"}, "xlnet", False),
-        ("tokenizer_config.json", {"padding_side": "right"}, "xlnet", True),
-        ("tokenizer_config.json", {}, "bert", False),
-        ("tokenizer.json", {"padding": {"strategy": {"Fixed": 8}, "direction": "Left"}}, "", True),
-        ("tokenizer.json", {"truncation": {"direction": "Left"}, "padding": None}, "", False),
-    ],
-)  # fmt: skip
-def test_the_side_of_a_tokenizer(
-    name: str, content: dict[str, Any], kind: str, found: bool, tmp_path: Path
-) -> None:
-    (tmp_path / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
-    assert pads_otherwise(tmp_path, kind) is found

@@ -21,7 +21,7 @@ from lp_sweep.trials.data.tasks import TaskSource
 from lp_sweep.trials.spec.specs import Recipe, TaskDefinition
 
 TOY = Path(__file__).parents[3] / "quickstart" / "model"
-MODEL = ModelInput("toy", str(TOY), None, 12, "sha256:toy", None)
+MODEL = ModelInput("toy", str(TOY), None, 12, "sha256:toy")
 RECIPE = Recipe(epochs=3, batch_size=4, max_length=8)
 LONG = "the food was good and the people were kind and the room was warm"
 
@@ -94,21 +94,15 @@ def test_an_embedding_task_reads_each_text_of_a_pair_alone(tmp_path: Path) -> No
         assert looked_at("own", loaded, RECIPE, [MODEL]).cut == cut
 
 
-@pytest.mark.parametrize(
-    ("metric", "rows"), [("accuracy", 100), ("f1", 10), ("macro_f1", 36), ("mcc", 9)]
-)
-def test_rows_that_a_metric_scores(tmp_path: Path, metric: str, rows: int) -> None:
+def test_rows_that_a_metric_scores(tmp_path: Path) -> None:
     """F1 scores the positive class alone; where classes weigh alike the rare one decides:
-    2² / (1/10 + 1/90) = 36 rows."""
+    2² / (1/10 + 1/90) = 36 rows. Pairs of a correlation are worth up to four rows each."""
     dev = [(f"a{i}", "fraud") for i in range(10)] + [(f"b{i}", "ok") for i in range(90)]
-    positive = "fraud" if metric == "f1" else ""
-    data = look(tmp_path, dev[8:12], dev, metric, positive)
-    assert data.shows == pytest.approx({n: smallest_loss(rows, n) for n in (1, 3, 5)})
-
-
-def test_pairs_of_a_correlation_are_worth_up_to_four_rows_each(tmp_path: Path) -> None:
-    rows = [(f"a{i}", i / 2) for i in range(100)]
-    data = look(tmp_path, rows, rows, "pearson")
+    for metric, rows in (("accuracy", 100), ("f1", 10), ("macro_f1", 36), ("mcc", 9)):
+        data = look(tmp_path, dev[8:12], dev, metric, "fraud" if metric == "f1" else "")
+        assert data.shows == pytest.approx({n: smallest_loss(rows, n) for n in (1, 3, 5)})
+    pairs = [(f"a{i}", i / 2) for i in range(100)]
+    data = look(tmp_path, pairs, pairs, "pearson")
     assert data.classes == {}
     assert data.shows == pytest.approx({n: smallest_loss(200, n) for n in (1, 3, 5)})
     text = "\n".join(data.lines())

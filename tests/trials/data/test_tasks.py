@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from lp_sweep.storage.errors import MissingInputError, SpecError
-from lp_sweep.trials.data.formats import file_format
 from lp_sweep.trials.data.tasks import (
     TASKS,
     canonical_name,
@@ -96,8 +95,3 @@ def test_a_task_has_what_its_kind_says() -> None:
 def test_wrong_user_tasks(options: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         user_definition(**{"name": "mine", "text": "t"} | options)
-
-
-def test_unknown_suffix() -> None:
-    with pytest.raises(MissingInputError, match=r"'\.xlsx'.*\.parquet, \.arrow, \.csv"):
-        file_format("a.xlsx")

@@ -12,7 +12,7 @@ import pytest
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.trials.data.columns import Rows
-from lp_sweep.trials.data.readers import column_names, read_file, reading
+from lp_sweep.trials.data.readers import column_names, read_file
 from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.kinds.tokens import word_column
 from lp_sweep.trials.spec.specs import TaskDefinition
@@ -91,7 +91,6 @@ def test_comments_are_no_words(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     found = read_file(str(path), ["tokens", "tags"]).to_pydict()
     assert found == {"tokens": [["Ann", "ran"], ["No"]], "tags": [["B-p", "O"], ["O"]]}
-    assert reading(str(path)) == "comments"
 
 
 def test_a_word_may_begin_with_a_number_sign(tmp_path: Path) -> None:
@@ -99,7 +98,6 @@ def test_a_word_may_begin_with_a_number_sign(tmp_path: Path) -> None:
     path.write_text("# O\nnow B-p\n\n#now B-p\n# O\r\n")
     found = read_file(str(path), ["tokens"]).to_pydict()
     assert found == {"tokens": [["#", "now"], ["#now", "#"]]}
-    assert reading(str(path)) == ""
     path.write_text("Ann B-p\rran O\r\rNo O\r")
     assert read_file(str(path), ["tokens"]).to_pydict() == {"tokens": [["Ann", "ran"], ["No"]]}
 
