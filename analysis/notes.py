@@ -1,4 +1,4 @@
-"""The notes below a table and the cautions in a report. A note is shown only if a cell needs it.
+"""The cautions of tables, reports and exports, in sentences made from rows.
 
 If a sweep file is changed and then only partly run, its cells were trained in more than one way.
 The tables still compare them, with a note. After a whole run, the earlier cells are not shown.
@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from lp_sweep.analysis.rows import Row, grouped
+from lp_sweep.analysis.rows import Row, TableSelection, grouped
 from lp_sweep.storage.printable import guess_name, listed, metric_name
 from lp_sweep.storage.redact import redact_text
 
 if TYPE_CHECKING:
     from lp_sweep.storage.catalog import Catalog
-
 
 NOT_ASKED = "–"
 NOT_MEASURED = "not measured"
@@ -27,24 +25,6 @@ NOT_SEARCHED = "not searched"  # a search was not for this loss
 LEARNED_NOTHING = "†"
 
 
-class Note(NamedTuple):
-    """A note for tables with a cell that the regular expression `where` matches, in whole or in
-    part; "" matches every table."""
-
-    text: str
-    where: str = ""
-
-
-def legend(notes: Iterable[Note], rows: Iterable[Sequence[str]]) -> tuple[str, ...]:
-    cells = "\n".join(cell for row in rows for cell in row)
-    return tuple(note.text for note in notes if re.search(note.where, cells, re.MULTILINE))
-
-
-SEARCHED_FOR = Note(
-    f"{NOT_SEARCHED}: the search (`until: min_layers`) had other losses and never ran the K that "
-    "could be the answer. Add the loss, in points, to `within:` in the file, and run it again.",
-    rf"\({NOT_SEARCHED}\)",
-)
 _PLACE = ("sweep", "model", "procedure")
 _NOTHING_TO_LOSE = "A model that did not learn has nothing to lose, so the answer means little."
 _TRAIN_MORE = "Try more rows, more epochs or another learning rate first."
@@ -83,17 +63,12 @@ def untaught(row: Row) -> str:
     )
 
 
-_BARELY = 5.0  # points
-
-
 def barely(row: Row) -> str:
     """A clause, or "" if the full model is well above guessing. A model just above guessing has
     little to lose. `row`: of the view `min_layers`."""
-    if row["majority"] is None or row["score_full"] is None or row["n_learned_nothing"]:
+    if "near guessing" not in row["caveats"]:
         return ""
     lead = row["score_full"] - row["majority"]
-    if lead >= max(_BARELY, row["delta"] if row["unit"] == "points" else 0):
-        return ""
     return f"the full model is only {lead:.1f} points above guessing"
 
 
@@ -109,36 +84,21 @@ def untaught_network(record: Row, full: Row | None) -> str:
     """A warning, or "" if this network and the full model are both better than guessing. `full`:
     the full model's record of the same recipe and seed; None if it is this one or does not
     exist."""
-    found = [
-        (name, row)
-        for name, row in (("This network", record), ("The same seed with all layers", full))
-        if row is not None and is_untaught(row)
-    ]
-    said = [
-        f"{name} scores {_points(row['last'])} "
-        f"{metric_name(row['metric'], row.get('positive'))}, no better than {_one_answer(row)} "
-        f"({100 * row['majority']:.2f}): it did not learn the task."
-        for name, row in found
-    ]
-    said += [remedy(row for _, row in found)] if found else []
-    return " ".join(said)
-
-
-def _one_answer(row: Row) -> str:
-    """Names the answer whose score is `majority`."""
-    if row["metric"] == "f1":
-        return f"always giving the answer {row.get('positive') or 1!r}"
-    return guess_name(kind_of_record(row), row["metric"])
-
-
-def kind_of_record(record: Row) -> str | None:
-    """The kind of task of a trial's record; None for the records of older versions."""
-    task = json.loads(record.get("spec") or "{}").get("task")
-    return None if task is None else str(task.get("kind", "classification"))
-
-
-def _points(share: float | None) -> str:
-    return f"{100 * share:.2f}" if share is not None and math.isfinite(share) else "no"
+    both = {"This network": record, "The same seed with all layers": full}
+    found = {name: row for name, row in both.items() if row and is_untaught(row)}
+    said = []
+    for name, row in found.items():
+        last, metric = row["last"], row["metric"]
+        score = f"{100 * last:.2f}" if last is not None and math.isfinite(last) else "no"
+        task = json.loads(row.get("spec") or "{}").get("task")  # none: of an older version
+        answer = guess_name(task and task.get("kind", "classification"), metric)
+        if metric == "f1":
+            answer = f"always giving the answer {row.get('positive') or 1!r}"
+        said.append(
+            f"{name} scores {score} {metric_name(metric, row.get('positive'))}, no better than "
+            f"{answer} ({100 * row['majority']:.2f}): it did not learn the task."
+        )
+    return " ".join([*said, remedy(found.values())]) if found else ""
 
 
 def did_not_learn(rows: Sequence[Row]) -> str:
@@ -153,11 +113,11 @@ def did_not_learn(rows: Sequence[Row]) -> str:
     return f"{'; '.join(said)}. {_NOTHING_TO_LOSE} {remedy(found)}" if found else ""
 
 
-def where_nothing_was_learned(rows: Sequence[Row], *_: object) -> tuple[Note, ...]:
+def where_nothing_was_learned(rows: Sequence[Row], *_: object) -> list[str]:
     """The note for the mark of a model that did not learn, with its tasks; none without the
     mark."""
     said = did_not_learn(rows)
-    return (Note(f"{LEARNED_NOTHING}: {said}"),) if said else ()
+    return [f"{LEARNED_NOTHING}: {said}"] if said else []
 
 
 def _task_of(row: Row, several: Sequence[str]) -> str:
@@ -171,7 +131,7 @@ def baseline(row: Row) -> str:
     return "Majority-class score" if answer == guess_name("") else f"Score of {answer}"
 
 
-def majorities(rows: Sequence[Row], *_: object) -> tuple[Note, ...]:
+def majorities(rows: Sequence[Row], *_: object) -> list[str]:
     """One note with the majority-class score of each task that has one, or the score of what a
     network of its kind has to beat."""
     known: dict[str, dict[str, float]] = {}
@@ -183,7 +143,7 @@ def majorities(rows: Sequence[Row], *_: object) -> tuple[Note, ...]:
         f"{what}: {', '.join(f'{task} {score:.2f}' for task, score in scores.items())}."
         for what, scores in known.items()
     )
-    return (Note(" ".join(lists)),) if known else ()
+    return [" ".join(lists)] if known else []
 
 
 _REDUCED = """
@@ -197,20 +157,12 @@ ORDER BY feed_forward
 _LIST_REDUCED = "SELECT * FROM task_table WHERE feed_forward <> 'none'"
 
 
-def left_out(
-    rows: Sequence[Row], catalog: Catalog, models: Sequence[str], strategies: Sequence[str]
-) -> tuple[Note, ...]:
+def left_out(_: Sequence[Row], catalog: Catalog, selection: TableSelection) -> list[str]:
     """A note if there are networks without some of their feed-forwards."""
-    wanted = {"models": list(models), "strategies": list(strategies)}
+    wanted = {"models": list(selection.models), "strategies": list(selection.strategies)}
     settings = catalog.query(_REDUCED, wanted)["feed_forward"].to_pylist()
-    if not settings:
-        return ()
-    return (
-        Note(
-            "Left out: networks without some of their feed-forwards "
-            f'({", ".join(settings)}). `lp-sweep query "{_LIST_REDUCED}"` lists them.'
-        ),
-    )
+    found = f"Left out: networks without some of their feed-forwards ({', '.join(settings)})."
+    return [f'{found} `lp-sweep query "{_LIST_REDUCED}"` lists them.'] if settings else []
 
 
 _WORDS = {

@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from lp_sweep.analysis.notes import (
-    NOT_ASKED,
-    NOT_MEASURED,
-    NOT_NEEDED,
-)
+from lp_sweep.analysis.notes import NOT_ASKED, NOT_MEASURED, NOT_NEEDED
 from lp_sweep.analysis.rows import Row
 from lp_sweep.storage.printable import ranges
 from lp_sweep.trials.spec.procedures import own_label
@@ -40,17 +36,9 @@ def signed(value: float | None, unit: str = "", decimals: int = 2) -> str:
     return (text[1:] if float(text) == 0 else text.replace("-", "−")) + unit
 
 
-def points(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
-
-
 def rate(value: float | None) -> str:
     """Texts per second, to three digits."""
     return NOT_MEASURED if value is None else f"{value:,.3g}" if value < 100 else f"{value:,.0f}"
-
-
-def spread(deviation: float | None, decimals: int = 2) -> str:
-    return "" if deviation is None else f"±{deviation:.{decimals}f}"
 
 
 def span(low: int, high: int) -> str:
@@ -76,6 +64,12 @@ def parameters(count: int | None) -> str:
 
 def percent(value: float | None) -> str:
     return "?" if value is None else f"{value:.1f}%"
+
+
+def score(mean: float, sd: float | None, *rest: str) -> str:
+    """`90.25 ±0.31 (−2.18) n=3`"""
+    parts = (f"{mean:.2f}", "" if sd is None else f"±{sd:.2f}", *rest)
+    return " ".join(filter(None, parts))
 
 
 def seeds(number: int, asked: int) -> str:
@@ -157,17 +151,13 @@ def task_score(row: Row) -> str:
     if row["n_failed"]:
         count += f", {row['n_failed']} failed"
     against = "" if is_full(row, row["change"]) else change
-    return _joined(points(row["mean"]), spread(row["sd"]), against, count)
+    return score(row["mean"], row["sd"], against, count)
 
 
 def is_full(row: Row, change: float | None) -> bool:
     """Whether this is the full model, with which the others are compared. A K=0 that learned from
     another model is not."""
     return bool(row["k"] == 0 and row["feed_forward"] == "none" and not change)
-
-
-def _joined(*parts: str) -> str:
-    return " ".join(part for part in parts if part)
 
 
 def mean_over_tasks(row: Row, scope: Literal["all", "stable"]) -> str:
@@ -182,7 +172,7 @@ def mean_over_tasks(row: Row, scope: Literal["all", "stable"]) -> str:
         return f"{NOT_NEEDED if left_out else 'missing'} ({tasks}/{expected})"
     against = "" if is_full(row, change) else "(?)" if change is None else f"({signed(change)})"
     count = share(row[f"n_seeds_{scope}"], row["n_seeds_asked"])
-    return _joined(points(mean), spread(row[f"sd_{scope}"]), against, f"n={count}")
+    return score(mean, row[f"sd_{scope}"], against, f"n={count}")
 
 
 def mean_of_draws(row: Row) -> str:
@@ -190,7 +180,13 @@ def mean_of_draws(row: Row) -> str:
     if row["random_mean"] is None:
         return f"missing (0/{row['n_draws_expected']})"
     count = share(row["n_draws"], row["n_draws_expected"])
-    return _joined(points(row["random_mean"]), spread(row["random_sd"]), f"n={count}")
+    return score(row["random_mean"], row["random_sd"], f"n={count}")
+
+
+def mean_beside_random(row: Row) -> str:
+    if row["mean"] is None:
+        return "missing" if row["strategy"] else ""
+    return f"{row['mean']:.2f}"
 
 
 def draws_below(row: Row) -> str:
@@ -228,7 +224,7 @@ def one_side(row: Row, side: Literal["plain", "distilled"]) -> str:
         return NOT_ASKED
     n = row[f"n_{side}"]
     count = "" if n == row["n"] else f"n={n}/{row['n']}"
-    return _joined(points(row[f"mean_{side}"]), count) if n else "missing"
+    return score(row[f"mean_{side}"], None, count) if n else "missing"
 
 
 def minutes(seconds: float | None) -> str:

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
+from itertools import count
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -44,48 +45,45 @@ def render(
     On a `terminal` (None: if stdout is one), rich draws format "table" for `width` columns;
     otherwise it is plain and as wide as needed. Raises SpecError for an unknown format.
     """
-    if _known(format) in RAW:
-        return _raw(table.long, format, terminal)
-    numeric = [False] * len(table.columns)
     lead = table.lead if format == "table" else ()
+    numeric = [False] * len(table.columns)
     sheet = _Sheet(table.title, table.columns, table.rows, table.notes, numeric, lead)
-    return _laid_out(sheet, format, terminal, width)
+    return _rendered(table.long, lambda: sheet, format, terminal, width)
 
 
 def render_rows(
     rows: pa.Table, format: str = "table", *, terminal: bool | None = None, width: int | None = None
 ) -> str:
     """A query's result as text; otherwise as `render`."""
-    if _known(format) in RAW:
-        return _raw(rows, format, terminal)
-    columns = [plain_values(column) for column in rows.columns]
-    lines = [[_shown(value) for value in line] for line in zip(*columns, strict=True)]
-    numeric = [_is_number(column.type) for column in rows.columns]
-    return _laid_out(_Sheet("", rows.column_names, lines, (), numeric), format, terminal, width)
+
+    def sheet() -> _Sheet:
+        columns = [map(_shown, plain_values(column)) for column in rows.columns]
+        numeric = [_is_number(column.type) for column in rows.columns]
+        return _Sheet("", rows.column_names, [*zip(*columns, strict=True)], (), numeric)
+
+    return _rendered(rows, sheet, format, terminal, width)
 
 
-def _raw(rows: pa.Table, format: str, terminal: bool | None) -> str:
-    """CSV or JSON, unchanged for a file or a pipe, escaped for a terminal: it would obey an escape
-    sequence in a value."""
-    shown = sys.stdout.isatty() if terminal is None else terminal
-    return RAW[format](rows, shown)
-
-
-def _known(format: str) -> str:
+def _rendered(
+    rows: pa.Table,
+    sheet: Callable[[], _Sheet],
+    format: str,
+    terminal: bool | None,
+    width: int | None,
+) -> str:
     if format not in FORMATS:
         raise SpecError(f"unknown format {format!r}. Choose one of: {', '.join(FORMATS)}.")
-    return format
+    terminal = sys.stdout.isatty() if terminal is None else terminal
+    if format in RAW:
+        return RAW[format](rows, terminal)
+    if format == "table" and terminal:
+        return _rich(sheet(), width or shutil.get_terminal_size().columns) + "\n"
+    return _FOR_PEOPLE[format](sheet()) + "\n"
 
 
-def _laid_out(sheet: _Sheet, format: str, terminal: bool | None, width: int | None) -> str:
-    if format == "table" and (sys.stdout.isatty() if terminal is None else terminal):
-        return _rich(sheet, width or shutil.get_terminal_size().columns) + "\n"
-    return _FOR_PEOPLE[format](sheet) + "\n"
-
-
-def _is_number(kind: Any) -> bool:
-    checks = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
-    return any(check(kind) for check in checks)
+def _is_number(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
 
 
 def _shown(value: Any) -> str:
@@ -93,15 +91,9 @@ def _shown(value: Any) -> str:
     if value is None:
         return "NULL"
     if isinstance(value, float):
-        return _short_number(value)
+        plain = value == 0 or 1e-3 <= abs(value) < 1e15
+        return str(round(value, 4)) if plain else f"{value:.4g}"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _short_number(value: float) -> str:
-    if value == 0 or 1e-3 <= abs(value) < 1e15:
-        text = f"{value:.4f}".rstrip("0")
-        return text + "0" if text.endswith(".") else text
-    return f"{value:.4g}"
 
 
 def _text(sheet: _Sheet) -> str:
@@ -168,41 +160,39 @@ def _markdown(sheet: _Sheet) -> str:
     return "\n".join([*title, *lines, *([""] if notes else []), *notes])
 
 
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "$": r"\$",
-    "&": r"\&",
-    "#": r"\#",
-    "%": r"\%",
-    "_": r"\_",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
-    "[": "{[}",  # a `[` after \\ would be its argument
-    "]": "{]}",
-    "±": r"$\pm$",
-    "−": "$-$",
-    "×": r"$\times$",
-    "≤": r"$\leq$",
-    "–": "--",
-    "†": r"$\dagger$",
-}
-
-
-def _latex_escape(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in printable(text))
+_LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "{": r"\{",
+        "}": r"\}",
+        "$": r"\$",
+        "&": r"\&",
+        "#": r"\#",
+        "%": r"\%",
+        "_": r"\_",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        '"': r"\textquotedbl{}",
+        "[": "{[}",  # a `[` after \\ would be its argument
+        "]": "{]}",
+        "±": r"$\pm$",
+        "−": "$-$",
+        "×": r"$\times$",
+        "≤": r"$\leq$",
+        "–": "--",
+        "†": r"$\dagger$",
+    }
+)
 
 
 def _latex(sheet: _Sheet) -> str:
     """A LaTeX tabular for the booktabs package; title and notes are comments."""
 
     def line(cells: Sequence[str]) -> str:
-        return " & ".join(_latex_escape(cell) for cell in cells) + r" \\"
+        return " & ".join(printable(cell).translate(_LATEX) for cell in cells) + r" \\"
 
     kinds = "".join("r" if right else "l" for right in sheet.numeric)
     comments = [f"% {printable(text)}" for text in (sheet.title, *sheet.notes) if text]
@@ -254,14 +244,11 @@ def _with_times_as_text(kind: Any) -> Any:
 
 def _unique(names: Sequence[str]) -> list[str]:
     """`a, a` becomes `a, a_2`: SQL allows a name twice, a JSON object does not."""
-    unique: list[str] = []
+    unique: dict[str, None] = {}
     for name in names:
-        candidate, number = name, 1
-        while candidate in unique:
-            number += 1
-            candidate = f"{name}_{number}"
-        unique.append(candidate)
-    return unique
+        candidates = (name if n == 1 else f"{name}_{n}" for n in count(1))
+        unique[next(candidate for candidate in candidates if candidate not in unique)] = None
+    return [*unique]
 
 
 def _escaped(line: str) -> str:
@@ -273,24 +260,21 @@ def _escaped(line: str) -> str:
 
 def to_json(rows: pa.Table) -> str:
     """A JSON array with one object per row, one per line."""
-    names = _unique(rows.column_names)
-    columns = [plain_values(column) for column in rows.columns]
-    lines = (
+    names, columns = _unique(rows.column_names), map(plain_values, rows.columns)
+    lines = [
         _escaped(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False))
         for row in zip(*columns, strict=True)
-    )
-    body = ",\n  ".join(lines)
-    return f"[\n  {body}\n]\n" if body else "[]\n"
+    ]
+    return "[\n  {}\n]\n".format(",\n  ".join(lines)) if lines else "[]\n"
 
 
 def to_csv(rows: pa.Table, shown: bool = False) -> str:
     """A header line and a line per row; null is an empty field."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([_csv_field(name, shown) for name in _unique(rows.column_names)])
-    columns = [plain_values(column) for column in rows.columns]
-    for row in zip(*columns, strict=True):
-        writer.writerow([_csv_field(value, shown) for value in row])
+    lines = zip(*map(plain_values, rows.columns), strict=True)
+    for line in (_unique(rows.column_names), *lines):
+        writer.writerow([_csv_field(value, shown) for value in line])
     return out.getvalue()
 
 

@@ -5,9 +5,9 @@ Nothing here loads DuckDB: help lists the views.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from importlib.resources import files
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 Row = Mapping[str, Any]
 Unit = Literal["points", "percent"]  # of a loss
@@ -15,6 +15,14 @@ _FOLDER = files("lp_sweep.analysis") / "sql"
 VIEWS = tuple(sorted(file.name[:-4] for file in _FOLDER.iterdir() if file.name.endswith(".sql")))
 _Item = TypeVar("_Item")
 _Key = TypeVar("_Key", bound=Hashable)
+
+
+class TableSelection(NamedTuple):
+    """The unit, models and strategies to show. No name: all models, all strategies."""
+
+    unit: Unit = "points"
+    models: Sequence[str] = ()
+    strategies: Sequence[str] = ()
 
 
 def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from lp_sweep.analysis import phrases
-from lp_sweep.analysis.notes import NOT_ASKED, Note, legend
-from lp_sweep.analysis.rows import Row, Unit, grouped
-from lp_sweep.storage.printable import metric_name
+from lp_sweep.analysis.notes import NOT_ASKED
+from lp_sweep.analysis.rows import Row, TableSelection, Unit
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,17 +20,27 @@ if TYPE_CHECKING:
     from lp_sweep.storage.catalog import Catalog
 
 Text = Callable[[Row], str]
+When = Callable[[Row], Any]  # whether a row needs a note
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column's text, and what its heading means, which a report shows on hover."""
+    """A column's text, and what its heading means. A report shows the meaning on hover; `below`: a
+    table shows it below its rows as well."""
 
     text: Text
     meaning: str
+    below: bool = False
 
     def __call__(self, row: Row) -> str:
         return self.text(row)
+
+
+def text(column: str, how: str | Callable[[Any], str] = "{}") -> Text:
+    """The column's value as text. `how`: a function, or a format for values that are not null."""
+    if callable(how):
+        return lambda row: how(row[column])
+    return lambda row: "" if row[column] is None else how.format(row[column])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +55,12 @@ class Table:
     lead: tuple[str, ...] = ()  # sentences at the top of a screen
 
 
-class TableSelection(NamedTuple):
-    """The unit, models and strategies to show. No name: all models, all strategies."""
+Notes = Callable[[Sequence[Row], "Catalog", TableSelection], Iterable[str]]
 
-    unit: Unit = "points"
-    models: Sequence[str] = ()
-    strategies: Sequence[str] = ()
+
+def note(text: str, when: When | None = None) -> Notes:
+    """A note below every table, or below one with a row that needs it."""
+    return lambda rows, *_: [text] if when is None or any(map(when, rows)) else []
 
 
 class _TableText(NamedTuple):
@@ -60,10 +69,6 @@ class _TableText(NamedTuple):
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     lead: tuple[str, ...]
-
-
-# takes the rows, the catalog, and the models and strategies asked for
-Notes = Callable[[list[Row], "Catalog", Sequence[str], Sequence[str]], Iterable[Note]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +81,8 @@ class TableDef:
     columns: Mapping[str, Text]  # by heading, after those of `context`; a Column has a meaning
     by_task: Text | None = None  # text in a column per task, in the order of the plan
     prepare: Callable[[list[Row]], list[Row]] = list  # changes rows before layout
-    notes: tuple[Note | Notes, ...] = ()  # shown if a cell needs them
+    notes: tuple[Notes, ...] = ()
+    empty: str = ""  # the note of a table without rows
     takes: tuple[str, ...] = ("model", "strategy")  # columns that options select by
     fetch: Fetch | None = None  # None: the view's rows
     reads: tuple[str, ...] = ()  # further views that `fetch` and `notes` name
@@ -99,27 +105,50 @@ class TableDef:
         wanted = TableSelection(unit, models, strategies)
         long = (self.fetch or rows_of_view)(self, catalog, wanted)
         raw = long.to_pylist()
-        said = [
-            note
-            for item in self.notes
-            for note in ((item,) if isinstance(item, Note) else item(raw, catalog, *wanted[1:]))
-        ]
         made = self.worded(raw)
+        notes = [text for of in self.notes for text in of(raw, catalog, wanted)]
+        notes += [
+            f"{heading}: {column.meaning}"
+            for heading, column in self.columns.items()
+            if isinstance(column, Column) and column.below
+        ]
+        if self.by_task and any(NOT_ASKED in line for line in made.rows):
+            notes.append(f"{NOT_ASKED}: not asked for.")
         return Table(
             title=self.title.format(unit=unit),
             columns=made.columns,
             rows=made.rows,
-            notes=legend(said, made.rows),
+            notes=tuple(notes) if raw or not self.empty else (self.empty,),
             long=long,
             lead=made.lead,
         )
 
     def worded(self, raw: list[Row]) -> _TableText:
-        """What people read, from the rows that machines read and nothing else."""
+        """What people read, from the rows that machines read and nothing else.
+
+        With `by_task`, a line has a text per task, in the order of the plan. Rows with the same
+        text are one network that several strategies list: the most complete row is shown."""
         rows = self.prepare(raw)
         columns = {**(context(rows) if self.takes else {}), **self.columns}
-        lines, tasks = _lines(rows, columns, self.by_task)
-        return _TableText((*columns, *tasks), lines, tuple(self.lead(raw)))
+        lead = tuple(self.lead(raw))
+        if self.by_task is None:
+            return _TableText(tuple(columns), _lines(rows, columns), lead)
+        tasks = {
+            row["task"]: row.get("heading", row["task"])
+            for row in sorted(rows, key=lambda row: row["position"])
+        }
+        by_line: dict[tuple[str, ...], dict[str, str]] = {}
+        for row in sorted(reversed(rows), key=_completeness):
+            by_line.setdefault(_line(row, columns), {})[row["task"]] = self.by_task(row)
+        lines = (
+            (*line, *(by_line[line].get(task, NOT_ASKED) for task in tasks))
+            for line in dict.fromkeys(_lines(rows, columns))
+        )
+        return _TableText((*columns, *tasks.values()), tuple(lines), lead)
+
+
+def _completeness(row: Row) -> tuple[int, int]:
+    return row.get("n", 0), row.get("n_expected", 0)
 
 
 Fetch = Callable[[TableDef, "Catalog", TableSelection], "pa.Table"]
@@ -141,54 +170,33 @@ def rows_of_view(table: TableDef, catalog: Catalog, wanted: TableSelection) -> p
     )
 
 
-def _lines(
-    rows: Sequence[Row], columns: Mapping[str, Text], by_task: Text | None
-) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
-    """The lines of a table, and the headings of its task columns. With `by_task`, a line has a text
-    per task, in the order of the plan. Rows with the same text are one network that several
-    strategies list: the most complete row is shown."""
-    tasks = {
-        row["task"]: row.get("heading", row["task"])
-        for row in sorted(rows, key=lambda row: row["position"] if by_task else 0)
-        if by_task
-    }
-    lines: dict[tuple[str, ...], dict[str, Row]] = {}
-    for row in rows:
-        line = lines.setdefault(tuple(show(row) for show in columns.values()), {})
-        best = line.get(row["task"]) if by_task else None
-        if by_task and (best is None or _completeness(row) > _completeness(best)):
-            line[row["task"]] = row
-    shown = tuple(
-        (*key, *(by_task(line[task]) if by_task and task in line else NOT_ASKED for task in tasks))
-        for key, line in lines.items()
-    )
-    return shown, tuple(tasks.values())
+def by_statistics(name: str) -> Fetch:
+    """Fetches rows by `module.function` of `statistics`, imported late since it loads numpy. A
+    function of `minimum` completes the rows of the view."""
+    module, _, function = name.partition(".")
+
+    def fetch(table: TableDef, catalog: Catalog, wanted: TableSelection) -> pa.Table:
+        make = getattr(import_module(f"lp_sweep.analysis.statistics.{module}"), function)
+        if module == "minimum":
+            return make(catalog, rows_of_view(table, catalog, wanted))
+        return make(catalog, wanted.models, wanted.strategies)
+
+    return fetch
 
 
-def _completeness(row: Row) -> tuple[int, int]:
-    return row.get("n", 0), row.get("n_expected", 0)
+def _lines(rows: Iterable[Row], columns: Mapping[str, Text]) -> tuple[tuple[str, ...], ...]:
+    return tuple(_line(row, columns) for row in rows)
 
 
-def listing(title: str, long: pa.Table, columns: Mapping[str, Text]) -> Table:
-    """A table that is not in TABLES: a line per row and a column per key of `columns`."""
-    rows = long.to_pylist()
-    lines = tuple(tuple(show(row) for show in columns.values()) for row in rows)
-    return Table(title=title, columns=tuple(columns), rows=lines, notes=(), long=long)
-
-
-def _plain(value: Any) -> str:
-    return "" if value is None else str(value)
-
-
-def text(column: str, how: Callable[[Any], str] = _plain) -> Text:
-    return lambda row: how(row[column])
+def _line(row: Row, columns: Mapping[str, Text]) -> tuple[str, ...]:
+    return tuple(show(row) for show in columns.values())
 
 
 CONTEXT: dict[str, Text] = {
     "sweep": text("sweep"),
     "model": text("model"),
     "procedure": Column(text("procedure"), "direct: pruned first, then fine-tuned."),
-    "feed-forward": Column(text("feed_forward"), "Kept layers without their feed-forward."),
+    "feed-forward": Column(text("feed_forward"), "kept layers without their feed-forward."),
 }
 
 
@@ -199,95 +207,3 @@ def context(rows: Sequence[Row]) -> dict[str, Text]:
         for heading, show in CONTEXT.items()
         if heading == "model" or len({row.get(heading.replace("-", "_")) for row in rows}) > 1
     }
-
-
-# -- what some tables do with their rows before the layout
-
-
-def _place_and_setting(row: Row) -> tuple[Any, ...]:
-    fixed = row["k"] if row["threshold"] is None else None
-    place = (row["sweep"], row["model"], row["procedure"], row["feed_forward"])
-    return (*place, phrases.strategy(row), fixed, row["threshold"])
-
-
-def with_kept_and_metric(rows: list[Row]) -> list[Row]:
-    """Adds to each row the layers that its setting keeps over all tasks, and its task's heading."""
-    groups = grouped(rows, _place_and_setting)
-    metrics = {
-        row["task"]: metric_name(row["metric"], row["positive"]) for row in rows if row["metric"]
-    }
-    return [
-        {
-            **row,
-            "kept": phrases.kept(groups[_place_and_setting(row)]),
-            "heading": phrases.heading(row["task"], metrics.get(row["task"])),
-        }
-        for row in rows
-    ]
-
-
-def full_depth_once(rows: list[Row]) -> list[Row]:
-    """Keeps one row for K=0, the most complete: it is one network for all strategies."""
-    merged: dict[tuple[Any, ...], Row] = {}
-    for row in rows:
-        known = merged.setdefault(_place_and_setting(row), row)
-        if (row["n_tasks"], row["n_seeds_all"]) > (known["n_tasks"], known["n_seeds_all"]):
-            merged[_place_and_setting(row)] = row
-    return list(merged.values())
-
-
-def named_shortly(rows: list[Row]) -> list[Row]:
-    """Moves the procedure into the distillation's name, so that it has no column of its own."""
-    return [
-        {**row, "distill": phrases.distillation(row), "procedure": None, "change": row["gain"]}
-        for row in rows
-    ]
-
-
-# -- rows that no view has
-
-
-def with_credible_sets(table: TableDef, catalog: Catalog, wanted: TableSelection) -> pa.Table:
-    import pyarrow as pa
-
-    from lp_sweep.analysis.statistics.minimum import credible_sets
-
-    long = rows_of_view(table, catalog, wanted)  # only searches have these sets
-    found = credible_sets(catalog, long.to_pylist())
-    return long.append_column("credible", pa.array(found, pa.list_(pa.int64())))
-
-
-def min_layers_sets(table: TableDef, catalog: Catalog, wanted: TableSelection) -> pa.Table:
-    from lp_sweep.analysis.statistics.minimum import with_sets
-
-    return with_sets(catalog, rows_of_view(table, catalog, wanted))
-
-
-def by_statistics(name: str) -> Fetch:
-    """Fetches rows by a function of `statistics.intervals`, imported late since it loads numpy."""
-
-    def fetch(table: TableDef, catalog: Catalog, wanted: TableSelection) -> pa.Table:
-        from lp_sweep.analysis.statistics import intervals
-
-        return getattr(intervals, name)(catalog, wanted.models, wanted.strategies)
-
-    return fetch
-
-
-def setups(table: TableDef, catalog: Catalog, wanted: TableSelection) -> pa.Table:
-    import pyarrow as pa
-
-    schema = pa.schema(
-        [
-            ("sweep", pa.string()),
-            ("setup", pa.int64()),
-            ("differences", pa.list_(pa.string())),
-            ("cells", pa.int64()),
-            ("trials_finished", pa.int64()),
-        ]
-    )
-    rows = [
-        (setup.sweep, setup.number, list(setup.differences), setup.cells, setup.finished)
-        for setup in catalog.earlier_setups()
-    ]
-    return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)

@@ -41,9 +41,10 @@ from lp_sweep.analysis.statistics.answerset import (
     excess,
     left_over,
     near,
+    spread_of,
 )
 from lp_sweep.analysis.statistics.estimates import Estimate, Scores, combined, limits
-from lp_sweep.analysis.statistics.minimum import ASSUMED, spread_of
+from lp_sweep.analysis.statistics.minimum import ASSUMED
 
 CURVES = {  # true losses in points, K = 0, 1, 2, ...
     "flat": (0, 0, 0.1, 0.2, 0.3, 0.4),

@@ -15,7 +15,6 @@
 --                points²: the noise of one run over seeds. It is pooled over all networks of the task with
 --                two seeds or more; an assumed value counts as five further seeds. The paper has one run,
 --                ours is a mean of n: the difference has seed_variance * (1 + 1/n).
--- losses         for a K: the loss of each network, with the same columns
 -- measured_on    how a speed was measured
 WITH numbers AS (
     SELECT unnest(from_json($numbers, '[{
@@ -129,18 +128,12 @@ noise_of_losses AS (
 at_each_k AS (  -- a K that no sweep lists is open
     SELECT
         whole.model, whole.procedure, whole.task, whole.n AS n_full, ks.k, own.n_change, own.change,
-        coalesce(own.n_change, 0) = 0 OR own.n_change < own.n_asked AS is_open,
-        CASE WHEN changes.n > 0 THEN struct_pack(k := ks.k, points := -changes.ours, n := changes.n,
-            rows_variance := changes.rows_variance, seed_variance := changes.seed_variance,
-            seed_freedom := changes.seed_freedom) END AS loss
+        coalesce(own.n_change, 0) = 0 OR own.n_change < own.n_asked AS is_open
     FROM networks AS whole
     JOIN (SELECT unnest(range(1, 12))::INTEGER AS k) AS ks
         ON ks.k < CASE WHEN whole.model LIKE 'distil%' THEN 6 ELSE 12 END
     LEFT JOIN networks AS own
         ON (own.model, own.procedure, own.task, own.k)
-            = (whole.model, whole.procedure, whole.task, ks.k)
-    LEFT JOIN changes
-        ON (changes.model, changes.procedure, changes.task, changes.k)
             = (whole.model, whole.procedure, whole.task, ks.k)
     WHERE whole.k = 0 AND whole.n > 0
 ),
@@ -151,8 +144,7 @@ dropped AS (
         SELECT
             model, procedure, task, delta,
             coalesce(max(k) FILTER (holds), 0) AS low, max(k) FILTER (is_open) AS last_open,
-            coalesce(arg_max(n_change, k) FILTER (holds), any_value(n_full)) AS n,
-            list(loss ORDER BY k) FILTER (loss IS NOT NULL) AS losses
+            coalesce(arg_max(n_change, k) FILTER (holds), any_value(n_full)) AS n
         FROM (
             SELECT *, NOT is_open AND -change <= delta + 1e-9 AS holds  -- float noise
             FROM at_each_k

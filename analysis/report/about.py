@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import datetime as dt
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
 
 from lp_sweep.analysis import phrases
 from lp_sweep.analysis.notes import mixed, setup_notes
 from lp_sweep.analysis.rows import Row, grouped
-from lp_sweep.analysis.tabledef import Table, context, listing
+from lp_sweep.analysis.tabledef import Table, Text, context, text
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.printable import also_in_train, listed, ranges, short
 from lp_sweep.storage.redact import redact_text
 from lp_sweep.storage.schema import PUBLISHED_VERSIONS
-from lp_sweep.storage.store import Store
+from lp_sweep.storage.store import Store, Unreadable
 
 
 class Fact(NamedTuple):
@@ -35,8 +37,9 @@ class Sheet(NamedTuple):
 
 
 class Gaps(NamedTuple):
-    """Missing, failed and single-seed results: tables and sentences."""
+    """Missing, failed and single-seed results: counts, tables and further sentences."""
 
+    counts: Mapping[str, int]  # the columns of _COUNTS
     sentences: Sequence[str]
     sheets: Sequence[Sheet]
     commands: Sequence[str]  # to get the missing results
@@ -52,11 +55,13 @@ class Origin(NamedTuple):
 
 _MOST_NAMES = 60  # names in a list
 
-_AXIS = """
-SELECT sweep, list(name ORDER BY first) AS names
-FROM (SELECT sweep, {axis}::VARCHAR AS name, min(cell) AS first FROM cells GROUP BY ALL)
-GROUP BY sweep
+_AXES = """
+SELECT sweep, list(model ORDER BY cell) AS models, list(task ORDER BY cell) AS tasks,
+    list(seed ORDER BY cell) AS seeds, list(procedure ORDER BY cell) AS procedures,
+    list(feed_forward ORDER BY cell) AS "feed-forwards removed"
+FROM cells GROUP BY sweep ORDER BY sweep
 """
+_USUAL = {"procedures": ["direct"], "feed-forwards removed": ["none"]}  # these get no line
 _STRATEGIES = """
 SELECT sweep, strategy, min(cell) AS first,
     list(DISTINCT k ORDER BY k) FILTER (threshold IS NULL AND k IS NOT NULL) AS ks,
@@ -75,33 +80,29 @@ SELECT DISTINCT cells.sweep, learning_rate, batch_size, epochs, max_length, prec
 FROM cells JOIN trials ON trials.trial_id = cells.trial_id
 ORDER BY ALL
 """
-# (label, column, the usual value, which gets no line)
-_AXES = (
-    ("models", "model", None),
-    ("tasks", "task", None),
-    ("seeds", "seed", None),
-    ("procedures", "procedure", "direct"),
-    ("feed-forwards removed", "feed_forward", "none"),
-)
 
 
 def asked(catalog: Catalog) -> dict[str, list[Fact]]:
     """The axes of each sweep of the catalog, and how much of it is done, sorted by name."""
     facts: dict[str, list[Fact]] = {}
-    for label, axis, usual in _AXES:
-        for row in catalog.query(_AXIS.format(axis=axis)).to_pylist():
-            if row["names"] != [usual]:
-                fact = Fact(label, listed(row["names"], _MOST_NAMES))
-                facts.setdefault(row["sweep"], []).append(fact)
-    for label, sql, say, between in _LINES:
-        for sweep, texts in _by_sweep(catalog, sql, say).items():
-            facts[sweep].append(Fact(label, between.join(texts)))
-    return dict(sorted(facts.items()))
-
-
-def _by_sweep(catalog: Catalog, sql: str, say: Any) -> dict[str, list[str]]:
-    rows = grouped(catalog.query(sql).to_pylist(), lambda row: row["sweep"])
-    return {sweep: [say(row) for row in own] for sweep, own in rows.items()}
+    for row in catalog.query(_AXES).to_pylist():
+        axes = {
+            label: [*dict.fromkeys(values)] for label, values in row.items() if label != "sweep"
+        }
+        facts[row["sweep"]] = [
+            Fact(label, listed(names, _MOST_NAMES))
+            for label, names in axes.items()
+            if names != _USUAL.get(label)
+        ]
+    for label, sql, say, between in (
+        ("strategies", _STRATEGIES, _strategy, "; "),
+        ("recipe", _RECIPES, _recipe, " / "),
+        ("cells", _STATES, _state, ", "),
+    ):
+        rows = grouped(catalog.query(sql).to_pylist(), lambda row: row["sweep"])
+        for sweep, own in rows.items():
+            facts[sweep].append(Fact(label, between.join(map(say, own))))
+    return facts
 
 
 def _strategy(row: Row) -> str:
@@ -121,33 +122,21 @@ def _state(row: Row) -> str:
 
 def _recipe(row: Row) -> str:
     """A trial's recipe: `learning rate 2e-05, batch 32, 3 epochs, at most 128 tokens, ...`."""
-    return ", ".join(
-        f"{before}{value:{form}}{after}" for before, value, form, after in _parts(row) if value
-    )
-
-
-def _parts(row: Row) -> Iterable[tuple[str, Any, str, str]]:
-    return (
-        ("learning rate ", row["learning_rate"], "g", ""),
-        ("batch ", row["batch_size"], "d", ""),
-        ("", row["epochs"], "d", " epoch" if row["epochs"] == 1 else " epochs"),
-        ("at most ", row["max_length"], "d", " tokens"),
-        ("", row["precision_used"], "", ""),
-        ("", row["compute_used"], "", ""),
-        ("at most ", row["limit_train"], ",d", " train rows"),
-        ("at most ", row["limit_dev"], ",d", " dev rows"),
-    )
-
-
-# (label, SQL of the rows, function that words a row, separator)
-_LINES = (
-    ("strategies", _STRATEGIES, _strategy, "; "),
-    ("recipe", _RECIPES, _recipe, " / "),
-    ("cells", _STATES, _state, ", "),
-)
+    parts = {
+        "learning_rate": "learning rate {:g}",
+        "batch_size": "batch {}",
+        "epochs": "1 epoch" if row["epochs"] == 1 else "{} epochs",
+        "max_length": "at most {} tokens",
+        "precision_used": "{}",
+        "compute_used": "{}",
+        "limit_train": "at most {:,d} train rows",
+        "limit_dev": "at most {:,d} dev rows",
+    }
+    return ", ".join(said.format(row[name]) for name, said in parts.items() if row[name])
 
 
 _MOST_CELLS = 500  # lines in a list
+_FEW_CELLS = 12  # a longer list is folded
 
 _FAILED = """
 SELECT cells.error_type, count(DISTINCT (cells.sweep, cells.cell)) AS n_cells,
@@ -203,111 +192,67 @@ SELECT
 
 def gaps(catalog: Catalog, store: str) -> Gaps:
     """The gaps of the catalog's sweeps. `store`: the store's location, for the commands."""
-    open_ = catalog.query(_OPEN)
-    sheets = failures(catalog)
-    if open_.num_rows:
-        sheets.append(Sheet("open-cells", _open_cells(open_), "", open_.num_rows <= 12))
-    (counts,) = catalog.query(_COUNTS).to_pylist()
-    return Gaps(
-        sentences=[
-            *_sentences(counts),
-            *_also_in_train(catalog),
-            *mixed(catalog),
-            *(f"{note}." for note in setup_notes(catalog)),
-            *unreadable_notes(catalog),
-        ],
-        sheets=sheets,
-        commands=next_commands(catalog, store),
-    )
-
-
-def failures(catalog: Catalog) -> list[Sheet]:
-    """A table of the failures by type, or no table; reads the views `cells` and `attempts`."""
-    found = catalog.query(_FAILED)
-    if not found.num_rows:
-        return []
-    columns = {
-        "type": lambda row: str(row["error_type"]),
-        "cells": lambda row: str(row["n_cells"]),
+    failed, open_ = catalog.query(_FAILED).to_pylist(), catalog.query(_OPEN).to_pylist()
+    of_failed: dict[str, Text] = {
+        "type": text("error_type"),
+        "cells": text("n_cells"),
         "for example": lambda row: row["trial_id"] or "a measurement",
         "message": lambda row: redact_text(short(row["message"] or "")),
     }
-    return [Sheet("failures", listing("What failed, and why", found, columns), "", True)]
-
-
-def _open_cells(found: Any) -> Table:
-    rows = found.to_pylist()
-    columns = {
-        **context(rows),
-        "strategy": lambda row: str(row["strategy"]),
-        "K": lambda row: phrases.setting(row) if _is_set(row) else "?",
-        "task": lambda row: str(row["task"]),
-        "state": lambda row: str(row["state"]),
+    of_open: dict[str, Text] = {
+        **context(open_),
+        "strategy": text("strategy"),
+        "K": lambda row: "?" if row["k"] is row["threshold"] is None else phrases.setting(row),
+        "task": text("task"),
+        "state": text("state"),
         "seeds": lambda row: listed(row["seeds"]),
     }
-    more = f", the first {_MOST_CELLS} of them" if len(rows) == _MOST_CELLS else ""
-    return listing(f"Cells without a score{more}", found, columns)
-
-
-def _is_set(row: Row) -> bool:
-    return row["k"] is not None or row["threshold"] is not None
-
-
-def _sentences(counts: Mapping[str, int]) -> Iterator[str]:
-    if not counts["n_cells"]:
-        yield "The store has no sweep: nothing was asked for yet."
-        return
-    asked = counts["n_cells"] - counts["n_not_needed"]
-    open_, trials = counts["n_open"], counts["n_open_networks"]
-    shared = f" ({trials} trial{'' if trials == 1 else 's'})" if trials < open_ else ""
-    yield (
-        f"Without a score: {open_} of {asked} cells{shared}. A mean over them is shown as missing, "
-        "and an answer that depends on them is an interval."
-        if open_
-        else f"Each of the {asked} cells has a record."
+    more = f", the first {_MOST_CELLS} of them" if len(open_) == _MOST_CELLS else ""
+    few = len(open_) <= _FEW_CELLS
+    return Gaps(
+        counts=catalog.query(_COUNTS).to_pylist()[0],
+        sentences=[
+            *(_also_in_train(row) for row in catalog.query(_SHARED_ROWS).to_pylist()),
+            *mixed(catalog),
+            *(f"{note}." for note in setup_notes(catalog)),
+            *map(_unreadable, catalog.unreadable),
+        ],
+        sheets=[
+            *_sheet("failures", "What failed, and why", failed, of_failed),
+            *_sheet("open-cells", f"Cells without a score{more}", open_, of_open, opened=few),
+        ],
+        commands=_next_commands(catalog, failed, store),
     )
-    if counts["n_no_number"]:
-        yield f"{counts['n_no_number']} trials ended with a score that is not a number."
-    if counts["n_single"]:
-        yield (
-            f"{counts['n_single']} of {counts['n_means']} scores come from a single seed: another "
-            "seed may score differently, by how much is unknown."
-        )
-    yield from _about_speed(counts["n_timed"], counts["n_networks"])
-    if counts["n_tried_again"]:
-        yield f"{counts['n_tried_again']} trials failed at first, and a later attempt succeeded."
 
 
-def _about_speed(timed: int, networks: int) -> Iterator[str]:
-    if timed < networks:
-        which = "No network has" if not timed else f"{networks - timed} of {networks} networks lack"
-        yield (
-            f"{which} a measured speed, and none is estimated from the layers. To measure it, add "
-            "`measure: {speed: cpu}` (or cuda) to the sweep file, then `lp-sweep run`."
-        )
+def _sheet(
+    name: str, title: str, rows: Sequence[Row], columns: Mapping[str, Text], *, opened: bool = True
+) -> list[Sheet]:
+    """A table that is not in TABLES; none without rows."""
+    long = pa.Table.from_pylist([*rows])
+    lines = tuple(tuple(show(row) for show in columns.values()) for row in rows)
+    table = Table(title=title, columns=tuple(columns), rows=lines, notes=(), long=long)
+    return [Sheet(name, table, "", opened)] if rows else []
 
 
-def _also_in_train(catalog: Catalog) -> Iterator[str]:
-    for row in catalog.query(_SHARED_ROWS).to_pylist():
-        both = also_in_train(row["dev_in_train"], row["dev_relabelled"], row["dev_examples"])
-        yield f"Task {row['task']}: {both}"
+def _also_in_train(row: Row) -> str:
+    both = also_in_train(row["dev_in_train"], row["dev_relabelled"], row["dev_examples"])
+    return f"Task {row['task']}: {both}"
 
 
-def unreadable_notes(catalog: Catalog) -> Iterator[str]:
-    for item in catalog.unreadable:
-        where = "" if item.lost else "Left out, unreadable: "
-        yield f"{where}{redact_text(item.location)}: {item.reason}"
+def _unreadable(item: Unreadable) -> str:
+    where = "" if item.lost else "Left out, unreadable: "
+    return f"{where}{redact_text(item.location)}: {item.reason}"
 
 
-def next_commands(catalog: Catalog, store: str) -> list[str]:
+def _next_commands(catalog: Catalog, failed: Sequence[Row], store: str) -> list[str]:
     """The commands to get the missing results. They name the sweep file `sweep.yaml`: only the
     reader knows its path."""
-    failed, asked_by = (catalog.query(sql).to_pylist() for sql in (_FAILED, _ASKED_BY))
     at = f"--store {shlex.quote(store)}"
     named = [row["trial_id"] for row in failed if row["trial_id"]]
     commands = [f"lp-sweep logs {name} {at}" for name in named[:3]]
-    of_failed = [row for row in asked_by if row["failed"]]
-    for verb, rows in (("retry", of_failed), ("run", asked_by)):
+    asked_by = catalog.query(_ASKED_BY).to_pylist()
+    for verb, rows in (("retry", [row for row in asked_by if row["failed"]]), ("run", asked_by)):
         for row in rows:
             words = ["lp-sweep", verb, "sweep.yaml", row["overrides"], at]
             commands.append(" ".join(filter(None, words)))
@@ -349,13 +294,22 @@ _LISTS = {
 
 def origin(catalog: Catalog, store: Store) -> Origin:
     """The sources of the catalog's trials and sweeps."""
+    sheets = []
+    for name, sql in _LISTS.items():
+        found = catalog.query(sql)
+        columns = {column: _shown(column) for column in found.column_names}
+        opened = name != "versions"
+        sheets += _sheet(name, name.capitalize(), found.to_pylist(), columns, opened=opened)
+    commands = catalog.query(_COMMANDS)["command"].to_pylist()
+    shown = [redact_text(command) for command in commands[:_MOST_COMMANDS]]
+    more = len(commands) - len(shown)
     return Origin(
         facts=[
             Fact("store", redact_text(store.location)),
             *_when(catalog),
-            *_command_lines(catalog),
+            *(Fact("command", line) for line in (*shown, *([f"and {more} more"] if more else []))),
         ],
-        sheets=[sheet for name in _LISTS if (sheet := _listing(catalog, name))],
+        sheets=sheets,
         sweep_files=_sweep_files(catalog, store),
     )
 
@@ -376,35 +330,14 @@ def _moment(value: dt.datetime | None) -> str:
     return "?" if value is None else f"{value.astimezone(dt.UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def _command_lines(catalog: Catalog) -> list[Fact]:
-    found = catalog.query(_COMMANDS)["command"].to_pylist()
-    more = (
-        [Fact("command", f"and {len(found) - _MOST_COMMANDS} more")]
-        if len(found) > _MOST_COMMANDS
-        else []
-    )
-    return [*(Fact("command", redact_text(command)) for command in found[:_MOST_COMMANDS]), *more]
-
-
-def _listing(catalog: Catalog, name: str) -> Sheet | None:
-    found = catalog.query(_LISTS[name])
-    if not found.num_rows:
-        return None
-    columns = {column: _shown(column) for column in found.column_names}
-    table = listing(name.capitalize(), found, columns)
-    return Sheet(name, table, "", name != "versions")
-
-
-def _shown(column: str) -> Callable[[Row], str]:
-    def text(row: Row) -> str:
+def _shown(column: str) -> Text:
+    def shown(row: Row) -> str:
         value = row[column]
-        if value is None:
-            return "–"
-        if column == "fingerprint" and len(value) > _SHOWN:
+        if column == "fingerprint" and len(value or "") > _SHOWN:
             return f"{value[:_SHOWN]}…"
-        return f"{value:,}" if isinstance(value, int) else str(value)
+        return "–" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
-    return text
+    return shown
 
 
 def _sweep_files(catalog: Catalog, store: Store) -> list[Fact]:

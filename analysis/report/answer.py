@@ -104,13 +104,16 @@ def answers(
     the location for the commands. name_sweep: whether the commands must name the sweep. places: for
     each sweep, the options that find the user's own model and data.
     """
-    rows = tables["min-layers"].long.to_pylist()
+    long = {name: table.long.to_pylist() for name, table in tables.items()}
+    rows = sorted(long["min-layers"], key=lambda row: (row["sweep"], row["model"], row["position"]))
+    intervals = long.get("min-layers-interval")
+    sizes = (row for row in long["speed"] if row["feed_forward"] == "none")
+    full = (row for row in long["tasks"] if phrases.is_full(row, row["change"]))
+    read = partial(selection.load, catalog, read=_answers_read(catalog))
     known = _Known(
-        intervals={picked(row, _CURVE): row for row in _rows(tables, "min-layers-interval")},
-        sizes=grouped(
-            (row for row in _rows(tables, "speed") if row["feed_forward"] == "none"), _network
-        ),
-        tasks={picked(row, _TASK): row for row in _rows(tables, "tasks") if _is_scored_full(row)},
+        intervals={picked(row, _CURVE): row for row in intervals or ()},
+        sizes=grouped(sizes, _network),
+        tasks={picked(row, _TASK): row for row in full if row["mean"] is not None},
         models=Counter(task for task, _ in {(row["task"], row["model"]) for row in rows}),
         store=store,
         name_sweep=name_sweep,
@@ -119,14 +122,9 @@ def answers(
             picked(row, _TASK): places.get(row["sweep"], ())
             for row in catalog.query(_OF_FILES).to_pylist()
         },
-        luck=lru_cache(partial(selection.load, catalog, read=_answers_read(catalog)))
-        if "min-layers-interval" in tables
-        else lambda place: None,
+        luck=(lambda place: None) if intervals is None else lru_cache(read),
     )
-    by_task = grouped(
-        sorted(rows, key=lambda row: (row["sweep"], row["model"], row["position"])),
-        lambda row: picked(row, _TASK),
-    )
+    by_task = grouped(rows, lambda row: picked(row, _TASK))
     return [_answer(of_task, known) for of_task in by_task.values()]
 
 
@@ -153,17 +151,8 @@ def _answers_read(catalog: Catalog) -> Reader:
     return lambda network: read(network._replace(split=splits[network.trial_id]))
 
 
-def _rows(tables: Mapping[str, Table], name: str) -> list[Row]:
-    rows: list[Row] = tables[name].long.to_pylist() if name in tables else []
-    return rows
-
-
 def _network(row: Row) -> tuple[Any, ...]:
     return (row["sweep"], row["model"], tuple(row["kept_layers"] or ()))
-
-
-def _is_scored_full(row: Row) -> bool:
-    return phrases.is_full(row, row["change"]) and row["mean"] is not None
 
 
 def _answer(rows: Sequence[Row], known: _Known) -> TaskAnswer:

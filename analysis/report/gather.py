@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 
 from lp_sweep.analysis.figures.drawings import FIGURES, Drawing, why_absent
 from lp_sweep.analysis.notes import did_not_learn, mixed_notes
-from lp_sweep.analysis.paper.compare import paper_tables
-from lp_sweep.analysis.paper.models import paper_models, store_models
+from lp_sweep.analysis.paper.compare import paper_models, paper_tables, store_models
 from lp_sweep.analysis.report.about import Fact, Gaps, Origin, Sheet, asked, gaps, origin
 from lp_sweep.analysis.report.answer import TaskAnswer, answers, in_short
 from lp_sweep.analysis.tabledef import Table

@@ -22,7 +22,6 @@ from urllib.parse import quote
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from lp_sweep.analysis.figures.drawings import Drawing
 from lp_sweep.analysis.notes import LEARNED_NOTHING
 from lp_sweep.analysis.render import to_csv
 from lp_sweep.analysis.report.gather import FIRST, Page, gather
@@ -76,7 +75,8 @@ def write_report(
         Folder(target.parent, durable=False).write(target.name, content)
     except OSError as error:
         raise _refused(target, error) from error
-    drawn = [path for drawing in page.drawings for path in _save(drawing, figures)]
+    folder = expanded(figures) if figures else None
+    drawn = [path for drawing in page.drawings if folder for path in drawing.save(folder)]
     return Written(target, len(content), drawn, unreadable)
 
 
@@ -110,43 +110,24 @@ def _refused(target: Path, error: OSError) -> StoreError:
     return StoreError(f"can't write {target}: {error}. Name another with --out.")
 
 
-def _save(drawing: Drawing, folder: Path | None) -> list[Path]:
-    return drawing.save(expanded(folder)) if folder else []
-
-
 def render_page(page: Page) -> str:
-    """The HTML of a page."""
+    """The HTML of a page. Its policy allows no request, only this style and script, and images in
+    the page."""
     style, script = template_file("report.css"), template_file("report.js")
-    template = _environment().get_template("report.html.j2")
-    return template.render(
-        page=page,
-        style=Markup(style),
-        script=Markup(script),
-        first=FIRST,
-        glossary=GLOSSARY,
-        policy=_policy(style, script),
+    of_style, of_script = (
+        _base64(hashlib.sha256(text.encode()).digest()) for text in (style, script)
     )
-
-
-def _policy(style: str, script: str) -> str:
-    """The content security policy: no request, only this style and script, images in the page."""
-    return (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+    policy = (
+        f"default-src 'none'; style-src 'sha256-{of_style}'; script-src 'sha256-{of_script}'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
-
-
-def _hash(text: str) -> str:
-    return f"sha256-{_base64(hashlib.sha256(text.encode()).digest())}"
+    texts = {"style": Markup(style), "script": Markup(script), "policy": policy}
+    template = _environment().get_template("report.html.j2")
+    return template.render(page=page, first=FIRST, glossary=GLOSSARY, **texts)
 
 
 def _base64(content: bytes) -> str:
     return base64.b64encode(content).decode()
-
-
-def _images(drawing: Drawing) -> list[str]:
-    """The address of each panel's image, which contains the image."""
-    return [f"data:image/svg+xml;base64,{_base64(svg)}" for svg in drawing.svgs()]
 
 
 def template_file(name: str) -> str:
@@ -164,15 +145,18 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["cell"] = cell
-    environment.filters["prose"] = prose
-    environment.filters["images"] = _images
-    environment.filters["csv"] = lambda numbers: (
-        f"data:text/csv;charset=utf-8,{quote(to_csv(numbers))}"
-    )
-    environment.filters["by_model"] = lambda answers: [
-        [*of] for _, of in groupby(answers, key=lambda answer: (answer.sweep, answer.model))
-    ]
+    filters: dict[str, Callable[[Any], Any]] = {
+        "cell": cell,
+        "prose": prose,
+        "images": lambda drawing: [
+            f"data:image/svg+xml;base64,{_base64(svg)}" for svg in drawing.svgs()
+        ],
+        "csv": lambda numbers: f"data:text/csv;charset=utf-8,{quote(to_csv(numbers))}",
+        "by_model": lambda answers: [
+            [*of] for _, of in groupby(answers, key=lambda answer: (answer.sweep, answer.model))
+        ],
+    }
+    environment.filters.update(filters)
     environment.tests["in_banner"] = lambda note: note.startswith(LEARNED_NOTHING)
     return environment
 

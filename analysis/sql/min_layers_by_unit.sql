@@ -101,12 +101,10 @@ full_depth AS MATERIALIZED (
 learned AS (  -- how many seeds of K=0 did not learn
     SELECT sweep, model, procedure, task,
         count(*) AS n_full,
-        max(bar) AS majority,
+        max(constant) AS majority,
         any_value(kind) AS kind, any_value(metric) AS metric, any_value(dev_blind) AS dev_blind,
-        count(*) FILTER (WHERE score IS NULL OR score < bar + 0.005) AS n_learned_nothing
-    FROM (  -- older records have the score of train's most common label
-        SELECT *, max(constant) OVER (PARTITION BY sweep, task) AS bar FROM full_depth
-    )
+        count(*) FILTER (WHERE score IS NULL OR score < constant + 0.005) AS n_learned_nothing
+    FROM full_depth
     WHERE done
     GROUP BY ALL
 ),

@@ -3,18 +3,16 @@
 The answer is the largest K whose loss is within the limit. K is in the set if
 
 - its own loss may be within the limit, by a one-sided bound at 4.5%; and
-- no larger K is surely within it. With a probability of 95.5%, no larger K is wrongly called so,
-  however many there are. First, the K surely beyond the limit are set aside, at 0.5% in all. Each
-  of the m others is tested at 4% / m (Romano, Shaikh and Wolf 2014, *A practical two-step method
-  for testing moment inequalities*). A smaller K has more K above it, so its test is stricter and
-  may pass where the test of a larger K does not. Then that larger K is in the set as well, since
-  the evidence for it is at least as good.
+- no larger K is surely within it, at 4.5% over all larger K. First, the K surely beyond the limit
+  are set aside, at 0.5% in all; each of the m others is tested at 4% / m (Romano, Shaikh and Wolf
+  2014, *A practical two-step method for testing moment inequalities*). A smaller K has more K above
+  it, so its test is stricter and may pass where that of a larger K does not: then the larger K is
+  in the set as well, since the evidence for it is at least as good.
 
-Each condition is wrong about the true answer in at most 4.5% of studies. The last 1% allows for
-approximations, so that the set holds the answer in 90%. A K without a score can be the answer: it
-is in the set unless a larger K is surely within. This includes a K that was never asked for, if the
-strategy has it and a larger K was asked for. A set says nothing about K above those asked for. In a
-search, a K that it did not run loses at most DIP points less than its neighbours: see `floors`.
+So the set misses the true answer in at most 9% of studies, and 1% is left for approximations. A K
+without a score can be the answer, unless a larger K is surely within: also a K that was never asked
+for, if the strategy has it and a larger K was asked for. A set says nothing about K above those. In
+a search, a K that it did not run loses at most DIP points less than its neighbours: see `floors`.
 
 The loss is paired by seed and row. Its variance over seeds is partly pooled over other networks, so
 that one or two seeds also give a set: their scores minus a mean for each network and one for each
@@ -28,6 +26,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,8 +42,7 @@ NEAR = 5.0  # points below the best network
 WEIGHT = 4  # at most this many pooled degrees of freedom are added to a network's own
 OWN = "model and task"  # the source of a pool that includes the network itself
 _SINGULAR = 1e-9  # share of the largest singular value
-# points: the sd over seeds that a search assumes at first, and how much it counts later
-_ASSUMED_SD, _ASSUMED_FREEDOM = 0.5, 1
+_ROUNDING = 1e-9  # points²
 
 Beyond = Mapping[int, Estimate | None]  # how far the loss of each K is beyond the limit, in points
 
@@ -68,6 +66,7 @@ class ScoredCurve(NamedTuple):
     places: Mapping[tuple[int, int], int]  # (K, seed) -> its place in `scores`
     ks: tuple[int, ...]  # 0 to the largest asked for, ascending, also without a score
     spread: SeedSpread
+    searched: bool = False  # by a search, which assumes something about the K that it did not run
 
 
 def excess(curve: ScoredCurve, delta: float, unit: Unit) -> dict[int, Estimate | None]:
@@ -118,9 +117,41 @@ def answer_set(beyond: Beyond, bounds: Mapping[int, Estimate] | None = None) -> 
     return [k for k in ks if k >= least and k not in surely]
 
 
+def credible(
+    curve: ScoredCurve, answer: int | None, delta: float, unit: Unit = "points"
+) -> list[int]:
+    """The 90% set of K that can be the largest within delta, ascending. It has the `answer`, if
+    that is known."""
+    beyond = excess(curve, delta, unit)
+    found = answer_set(beyond, floors(beyond) if curve.searched else None)
+    return sorted({*found} if answer is None else {answer, *found})
+
+
+def floors(beyond: Beyond) -> dict[int, Estimate]:
+    """For each K that was not run, the better of its neighbours that were, less `DIP` points. K=0
+    loses nothing, so it bounds no other K."""
+    run = {k: loss for k, loss in beyond.items() if loss is not None}
+    known = [*run]
+    least = {}
+    for k in beyond.keys() - run.keys():
+        place = bisect_left(known, k)
+        sides = [run[other] for other in known[max(place - 1, 0) : place + 1]]
+        if place and sides:
+            least[k] = lowered(min(sides, key=lambda loss: limits(loss, ITSELF).low), DIP)
+    return least
+
+
 class Squares(NamedTuple):
     total: float
     freedom: int
+
+
+def spread_of(found: Iterable[Squares], source: str) -> SeedSpread | None:
+    """The pooled spread. None if it would be zero: equal scores are a coincidence of few rows."""
+    total, freedom = (sum(part) for part in zip((0.0, 0), *found, strict=True))
+    if not freedom or total <= _ROUNDING:
+        return None
+    return SeedSpread(float(total / freedom), int(freedom), source)
 
 
 _Scores = Mapping[tuple[Any, int], float]  # network and seed -> points
@@ -128,13 +159,10 @@ _Scores = Mapping[tuple[Any, int], float]  # network and seed -> points
 
 def near(scores: _Scores) -> dict[tuple[Any, int], float]:
     """The scores of networks within NEAR points of the best mean."""
-    points = {
-        network: [score for _, score in found]
-        for network, found in grouped(scores.items(), lambda item: item[0][0]).items()
-    }
-    means = {network: sum(found) / len(found) for network, found in points.items()}
-    near = {network for network, mean in means.items() if mean >= max(means.values()) - NEAR}
-    return {key: score for key, score in scores.items() if key[0] in near}
+    by_network = grouped(scores, lambda key: key[0])
+    means = {name: fmean(scores[key] for key in keys) for name, keys in by_network.items()}
+    least = max(means.values(), default=0.0) - NEAR
+    return {key: score for key, score in scores.items() if means[key[0]] >= least}
 
 
 def left_over(scores: _Scores) -> Squares:
@@ -142,7 +170,8 @@ def left_over(scores: _Scores) -> Squares:
     larger group, which may have thousands of means, is eliminated from the normal equations."""
     if not scores:
         return Squares(0.0, 0)
-    few, many = sorted((_numbered(name[part] for name in scores) for part in (0, 1)), key=max)
+    columns = zip(*scores, strict=True)
+    few, many = sorted((np.unique(c, return_inverse=True)[1] for c in columns), key=max)
     points = np.array(list(scores.values()))
     counts = np.zeros((max(few) + 1, max(many) + 1))
     counts[few, many] = 1  # a network has one score per seed
@@ -157,12 +186,6 @@ def left_over(scores: _Scores) -> Squares:
     means, _, rank, _ = np.linalg.lstsq(matrix, right, rcond=_SINGULAR)
     rest = centred(points) - centred(means[few])
     return Squares(float(rest @ rest), len(points) - len(of_each) - int(rank))
-
-
-def _numbered(names: Iterable[Any]) -> list[int]:
-    """A number from 0 for each different name."""
-    known: dict[Any, int] = {}
-    return [known.setdefault(name, len(known)) for name in names]
 
 
 def moderated(change: Estimate, seeds: int, spread: SeedSpread) -> Estimate:
@@ -185,32 +208,14 @@ class Pair(NamedTuple):
     seed: int
 
 
+_ASSUMED = Squares(0.5**2, 1)  # points²: what a search assumes at first of the spread over seeds
+
+
 def curve_of_scores(ks: tuple[int, ...], points: Mapping[Pair, float]) -> ScoredCurve:
     """The curve of a search, from its scores alone: nothing is known about the dev rows."""
-    total, freedom = left_over(near({(k, seed): score for (k, seed), score in points.items()}))
-    variance = (total + _ASSUMED_FREEDOM * _ASSUMED_SD**2) / (freedom + _ASSUMED_FREEDOM)
-    spread = SeedSpread(variance, freedom + _ASSUMED_FREEDOM, OWN)
+    named = {(k, seed): score for (k, seed), score in points.items()}
+    spread = spread_of([left_over(near(named)), _ASSUMED], OWN)
+    assert spread is not None  # what is assumed is not zero
     scores = Scores(np.array(list(points.values())), np.zeros((len(points),) * 2), 0.0, 0)
-    return ScoredCurve(scores, {pair: place for place, pair in enumerate(points)}, ks, spread)
-
-
-def credible(
-    curve: ScoredCurve, answer: int, delta: float, unit: Unit = "points"
-) -> tuple[int, ...]:
-    """The 90% set of K that can be the largest within delta, ascending; it has the answer."""
-    beyond = excess(curve, delta, unit)
-    return tuple(sorted({answer, *answer_set(beyond, floors(beyond))}))
-
-
-def floors(beyond: Beyond) -> dict[int, Estimate]:
-    """For each K that was not run, the better of its neighbours that were, less `DIP` points. K=0
-    loses nothing, so it bounds no other K."""
-    run = {k: loss for k, loss in beyond.items() if loss is not None}
-    known = [*run]
-    least = {}
-    for k in beyond.keys() - run.keys():
-        place = bisect_left(known, k)
-        sides = [run[other] for other in known[max(place - 1, 0) : place + 1]]
-        if place and sides:
-            least[k] = lowered(min(sides, key=lambda loss: limits(loss, ITSELF).low), DIP)
-    return least
+    places = {pair: place for place, pair in enumerate(points)}
+    return ScoredCurve(scores, places, ks, spread, searched=True)

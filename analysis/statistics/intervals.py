@@ -30,13 +30,9 @@ from lp_sweep.storage.catalog import Catalog
 from lp_sweep.trials.spec.procedures import own_label
 
 _text, _int, _float = pa.string(), pa.int64(), pa.float64()
-_PLACE = [(name, _text) for name in ("sweep", "model", "procedure")]
-_SETTING = [
-    *((name, _text) for name in ("feed_forward", "strategy")),
-    ("k", _int),
-    ("threshold", _float),
-    ("task", _text),
-]
+_PLACE = [("sweep", _text), ("model", _text), ("procedure", _text)]
+_NETWORK = [("feed_forward", _text), ("strategy", _text), ("k", _int), ("threshold", _float)]
+_SETTING = [*_NETWORK, ("task", _text)]
 _MIXED = ("mixed", pa.bool_())  # its task's cells are not comparable: see the view `cells`
 _LIMITS = [("low", _float), ("high", _float)]  # 95%
 _P = [
@@ -178,7 +174,7 @@ TESTS = pa.schema(
         *_HOW,
     ]
 )
-_Pairs = tuple[tuple[Network, Network], ...]  # the networks of each seed
+_Pair = tuple[Network, Network]  # of one seed: the full or plain network, the other one
 
 
 class _Tests:
@@ -186,15 +182,20 @@ class _Tests:
 
     def __init__(self, read: Reader) -> None:
         self._read = read
-        self._done: dict[_Pairs, dict[str, Any]] = {}
+        self._done: dict[tuple[_Pair, ...], dict[str, Any]] = {}
 
-    def row(self, pairs: Iterable[tuple[Network, Network]]) -> dict[str, Any]:
-        key = tuple(sorted(pairs, key=lambda pair: (pair[0].trial_id, pair[1].trial_id)))
+    def row(self, pairs: Sequence[_Pair | str]) -> dict[str, Any]:
+        """The test over these seeds; for a seed without a pair, the reason."""
+        if missing := [pair for pair in pairs if isinstance(pair, str)]:
+            several = f"{len(missing)} of {len(pairs)} seeds missing"
+            return {"reason": several if len(pairs) > 1 else missing[0]}
+        found = (pair for pair in pairs if not isinstance(pair, str))
+        key = tuple(sorted(found, key=lambda pair: (pair[0].trial_id, pair[1].trial_id)))
         if key not in self._done:
             self._done[key] = self._test(key)
         return {**self._done[key], "key": key}
 
-    def _test(self, pairs: _Pairs) -> dict[str, Any]:
+    def _test(self, pairs: Sequence[_Pair]) -> dict[str, Any]:
         sheet = compare([whole for whole, _ in pairs] + [cut for _, cut in pairs], self._read)
         if isinstance(sheet, str):
             return {"reason": sheet}
@@ -219,36 +220,26 @@ def significance_rows(
     rows = []
     for group in networks.by_setting(networks.cells(catalog, models, strategies)):
         pruned = [cell for cell in group if not networks.is_full(cell)]
-        rows += [{**_place(cell), **_one_seed(cell, tests)} for cell in pruned]
+        pairs = [_pair(cell) for cell in pruned]
+        for cell, pair in zip(pruned, pairs, strict=True):
+            rows.append({**_place(cell), **tests.row([pair])})
         if len(pruned) > 1:  # over a single seed: it would repeat its row
-            rows.append(_over_seeds(pruned, tests))
+            over = {"seed": None, "n_seeds": len(pruned)}
+            rows.append({**_place(pruned[0]), **_known(pruned), **over, **tests.row(pairs)})
     return pa.Table.from_pylist(tests.with_holm(rows), schema=TESTS)
+
+
+def _pair(cell: Row) -> _Pair | str:
+    if cell["state"] != "done":
+        return str(cell["state"])
+    whole = networks.full(cell)
+    return "no K=0" if whole is None else (whole, networks.own(cell))
 
 
 def _place(cell: Row) -> dict[str, Any]:
     """The first columns of all schemas here; each table takes those that it has."""
-    names = (
-        *("sweep", "model", "procedure", "feed_forward", "strategy"),
-        *("k", "threshold", "task", "seed", "depth", "mixed"),
-    )
-    return {**{name: cell[name] for name in names}, "n_seeds": 1, "metric": cell["metric"]}
-
-
-def _one_seed(cell: Row, tests: _Tests) -> dict[str, Any]:
-    if cell["state"] != "done":
-        return {"reason": cell["state"]}
-    pair = _pair(cell)
-    return {"reason": "no K=0"} if pair is None else tests.row([pair])
-
-
-def _over_seeds(cells: Sequence[Row], tests: _Tests) -> dict[str, Any]:
-    """The row over all seeds of a network."""
-    place = {**_place(cells[0]), **_known(cells), "seed": None, "n_seeds": len(cells)}
-    pairs = [_pair(cell) for cell in cells if cell["state"] == "done"]
-    complete = [pair for pair in pairs if pair is not None]
-    if missing := len(cells) - len(complete):
-        return {**place, "reason": f"{missing} of {len(cells)} seeds missing"}
-    return {**place, **tests.row(complete)}
+    names = [*(name for name, _ in (*_PLACE, *_SETTING)), "seed", "depth", "mixed", "metric"]
+    return {**{name: cell[name] for name in names}, "n_seeds": 1}
 
 
 def _known(cells: Sequence[Row]) -> dict[str, Any]:
@@ -259,15 +250,10 @@ def _known(cells: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _pair(cell: Row) -> tuple[Network, Network] | None:
-    whole = networks.full(cell)
-    return None if whole is None else (whole, networks.own(cell))
-
-
 DISTILLATION = pa.schema(
     [
         *_PLACE,
-        *((name, _text) for name in ("plain", "bridge", "distill")),
+        *[("plain", _text), ("bridge", _text), ("distill", _text)],
         *_SETTING,
         ("depth", _int),
         ("metric", _text),
@@ -381,14 +367,9 @@ def _mean(values: Iterable[float | None]) -> float | None:
 def _compared(plain: Sequence[Row], distilled: Sequence[Row], tests: _Tests) -> dict[str, Any]:
     if not plain:
         return {"reason": "no plain one"}
-    pairs = [
-        (networks.own(one), networks.own(other))
-        for one, other in zip(plain, distilled, strict=True)
-        if one["state"] == other["state"] == "done"
-    ]
-    if len(pairs) < len(plain):
-        states = [cell["state"] for cell in (*plain, *distilled) if cell["state"] != "done"]
-        missing = f"{len(plain) - len(pairs)} of {len(plain)} seeds missing"
-        return {"reason": missing if len(plain) > 1 else states[0]}
+    pairs: list[_Pair | str] = []
+    for cells in zip(plain, distilled, strict=True):
+        states = [cell["state"] for cell in cells if cell["state"] != "done"]
+        pairs.append(states[0] if states else (networks.own(cells[0]), networks.own(cells[1])))
     found = tests.row(pairs)
     return {**found, "gain": found.get("change")}

@@ -94,7 +94,7 @@ def next_step(grid: SearchGrid, deltas: Iterable[float]) -> Step:
         wanted = [*pairs.between(k), *pairs.raced(doubts)] or pairs.dips(doubts)
         asked |= dict.fromkeys(wanted)
         end: Literal["decided", "budget"] = "budget" if doubts else "decided"
-        can_be = credible(curve, k, delta)
+        can_be = tuple(credible(curve, k, delta))
         never_run = {*grid.ks} - {*pairs.losses} - {*can_be}
         untried = tuple(sorted(other for other in never_run if other > k))
         answers.append(SearchAnswer(delta, k, can_be, None if wanted else end, untried))

@@ -12,8 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lp_sweep.analysis.notes import mixed_notes, setup_notes
-from lp_sweep.analysis.paper.compare import JUDGED, counted, paper_tables
-from lp_sweep.analysis.paper.models import DEPTHS, paper_models, store_models
+from lp_sweep.analysis.paper.compare import (
+    DEPTHS,
+    JUDGED,
+    counted,
+    paper_models,
+    paper_tables,
+    store_models,
+)
 from lp_sweep.analysis.render import RAW, render, render_rows
 from lp_sweep.analysis.rows import Unit
 from lp_sweep.analysis.tabledef import Table, TableDef

@@ -41,17 +41,17 @@ def of_grid(grid: Grid, delta: float) -> int:
 def test_the_set_is_that_of_the_tables() -> None:
     grid = grid_of([0, 0.2, 0.95, 1.05, 4, 9], 0.3)
     curve = curve_of_scores((0, 1, 2, 3, 4, 5), grid)
-    assert credible(curve, 2, 1.0) == (0, 1, 2, 3)
-    assert credible(curve, 4, 1.0) == (0, 1, 2, 3, 4)  # the answer always is in it
-    assert credible(curve, 5, 30.0) == (5,)
-    assert credible(curve, 2, 1.0 / 0.9, "percent") == (0, 1, 2, 3)
+    assert credible(curve, 2, 1.0) == [0, 1, 2, 3]
+    assert credible(curve, 4, 1.0) == [0, 1, 2, 3, 4]  # the answer always is in it
+    assert credible(curve, 5, 30.0) == [5]
+    assert credible(curve, 2, 1.0 / 0.9, "percent") == [0, 1, 2, 3]
     assert credible(curve, 0, 0.0)[0] == 0
 
 
 def test_a_k_that_was_not_run_may_dip_below_its_neighbours_but_not_by_more() -> None:
     grid = grid_of([0, 4, 6, 20, 21, 22], 0.1)
     run = {pair: points for pair, points in grid.items() if pair[0] in (0, 2, 4)}
-    assert credible(curve_of_scores((0, 1, 2, 3, 4, 5), run), 0, 1.0) == (0, 1, 3)
+    assert credible(curve_of_scores((0, 1, 2, 3, 4, 5), run), 0, 1.0) == [0, 1, 3]
 
 
 # -- the search

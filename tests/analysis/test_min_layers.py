@@ -81,18 +81,6 @@ def test_a_full_model_little_better_than_guessing_is_a_doubt(fake: FakeSweep) ->
     assert "guessing" not in rare
 
 
-def test_the_best_constant_answer_counts_for_records_of_every_version(fake: FakeSweep) -> None:
-    """An older record has that of the train rows, which may score less on the dev set."""
-    for seed, majority in ((1, 0.25), (2, 0.75)):
-        for k, points in ((0, 60.0), (2, 59.5)):
-            fake.cell(k=k, seed=seed, score=points, majority=majority)
-    row = answers(fake)[0]
-    assert (row["majority"], row["n_full"], row["n_learned_nothing"]) == (75.0, 2, 2)
-    with open_views(fake.publish()) as catalog:
-        table = catalog.query("SELECT DISTINCT majority FROM task_table").to_pylist()
-    assert table == [{"majority": 75.0}]
-
-
 def test_percent_is_of_the_full_models_score(fake: FakeSweep) -> None:
     """Where that is not positive, no loss will do."""
     fake.curve({0: 50.0, 2: 49.2, 4: 48.8})  # 0.8 of 50 points are 1.6 percent
@@ -133,22 +121,6 @@ def test_thresholds_by_what_they_came_to(fake: FakeSweep) -> None:
     found = {(row["task"], row["strategy"]): interval(row) for row in answers(fake)}
     assert found["full depth by its layers", "top"] == (2, 2, 2)
     assert found["deferred", "contribution"] == (None, 2, 11)
-
-
-def test_sweeps_models_and_procedures_are_not_mixed(fake: FakeSweep) -> None:
-    fake.curve({0: 90.0, 2: 89.9})
-    fake.curve({0: 95.0, 1: 89.9}, model="xlnet")
-    fake.curve({0: 80.0, 1: 70.0}, procedure="iterative")
-    other = FakeSweep(Path(fake.store.location), name="other")
-    other.curve({2: 89.9}, model="roberta")
-    other.publish()
-    found = {(r["sweep"], r["model"], r["procedure"]): r["max_dropped"] for r in answers(fake)}
-    assert found == {
-        ("demo", "bert", "direct"): 2,
-        ("demo", "xlnet", "direct"): 0,
-        ("demo", "bert", "iterative"): 0,
-        ("other", "roberta", "direct"): None,
-    }
 
 
 def test_an_allowed_loss_is_a_number_of_zero_or_more(fake: FakeSweep) -> None:
@@ -316,7 +288,7 @@ def test_an_answer_of_fewer_seeds_than_the_sweep_lists_says_so(fake: FakeSweep) 
             table = TABLES[name](catalog)
             shown = [cell for row in table.rows for cell in row]
             assert any(cell.endswith("n=1/2") or cell == "1/2" for cell in shown), name
-            noted = any(note.startswith("n=") for note in table.notes)
+            noted = any("n=2/3 as: " in note for note in table.notes)
             assert noted or name == "min-layers-interval", name
 
 

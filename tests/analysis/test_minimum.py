@@ -22,9 +22,10 @@ from lp_sweep.analysis.statistics.answerset import (
     left_over,
     moderated,
     near,
+    spread_of,
 )
 from lp_sweep.analysis.statistics.estimates import Estimate, scores_of
-from lp_sweep.analysis.statistics.minimum import ASSUMED, Spreads, spread_of
+from lp_sweep.analysis.statistics.minimum import ASSUMED, pools_of, seed_spread
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
 from tests.support.answered import long, network, right
@@ -179,8 +180,8 @@ def test_sweeps_that_share_trials_count_them_once(fake: FakeSweep) -> None:
     with open_views(fake.publish()) as catalog:
         cells = networks.cells(catalog, (), ())
     assert len({cell["sweep"] for cell in cells}) == 2
-    first = cells[0]
-    assert Spreads(cells).of(first["model"], first["task"], first["metric"]).freedom == 2
+    place = (cells[0][name] for name in ("model", "task", "metric"))
+    assert seed_spread(pools_of(cells), *place).freedom == 2
 
 
 # --- simulated studies

@@ -19,8 +19,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from statsmodels.stats.weightstats import DescrStatsW
 
-from lp_sweep.analysis.paper.compare import JUDGED, MARGIN, difference_test, numbers, paper_tables
-from lp_sweep.analysis.paper.models import DEPTHS, paper_models
+from lp_sweep.analysis.paper.compare import (
+    DEPTHS,
+    JUDGED,
+    MARGIN,
+    interval_of,
+    numbers,
+    paper_models,
+    paper_tables,
+)
 from lp_sweep.analysis.render import FORMATS, render
 from lp_sweep.analysis.rows import Row
 from lp_sweep.analysis.tabledef import Table
@@ -274,29 +281,18 @@ def test_speeds_are_measured_ones_of_the_device_with_the_most_networks(fake: Fak
     assert note.startswith("Speeds of bert-base-cased: measured on H200, fp32, 32 rows of 128")
 
 
-def test_every_depth_gives_a_number_for_table_2_and_a_wrong_one_differs(fake: FakeSweep) -> None:
+def test_every_depth_gives_a_number_for_table_2(fake: FakeSweep) -> None:
     large = {"dev_examples": 40_430, "model": "xlnet-base-cased"}
     fake.curve({k: 90.0 - 0.7 * k for k in range(12)} | {11: 88.0}, task="qqp", **large)
     fake.curve({0: 90.0, 11: 89.9}, task="mnli", **large)
     table = laid_out(fake, 2)
     shown = cells(table)
-    assert shown["XLNet, 1%", "QQP"] == "1 (paper 9, −8, differs) n=1"
+    assert shown["XLNet, 1%", "QQP"] == "1 (paper 9, −8, cannot tell) n=1"
     assert rows(table)["XLNet, 2%", "QQP"]["ours"] == 11, "the largest, though 7 loses more"
     assert shown["XLNet, 1%", "MNLI"] == "11 (paper 4, +7, cannot tell) n=1"
 
 
 SMALL = {"model": "distilbert-base-cased", "task": "qqp", "depth": 6}
-
-
-def test_an_open_answer_differs_where_none_would_do(fake: FakeSweep) -> None:
-    fake.curve({0: 90.0, 3: 70.0}, dev_examples=40_430, **SMALL)
-    for seed, noise in enumerate((0.1, -0.1, 0.05, -0.05, 0.0)):  # every loss is near its side
-        curve = {k: 90.0 + noise - (0.5 if k <= 1 else 9) for k in range(1, 6)} | {0: 90.0}
-        fake.curve(curve, dev_examples=10**6, seed=seed, **{**SMALL, "task": "qnli"})
-    found = beside(fake, 2)
-    qqp, qnli = (found["DistilBERT, 1%", task] for task in ("QQP", "QNLI"))
-    assert (qqp["paper"], qqp["verdict"], qqp["ours"]) == (3, "differs", None)
-    assert (qnli["paper"], qnli["verdict"], qnli["ours"]) == (1, "agrees", 1)
 
 
 POINTS = st.integers(0, 40).map(lambda tenths: 80 + tenths / 10)
@@ -433,30 +429,15 @@ def test_the_two_one_sided_tests_are_those_of_statsmodels() -> None:
     the mean with the error at each bound, which shrinks towards 100 points apart."""
     ours = [0.31, -0.2, 0.44, 0.1, 0.05]
     n, variance = len(ours), stdev(ours) ** 2
-    found = difference_test(mean(ours), noise(n, 0.0, variance / (n + 1), n - 1))
+    found = interval_of(mean(ours), noise(n, 0.0, variance / (n + 1), n - 1))
     described = DescrStatsW(ours)
     low, high = described.tconfint_mean(alpha=0.1)
     middle, half = (low + high) / 2, (high - low) / 2
     for bound, side in ((found.low, -1), (found.high, 1)):
         smaller = ((100**2 - bound**2) / (100**2 - middle**2)) ** 0.5
         assert bound == pytest.approx(middle + side * half * smaller, rel=1e-12)
-    assert found.p == pytest.approx(described.ttest_mean(0)[1])
-    assert found.agrees == (described.ttost_mean(-MARGIN, MARGIN)[0] < 0.05)
-
-
-@pytest.mark.parametrize("rate", [0.0, 0.999])
-def test_five_percent_of_what_is_a_point_off_agrees(rate: float) -> None:
-    """The error of the test, at the margin; `rate` is the share of the noise that is of seeds."""
-    rng = np.random.default_rng(0)
-    agreed = []
-    for _ in range(2000):
-        n, seeds, variance = 3, 0.04 + rate, 0.04
-        off = rng.normal(0, (variance + seeds * (1 + 1 / n)) ** 0.5)
-        found = difference_test(
-            MARGIN + off, noise(n, variance, seeds * rng.chisquare(20) / 20, 20)
-        )
-        agreed.append(found.agrees)
-    assert np.mean(agreed) < 0.065
+    within = found.low > -MARGIN and found.high < MARGIN
+    assert within == (described.ttost_mean(-MARGIN, MARGIN)[0] < 0.05)
 
 
 def test_every_table_prints_in_every_format(fake: FakeSweep) -> None:

@@ -104,24 +104,6 @@ def test_accuracy_of_one_seed_is_tested_by_mcnemar(table: tuple[int, int, int, i
     assert found.low <= found.change <= found.high
 
 
-@pytest.mark.parametrize("metric", ["accuracy", "mcc", "spearman"])
-def test_the_order_of_the_examples_does_not_matter_but_their_pairs_do(metric: str) -> None:
-    rng = np.random.default_rng(3)
-    labels = rng.integers(2, size=300).astype(float)
-    wrong = rng.random(300) < 0.3
-    noise = 0 if metric in CLASSES else rng.normal(0, 0.01, 300)
-    full = (np.where(wrong, 1 - labels, labels) + noise)[:, None]
-    pruned = full.copy()
-    pruned[:3] = 1 - pruned[:3]
-    order = rng.permutation(300)
-    paired = paired_test(metric, labels, full, pruned)
-    shuffled = paired_test(metric, labels[order], full[order], pruned[order])
-    near = 1e-9 if metric in CLASSES else 0.6  # unmerged examples are drawn in their order
-    assert shuffled[:4] == pytest.approx(paired[:4], abs=near)
-    own = resampled_scores(metric, labels, full, 2000, rng)[:, 0]
-    assert paired.high - paired.low < 100 * 2 * own.std(), "unpaired it would be five times that"
-
-
 def test_no_change_and_constant_answers() -> None:
     labels = np.arange(20.0)
     constant = np.ones((20, 1))
@@ -198,25 +180,6 @@ def test_the_limits_of_one_accuracy_are_wilsons(right: int) -> None:
     of = scores_of("accuracy", labels, answers[:, None], np.array([right / 0.4]))
     theirs = proportion_confint(right, 40, method="wilson")
     assert limits(combined(of, np.eye(1))) == pytest.approx(100 * np.array(theirs), abs=1.5)
-
-
-@pytest.mark.parametrize(
-    ("metric", "rows", "truth"),
-    [("accuracy", 20, 0.8), ("accuracy", 100, 0.97), ("pearson", 20, 0.8), ("pearson", 50, 0.95)],
-)
-def test_limits_hold_a_score_near_the_end_of_its_range(
-    metric: str, rows: int, truth: float
-) -> None:
-    rng, held = np.random.default_rng(5), []
-    for _ in range(300):
-        labels = rng.standard_normal(rows)
-        answers = truth * labels + (1 - truth**2) ** 0.5 * rng.standard_normal(rows)
-        if metric == "accuracy":
-            labels, answers = np.ones(rows), (rng.random(rows) < truth).astype(float)
-        found = np.array([100 * scores(metric, labels, answers[:, None])[0]])
-        low, high = limits(combined(scores_of(metric, labels, answers[:, None], found), np.eye(1)))
-        held.append(low <= 100 * truth <= high)
-    assert np.mean(held) > 0.9
 
 
 @pytest.mark.parametrize("moves", [0.12, 0.3])
@@ -304,12 +267,9 @@ def study(
 
 @pytest.mark.parametrize(
     ("metric", "rows", "worth"),
-    [
-        *(("accuracy", 40, 40), ("accuracy", 277, 277), ("f1", 200, 100)),
-        *(("macro_f1", 200, 200), ("mcc", 200, 50), (TALLY, 40, 100)),
-    ],
+    [("accuracy", 277, 277), ("f1", 200, 100), ("mcc", 200, 50), (TALLY, 40, 100)],
 )
-@pytest.mark.parametrize("seeds", [1, 3, 5])
+@pytest.mark.parametrize("seeds", [1, 3])
 def test_the_smallest_loss_is_found_in_four_of_five_studies(
     metric: str, rows: int, worth: float, seeds: int
 ) -> None:
@@ -324,6 +284,5 @@ def test_the_smallest_loss_is_found_in_four_of_five_studies(
     assert np.mean(found) >= 0.68  # of 40 studies: 0.8, and two standard errors
 
 
-@pytest.mark.parametrize("seeds", [1, 3, 5])
-def test_a_few_rows_show_no_loss(seeds: int) -> None:
-    assert smallest_loss(2, seeds) is None
+def test_a_few_rows_show_no_loss() -> None:
+    assert smallest_loss(2, 1) is smallest_loss(2, 3) is None

@@ -155,21 +155,22 @@ def test_the_task_table_for_people(fake: FakeSweep) -> None:
     assert (contribution["K"], contribution["kept"]) == ("t=0.9", "? of 12")
     assert contribution["RTE"] == "deferred (0/1)"
     assert contribution["SST-2 accuracy"] == "–"
-    assert "SST-2 50.00" in table.notes[-1]
+    assert any("SST-2 50.00" in note for note in table.notes)
 
 
 def test_a_note_is_there_where_a_cell_needs_it(fake: FakeSweep) -> None:
     three_seeds(fake)
     whole = TABLES["tasks"](open_views(fake.publish())).notes
     assert [note.partition(":")[0] for note in whole] == [
-        "Read 90.25 ±0.31 (−2.18) n=3 as",
+        "Read 90.25 ±0.31 (−2.18) n=2/3 as",
         "Majority-class score",
     ]
     fake.cell(k=6, seed=45)
     fake.cell(k=2, score=91.0, seed=46)
     fake.cell(k=2, task="RTE")
     every = [note.partition(":")[0] for note in TABLES["tasks"](open_views(fake.publish())).notes]
-    assert every[1:-1] == ["(?)", "n=2/3", "missing, failed, deferred, impossible", "–"]
+    assert every[1] == "missing, failed, deferred, impossible"
+    assert every[-1] == "–"
 
 
 def test_full_depth_is_one_row_whichever_strategies_list_it(fake: FakeSweep) -> None:
@@ -297,7 +298,7 @@ def test_one_measurement_is_that_of_all_tasks_seeds_and_procedures(fake: FakeSwe
     assert (bottom["finetune_speedup"], bottom["n_trials"]) == (None, 1), "another network"
     assert (removed["feed_forward"], removed["finetune_speedup"]) == ("top 2", 2.4)
     assert lines(table)[2]["fine-tuning"] == "×2.40 (2.33–2.47) unsteady busy"
-    assert [note.partition(":")[0] for note in table.notes[-2:]] == ["unsteady", "busy"]
+    assert table.notes[-1].startswith("unsteady: ")
 
 
 def test_a_ratio_is_never_taken_across_devices_or_batches(fake: FakeSweep) -> None:
@@ -384,7 +385,7 @@ def test_what_was_never_tried_is_not_ruled_out(fake: FakeSweep) -> None:
         "10–12 of 12 (K=1-2 not tried) n=1",
         "10–12 of 12 (K=1-2 not tried) n=1",
     ]
-    assert any(note.startswith("9–10 of 12 (K=3") for note in told.notes)
+    assert any(note.startswith("4–6 of 12: ") for note in told.notes)
     over_all = TABLES["min-layers"](open_views(fake.publish(), deltas=(0.5,))).lead
     assert over_all == (
         "SST-2: needs 10 of 12 layers to lose at most 0.5 points (top K=2, −0.50, one seed)",
@@ -455,4 +456,4 @@ def test_a_ranking_is_compared_with_a_random_order() -> None:
         {"task": "stsb", "majority": None, "metric": "pearson"},
     ]
     (note,) = majorities(rows)
-    assert note.text == "Majority-class score: sst2 50.00. Score of a random order: search 32.50."
+    assert note == "Majority-class score: sst2 50.00. Score of a random order: search 32.50."

@@ -1,4 +1,4 @@
-"""What a table says in text is in its rows, in every format.
+"""What a table says in text is made of its rows alone, in every format.
 
 For each entry of TABLES, on the records of docs/results and on a store in which much is missing.
 """
@@ -8,15 +8,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from lp_sweep.analysis.render import markdown_escape, render, render_rows
-from lp_sweep.analysis.tabledef import Row, Table, TableDef, context
+from lp_sweep.analysis.tabledef import Table, TableDef
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.store import Store
@@ -101,98 +99,6 @@ def test_the_text_is_made_of_the_rows_that_machines_read(store: Store, name: str
     assert all(markdown_escape(cell) in markdown for line in shown.rows for cell in line)
 
 
-NUMBER = re.compile(r"(?<![<\d.])\d[\d,]*(?:\.\d+)?")  # not the bound in p <0.0001
-WORD = re.compile(r"[^\W\d_]{3,}|†")
-# what a column's heading or unit says as well; no caveat is among them
-SAID_BY_UNITS = "all layers point points seeds thread threads most least set"
-# how the lead puts an answer; `untried` and equal bounds make an answer `enough`
-SAID_BY_LEADS = (
-    "needs lose loses one seed with distillation are enough keep nothing smaller that was the may "
-    "bring trials answer yet score compare full model only above guessing did not learn its lists"
-)
-# a caveat of the text, by the column that has it under another name: a number that is null or false
-SAID_BY_NOTHING = {
-    "not measured": (
-        "inference_speedup",
-        "finetune_speedup",
-        "texts_per_second_1",
-        "texts_per_second_64",
-    ),
-    "unsteady": ("finetune_steady", "inference_steady"),
-    "missing": ("mean", "random_mean", "mean_plain", "mean_distilled"),
-    "other models": ("seed_sd_from",),
-    "†": ("n_learned_nothing",),
-}
-
-
-def flat(value: Any) -> Iterator[Any]:
-    if isinstance(value, list):
-        for item in value:
-            yield from flat(item)
-    elif value is not None:
-        yield value
-
-
-def words_of(text: str) -> set[str]:
-    return {*WORD.findall(text.lower().replace("_", " "))}
-
-
-def told(rows: Iterable[Row]) -> tuple[set[float], set[str]]:
-    """The numbers and words of rows: values, and names of columns that are neither null, zero nor
-    false."""
-    numbers, words = set[float](), set[str]()
-    for row in rows:
-        for name, value in row.items():
-            values = [*flat(value)]
-            words |= words_of(name) if any(values) else set()
-            for one in values:
-                if isinstance(one, str):
-                    words |= words_of(one)
-                    numbers |= {float(number.replace(",", "")) for number in NUMBER.findall(one)}
-                elif not isinstance(one, bool):
-                    left = (row.get("depth") or 0) - one  # layers that stay
-                    numbers |= {
-                        scale * abs(n) for n in (one, left) for scale in (1, 1 / 60, 1e-3, 1e-6)
-                    }
-        for said, names in SAID_BY_NOTHING.items():
-            if any(name in row and (not row[name]) == (said != "†") for name in names):
-                words |= words_of(said)
-    return numbers, words
-
-
-def untold(text: str, numbers: set[float], words: set[str]) -> Iterator[str]:
-    """The numbers and words of a text that are not among these."""
-    for number in NUMBER.findall(re.sub(r"(?<=\d),(?=\d{1,2}\b)", " ", text)):
-        value, step = float(number.replace(",", "")), 10.0 ** -len(number.partition(".")[2])
-        if not any(abs(known - value) <= 0.501 * step for known in numbers):
-            yield number
-    for word in words_of(text):
-        if not any(word.startswith(known) or known.startswith(word) for known in words):
-            yield word
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_each_number_and_caveat_of_the_text_is_in_its_row(store: Store, name: str) -> None:
-    table = TABLES[name]
-    sweep = FEW if "predictions" in table.views and store.location == str(RECORDS) else None
-    shown, _ = made(store, table, sweep)
-    raw = shown.long.to_pylist()
-    known = words_of(SAID_BY_UNITS)
-    for row in table.prepare(raw):
-        numbers, words = told([{name: row[name] for name in shown.long.column_names}])
-        texts = {
-            **context([row]),
-            **table.columns,
-            **({"": table.by_task} if table.by_task else {}),
-        }
-        for heading, text in texts.items():
-            if heading != "kept":  # over all tasks
-                assert [*untold(text(row), numbers, words | known)] == [], (heading, text(row), row)
-    numbers, words = told(raw)
-    for line in shown.lead:
-        assert [*untold(line, numbers, words | known | words_of(SAID_BY_LEADS))] == [], line
-
-
 @pytest.mark.parametrize("name", [name for name in TABLES if "strategy" in TABLES[name].takes])
 def test_what_is_not_comparable_is_in_its_row_as_in_the_notes(fake: FakeSweep, name: str) -> None:
     shown, _ = made(gaps(fake), TABLES[name])
@@ -201,10 +107,3 @@ def test_what_is_not_comparable_is_in_its_row_as_in_the_notes(fake: FakeSweep, n
     assert not rows or (all if "task" in rows[0] else any)(marks), rows
     others = (row for row in shown.long.to_pylist() if row.get("task", "mixed") != "mixed")
     assert not any(row.get("mixed") or "not comparable" in row.get("caveats", ()) for row in others)
-
-
-def test_the_check_finds_a_number_and_a_caveat_that_the_row_lacks() -> None:
-    row = {"depth": 12, "max_dropped_low": 6, "caveats": ["not tried"], "busy": False}
-    said = told([row])
-    assert [*untold("6 of 12 not tried", *said)] == []
-    assert sorted(untold("4–6 of 12 (K=7-8 busy)", *said)) == ["4", "7", "8", "busy"]
