@@ -217,5 +217,5 @@ def curve_of_scores(ks: tuple[int, ...], points: Mapping[Pair, float]) -> Scored
     spread = spread_of([left_over(near(named)), _ASSUMED], OWN)
     assert spread is not None  # what is assumed is not zero
     scores = Scores(np.array(list(points.values())), np.zeros((len(points),) * 2), 0.0, 0)
-    places = {pair: place for place, pair in enumerate(points)}
+    places = {(k, seed): place for place, (k, seed) in enumerate(points)}
     return ScoredCurve(scores, places, ks, spread, searched=True)
