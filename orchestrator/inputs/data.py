@@ -235,8 +235,10 @@ def beyond_tables(folder: Path, task: LoadedTask, max_length: int) -> str | None
 
 
 def _may_be_beyond(folder: Path, words: int, types: int, *, pairs: bool) -> bool:
+    listed = folder / "vocab.txt"
     if not (folder / "tokenizer.json").is_file():
-        return (folder / "vocab.txt").is_file()
+        lines = listed.read_bytes().count(b"\n") if listed.is_file() else 0
+        return 0 < words < lines or (lines > 0 and pairs and types == 1)
     tokenizer = open_tokenizer(folder)
     vocabulary = tokenizer.get_vocab()
     told = read_config(folder / "special_tokens_map.json")

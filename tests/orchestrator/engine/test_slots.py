@@ -176,7 +176,7 @@ def test_machines_join_and_leave(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_two_runs_on_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 8)
-    other = Announcement("r", "demo", "here", "boot 1", 71, "5", "", "", 0, slots=2)
+    other = Announcement("r", "demo", "here", "boot 1", 71, "5", "", "", 0, {}, slots=2)
     note = crowded_note(Slots(2, 1.0, 0.0), other)
     assert "(pid 71) has 2 slots, this one 2: together 4 on the same 8 cores" in note
     note = crowded_note(Slots(2, 1.0, 1.0), other._replace(slots=1))

@@ -185,10 +185,8 @@ def pad_left(model: Path) -> None:
 def test_a_tokenizer_that_pads_left_changes_no_answer(kind: str, tmp_path: Path) -> None:
     """BERT's first token and positions would be padding; right of the text it changes nothing."""
     file = SIDED[kind](tmp_path / "world", recipe=SHORT, strategies=[{"name": "top", "k": [0]}])
-    usual = {job["id"] for job in jobs(file) if job["kind"] == "trial"}
     pad_left(file.parent / "model")
     todo = [job for job in jobs(file) if job["kind"] == "trial"]
-    assert usual == {job["id"] for job in todo}
     store = Store(tmp_path / "store", create=True)
     assert execute({**todo[0], "keep": "all"}, store.location)["status"] == "done"
     made = World(file, store, todo[0]["id"], "")
