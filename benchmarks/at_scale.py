@@ -33,7 +33,7 @@ from safetensors.numpy import save_file
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.orchestrator.engine.course import Recorder
 from lp_sweep.orchestrator.inputs.resolve import resolve
-from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.known import WorkHistory
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
@@ -83,7 +83,7 @@ def write_sweep(folder: Path, first_seed: int, seeds: int, name: str = "scale") 
 
 
 def planned(file: Path) -> Plan:
-    return make_plan(resolve(load_sweep(file), offline=True), Known.nothing())
+    return make_plan(resolve(load_sweep(file), offline=True), WorkHistory.nothing())
 
 
 def record(work: Work, number: int, draw: np.random.Generator) -> dict[str, Any]:

@@ -24,7 +24,7 @@ import psutil
 import yaml
 
 from lp_sweep.orchestrator.inputs.resolve import resolve
-from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.known import WorkHistory
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.store import Store
@@ -53,7 +53,7 @@ def jobs(folder: Path, models: list[str], count: int) -> list[dict[str, Any]]:
         "recipe": {"batch_size": 16, "epochs": 1, "max_length": 32, "compute": "fast"},
     }
     (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep), encoding="utf-8")
-    plan = make_plan(resolve(load_sweep(folder / "sweep.yaml", [])), Known.nothing())
+    plan = make_plan(resolve(load_sweep(folder / "sweep.yaml", [])), WorkHistory.nothing())
     folders = {"store": str(folder / "store"), "cache_dir": str(folder / "cache")}
     place = {**folders, "device": "cpu", "threads": 1}
     found: dict[tuple[str, str, int], list[dict[str, Any]]] = {}

@@ -66,11 +66,11 @@ def quickstart_sweep(options: Any) -> dict[str, Any]:
 def jobs(sweep_file: Path) -> list[dict[str, Any]]:
     """A job for each cell: a loop does not know that two cells are one network."""
     from lp_sweep.orchestrator.inputs.resolve import resolve
-    from lp_sweep.orchestrator.plan.known import Known
+    from lp_sweep.orchestrator.plan.known import WorkHistory
     from lp_sweep.orchestrator.plan.planning import make_plan
     from lp_sweep.orchestrator.sweepfile.load import load_sweep
 
-    plan = make_plan(resolve(load_sweep(sweep_file)), Known.nothing())
+    plan = make_plan(resolve(load_sweep(sweep_file)), WorkHistory.nothing())
     return [plan.trials[cell.trial_id].job().to_plain() for cell in plan.cells if cell.trial_id]
 
 

@@ -63,7 +63,7 @@ class Record(NamedTuple):
         return [dict(row) for row in rows]
 
 
-class Flushed(NamedTuple):
+class SpoolResult(NamedTuple):
     """The number of records and networks that were sent to the store, and that still wait."""
 
     sent: int
@@ -143,7 +143,7 @@ class Spool:
         return sorted(found)
 
 
-def flush(store: Store, cache_dir: str | Path, *, older_than: float = 0.0) -> Flushed:
+def flush(store: Store, cache_dir: str | Path, *, older_than: float = 0.0) -> SpoolResult:
     """Sends what waits on this node for the store; stops when the store refuses.
 
     older_than: seconds; younger files are left to their own worker.
@@ -157,7 +157,7 @@ def flush(store: Store, cache_dir: str | Path, *, older_than: float = 0.0) -> Fl
             for name in spool.names(table, older_than):
                 sent += _send_record(store, spool, table, name)
     waiting = sum(len(spool.names(table)) for table in _ORDER) + len(spool.networks())
-    return Flushed(sent, waiting)
+    return SpoolResult(sent, waiting)
 
 
 def _send_record(store: Store, spool: Spool, table: str, name: str) -> bool:

@@ -265,7 +265,7 @@ def _set_imports_aside() -> None:
     atexit.register(gc.unfreeze)  # otherwise DuckDB reports its classes as leaked at exit
 
 
-class Picked(NamedTuple):
+class Gathering(NamedTuple):
     """m places that take some of n vectors."""
 
     taken: torch.Tensor  # (m,) int64: the vector that each place takes
@@ -273,7 +273,7 @@ class Picked(NamedTuple):
     left: torch.Tensor | None = None  # (n, 1) bool: vectors that no place took; None: all taken
 
 
-def pick(vectors: torch.Tensor, picked: Picked) -> torch.Tensor:
+def pick(vectors: torch.Tensor, picked: Gathering) -> torch.Tensor:
     """(n, H) gives (m, H), forward and backward by `index_select`. Autograd's own backward sums
     into each place, which on CUDA needs a sort to be deterministic. If several places take one
     vector, only the gradient of the place in `back` counts, and that of the others must be 0."""

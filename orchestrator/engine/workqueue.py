@@ -22,9 +22,9 @@ import pyarrow as pa
 
 from lp_sweep.orchestrator.estimate.estimate import Rates, deferred
 from lp_sweep.orchestrator.estimate.pace import Eta, Pace
-from lp_sweep.orchestrator.plan.cells import Asked
+from lp_sweep.orchestrator.plan.cells import CellAxes
 from lp_sweep.orchestrator.plan.known import (
-    Known,
+    WorkHistory,
     attempted_work,
     failures,
     measurements,
@@ -39,7 +39,7 @@ from lp_sweep.storage.networks import has_network, keep_while_needed
 from lp_sweep.storage.runs import Presence, Progress
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.spec.select import Measured
+from lp_sweep.trials.spec.select import LayerScores
 from lp_sweep.trials.worker.job import Job
 
 State = Literal["pending", "live", "done", "failed"]
@@ -310,8 +310,8 @@ class WorkQueue:
         self._follow(newer)
         return True
 
-    def known(self) -> Known:
-        """The `Known` of this moment. Scores of searches are the plan's: newer ones are read when
+    def known(self) -> WorkHistory:
+        """That of this moment. Scores of searches are the plan's: newer ones are read when
         it grows."""
         known = self.plan.known
         failed = {**known.failed, **self.failed}
@@ -319,13 +319,13 @@ class WorkQueue:
         measured |= self.done & self.plan.speeds.keys()
         return known._replace(
             trials=known.trials | self.done,
-            profiles={**dict.fromkeys(measured - failed.keys(), Measured({})), **known.profiles},
+            profiles={**dict.fromkeys(measured - failed.keys(), LayerScores({})), **known.profiles},
             failed={id_: kind for id_, kind in failed.items() if id_ not in self.done},
             asked={*self._rounds},
         )
 
-    def _with_scores(self) -> Known:
-        """The `Known` for a newer plan: with the scores of finished trials, those of other runs
+    def _with_scores(self) -> WorkHistory:
+        """That for a newer plan: with the scores of finished trials, those of other runs
         too, and the trials that this run still waits for."""
         known, failed = self.plan.known, self.failed.keys() - self.done
         searched = {cell.trial_id for cell in self.plan.cells if cell.search and cell.trial_id}
@@ -440,7 +440,7 @@ def _rounds(plan: Plan) -> Mapping[str, list[list[str]]]:
     """Trial that a search asked for and that had not ended when the plan was made -> the trials of
     each round that it belongs to: once all of them have ended, the search of that curve asks for
     more, or ends."""
-    of_curve: dict[Asked, list[str]] = defaultdict(list)
+    of_curve: dict[CellAxes, list[str]] = defaultdict(list)
     rounds: dict[str, list[list[str]]] = defaultdict(list)
     for cell in plan.cells:
         if cell.search == "asked" and cell.state == "pending" and cell.trial_id:

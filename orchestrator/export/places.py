@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from huggingface_hub import constants, hf_hub_download
 
-from lp_sweep.orchestrator.inputs.resolve import Sweep
+from lp_sweep.orchestrator.inputs.resolve import SweepInputs
 from lp_sweep.orchestrator.options import ExportOptions
 from lp_sweep.storage import shipped
 from lp_sweep.storage.errors import ExportError, LpSweepError, PreflightError, StoreError
@@ -41,7 +41,7 @@ class Where(NamedTuple):
 
     options: ExportOptions
     store: Store
-    sweep: Sweep | None = None
+    sweep: SweepInputs | None = None
 
     @property
     def cache_dir(self) -> Path:

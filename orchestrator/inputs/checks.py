@@ -21,7 +21,12 @@ from lp_sweep.orchestrator.inputs.data import TaskData, beyond_tables, looked_at
 from lp_sweep.orchestrator.inputs.folder import config_problems, size_problems
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.orchestrator.inputs.pins import Manifest
-from lp_sweep.orchestrator.inputs.resolve import NeededInputs, Sweep, TaskInput, local_fingerprints
+from lp_sweep.orchestrator.inputs.resolve import (
+    NeededInputs,
+    SweepInputs,
+    TaskInput,
+    local_fingerprints,
+)
 from lp_sweep.orchestrator.inputs.weights import folder_problems
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from lp_sweep.storage.errors import LpSweepError, PreflightError
@@ -42,7 +47,7 @@ _DEVICE_FILES = ("nvidia[0-9]*", "kfd", "dxg")  # NVIDIA, AMD, WSL
 
 
 def check(
-    sweep: Sweep,
+    sweep: SweepInputs,
     wanted: NeededInputs,
     location: str,
     cache_dir: Path,
@@ -82,7 +87,7 @@ def check(
     return notes
 
 
-def check_small_files(sweep: Sweep, wanted: NeededInputs) -> tuple[list[str], list[TaskData]]:
+def check_small_files(sweep: SweepInputs, wanted: NeededInputs) -> tuple[list[str], list[TaskData]]:
     """Checks the folders of models, and the rows that can be read while a user waits for a plan:
     small data as a run does, and the first rows of large data. Returns notes and a summary of each
     task. Raises PreflightError with every problem that would stop a run."""
@@ -122,7 +127,7 @@ def collected(problems: list[str]) -> Iterator[None]:
         problems.append(str(error))
 
 
-def _check_model(sweep: Sweep, model: ModelInput, *, offline: bool) -> int:
+def _check_model(sweep: SweepInputs, model: ModelInput, *, offline: bool) -> int:
     """The bytes still to download to this machine. Raises PreflightError."""
     _require_pinned(model, f"model {model.name!r}: {model.revision!r}")
     held = sweep.manifest.find(model.path, model.asked) if sweep.manifest else None
@@ -199,14 +204,14 @@ def _row_notes(task: TaskInput, loaded: LoadedTask) -> Iterator[str]:
 
 
 def _beyond_tables(
-    sweep: Sweep, wanted: NeededInputs, task: TaskInput, loaded: LoadedTask
+    sweep: SweepInputs, wanted: NeededInputs, task: TaskInput, loaded: LoadedTask
 ) -> Iterator[str]:
     for model in wanted.models:
         if why := beyond_tables(model.folder, loaded, sweep.recipe.max_length):
             yield f"model {model.name!r}, task {task.name!r}: {why}"
 
 
-def _not_in_manifest(sweep: Sweep, manifest: Manifest, wanted: NeededInputs) -> Iterator[str]:
+def _not_in_manifest(sweep: SweepInputs, manifest: Manifest, wanted: NeededInputs) -> Iterator[str]:
     """Inputs that the sweep file names and the manifest does not."""
     of = f"is not in the manifest {sweep.manifest_file}"
     for model in wanted.models:
@@ -218,7 +223,7 @@ def _not_in_manifest(sweep: Sweep, manifest: Manifest, wanted: NeededInputs) -> 
             yield f"task {task.name!r}: {source.dataset} ({task.asked}) {of}"
 
 
-def _changed(sweep: Sweep, manifest: Manifest, wanted: NeededInputs) -> Iterator[str]:
+def _changed(sweep: SweepInputs, manifest: Manifest, wanted: NeededInputs) -> Iterator[str]:
     """Folders and files that have changed since the manifest was written."""
     for name, fingerprint in local_fingerprints(wanted.models, wanted.tasks):
         if manifest.local.get(name, fingerprint) != fingerprint:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoSibling
 
 
-class Prefetched(NamedTuple):
+class PrefetchResult(NamedTuple):
     """The inputs found or fetched, and the manifest that lists them."""
 
     manifest: Manifest
@@ -71,7 +71,7 @@ def prefetch(
     data_dir: Path | None = None,
     manifest: Path | None = None,
     part: bool = False,
-) -> Prefetched:
+) -> PrefetchResult:
     """Raises SpecError or PreflightError; whole files are kept, and the next call continues.
 
     manifest: default is next to the sweep file. part: the overrides select a part of the sweep, so
@@ -101,7 +101,7 @@ def prefetch(
         local=dict(local_fingerprints(sweep.all_models, sweep.tasks.values())),
     )
     found = (before or Manifest()).merged_with(found)
-    return Prefetched(found, path, write_manifest(path, found))
+    return PrefetchResult(found, path, write_manifest(path, found))
 
 
 def fetch_model(model: ModelInput) -> PinnedRepo:

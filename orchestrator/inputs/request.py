@@ -13,7 +13,7 @@ from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import BUILT_IN, DEFAULT_STORE, expanded
 
 if TYPE_CHECKING:  # `--help` needs the options alone
-    from lp_sweep.orchestrator.inputs.resolve import Sweep
+    from lp_sweep.orchestrator.inputs.resolve import SweepInputs
     from lp_sweep.orchestrator.sweepfile.load import SweepFile
 
 
@@ -41,7 +41,7 @@ class Request:
                 return load_sweep(folder / "sweep.yaml", self.overrides)
         return load_sweep(Path(self.file), self.overrides)
 
-    def resolved(self, file: SweepFile) -> Sweep:
+    def resolved(self, file: SweepFile) -> SweepInputs:
         """The file with its inputs found. Raises SpecError or PreflightError."""
         from lp_sweep.orchestrator.inputs.resolve import resolve
 

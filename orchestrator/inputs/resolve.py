@@ -87,7 +87,7 @@ class NeededInputs(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sweep:
+class SweepInputs:
     """A sweep file with its inputs found."""
 
     spec: SweepSpec
@@ -117,7 +117,7 @@ def resolve(
     offline: bool = False,
     manifest: Path | None = None,
     pins: Pins | None = None,
-) -> Sweep:
+) -> SweepInputs:
     """Finds every model and data set. Raises SpecError or PreflightError with `file:line`.
 
     data_dir (GLUE in the layout <task>/train.parquet) overrides the file's own `data_dir`.
@@ -166,7 +166,7 @@ def resolve(
         for item in items
         if not item.pinned
     ]
-    return Sweep(
+    return SweepInputs(
         spec=spec,
         teachers=teachers,
         document=document,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.inputs.models import ModelInput
-from lp_sweep.orchestrator.inputs.resolve import Sweep
+from lp_sweep.orchestrator.inputs.resolve import SweepInputs
 from lp_sweep.orchestrator.sweepfile.axes import canonical_strategy
 from lp_sweep.orchestrator.sweepfile.entries import CellMatch
 from lp_sweep.orchestrator.sweepfile.yamlfile import Location
@@ -23,7 +23,7 @@ _MOST_CELLS = 20_000  # planning them takes two seconds
 _Points = list[tuple[int | None, float | None]]  # (K, threshold); one of the two is None
 
 
-class Asked(NamedTuple):
+class CellAxes(NamedTuple):
     """The axes of one cell: a threshold for contribution, else K."""
 
     model: str
@@ -36,7 +36,7 @@ class Asked(NamedTuple):
     feed_forward: FeedForward = FeedForward()
 
 
-def asked_cells(sweep: Sweep) -> list[Asked]:
+def asked_cells(sweep: SweepInputs) -> list[CellAxes]:
     """Every cell once, in the file's order, with the full models that losses are counted from.
     Raises SpecError for an impossible K, and for feed-forwards that a model does not have.
 
@@ -64,13 +64,13 @@ def asked_cells(sweep: Sweep) -> list[Asked]:
     return _with_full_models(sweep, cells)
 
 
-def _with_full_models(sweep: Sweep, cells: list[Asked]) -> list[Asked]:
+def _with_full_models(sweep: SweepInputs, cells: list[CellAxes]) -> list[CellAxes]:
     """Adds K=0 where the file or an override leaves it out: one for each procedure, task and seed,
     and for each strategy with a search."""
     depths = {model.name: model.depth for model in sweep.models}
     searched = {name for entry in sweep.spec.strategies if entry.until for name in entry.names}
 
-    def answered(cell: Asked) -> Asked:
+    def answered(cell: CellAxes) -> CellAxes:
         search = cell.strategy if cell.strategy in searched else ""
         return cell._replace(strategy=search, k=0, threshold=None, feed_forward=FeedForward())
 
@@ -78,7 +78,7 @@ def _with_full_models(sweep: Sweep, cells: list[Asked]) -> list[Asked]:
     full = {
         answered(cell)._replace(strategy=name) for cell in there for name in ("", cell.strategy)
     }
-    added: list[Asked] = []
+    added: list[CellAxes] = []
     for cell in cells:
         if (key := answered(cell)) not in full:
             own = cell.k is not None and 0 in select.possible_k(cell.strategy, depths[cell.model])
@@ -89,12 +89,12 @@ def _with_full_models(sweep: Sweep, cells: list[Asked]) -> list[Asked]:
     return [*cells, *added]
 
 
-def _network(cell: Asked) -> Asked:
+def _network(cell: CellAxes) -> CellAxes:
     """The cell without its task and seed."""
     return cell._replace(task="", seed=0)
 
 
-def _multiplied(sweep: Sweep) -> Iterator[Asked]:
+def _multiplied(sweep: SweepInputs) -> Iterator[CellAxes]:
     spec = sweep.spec
     axes = itertools.product(
         range(len(sweep.models)), spec.trainings, spec.removals, range(len(spec.strategies))
@@ -104,10 +104,10 @@ def _multiplied(sweep: Sweep) -> Iterator[Asked]:
         for name in strategy.names:
             points, seeds = _points(sweep, position, index, name), spec.seeds[: strategy.max_seeds]
             for (k, threshold), task, seed in itertools.product(points, sweep.tasks, seeds):
-                yield Asked(model, procedure, name, k, threshold, task, seed, removal)
+                yield CellAxes(model, procedure, name, k, threshold, task, seed, removal)
 
 
-def _points(sweep: Sweep, position: int, index: int, name: str) -> _Points:
+def _points(sweep: SweepInputs, position: int, index: int, name: str) -> _Points:
     """Those of one strategy for one model."""
     strategy, model = sweep.spec.strategies[index], sweep.models[position]
     if strategy.takes == "threshold":
@@ -142,7 +142,7 @@ def _impossible(strategy: str, k: int, model: ModelInput) -> str:
     )
 
 
-def included_cells(sweep: Sweep) -> Iterator[Asked]:
+def included_cells(sweep: SweepInputs) -> Iterator[CellAxes]:
     """The cells of `include:`, also those that the axes have. Raises SpecError."""
     for index, entry in enumerate(sweep.spec.include):
         where = sweep.document.where(("include", index))
@@ -152,7 +152,7 @@ def included_cells(sweep: Sweep) -> Iterator[Asked]:
             raise SpecError(f"{where}: {error}") from None
 
 
-def _include(sweep: Sweep, entry: CellMatch) -> Iterator[Asked]:
+def _include(sweep: SweepInputs, entry: CellMatch) -> Iterator[CellAxes]:
     if not entry.strategy or (entry.k is None) == (entry.threshold is None):
         raise ValueError("an included cell needs `strategy:` and `k:` (or `threshold:`)")
     depths = {model.name: model.depth for model in sweep.models}
@@ -168,7 +168,7 @@ def _include(sweep: Sweep, entry: CellMatch) -> Iterator[Asked]:
         points = _included_points(strategy, entry, depths[model], model)
         rest = itertools.product(points, feed_forwards, tasks, seeds)
         for (k, threshold), removal, task, seed in rest:
-            yield Asked(model, procedure, strategy, k, threshold, task, seed, removal)
+            yield CellAxes(model, procedure, strategy, k, threshold, task, seed, removal)
 
 
 def _own(what: str, named: list[str] | None, of_sweep: Iterable[str]) -> list[str]:
@@ -190,7 +190,7 @@ def _included_points(strategy: str, entry: CellMatch, depth: int, model: str) ->
     return [(k, None) for k in entry.k or ()] + [(None, value) for value in entry.threshold or ()]
 
 
-def matches(match: CellMatch, cell: Asked) -> bool:
+def matches(match: CellMatch, cell: CellAxes) -> bool:
     return bool(match.model_fields_set) and all(
         _fits(getattr(match, name), getattr(cell, name)) for name in match.model_fields_set
     )
@@ -205,12 +205,12 @@ def _fits(allowed: Iterable[Any] | None, value: Any) -> bool:
     return value in allowed
 
 
-def _note(sweep: Sweep, text: str) -> None:
+def _note(sweep: SweepInputs, text: str) -> None:
     if text not in sweep.notes:  # of an earlier plan
         sweep.notes.append(text)
 
 
-def _check_removals(sweep: Sweep) -> None:
+def _check_removals(sweep: SweepInputs) -> None:
     """Raises SpecError where a model has too few layers for a removal of feed-forwards."""
     for index, removal in enumerate(sweep.spec.removals):
         needed = needed_layers(removal.rule)
@@ -224,7 +224,7 @@ def _check_removals(sweep: Sweep) -> None:
                 )
 
 
-def _empty_networks(sweep: Sweep, cells: Iterable[Asked]) -> set[Asked]:
+def _empty_networks(sweep: SweepInputs, cells: Iterable[CellAxes]) -> set[CellAxes]:
     """The networks whose strategy drops every layer that would lose its feed-forward, or the layer
     that a bridge needs; a note names them. What a measurement drops is known only later."""
     depths = {model.name: model.depth for model in sweep.models}
@@ -241,7 +241,7 @@ def _empty_networks(sweep: Sweep, cells: Iterable[Asked]) -> set[Asked]:
     return set(empty)
 
 
-def _is_empty(network: Asked, depth: int) -> bool:
+def _is_empty(network: CellAxes, depth: int) -> bool:
     rule, bridge = network.feed_forward.rule, network.procedure.bridge
     known = network.k is not None and select.find_rule(network.strategy) is not None
     if not known or (rule == NONE and not bridge):

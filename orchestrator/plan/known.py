@@ -21,7 +21,7 @@ from lp_sweep.storage.store import Store, Unreadable
 from lp_sweep.storage.tablefiles import THREADS
 from lp_sweep.storage.upkeep import lost
 from lp_sweep.trials.measures.registry import MEASURES
-from lp_sweep.trials.spec.select import Measured
+from lp_sweep.trials.spec.select import LayerScores
 from lp_sweep.trials.spec.specs import TEACHER
 
 _TIMING = (
@@ -34,7 +34,7 @@ _TIMING = (
 )
 
 
-class Known(NamedTuple):
+class WorkHistory(NamedTuple):
     """The state of a store and a run. `trials`, `profiles`: done. `failed`: with the error type.
     `networks`: those in the store, of the trials given to `with_networks`. For searches: the scores
     of done trials in points, and the trials that this run was asked for or gave up.
@@ -42,7 +42,7 @@ class Known(NamedTuple):
 
     trials: Set[str]
     failed: Mapping[str, str]
-    profiles: Mapping[str, Measured]
+    profiles: Mapping[str, LayerScores]
     networks: Set[str] = frozenset()
     points: Mapping[str, float] = MappingProxyType({})
     asked: Set[str] = frozenset()
@@ -50,14 +50,14 @@ class Known(NamedTuple):
     without_graphs: Set[str] = frozenset()
 
     @classmethod
-    def nothing(cls) -> Known:
+    def nothing(cls) -> WorkHistory:
         return cls(frozenset(), {}, {})
 
 
 class Ledger(NamedTuple):
     """Everything that a run reads from a store before it starts."""
 
-    known: Known
+    known: WorkHistory
     timings: pa.Table  # of finished trials, for estimates
     unreadable: Sequence[Unreadable]
 
@@ -74,7 +74,7 @@ def read_ledger(store: Store) -> Ledger:
             del measured[id_]
     attempts = store.read_all("attempts")
     return Ledger(
-        Known(
+        WorkHistory(
             done,
             failures(attempts.rows, done | set(measured)),
             measured,
@@ -109,7 +109,7 @@ def _without_graphs(attempts: pa.Table, done: Set[str]) -> Set[str]:
     return {row["model"] for row in rows if row["trial_id"] not in done}
 
 
-def with_networks(known: Known, store: Store, trials: Set[str]) -> Known:
+def with_networks(known: WorkHistory, store: Store, trials: Set[str]) -> WorkHistory:
     """Looks for the networks of these trials in the store. Raises StoreError."""
     ids = sorted(trials)
     with ThreadPoolExecutor(THREADS) as pool:  # one request to a bucket each
@@ -117,7 +117,7 @@ def with_networks(known: Known, store: Store, trials: Set[str]) -> Known:
         return known._replace(networks={*itertools.compress(ids, found)})
 
 
-def measurements(profiles: pa.Table) -> dict[str, Measured]:
+def measurements(profiles: pa.Table) -> dict[str, LayerScores]:
     """Profile -> the values that a strategy selects by; empty for most trained networks."""
     blocks: dict[str, dict[tuple[int, int], float]] = {}
     of_blocks = pa.array([name for name, item in MEASURES.items() if item.blocks])
@@ -128,7 +128,7 @@ def measurements(profiles: pa.Table) -> dict[str, Measured]:
             for item in row["values"] or ()
         }
     return {
-        row["profile_id"]: Measured(
+        row["profile_id"]: LayerScores(
             {item["layer"]: item["value"] for item in row["layers"] or ()},
             blocks.get(row["profile_id"], {}),
         )

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lp_sweep.orchestrator.inputs.resolve import Sweep
+from lp_sweep.orchestrator.inputs.resolve import SweepInputs
 from lp_sweep.orchestrator.plan.known import with_networks
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.sweepfile.load import is_part
@@ -43,7 +43,7 @@ def point(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return (setting, *(row[axis] for axis in axes))
 
 
-def _settings(sweep: Sweep) -> dict[tuple[str, str], str]:
+def _settings(sweep: SweepInputs) -> dict[tuple[str, str], str]:
     """The setup text of each model on each task."""
     return {
         (model.name, name): setup_text(

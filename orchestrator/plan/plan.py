@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from lp_sweep.orchestrator.inputs.models import ModelInput
-from lp_sweep.orchestrator.inputs.resolve import NeededInputs, Sweep, TaskInput
-from lp_sweep.orchestrator.plan.cells import Asked
-from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.inputs.resolve import NeededInputs, SweepInputs, TaskInput
+from lp_sweep.orchestrator.plan.cells import CellAxes
+from lp_sweep.orchestrator.plan.known import WorkHistory
 from lp_sweep.orchestrator.plan.searching import SearchState
 from lp_sweep.trials.spec.specs import ProfileSpec, SpeedSpec, TrialSpec
 from lp_sweep.trials.worker.job import Job, Lesson, Measure, ModelPlace, TaskPlace
@@ -25,7 +25,7 @@ State = Literal["done", "failed", "pending", "deferred", "impossible", "not_need
 class Cell:
     """A cell, and the trial that answers it."""
 
-    asked: Asked
+    asked: CellAxes
     depth: int
     kept: tuple[int, ...] | None = None  # None while deferred, () if no layer is left
     dropped: tuple[int, ...] | None = None
@@ -92,13 +92,13 @@ class Work:
 class Plan:
     """Cells in the file's order; trials and profiles by identifier, also finished ones."""
 
-    sweep: Sweep
+    sweep: SweepInputs
     cells: list[Cell] = field(default_factory=list)
     trials: dict[str, Work] = field(default_factory=dict)  # with those that no cell names: stages
     profiles: dict[str, Work] = field(default_factory=dict)  # of pre-trained networks
     measures: dict[str, list[Measure]] = field(default_factory=dict)  # of a trial's network
     speeds: dict[str, Work] = field(default_factory=dict)  # of networks, trained or not
-    known: Known = field(default_factory=Known.nothing)
+    known: WorkHistory = field(default_factory=WorkHistory.nothing)
 
     def missing(self) -> list[Work]:
         """All work that is left, with the finished trials of `missing_trials`."""
@@ -237,7 +237,7 @@ class Plan:
         return totals | {f"cells_{state}": cells[state] for state in get_args(State)}
 
 
-def state_of(id_: str, known: Known) -> State:
+def state_of(id_: str, known: WorkHistory) -> State:
     """The state of a trial or a profile."""
     if id_ in known.trials or id_ in known.profiles:
         return "done"

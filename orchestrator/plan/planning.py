@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from lp_sweep.orchestrator.inputs.models import ModelInput
-from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput
-from lp_sweep.orchestrator.plan.cells import Asked, asked_cells, included_cells, matches
-from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.inputs.resolve import SweepInputs, TaskInput
+from lp_sweep.orchestrator.plan.cells import CellAxes, asked_cells, included_cells, matches
+from lp_sweep.orchestrator.plan.known import WorkHistory
 from lp_sweep.orchestrator.plan.plan import Cell, Plan, State, Work, state_of
 from lp_sweep.orchestrator.plan.searching import SearchState, search_states
 from lp_sweep.trials.data.tasks import TaskSource, canonical_name
@@ -39,7 +39,7 @@ _Spec = TypeVar("_Spec", TrialSpec, ProfileSpec)
 _IDLE: dict[SearchState | None, State] = {"waiting": "deferred", "not_needed": "not_needed"}
 
 
-def make_plan(sweep: Sweep, known: Known) -> Plan:
+def make_plan(sweep: SweepInputs, known: WorkHistory) -> Plan:
     """Raises SpecError for an impossible K."""
     plan = Plan(sweep=sweep, known=known)
     builder = _Builder(plan)
@@ -74,7 +74,7 @@ class _Builder:
         self._profile_ids: dict[tuple[str, str, str], str] = {}
         self._lessons: dict[tuple[Any, ...], Lesson] = {}
 
-    def cell(self, asked: Asked, search: SearchState | None) -> Cell:
+    def cell(self, asked: CellAxes, search: SearchState | None) -> Cell:
         """Adds the cell's trial, and everything that it depends on, to the plan."""
         depth, idle = self.models[asked.model].depth, _IDLE.get(search)
         found = partial(Cell, asked=asked, depth=depth, profile_id=self._profile(asked))
@@ -94,7 +94,7 @@ class _Builder:
         state = idle or state_of(id_, self.plan.known)
         return found(kept=kept, dropped=dropped, trial_id=id_, state=state, search=search)
 
-    def foreseen(self, asked: Asked) -> str | None:
+    def foreseen(self, asked: CellAxes) -> str | None:
         """The identifier of a cell's trial, which is not added; None while its layers depend on a
         missing profile. Raises ValueError for an impossible cell."""
         dropped = self._dropped(asked)
@@ -102,7 +102,7 @@ class _Builder:
             return None
         return trial_id(self._spec(asked, kept_layers(self.models[asked.model].depth, dropped)))
 
-    def _dropped(self, asked: Asked) -> tuple[int, ...] | None:
+    def _dropped(self, asked: CellAxes) -> tuple[int, ...] | None:
         """The layers that go; None while they depend on a missing profile. Raises ValueError where
         a threshold leaves none."""
         strategy, k = find_strategy(asked.strategy), asked.k or 0
@@ -114,13 +114,13 @@ class _Builder:
         value = k if asked.threshold is None else asked.threshold
         return None if found is None else strategy.chosen(found, value)
 
-    def _spec(self, asked: Asked, kept: tuple[int, ...]) -> TrialSpec:
+    def _spec(self, asked: CellAxes, kept: tuple[int, ...]) -> TrialSpec:
         key = (asked.model, asked.procedure, asked.feed_forward, asked.task, kept)
         if key not in self._specs:
             self._specs[key] = self._spec_of_seeds(asked, kept)
         return replace(self._specs[key], seed=asked.seed)
 
-    def _spec_of_seeds(self, asked: Asked, kept: tuple[int, ...]) -> TrialSpec:
+    def _spec_of_seeds(self, asked: CellAxes, kept: tuple[int, ...]) -> TrialSpec:
         """The specification of a cell, whose seed is replaced later."""
         model, task = self.models[asked.model], self.plan.sweep.tasks[asked.task]
         procedure, removal = asked.procedure, asked.feed_forward
@@ -164,7 +164,7 @@ class _Builder:
             unlabelled=task.unlabelled,
         )
 
-    def _add_trial(self, asked: Asked, spec: TrialSpec, id_: str) -> str:
+    def _add_trial(self, asked: CellAxes, spec: TrialSpec, id_: str) -> str:
         if id_ in self.plan.trials:
             return id_
         model, task = self.models[asked.model], self.plan.sweep.tasks[asked.task]
@@ -178,7 +178,7 @@ class _Builder:
         self._measure(id_, asked, spec)
         return id_
 
-    def _lesson(self, asked: Asked, spec: TrialSpec) -> Lesson:
+    def _lesson(self, asked: CellAxes, spec: TrialSpec) -> Lesson:
         """Adds the teacher and the measurement of its logits to the plan."""
         assert spec.distill is not None
         named = spec.distill.teacher or self.models[asked.model].fingerprint
@@ -201,7 +201,7 @@ class _Builder:
             self._lessons[key] = Lesson(teacher, measure.id)
         return self._lessons[key]
 
-    def _measure(self, id_: str, asked: Asked, spec: TrialSpec) -> None:
+    def _measure(self, id_: str, asked: CellAxes, spec: TrialSpec) -> None:
         """Adds the measurements of the trial's network to the plan."""
         everything = procedures.full_layers(self.models[asked.model].depth)
         whole = spec.kept_layers == everything and not spec.removed_feed_forwards
@@ -225,7 +225,7 @@ class _Builder:
                 for task in self.plan.sweep.tasks:
                     self._add_profile(self._profile_spec(model, task, name), model, task)
 
-    def _profile(self, asked: Asked) -> str | None:
+    def _profile(self, asked: CellAxes) -> str | None:
         """Adds the measurement that chooses the cell's layers, if any, and returns its id."""
         strategy = find_strategy(asked.strategy)
         if strategy is None or not strategy.measure:
@@ -258,7 +258,7 @@ def _with_modules(spec: _Spec, model: ModelInput) -> _Spec:
 
 
 def profile_spec(
-    sweep: Sweep, model: ModelInput, task: str, measure: str, **settings: Any
+    sweep: SweepInputs, model: ModelInput, task: str, measure: str, **settings: Any
 ) -> ProfileSpec:
     recipe, rows, found = sweep.recipe, sweep.spec.measure.probe_rows, sweep.tasks[task]
     usual = {"max_length": recipe.max_length, "limit_dev": recipe.limit_dev}

@@ -15,8 +15,8 @@ from typing import Literal
 
 from lp_sweep.analysis.statistics import search
 from lp_sweep.analysis.statistics.answerset import Pair
-from lp_sweep.orchestrator.plan.cells import Asked
-from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.cells import CellAxes
+from lp_sweep.orchestrator.plan.known import WorkHistory
 from lp_sweep.orchestrator.sweepfile.axes import WITHIN, StrategyEntry
 from lp_sweep.trials.spec.procedures import DIRECT, Procedure
 
@@ -25,23 +25,23 @@ SearchState = Literal["asked", "waiting", "not_needed"]
 _REMEMBERED = 4096  # curves: whenever one of them changes, the whole plan is made again
 
 
-def curve_of(asked: Asked) -> Asked:
+def curve_of(asked: CellAxes) -> CellAxes:
     """The curve that a cell is a point of: its axes without K and seed."""
     return asked._replace(k=None, threshold=None, seed=0)
 
 
 def search_states(
     strategies: Iterable[StrategyEntry],
-    cells: Iterable[Asked],
-    included: Set[Asked],
-    trial_of: Callable[[Asked], str | None],
-    known: Known,
-) -> dict[Asked, SearchState]:
+    cells: Iterable[CellAxes],
+    included: Set[CellAxes],
+    trial_of: Callable[[CellAxes], str | None],
+    known: WorkHistory,
+) -> dict[CellAxes, SearchState]:
     """The state of each possible cell of strategies with `until:`. Cells of `include:` are always
     asked for, each with K=0 of its seed for comparison. `trial_of` returns None until a measurement
     has chosen the layers, and raises ValueError where none are left."""
     entries = {name: entry for entry in strategies if entry.until for name in entry.names}
-    curves: dict[Asked, dict[Asked, str | None]] = {}
+    curves: dict[CellAxes, dict[CellAxes, str | None]] = {}
     cells = list(cells)
     whole = _compared_with(cells)
     for asked in cells:
@@ -49,7 +49,7 @@ def search_states(
             with suppress(ValueError):
                 trial = trial_of(whole.get(asked, asked))
                 curves.setdefault(curve_of(asked), {})[asked] = trial
-    states: dict[Asked, SearchState] = {}
+    states: dict[CellAxes, SearchState] = {}
     for curve, trials in curves.items():
         within = entries[curve.strategy].within or WITHIN
         states |= _states(trials, _named(trials, included), within, known)
@@ -59,7 +59,7 @@ def search_states(
     return states
 
 
-def _compared_with(cells: Sequence[Asked]) -> dict[Asked, Asked]:
+def _compared_with(cells: Sequence[CellAxes]) -> dict[CellAxes, CellAxes]:
     """K=0 with another model as its teacher -> the K=0 that its losses are counted from, as in the
     view `cells`: the same without a teacher, if the sweep lists it."""
     full = [asked for asked in cells if asked.k == 0]
@@ -68,11 +68,11 @@ def _compared_with(cells: Sequence[Asked]) -> dict[Asked, Asked]:
     return {asked: other for asked, other in alike.items() if other}
 
 
-def _without_procedure(asked: Asked) -> Asked:
+def _without_procedure(asked: CellAxes) -> CellAxes:
     return asked._replace(procedure=Procedure(DIRECT))
 
 
-def _named(cells: Iterable[Asked], included: Set[Asked]) -> set[Asked]:
+def _named(cells: Iterable[CellAxes], included: Set[CellAxes]) -> set[CellAxes]:
     """The cells of one curve in `include:`, and K=0 of their seeds."""
     own = {asked for asked in cells if asked in included}
     seeds = {asked.seed for asked in own}
@@ -80,8 +80,11 @@ def _named(cells: Iterable[Asked], included: Set[Asked]) -> set[Asked]:
 
 
 def _states(
-    cells: Mapping[Asked, str | None], named: Set[Asked], within: Sequence[float], known: Known
-) -> dict[Asked, SearchState]:
+    cells: Mapping[CellAxes, str | None],
+    named: Set[CellAxes],
+    within: Sequence[float],
+    known: WorkHistory,
+) -> dict[CellAxes, SearchState]:
     """The states of one curve, whose cells in `named` are always asked for."""
     trials = {asked: trial for asked, trial in cells.items() if trial is not None}
     if len(trials) < len(cells):  # the measurement that chooses the layers comes first
@@ -101,12 +104,15 @@ def _states(
     return dict.fromkeys(trials, idle) | dict.fromkeys(wanted | gone | scored, "asked")
 
 
-def _pair(asked: Asked) -> Pair:
+def _pair(asked: CellAxes) -> Pair:
     return Pair(asked.k or 0, asked.seed)
 
 
 def _next_pairs(
-    cells: Iterable[Asked], within: Sequence[float], points: Mapping[Pair, float], lost: Set[Pair]
+    cells: Iterable[CellAxes],
+    within: Sequence[float],
+    points: Mapping[Pair, float],
+    lost: Set[Pair],
 ) -> frozenset[Pair]:
     """The pairs to run next. A pair that the sweep does not list, or whose score is not a number,
     counts as failed: it will get no score."""

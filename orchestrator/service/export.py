@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lp_sweep.orchestrator.export.prunedfolder import PruneResult
     from lp_sweep.orchestrator.export.trialfolder import ExportResult
     from lp_sweep.orchestrator.inputs.models import ModelInput
-    from lp_sweep.orchestrator.inputs.resolve import Sweep
+    from lp_sweep.orchestrator.inputs.resolve import SweepInputs
 
 
 def export_trial(asked: ExportOptions) -> ExportResult:
@@ -130,7 +130,7 @@ def _caution(store: Store, record: Mapping[str, Any], asked: ExportOptions) -> s
     return untaught_network(record, full)
 
 
-def _sweep(asked: ExportOptions, store: Store, record: Mapping[str, Any]) -> Sweep | None:
+def _sweep(asked: ExportOptions, store: Store, record: Mapping[str, Any]) -> SweepInputs | None:
     """The sweep that knows where the record's model and data are: that of the file, or else of
     sweep.yaml here or of the file that the record's run used. Without a file of the user's own an
     unusable one is skipped with a note, since model and data may all be on the hub."""
@@ -141,15 +141,15 @@ def _sweep(asked: ExportOptions, store: Store, record: Mapping[str, Any]) -> Swe
         manifest=asked.manifest,
     )
     if asked.file is not None:
-        given: Sweep = named.resolved(named.sweep_file())
+        given: SweepInputs = named.resolved(named.sweep_file())
         return given
-    found: Sweep | None = None
+    found: SweepInputs | None = None
     for request in (
         *([named] if Path(named.file).is_file() else ()),
         *_of_run(named, store, record),
     ):
         try:
-            sweep: Sweep = request.resolved(request.sweep_file())
+            sweep: SweepInputs = request.resolved(request.sweep_file())
         except LpSweepError as error:
             say(f"note: {request.file} is not looked at: {error}")
             continue

@@ -17,10 +17,10 @@ from lp_sweep.orchestrator.estimate.pace import Span, duration
 from lp_sweep.orchestrator.inputs.checks import check_small_files, gpu_notes
 from lp_sweep.orchestrator.inputs.data import TaskData
 from lp_sweep.orchestrator.inputs.request import Request
-from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput
+from lp_sweep.orchestrator.inputs.resolve import SweepInputs, TaskInput
 from lp_sweep.orchestrator.plan.known import (
-    Known,
     Ledger,
+    WorkHistory,
     read_ledger,
     timing_columns,
     with_networks,
@@ -43,17 +43,17 @@ from lp_sweep.trials.spec.procedures import DIRECT, UNTAUGHT, Procedure
 from lp_sweep.trials.spec.specs import SpeedSpec
 
 if TYPE_CHECKING:
-    from lp_sweep.orchestrator.inputs.prefetch import Prefetched
+    from lp_sweep.orchestrator.inputs.prefetch import PrefetchResult
 
 _SHARED_SHOWN = 8
 _IMPOSSIBLE = "no layer would stay, or none that a removed feed-forward or a bridge needs"
 
 
-class Planned(NamedTuple):
+class PreparedPlan(NamedTuple):
     """A plan that knows what the store has. The store at `location` may not exist yet."""
 
     file: SweepFile
-    sweep: Sweep
+    sweep: SweepInputs
     location: str
     ledger: Ledger
     plan: Plan
@@ -61,13 +61,13 @@ class Planned(NamedTuple):
 
 def planned(
     request: Request, *, patience: float | None = None, cache_dir: Path | None = None
-) -> Planned:
+) -> PreparedPlan:
     """Reads the file, its inputs and its store. With `cache_dir`, also sends records to the store
     that an earlier run on this machine could not send; otherwise writes nothing."""
     file = request.sweep_file()
     sweep = request.resolved(file)
     location = request.location(file)
-    ledger = Ledger(Known.nothing(), timing_columns(), [])
+    ledger = Ledger(WorkHistory.nothing(), timing_columns(), [])
     store = None
     patience = reading_patience(location) if patience is None else patience
     if is_store(location, patience):
@@ -83,13 +83,13 @@ def planned(
         sweep.notes.extend(hidden_by(store, plan, part=part))
         wanted = plan.needed_networks() | plan.trained_again()
         plan.known = with_networks(plan.known, store, wanted)
-    return Planned(file, sweep, location, ledger, plan)
+    return PreparedPlan(file, sweep, location, ledger, plan)
 
 
 class SweepPlan(NamedTuple):
     """A plan that knows what the store has, with its estimate. Prints as `lp-sweep plan` does."""
 
-    made: Planned
+    made: PreparedPlan
     estimate: TimeEstimate
     data: Sequence[TaskData]  # for tasks whose rows were read
 
@@ -175,7 +175,7 @@ def plan(request: Request) -> SweepPlan:
     return SweepPlan(made, estimate(made.plan, rates), data)
 
 
-def prefetch(request: Request) -> Prefetched:
+def prefetch(request: Request) -> PrefetchResult:
     """Downloads models and data sets at pinned revisions. Raises LpSweepError."""
     from lp_sweep.orchestrator.inputs.prefetch import prefetch as fetch
 

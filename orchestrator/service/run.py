@@ -19,7 +19,7 @@ from lp_sweep.orchestrator.options import from_environment
 from lp_sweep.orchestrator.plan.listing import unkept_note
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
-from lp_sweep.orchestrator.service.plan import Planned, planned
+from lp_sweep.orchestrator.service.plan import PreparedPlan, planned
 from lp_sweep.orchestrator.service.store import store_patience
 from lp_sweep.orchestrator.service.tables import html_table
 from lp_sweep.orchestrator.sweepfile.yamlfile import yaml_text
@@ -97,7 +97,7 @@ class PreparedRun(NamedTuple):
     """A run that is ready: everything was checked, and nothing was trained yet."""
 
     options: RunOptions
-    planned: Planned
+    planned: PreparedPlan
     store: Store
     selection: Selection
     budget: Budget
@@ -216,7 +216,7 @@ def _set_aside(store: Store, files: Sequence[Unreadable]) -> None:
         say(f"note: files that can't be read go to {aside}; what they held is done again")
 
 
-def _keep_file(first: Planned, request: Request, store: Store) -> None:
+def _keep_file(first: PreparedPlan, request: Request, store: Store) -> None:
     """Copies the sweep file to the store, as it was run."""
     name, places = f"{first.sweep.name}.yaml", run_with(request.file, request.data_dir)
     as_run = redact_text(places) + yaml_text(first.file.document.content)

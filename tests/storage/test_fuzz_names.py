@@ -18,7 +18,7 @@ from lp_sweep.orchestrator.cli.output import complain, emit, say
 from lp_sweep.orchestrator.engine.progress import PlainReporter
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import Rates
-from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.known import WorkHistory
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.storage.errors import LpSweepError
@@ -116,7 +116,7 @@ def hostile_plan(folder: Path, name: str) -> Plan:
         (folder / table).write_text(f"text,label\n{table},0\nb,1\n")
     found = find(make_inputs(folder, PLAIN.replace("rte, mrpc", task)))
     found.notes.append(f"a note on {name}")
-    return make_plan(found, Known.nothing())
+    return make_plan(found, WorkHistory.nothing())
 
 
 @pytest.mark.parametrize("name", ["\x1b[31mred\x9b2J\u202ertl\x07\x7f", "a\nb\r\tc"], ids=ascii)

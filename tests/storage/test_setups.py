@@ -13,7 +13,7 @@ from lp_sweep import open_store
 from lp_sweep.analysis.report.about import gaps
 from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.engine.course import Recorder
-from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.known import WorkHistory
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import is_part
 from lp_sweep.storage.errors import SpecError
@@ -45,7 +45,7 @@ def store_of(file: Path) -> Store:
 def begin(file: Path, text: str = AMENDED, *overrides: str) -> None:
     """Changes the file, and writes what its run writes before the first trial ends."""
     file.write_text(text)
-    plan = make_plan(find(file, overrides), Known.nothing())
+    plan = make_plan(find(file, overrides), WorkHistory.nothing())
     Recorder(store_of(file), part=is_part(overrides), command="").cells(plan)
 
 

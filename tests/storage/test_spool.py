@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lp_sweep.storage.errors import StoreError
-from lp_sweep.storage.spool import Flushed, Outbox, Record, Spool, flush
+from lp_sweep.storage.spool import Outbox, Record, Spool, SpoolResult, flush
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.worker import run as running
 from tests.support.fake_records import FakeSweep, trial_record
@@ -65,11 +65,11 @@ def test_a_record_waits_for_a_store_that_went_away(
     monkeypatch.setattr(running, "run_trial", never)
     assert execute(job, store.location)["status"] == "spooled"  # still away
     away.rename(tmp_path / "store")
-    assert flush(store, job["cache_dir"]) == Flushed(sent=2, waiting=0)
+    assert flush(store, job["cache_dir"]) == SpoolResult(sent=2, waiting=0)
     assert waiting(job, store) == []
     assert store.names("trials") == store.names("predictions") == {job["id"]}
     assert store.read("trials", job["id"])[0]["last"] == answer["last"]
-    assert flush(store, job["cache_dir"]) == Flushed(sent=0, waiting=0)
+    assert flush(store, job["cache_dir"]) == SpoolResult(sent=0, waiting=0)
 
 
 def test_what_the_spool_has_is_sent_and_not_done_again(
@@ -110,7 +110,7 @@ def test_a_failure_waits_too(world: Path, tmp_path: Path, store: Store) -> None:
     (tmp_path / "store").rename(tmp_path / "away")
     assert execute(job, store.location)["error_type"] == "diverged"
     (tmp_path / "away").rename(tmp_path / "store")
-    assert flush(store, job["cache_dir"]) == Flushed(sent=1, waiting=0)
+    assert flush(store, job["cache_dir"]) == SpoolResult(sent=1, waiting=0)
     assert store.read_all("attempts").rows["trial_id"].to_pylist() == [job["id"]]
 
 
@@ -153,9 +153,9 @@ def test_a_full_store(tmp_path: Path, small_disk: Path) -> None:
     outbox = Outbox(store.location, tmp_path / "cache")
     assert not outbox.send(*mine)
     assert "No space left on device" in str(outbox.refusal)
-    assert flush(store, tmp_path / "cache") == Flushed(sent=0, waiting=2)
+    assert flush(store, tmp_path / "cache") == SpoolResult(sent=0, waiting=2)
     (small_disk / "filler").unlink()
-    assert flush(store, tmp_path / "cache") == Flushed(sent=2, waiting=0)
+    assert flush(store, tmp_path / "cache") == SpoolResult(sent=2, waiting=0)
     assert store.names("trials") == {mine[0].name}
 
 
@@ -191,7 +191,7 @@ def test_two_processes_may_flush_at_once(tmp_path: Path, store: Store) -> None:
     listing = store.read_all("trials")
     assert not listing.unreadable
     assert sorted(listing.rows["last"].to_pylist()) == [(50 + seed) / 100 for seed in range(40)]
-    assert flush(store, tmp_path / "cache") == Flushed(0, 0)
+    assert flush(store, tmp_path / "cache") == SpoolResult(0, 0)
 
 
 def test_a_torn_spool_file_is_set_aside_and_stops_nothing(tmp_path: Path, store: Store) -> None:
@@ -199,7 +199,7 @@ def test_a_torn_spool_file_is_set_aside_and_stops_nothing(tmp_path: Path, store:
     torn = Spool(tmp_path / "cache", store.location).root / "trials" / f"{names[1]}.parquet"
     torn.write_bytes(torn.read_bytes()[:-20])
     with pytest.warns(UserWarning, match="set aside .*: not a whole Parquet file"):
-        assert flush(store, tmp_path / "cache") == Flushed(sent=5, waiting=0)
+        assert flush(store, tmp_path / "cache") == SpoolResult(sent=5, waiting=0)
     assert store.names("trials") == {names[0], names[2]}
     assert [path.name for path in (torn.parent.parent / "set-aside").iterdir()] == [
         f"trials.{names[1]}.parquet"
@@ -211,7 +211,7 @@ def test_a_record_that_the_store_has_is_not_written_again(tmp_path: Path, store:
     kept = trial_record(FakeSweep(tmp_path / "unused").cell(k=2, seed=0), 99.0)
     store.put("trials", name, [kept])
     (tmp_path / "store" / "trials" / f"{torn}.parquet").write_bytes(b"PAR1")
-    assert flush(store, tmp_path / "cache") == Flushed(sent=4, waiting=0)
+    assert flush(store, tmp_path / "cache") == SpoolResult(sent=4, waiting=0)
     assert store.read("trials", name)[0]["last"] == 0.99
     assert store.read("trials", torn)[0]["last"] == 0.51, "a torn one is replaced"
 
@@ -237,5 +237,5 @@ def test_predictions_go_first_and_the_checkpoint_goes(tmp_path: Path, store: Sto
 def test_another_store_and_new_files_are_left_alone(tmp_path: Path, store: Store) -> None:
     fill(tmp_path, store)
     other = Store(tmp_path / "other", create=True)
-    assert flush(other, tmp_path / "cache") == Flushed(sent=0, waiting=0)
-    assert flush(store, tmp_path / "cache", older_than=60.0) == Flushed(sent=0, waiting=2)
+    assert flush(other, tmp_path / "cache") == SpoolResult(sent=0, waiting=0)
+    assert flush(store, tmp_path / "cache", older_than=60.0) == SpoolResult(sent=0, waiting=2)

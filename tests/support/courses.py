@@ -11,7 +11,7 @@ from lp_sweep.orchestrator.engine.progress import PlainReporter
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.inputs.resolve import resolve
-from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.known import WorkHistory
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
@@ -49,7 +49,7 @@ def new_queue(folder: Path) -> WorkQueue:
         seeds=[1, 2],
         strategies=[{"name": "top", "k": [0, 2]}, {"name": "contribution", "threshold": 0.5}],
     )
-    plan = make_plan(resolve(load_sweep(path)), Known.nothing())
+    plan = make_plan(resolve(load_sweep(path)), WorkHistory.nothing())
     return queue_of(plan, Store(folder / "s", create=True))
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.known import WorkHistory
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.trials.spec.procedures import full_layers
-from lp_sweep.trials.spec.select import Measured
+from lp_sweep.trials.spec.select import LayerScores
 from lp_sweep.trials.spec.specs import TrialSpec
 from tests.support.sweepfiles import PLAIN, make_inputs, planned
 
@@ -17,7 +17,7 @@ FULL = full_layers(12)
 STAGED = "procedures: [direct, finetune_then_drop]"
 
 
-def plan_of(folder: Path, lines: str, *overrides: str, known: Known | None = None) -> Plan:
+def plan_of(folder: Path, lines: str, *overrides: str, known: WorkHistory | None = None) -> Plan:
     """PLAIN with more lines, of one task and one seed."""
     file = make_inputs(folder, PLAIN + lines + "\n")
     return planned(file, *ONE, *overrides, known=known)
@@ -49,11 +49,11 @@ def cell_trial(plan: Plan, **asked: Any) -> str:
     return id_
 
 
-def all_done(plan: Plan) -> Known:
+def all_done(plan: Plan) -> WorkHistory:
     """All trials and measurements of the plan; no network is kept."""
     measures = (item.id for found in plan.measures.values() for item in found)
-    done = dict.fromkeys([*measures, *plan.profiles], Measured({}))
-    return Known(frozenset(plan.trials), {}, done)
+    done = dict.fromkeys([*measures, *plan.profiles], LayerScores({}))
+    return WorkHistory(frozenset(plan.trials), {}, done)
 
 
 def failed_measurement(folder: Path, kind: str = "bug") -> tuple[Plan, str, str]:
@@ -61,5 +61,5 @@ def failed_measurement(folder: Path, kind: str = "bug") -> tuple[Plan, str, str]
     plan = plan_of(folder, "measure: {cka: pruned}", "k=2")
     pruned = plan.cells[0].trial_id or ""
     [item] = plan.measures[pruned]
-    plan.known = Known(frozenset(plan.trials), {item.id: kind}, {})
+    plan.known = WorkHistory(frozenset(plan.trials), {item.id: kind}, {})
     return plan, pruned, item.id

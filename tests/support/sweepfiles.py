@@ -20,11 +20,11 @@ from safetensors.numpy import save_file
 from lp_sweep.orchestrator.engine.course import Recorder
 from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
 from lp_sweep.orchestrator.inputs.models import ModelInput
-from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput, resolve
-from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.inputs.resolve import SweepInputs, TaskInput, resolve
+from lp_sweep.orchestrator.plan.known import WorkHistory
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
-from lp_sweep.orchestrator.service.plan import Planned, SweepPlan
+from lp_sweep.orchestrator.service.plan import PreparedPlan, SweepPlan
 from lp_sweep.orchestrator.sweepfile.load import check, is_part, load_sweep
 from lp_sweep.orchestrator.sweepfile.yamlfile import Document
 from lp_sweep.storage.store import Store
@@ -92,15 +92,15 @@ def make_inputs(folder: Path, text: str = PLAIN, depth: int = 12) -> Path:
     return file
 
 
-def find(file: Path, overrides: Sequence[str] = ()) -> Sweep:
+def find(file: Path, overrides: Sequence[str] = ()) -> SweepInputs:
     return resolve(load_sweep(file, overrides), data_dir=file.parent / "glue", offline=True)
 
 
-def bare_sweep(content: dict[str, Any], depths: Mapping[str, int]) -> Sweep:
+def bare_sweep(content: dict[str, Any], depths: Mapping[str, int]) -> SweepInputs:
     """A sweep without files: models of the hub of these depths, and tasks of GLUE."""
     document = Document(name="any.yaml", content=content)
     spec = check(document)
-    return Sweep(
+    return SweepInputs(
         spec=spec,
         document=document,
         models=tuple(
@@ -117,14 +117,14 @@ def bare_sweep(content: dict[str, Any], depths: Mapping[str, int]) -> Sweep:
     )
 
 
-def planned(file: Path, *overrides: str, known: Known | None = None) -> Plan:
-    return make_plan(find(file, overrides), known or Known.nothing())
+def planned(file: Path, *overrides: str, known: WorkHistory | None = None) -> Plan:
+    return make_plan(find(file, overrides), known or WorkHistory.nothing())
 
 
 def run_of(file: Path, *overrides: str) -> None:
     """Its cells, and of each of its trials a record."""
     store = Store(file.parent / "store", create=True)
-    plan = make_plan(find(file, overrides), Known.nothing())
+    plan = make_plan(find(file, overrides), WorkHistory.nothing())
     for id_, work in plan.trials.items():
         names = {"trial_id": id_, "model": work.model.name, "task": work.task.name}
         found = {"seed": work.trial.seed, "kept_layers": work.trial.kept_layers, "last": 0.9}
@@ -138,5 +138,5 @@ CPU = Rates([], gpu=False)
 
 def answer_of(plan: Plan, rates: Rates = CPU) -> SweepPlan:
     """The answer of `lp-sweep plan`."""
-    made = Planned(None, plan.sweep, "", None, plan)  # type: ignore[arg-type]
+    made = PreparedPlan(None, plan.sweep, "", None, plan)  # type: ignore[arg-type]
     return SweepPlan(made, estimate(plan, rates), ())

@@ -14,7 +14,7 @@ import yaml
 from transformers import BertConfig, BertForSequenceClassification
 
 from lp_sweep.orchestrator.inputs.resolve import resolve
-from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.known import WorkHistory
 from lp_sweep.orchestrator.plan.plan import Work
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
@@ -103,7 +103,7 @@ def _is_full(work: Work) -> bool:
 
 
 def jobs(sweep_file: Path, *overrides: str, cache: Path | None = None) -> list[dict[str, Any]]:
-    plan = make_plan(resolve(load_sweep(sweep_file, overrides)), Known.nothing())
+    plan = make_plan(resolve(load_sweep(sweep_file, overrides)), WorkHistory.nothing())
     place = {"cache_dir": str(cache or sweep_file.parent / "cache"), "device": "cpu", "threads": 1}
     works = (*plan.trials.values(), *plan.profiles.values(), *plan.speeds.values())
     if any("(K=0) is added" in note for note in plan.sweep.notes):  # only what the file lists

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from lp_sweep.trials.device import Picked, pick
+from lp_sweep.trials.device import Gathering, pick
 from lp_sweep.trials.fast.tokens import Group, RealTokens
 
 
@@ -109,7 +109,7 @@ def attend(
     value: torch.Tensor,
     heads: int,
     dropout: float,
-    only: Picked | None,
+    only: Gathering | None,
 ) -> torch.Tensor:
     """Softmax attention of each row over its own tokens.
 

@@ -30,7 +30,7 @@ from lp_sweep.trials.data.batches import (
     longest_first,
     to_device,
 )
-from lp_sweep.trials.device import Picked, bound_by_launches, onto, pick, records_graphs
+from lp_sweep.trials.device import Gathering, bound_by_launches, onto, pick, records_graphs
 from lp_sweep.trials.fast.attention import grid
 from lp_sweep.trials.fast.networks import as_asked, forward_pass_of, hidden_states, word_logits
 from lp_sweep.trials.fast.networks import logits as unpadded_logits
@@ -182,7 +182,7 @@ def _grouped(
     ends = group_ends(split.lengths_of(rows[order]), _GROUP)
     groups = [padded(group) for group in np.split(rows[order], ends[:-1])]
     device = groups[0][0].device
-    back = Picked(onto(np.argsort(order, kind="stable"), device), onto(order, device))
+    back = Gathering(onto(np.argsort(order, kind="stable"), device), onto(order, device))
     return [pick(torch.cat(parts), back) for parts in zip(*groups, strict=True)]
 
 

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from lp_sweep.trials.device import Picked, pick
+from lp_sweep.trials.device import Gathering, pick
 from lp_sweep.trials.fast.attention import Grids, attend, by_heads, grid, grids
 from lp_sweep.trials.fast.tokens import RealTokens, WordTokens
 from lp_sweep.trials.model.familytable import family_of
 
-Layer = Callable[[Any, torch.Tensor, RealTokens, Picked | None, Any], torch.Tensor]
+Layer = Callable[[Any, torch.Tensor, RealTokens, Gathering | None, Any], torch.Tensor]
 
 
 class ForwardPass(NamedTuple):
@@ -72,7 +72,7 @@ def _counted(words: Any, tokens: RealTokens) -> torch.Tensor:
 
 
 def _bert_layer(
-    layer: Any, hidden: torch.Tensor, tokens: RealTokens, only: Picked | None, _: None
+    layer: Any, hidden: torch.Tensor, tokens: RealTokens, only: Gathering | None, _: None
 ) -> torch.Tensor:
     own = layer.attention.self
     asking = hidden if only is None else pick(hidden, only)
@@ -98,7 +98,7 @@ def _distilbert_embed(model: Any, tokens: RealTokens) -> torch.Tensor:
 
 
 def _distilbert_layer(
-    layer: Any, hidden: torch.Tensor, tokens: RealTokens, only: Picked | None, _: None
+    layer: Any, hidden: torch.Tensor, tokens: RealTokens, only: Gathering | None, _: None
 ) -> torch.Tensor:
     own = layer.attention
     asking = hidden if only is None else pick(hidden, only)
@@ -166,7 +166,7 @@ def _xlnet_layer(
     module: Any,
     hidden: torch.Tensor,
     tokens: RealTokens,
-    only: Picked | None,
+    only: Gathering | None,
     shared: list[_Relations],
 ) -> torch.Tensor:
     own = module.rel_attn

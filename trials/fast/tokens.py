@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from lp_sweep.trials.data.batches import EncodedSplit, group_ends, longest_first
-from lp_sweep.trials.device import Picked, all_onto, bound_by_launches, compute_dtype
+from lp_sweep.trials.device import Gathering, all_onto, bound_by_launches, compute_dtype
 
 # The cost of one more group, in attention scores of one head: about where a step of a 6-layer
 # MiniLM is fastest on a CPU. A GPU gets one group, since arithmetic does not limit it.
@@ -28,8 +28,8 @@ Ints = npt.NDArray[np.int64]
 class Cells(NamedTuple):
     """The places of a group's n tokens in its grid of rows x longest cells."""
 
-    fill: Picked  # the token of each cell; the row's last in a cell without one
-    read: Picked  # the cell of each token
+    fill: Gathering  # the token of each cell; the row's last in a cell without one
+    read: Gathering  # the cell of each token
 
 
 class Group(NamedTuple):
@@ -46,7 +46,7 @@ class Group(NamedTuple):
 class WordTokens(NamedTuple):
     """V words of each of B rows, in the requested order."""
 
-    picked: Picked  # the token of each word; the row's first for a word without one
+    picked: Gathering  # the token of each word; the row's first for a word without one
     shape: tuple[int, int]  # (B, V)
 
 
@@ -60,14 +60,14 @@ class RealTokens(NamedTuple):
     first: torch.Tensor  # (B,) int64: each row's first token
     last: torch.Tensor  # (B,) int64: each row's last token
     groups: tuple[Group, ...]
-    asked: Picked | None  # puts these rows into the requested order; None: they are in it
+    asked: Gathering | None  # puts these rows into the requested order; None: they are in it
     packed: bool = False  # a group's rows are bins with several rows and fillers
     words: WordTokens | None = None  # for a task with a label per word
 
-    def one_each(self, index: torch.Tensor) -> Picked:
+    def one_each(self, index: torch.Tensor) -> Gathering:
         """One token of each row. index: (B,), `first` or `last`."""
         here = torch.arange(len(self.row), device=index.device)
-        return Picked(index, self.row, (index.index_select(0, self.row) != here)[:, None])
+        return Gathering(index, self.row, (index.index_select(0, self.row) != here)[:, None])
 
 
 def real_tokens(
@@ -115,7 +115,7 @@ def real_tokens(
             grid.group(next(parts), next(parts), next(parts)) if grid.padded else grid.full()
             for grid in grids
         ),
-        asked=Picked(asked, back),
+        asked=Gathering(asked, back),
         words=_words(split, rows, firsts[np.argsort(order, kind="stable")], device),
     )
 
@@ -133,7 +133,7 @@ def _words(
     back[taken[there]] = there
     place, token = all_onto([taken, back], device)
     left = (token < 0)[:, None]
-    return WordTokens(Picked(place, token.clamp(min=0), left), own.shape)
+    return WordTokens(Gathering(place, token.clamp(min=0), left), own.shape)
 
 
 class _Grid:
@@ -154,7 +154,7 @@ class _Grid:
 
     def group(self, token: torch.Tensor, cell: torch.Tensor, lengths: torch.Tensor) -> Group:
         beyond = torch.arange(self.longest, device=lengths.device) >= lengths[:, None]
-        cells = Cells(Picked(token, cell), Picked(cell, token, beyond.view(-1, 1)))
+        cells = Cells(Gathering(token, cell), Gathering(cell, token, beyond.view(-1, 1)))
         return self.full()._replace(cells=cells, mask=barred(beyond)[:, None, None])
 
     def full(self) -> Group:

@@ -13,7 +13,7 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from lp_sweep.storage.errors import UnsupportedModelError
-from lp_sweep.trials.device import Picked, pick
+from lp_sweep.trials.device import Gathering, pick
 from lp_sweep.trials.model.familytable import family_of
 from lp_sweep.trials.model.modelfiles import DEPTH_FIELDS
 
@@ -138,7 +138,7 @@ def sentence_states(
     of_row = row.repeat_interleave(length, output_size=rows * length)
     here = torch.arange(rows * length, device=hidden_states.device)
     left = (index.index_select(0, of_row) != here)[:, None]
-    return pick(hidden_states.reshape(rows * length, -1), Picked(index, of_row, left))
+    return pick(hidden_states.reshape(rows * length, -1), Gathering(index, of_row, left))
 
 
 def scalars(module: nn.Module) -> dict[str, Any]:

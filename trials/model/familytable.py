@@ -17,7 +17,7 @@ Instead = Literal["identity", "nothing", "norm", "norm after attention", "norm i
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FeedForward:
+class FeedForwardParts:
     """The modules of a layer's feed-forward, and the replacement of each child (see `reduced`)."""
 
     linears: tuple[str, str]
@@ -41,7 +41,7 @@ class Family:
         wait: (B, T), (B, 1, 1, T), or one (B, 1, T or 1, T) for each type of layer.
     """
 
-    feed_forward: FeedForward | None = None
+    feed_forward: FeedForwardParts | None = None
     unpadded: str | None = None
     after_attention: str | None = None
     given: bool = False
@@ -51,7 +51,7 @@ class Family:
     mask: MaskShape = "rows"
 
 
-BERT_FEED_FORWARD = FeedForward(
+BERT_FEED_FORWARD = FeedForwardParts(
     linears=("intermediate.dense", "output.dense"),
     norm="output.LayerNorm",
     instead={"intermediate": "identity", "output": "norm after attention"},
@@ -91,7 +91,7 @@ FAMILIES: dict[str, Family] = {
     "deberta": replace(_BERT, unpadded=None, positions="by distance", mask="rows"),
     "deberta-v2": replace(_BERT, unpadded=None, positions="by distance", mask="rows"),
     "distilbert": Family(
-        feed_forward=FeedForward(
+        feed_forward=FeedForwardParts(
             linears=("ffn.lin1", "ffn.lin2"),
             norm="output_layer_norm",
             instead={"ffn": "nothing", "output_layer_norm": "norm"},
@@ -101,7 +101,7 @@ FAMILIES: dict[str, Family] = {
         mask="cells",
     ),
     "xlnet": Family(
-        feed_forward=FeedForward(
+        feed_forward=FeedForwardParts(
             linears=("ff.layer_1", "ff.layer_2"),
             norm="ff.layer_norm",
             instead={"ff": "norm in a sequence"},
@@ -113,7 +113,7 @@ FAMILIES: dict[str, Family] = {
         both_ways=True,
     ),
     "modernbert": Family(
-        feed_forward=FeedForward(
+        feed_forward=FeedForwardParts(
             linears=("mlp.Wi", "mlp.Wo"),
             norm="mlp_norm",
             instead={"mlp": "nothing", "mlp_norm": "identity"},

@@ -21,7 +21,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from lp_sweep.storage.errors import UnsupportedModelError
 from lp_sweep.trials.model.families import find_layers, original_layers
-from lp_sweep.trials.model.familytable import FAMILIES, FeedForward, Instead, family_of
+from lp_sweep.trials.model.familytable import FAMILIES, FeedForwardParts, Instead, family_of
 from lp_sweep.trials.spec.feedforward import REMOVED
 
 _KEEP, _DROP = "keep", "drop"
@@ -87,7 +87,7 @@ def _text(layers: Sequence[int]) -> str:
 
 def feed_forward_of(
     config: PretrainedConfig, refusal: str = "feed-forwards can't be removed from"
-) -> FeedForward:
+) -> FeedForwardParts:
     """The family's feed-forward. Raises UnsupportedModelError if it is not listed."""
     found = family_of(config.model_type).feed_forward
     if found is None:
@@ -167,7 +167,7 @@ def parts(layer: nn.Module, paths: Sequence[str]) -> list[nn.Module]:
     return [modules[path] for path in paths if path in modules]
 
 
-def _instead_of(layer: nn.Module, kind: FeedForward, second_norm: str) -> dict[str, nn.Module]:
+def _instead_of(layer: nn.Module, kind: FeedForwardParts, second_norm: str) -> dict[str, nn.Module]:
     """The new children of the layer, by name."""
     names = (*kind.linears, kind.norm)
     found = parts(layer, names)

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 
-class Measured(NamedTuple):
+class LayerScores(NamedTuple):
     """A profile's values by layer, 1-based, and by block: (start, n) -> value of the n layers from
     `start`."""
 
@@ -47,7 +47,7 @@ class Strategy(NamedTuple):
     possible: Callable[[int], tuple[int, ...]] = _any
     rule: str = "0 <= K < depth"
     measure: str = ""
-    chosen: Callable[[Measured, float], tuple[int, ...]] = lambda found, value: ()
+    chosen: Callable[[LayerScores, float], tuple[int, ...]] = lambda found, value: ()
     takes: Literal["k", "threshold", "layers"] = "k"
     family: Callable[[str], Strategy | None] | None = None
 
@@ -106,18 +106,18 @@ def _listed(text: str) -> Strategy | None:
     return Strategy(f"the layers {named}", lambda depth, k: layers, possible, rule, takes="layers")
 
 
-def _most_similar(found: Measured, k: float) -> tuple[int, ...]:
+def _most_similar(found: LayerScores, k: float) -> tuple[int, ...]:
     """The K layers that change their input least; of equals, the higher layer."""
     order = sorted(found.layers, key=lambda layer: (-found.layers[layer], -layer))
     return tuple(sorted(order[: int(k)]))
 
 
-def _first_dropped(found: Measured, k: float) -> tuple[int, ...]:
+def _first_dropped(found: LayerScores, k: float) -> tuple[int, ...]:
     """The layers dropped in the first K steps; `layers` holds each layer's step, from 1."""
     return tuple(sorted(layer for layer, step in found.layers.items() if 0 < step <= k))
 
 
-def _nearest_ends(found: Measured, k: float) -> tuple[int, ...]:
+def _nearest_ends(found: LayerScores, k: float) -> tuple[int, ...]:
     """The K consecutive layers that turn the sentence token least; of equals, the higher block."""
     starts = [start for start, length in found.blocks if length == k]
     if not starts:

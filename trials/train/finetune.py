@@ -35,8 +35,8 @@ from lp_sweep.trials.train.metrics import score
 from lp_sweep.trials.train.steps import (
     EagerPass,
     EpochMetric,
-    Progress,
     Setting,
+    TrainingProgress,
     evaluate,
     freeze,
     make_optimizer,
@@ -49,7 +49,7 @@ from lp_sweep.trials.train.thresholds import fold, unfold
 class Training(NamedTuple):
     """What came of one."""
 
-    progress: Progress
+    progress: TrainingProgress
     logits: dict[str, np.ndarray]  # split -> the last epoch's (rows, classes) float32, in its order
     compute: str  # how the last phase's steps ran, as in a trial's record
     recordings: dict[int, float]  # seconds to record each of its CUDA graphs, by number of bins
@@ -72,16 +72,16 @@ class Saver:
     def begin(self, halvings: int) -> None:
         """Begins a try. A found state of other micro-batches is not used."""
 
-    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
+    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingProgress:
         """Restores the found state, if any, and returns its progress."""
-        return Progress()
+        return TrainingProgress()
 
     def due(self) -> bool:
         """Whether it is time to save."""
         return False
 
     def save(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: TrainingProgress
     ) -> None: ...
 
     def close(self) -> None: ...
@@ -206,7 +206,7 @@ def _epoch_rows(train: EncodedSplit, setting: Setting, epoch: int) -> np.ndarray
     return examples[:, None] * together + np.arange(together)
 
 
-def _end_epoch(progress: Progress, setting: Setting, examples: int) -> None:
+def _end_epoch(progress: TrainingProgress, setting: Setting, examples: int) -> None:
     """Notes the epoch's mean loss over its examples: the last batch may be short."""
     batch, losses = setting.recipe.batch_size, progress.step_losses.cpu().numpy()
     counts = np.full(len(losses), batch)
@@ -222,7 +222,7 @@ def _end_epoch(progress: Progress, setting: Setting, examples: int) -> None:
 
 
 def _evaluate(
-    model: PreTrainedModel, data: EncodedTask, setting: Setting, progress: Progress
+    model: PreTrainedModel, data: EncodedTask, setting: Setting, progress: TrainingProgress
 ) -> dict[str, np.ndarray]:
     """The logits; notes their scores for the epoch that has just ended."""
     begun = time.perf_counter()

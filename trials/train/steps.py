@@ -36,7 +36,7 @@ class EpochMetric(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class Progress:
+class TrainingProgress:
     """The state of a training, updated as it runs."""
 
     step: int = 0  # optimiser steps done, over all epochs

@@ -24,7 +24,7 @@ from lp_sweep.storage.errors import SweepWarning, lines_of
 from lp_sweep.trials.device import pick_device, precision_used
 from lp_sweep.trials.spec.identity import IDENTITY_VERSION, canonical_json
 from lp_sweep.trials.train.finetune import Saver
-from lp_sweep.trials.train.steps import EpochMetric, Progress
+from lp_sweep.trials.train.steps import EpochMetric, TrainingProgress
 from lp_sweep.trials.worker.fetch import announced, fetch_checkpoint, scratch
 from lp_sweep.trials.worker.handover import CHECKPOINTS, checkpoint_name, send_checkpoint
 from lp_sweep.trials.worker.job import Job
@@ -33,7 +33,7 @@ _LEAVING_SECONDS = 20.0  # between two checkpoints when the run ends soon
 FORMAT = 2  # increase it when the saved state or the arithmetic of training changes
 
 State = dict[str, Any]  # plain data and tensors
-# of a Progress; the rest is of the try that reads it
+# of a TrainingProgress; the rest is of the try that reads it
 _KEPT = ("step", "train_losses", "step_losses", "seconds_train", "seconds_evaluate")
 
 
@@ -100,22 +100,22 @@ class Checkpoints(Saver):
             self._found = None
         self._halvings = halvings
 
-    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
+    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingProgress:
         """Loads the found state into both; without one, starts from the beginning."""
         found, self._found = self._found, None
         self._last = time.monotonic()  # a training shorter than `checkpoint_every` writes nothing
         if found is None:
-            return Progress()
+            return TrainingProgress()
         try:
             load_state(found, model, optimizer)
         except ValueError as error:
             self._ignored(error)
-            return Progress()
+            return TrainingProgress()
         finally:
             self.close()
         kept, self._earlier = found["progress"], found["seconds_total"]
         metrics = [EpochMetric(*item) for item in kept.pop("epoch_metrics")]
-        return Progress(
+        return TrainingProgress(
             **kept,
             epoch_metrics=metrics,
             seconds_before=self._earlier,
@@ -127,7 +127,9 @@ class Checkpoints(Saver):
         waited, every = time.monotonic() - self._last, self._place.checkpoint_every or 0.0
         return waited >= every or (waited >= _LEAVING_SECONDS and announced(self._place.cache_dir))
 
-    def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
+    def save(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: TrainingProgress
+    ) -> None:
         """Writes the state. Only warns if it can't: the training continues."""
         kept = {name: getattr(progress, name) for name in _KEPT}
         state = {

@@ -9,7 +9,7 @@ import pytest
 from lp_sweep.analysis.notes import mixed_notes
 from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.engine.course import Recorder
-from lp_sweep.orchestrator.plan.known import Known, read_ledger
+from lp_sweep.orchestrator.plan.known import WorkHistory, read_ledger
 from lp_sweep.orchestrator.plan.listing import trained_otherwise
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import is_part
@@ -29,7 +29,7 @@ def asked(file: Path, *runs: str) -> dict[int, set[str]]:
         overrides = words.split()
         store = Store(file.parent / "store", create=True)
         recorder = Recorder(store, part=is_part(overrides), overrides=words, command="")
-        recorder.cells(make_plan(find(file, ["task=rte", *overrides]), Known.nothing()))
+        recorder.cells(make_plan(find(file, ["task=rte", *overrides]), WorkHistory.nothing()))
     told: dict[int, set[str]] = {}
     for row in store.read_all("sweeps").rows.to_pylist():
         told.setdefault(row["seed"], set()).add(row["overrides"])

@@ -24,7 +24,7 @@ from lp_sweep.orchestrator.estimate.estimate import (
 )
 from lp_sweep.orchestrator.estimate.pace import Eta, Pace, Span, band, duration
 from lp_sweep.orchestrator.inputs.resolve import resolve
-from lp_sweep.orchestrator.plan.known import Known, timing_columns
+from lp_sweep.orchestrator.plan.known import WorkHistory, timing_columns
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
@@ -39,7 +39,7 @@ NOON = dt.datetime(2026, 1, 5, 12, tzinfo=dt.UTC)
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:
     """K = 0 and 2 of a model with 4 layers, two seeds."""
-    return make_plan(resolve(load_sweep(save_world(tmp_path, seeds=[1, 2]))), Known.nothing())
+    return make_plan(resolve(load_sweep(save_world(tmp_path, seeds=[1, 2]))), WorkHistory.nothing())
 
 
 def full_network(plan: Plan) -> Work:
@@ -112,7 +112,7 @@ def test_what_is_no_evidence(plan: Plan, changes: dict[str, Any]) -> None:
 
 def test_passes_that_are_no_training(tmp_path: Path) -> None:
     file = save_world(tmp_path, seeds=[1], distill=["logits"], measure={"similarity": "full"})
-    plan = make_plan(resolve(load_sweep(file)), Known.nothing())
+    plan = make_plan(resolve(load_sweep(file)), WorkHistory.nothing())
     work = full_network(plan)
     rows, dev_rows = work.task.train_rows, work.task.dev_rows
     lengths = MeanLengths(timing_columns())
@@ -166,7 +166,7 @@ def test_timings_of_the_same_way_to_compute_come_first(plan: Plan) -> None:
 @pytest.mark.parametrize("procedure", ["direct", "iterative"])
 def test_a_record_asks_for_what_its_work_asked_for(tmp_path: Path, procedure: str) -> None:
     path = save_world(tmp_path, procedures=[procedure], strategies=[{"name": "top", "k": [2]}])
-    plan = make_plan(resolve(load_sweep(path)), Known.nothing())
+    plan = make_plan(resolve(load_sweep(path)), WorkHistory.nothing())
     [work] = (work for work in plan.trials.values() if len(work.spec.kept_layers) == 2)
     row = record(work, procedure=procedure, epochs_per_layer=2)
     [found] = timing_columns([row]).to_pylist()

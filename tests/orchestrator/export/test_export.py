@@ -33,7 +33,7 @@ from lp_sweep.orchestrator.export.places import spec_of
 from lp_sweep.orchestrator.export.trialfolder import ExportResult, kept_instead, trained_again
 from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.mirrors.copying import mirrored_run
-from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.known import WorkHistory
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.service import export as service
 from lp_sweep.orchestrator.service.store import history, show_text
@@ -449,7 +449,7 @@ def taught(folder: Path, distill: str) -> World:
     """A student whose network was not kept; its teacher's was, for hidden states alone."""
     file, store = save_world(folder), Store(folder / "store", create=True)
     overrides = [f"distill={distill}", "strategies=[{name: top, k: [2]}]", *QUICK]
-    plan = make_plan(resolve(load_sweep(file, overrides)), Known.nothing())
+    plan = make_plan(resolve(load_sweep(file, overrides)), WorkHistory.nothing())
     place = {"cache_dir": str(folder / "cache"), "device": "cpu", "threads": 1}
     for work in plan.trials.values():  # teachers first
         job = plan.job(work, network=not work.lesson).to_plain() | place
@@ -616,7 +616,9 @@ def test_the_reports_own_command_exports_from_any_folder(made: World, tmp_path: 
     folder = tmp_path / 'it\'s "mine"'
     shutil.copytree(Path(made.file).parent, folder)
     world = World(folder / "sweep.yaml", Store(folder / "store"), made.kept, made.unkept)
-    plan = make_plan(resolve(load_sweep(folder / "sweep.yaml", ("k=2", *QUICK))), Known.nothing())
+    plan = make_plan(
+        resolve(load_sweep(folder / "sweep.yaml", ("k=2", *QUICK))), WorkHistory.nothing()
+    )
     Recorder(world.store, part=False, command="").cells(plan)
     stored = run_with(str(world.file), None) + Path(world.file).read_text()
     world.store.put_text("sweeps", "toy.yaml", stored)

@@ -21,7 +21,7 @@ from lp_sweep.orchestrator.engine.course import Recorder
 from lp_sweep.orchestrator.export.card import template_of
 from lp_sweep.orchestrator.export.trialfolder import ExportResult
 from lp_sweep.orchestrator.inputs.resolve import resolve
-from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.known import WorkHistory
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.service import export as service
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
@@ -255,7 +255,7 @@ def test_a_graph_is_refused_before_anything_is_written(
 def test_the_best_of_a_sweep(made: Made, tmp_path: Path) -> None:
     world = made.world.copy(tmp_path)
     Recorder(world.store, part=False, command="").cells(
-        make_plan(resolve(load_sweep(Path(world.file))), Known.nothing())
+        make_plan(resolve(load_sweep(Path(world.file))), WorkHistory.nothing())
     )
     done = service.export_trial(
         service.ExportOptions(

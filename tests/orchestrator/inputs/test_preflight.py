@@ -17,7 +17,7 @@ from lp_sweep.orchestrator.inputs import checks
 from lp_sweep.orchestrator.inputs.checks import check_small_files
 from lp_sweep.orchestrator.inputs.prefetch import prefetch
 from lp_sweep.orchestrator.inputs.resolve import resolve
-from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.known import WorkHistory
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
@@ -35,9 +35,9 @@ def world(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def planned(folder: Path, *overrides: str, known: Known | None = None) -> Plan:
+def planned(folder: Path, *overrides: str, known: WorkHistory | None = None) -> Plan:
     sweep = resolve(load_sweep(folder / "sweep.yaml", overrides), offline=True)
-    return make_plan(sweep, known or Known.nothing())
+    return make_plan(sweep, known or WorkHistory.nothing())
 
 
 def check(folder: Path, plan: Plan | None = None, store: str = "store") -> Sequence[str]:
@@ -72,7 +72,7 @@ def test_a_sweep_that_can_start(world: Path) -> None:
 def test_a_finished_sweep_needs_nothing(world: Path) -> None:
     """Not even its model: it may have been taken away since."""
     plan = planned(world)
-    done = planned(world, known=Known(frozenset(plan.trials), {}, {}))
+    done = planned(world, known=WorkHistory(frozenset(plan.trials), {}, {}))
     (world / "model" / "model.safetensors").unlink()
     with_rows(world, "bad,\n")
     check(world, done)

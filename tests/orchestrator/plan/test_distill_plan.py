@@ -7,14 +7,14 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.known import WorkHistory
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.selection import taken_on
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.trials.model.modelfiles import folder_fingerprint
 from lp_sweep.trials.spec.identity import trial_id
 from lp_sweep.trials.spec.procedures import teacher_of
-from lp_sweep.trials.spec.select import Measured
+from lp_sweep.trials.spec.select import LayerScores
 from tests.support.stagedplans import ONE, cell_trial, plan_of, spec, the_full
 from tests.support.sweepfiles import CPU, PLAIN, make_inputs, make_model, planned
 
@@ -92,14 +92,14 @@ def test_a_store_with_the_logits_needs_no_teacher(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, LOGITS)
     full = the_full(plan)
     assert plan.needs(student(plan)) == {full}
-    logits = {measure.id: Measured({}) for measure in plan.measures[full]}
-    plan.known = Known({full}, {}, logits)
+    logits = {measure.id: LayerScores({}) for measure in plan.measures[full]}
+    plan.known = WorkHistory({full}, {}, logits)
     assert plan.needs(student(plan)) == set()
     assert full not in {work.id for work in taken_on(plan)}
-    plan.known = Known({full}, {}, {}, networks={full})  # kept, and never measured
+    plan.known = WorkHistory({full}, {}, {}, networks={full})  # kept, and never measured
     assert plan.absent(student(plan)) == {full}
     assert full in {work.id for work in taken_on(plan)}
-    plan.known = Known(frozenset(), {full: "diverged"}, {})  # nobody teaches
+    plan.known = WorkHistory(frozenset(), {full: "diverged"}, {})  # nobody teaches
     assert {work.id for work in taken_on(plan)} == {student(plan, "direct")}
 
 
@@ -133,5 +133,5 @@ def test_a_teacher_in_a_folder_is_measured_before_its_students(tmp_path: Path) -
     found = spec(work).distill
     assert found is not None
     assert (found.fine_tuned, found.teacher) == (True, folder_fingerprint(teacher))
-    plan.known = plan.known._replace(profiles={work.lesson.logits: Measured({})})
+    plan.known = plan.known._replace(profiles={work.lesson.logits: LayerScores({})})
     assert plan.needs(work.id) == set()

@@ -10,11 +10,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from lp_sweep.orchestrator.plan.plan import Cell, Known, Plan
+from lp_sweep.orchestrator.plan.plan import Cell, Plan, WorkHistory
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.trials.spec.identity import profile_id, trial_id
-from lp_sweep.trials.spec.select import STRATEGIES, Measured
+from lp_sweep.trials.spec.select import STRATEGIES, LayerScores
 from tests.support.fuzzing import fuzz
 from tests.support.sweepfiles import bare_sweep
 
@@ -58,23 +58,23 @@ def asked(draw: Any) -> dict[str, Any]:
     }
 
 
-def plan_of(content: dict[str, Any], known: Known | None = None) -> Plan | None:
+def plan_of(content: dict[str, Any], known: WorkHistory | None = None) -> Plan | None:
     """None where every cell is excluded."""
     try:
-        return make_plan(bare_sweep(content, DEPTHS), known or Known.nothing())
+        return make_plan(bare_sweep(content, DEPTHS), known or WorkHistory.nothing())
     except SpecError as error:
         if "every one is excluded" not in str(error):
             raise
         return None
 
 
-def measured(plan: Plan, value: float) -> Known:
+def measured(plan: Plan, value: float) -> WorkHistory:
     """Profiles in which every second layer does nothing much."""
     found = {
-        id_: Measured({i: value if i % 2 else -1.0 for i in range(1, work.model.depth + 1)})
+        id_: LayerScores({i: value if i % 2 else -1.0 for i in range(1, work.model.depth + 1)})
         for id_, work in plan.profiles.items()
     }
-    return Known(frozenset(), {}, found)
+    return WorkHistory(frozenset(), {}, found)
 
 
 def unnamed(cell: Cell) -> str:

@@ -10,7 +10,7 @@ import pytest
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import estimate
 from lp_sweep.orchestrator.inputs.resolve import resolve
-from lp_sweep.orchestrator.plan.known import Known, read_ledger
+from lp_sweep.orchestrator.plan.known import WorkHistory, read_ledger
 from lp_sweep.orchestrator.plan.listing import unkept_note
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
@@ -18,7 +18,7 @@ from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.networks import CONFIG, WEIGHTS
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.spec.feedforward import NONE
-from lp_sweep.trials.spec.select import STRATEGIES, Measured, held_out_rows
+from lp_sweep.trials.spec.select import STRATEGIES, LayerScores, held_out_rows
 from lp_sweep.trials.spec.specs import ProfileSpec, TrialSpec
 from tests.support.courses import presence_of, put_failure, taken
 from tests.support.program import sweep
@@ -46,8 +46,8 @@ def cosines(depth: int = 12, above: tuple[int, ...] = (), value: float = 0.95) -
     return {layer: value if layer in above else 0.5 for layer in range(1, depth + 1)}
 
 
-def with_profiles(plan: Plan, values: dict[int, float]) -> Known:
-    return Known(frozenset(), {}, dict.fromkeys(plan.profiles, Measured(values)))
+def with_profiles(plan: Plan, values: dict[int, float]) -> WorkHistory:
+    return WorkHistory(frozenset(), {}, dict.fromkeys(plan.profiles, LayerScores(values)))
 
 
 def ids(plan: Plan) -> list[str | None]:
@@ -109,8 +109,8 @@ def test_each_task_has_the_layers_of_its_own_profile(tmp_path: Path) -> None:
     file = make_inputs(tmp_path, CONTRIBUTION)
     profiles = planned(file).profiles.items()
     above = {"rte": (3, 7), "mrpc": (5,)}
-    known = {id_: Measured(cosines(above=above[work.task.name])) for id_, work in profiles}
-    plan = planned(file, known=Known(frozenset(), {}, known))
+    known = {id_: LayerScores(cosines(above=above[work.task.name])) for id_, work in profiles}
+    plan = planned(file, known=WorkHistory(frozenset(), {}, known))
     assert {(cell.asked.task, cell.dropped) for cell in plan.cells if cell.dropped} == {
         *above.items()
     }
@@ -175,7 +175,7 @@ def test_states_from_a_store(tmp_path: Path) -> None:
 def test_a_profile_that_failed_is_told_as_failed(tmp_path: Path) -> None:
     file = make_inputs(tmp_path, CONTRIBUTION)
     failed = {next(iter(planned(file).profiles)): "numeric_divergence"}
-    plan = planned(file, known=Known(frozenset(), failed, {}))
+    plan = planned(file, known=WorkHistory(frozenset(), failed, {}))
     profiles = answer_of(plan).to_dict()["profiles"]
     assert [profile["state"] for profile in profiles] == ["failed", "pending"]
     text = answer_of(plan).text()
@@ -288,9 +288,9 @@ def test_the_estimate_falls_as_the_store_fills(tmp_path: Path) -> None:
     plan = planned(make_inputs(tmp_path))
     first = estimate(plan, CPU)
     assert "stated rate" in first.basis
-    plan.known = Known(frozenset(list(plan.trials)[:4]), {}, {})
+    plan.known = WorkHistory(frozenset(list(plan.trials)[:4]), {}, {})
     assert 0 < estimate(plan, CPU).hours < first.hours
-    plan.known = Known(frozenset(plan.trials), {}, {})
+    plan.known = WorkHistory(frozenset(plan.trials), {}, {})
     nothing = estimate(plan, CPU)
     assert (nothing.span, nothing.basis) == ((0.0, 0.0, 0.0), "nothing is missing")
 
@@ -338,7 +338,7 @@ def plan(tmp_path: Path) -> Plan:
     """A finished sweep of one task: two networks of two seeds each."""
     file = make_inputs(tmp_path)
     trials = planned(file, "task=rte").trials
-    return planned(file, "task=rte", known=Known(frozenset(trials), {}, {}))
+    return planned(file, "task=rte", known=WorkHistory(frozenset(trials), {}, {}))
 
 
 def keep(store: Store, *trials: str) -> None:
@@ -376,7 +376,7 @@ def test_a_resumed_sweep_that_mixes_numbers_of_threads(
 ) -> None:
     """A plan names them; neither a GPU's trials nor another sweep's count."""
     file = save_world(tmp_path, seeds=[1, 2, 3, 4, 5], strategies=[{"name": "top", "k": [0]}])
-    *ids, on_gpu = make_plan(resolve(load_sweep(file)), Known.nothing()).trials
+    *ids, on_gpu = make_plan(resolve(load_sweep(file)), WorkHistory.nothing()).trials
     store = Store(tmp_path / "store", create=True)
     rows = [(id_, "cpu", number) for id_, number in zip(ids, threads, strict=True)]
     for id_, device, number in [*rows, (on_gpu, "cuda", 8), ("t1-of-another-sweep", "cpu", 4)]:
@@ -391,7 +391,7 @@ def test_a_run_says_it_before_it_begins(tmp_path: Path) -> None:
     """The sweep is finished, so that nothing but the words is left to do."""
     file = save_world(tmp_path, seeds=[1, 2], strategies=[{"name": "top", "k": [0]}], keep="all")
     store = Store(tmp_path / "store", create=True)
-    first, second = make_plan(resolve(load_sweep(file)), Known.nothing()).trials
+    first, second = make_plan(resolve(load_sweep(file)), WorkHistory.nothing()).trials
     for name in (first, second):
         store.put("predictions", name, [])
         store.put("trials", name, [trial(name)])

@@ -9,12 +9,12 @@ import pytest
 
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import estimate
-from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.known import WorkHistory
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.spec.select import Measured
+from lp_sweep.trials.spec.select import LayerScores
 from lp_sweep.trials.spec.specs import SpeedSpec
 from tests.support.courses import presence_of, taken
 from tests.support.sweepfiles import CPU, PLAIN, answer_of, make_inputs, planned
@@ -32,9 +32,9 @@ def specs(plan: Plan) -> list[SpeedSpec]:
     return [work.spec for work in plan.speeds.values() if isinstance(work.spec, SpeedSpec)]
 
 
-def with_known(plan: Plan, *, trials: bool = False, speeds: int = 0) -> Known:
-    done = dict.fromkeys(list(plan.speeds)[:speeds], Measured({}))
-    return Known(frozenset(plan.trials) if trials else frozenset(), {}, done)
+def with_known(plan: Plan, *, trials: bool = False, speeds: int = 0) -> WorkHistory:
+    done = dict.fromkeys(list(plan.speeds)[:speeds], LayerScores({}))
+    return WorkHistory(frozenset(plan.trials) if trials else frozenset(), {}, done)
 
 
 # -- what is asked for
@@ -88,8 +88,8 @@ def test_deferred_cells_have_a_speed_when_their_layers_are_known(tmp_path: Path)
     text = TIMED.replace("name: top, k: [0, 2]", "name: contribution, threshold: [0.9]")
     plan = planned(make_inputs(tmp_path, text), "task=rte")
     assert len(plan.speeds) == 1  # the full network's
-    cosines = Measured({layer: 0.95 if layer == 5 else 0.5 for layer in range(1, 13)})
-    known = Known(frozenset(), {}, dict.fromkeys(plan.profiles, cosines))
+    cosines = LayerScores({layer: 0.95 if layer == 5 else 0.5 for layer in range(1, 13)})
+    known = WorkHistory(frozenset(), {}, dict.fromkeys(plan.profiles, cosines))
     spec, full = specs(make_plan(plan.sweep, known))
     assert spec.kept_layers == (1, 2, 3, 4, *range(6, 13))
     assert full.kept_layers == tuple(range(1, 13))

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from lp_sweep.orchestrator.estimate.estimate import MeanLengths, estimate, missing_flop
-from lp_sweep.orchestrator.plan.known import Known, timing_columns
+from lp_sweep.orchestrator.plan.known import WorkHistory, timing_columns
 from lp_sweep.orchestrator.plan.naming import describe, short_model
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.selection import taken_on
 from lp_sweep.trials.spec.procedures import stage_one, teacher_of
-from lp_sweep.trials.spec.select import Measured
+from lp_sweep.trials.spec.select import LayerScores
 from tests.support.stagedplans import (
     FULL,
     ONE,
@@ -115,8 +115,8 @@ def test_a_measurement_may_leave_no_feed_forward_to_remove(tmp_path: Path) -> No
     file = make_inputs(tmp_path, f"{text}feed_forward: [top 3]\n")
     before = planned(file, *ONE)
     assert [cell.state for cell in before.cells] == ["deferred", "pending"]
-    found = Measured({layer: layer / 20 for layer in FULL})  # the ten highest go
-    known = Known(frozenset(), {}, dict.fromkeys(before.profiles, found))
+    found = LayerScores({layer: layer / 20 for layer in FULL})  # the ten highest go
+    known = WorkHistory(frozenset(), {}, dict.fromkeys(before.profiles, found))
     plan = planned(file, *ONE, known=known)
     assert [cell.state for cell in plan.cells] == ["impossible", "pending"]
     assert "none that a removed feed-forward or a bridge needs" in text_of(plan)
@@ -159,7 +159,7 @@ def test_stage_one_is_done(tmp_path: Path, kept: bool) -> None:
     plan = plan_of(tmp_path, STAGED)
     full = the_full(plan)
     staged = cell_trial(plan, procedure="finetune_then_drop", k=2)
-    plan.known = Known(frozenset({full}), {}, {}, frozenset({full} if kept else ()))
+    plan.known = WorkHistory(frozenset({full}), {}, {}, frozenset({full} if kept else ()))
     missing = {work.id for work in plan.missing_trials()}
     assert (full in missing) is not kept  # trained again, since its network is not there
     assert staged in missing
@@ -227,7 +227,7 @@ def test_what_is_to_do_and_of_what_kinds(tmp_path: Path) -> None:
     lines = "measure: {probes: [pretrained, full, pruned]}"
     before = plan_of(tmp_path, "", "k=0,2,3,4")
     first, second, third = [cell.trial_id or "" for cell in before.cells][:3]
-    known = Known({first, second}, {third: "missing_input"}, {}, {second})
+    known = WorkHistory({first, second}, {third: "missing_input"}, {}, {second})
     plan = plan_of(tmp_path, lines, "k=0,2,3,4", known=known)
     assert len(plan.profiles) == 1  # of the pre-trained network: nothing waits for it
     assert {cell.state for cell in plan.cells} == {"done", "failed", "pending"}

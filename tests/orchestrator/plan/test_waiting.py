@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lp_sweep.orchestrator.engine.course import Recorder, blocked_by
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
-from lp_sweep.orchestrator.plan.known import Known, failures
+from lp_sweep.orchestrator.plan.known import WorkHistory, failures
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.selection import Selection, retry_selection, taken_on
@@ -251,7 +251,7 @@ def test_a_measurement_that_failed_is_left_alone(tmp_path: Path, store: Store) -
 
     # also where another run recorded the trial, and its measurement failed for good meanwhile
     before = plan.known
-    plan.known = Known.nothing()
+    plan.known = WorkHistory.nothing()
     with one_of_two(store) as one:
         queue = queue_of(plan, store, claims=one)
         for id_ in plan.trials:

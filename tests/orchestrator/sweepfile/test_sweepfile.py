@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.orchestrator.plan.cells import Asked, asked_cells
+from lp_sweep.orchestrator.plan.cells import CellAxes, asked_cells
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from lp_sweep.trials.spec.feedforward import NONE
@@ -18,7 +18,7 @@ TASKS = "tasks: [rte, mrpc]"
 TOP = "{name: top, k: [0, 2]}"
 
 
-def cells(file: Path, *overrides: str) -> list[Asked]:
+def cells(file: Path, *overrides: str) -> list[CellAxes]:
     """Without the full model, where it is added to what the file lists."""
     sweep = find(file, overrides)
     found = asked_cells(sweep)
@@ -93,7 +93,9 @@ tasks: RTE
 strategies: {name: top, k: 3}
 """
     asked = cells(make_inputs(tmp_path, text))
-    assert asked == [Asked("./folder/of/a/model", Procedure("direct"), "top", 3, None, "rte", 42)]
+    assert asked == [
+        CellAxes("./folder/of/a/model", Procedure("direct"), "top", 3, None, "rte", 42)
+    ]
 
 
 @pytest.mark.parametrize(

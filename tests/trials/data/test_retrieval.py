@@ -12,7 +12,7 @@ import pytest
 
 from lp_sweep.orchestrator.inputs.checks import check_small_files
 from lp_sweep.orchestrator.inputs.resolve import NeededInputs, resolve
-from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.known import WorkHistory
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import MissingInputError, SpecError
@@ -285,7 +285,7 @@ def test_a_plan_says_what_the_rows_are(tmp_path: Path) -> None:
     sweep = resolve(load_sweep(search_world(tmp_path / "world")))
     (found,) = sweep.tasks.values()
     assert (found.train_rows, found.dev_rows) == (40, 49)
-    plan = make_plan(sweep, Known.nothing())
+    plan = make_plan(sweep, WorkHistory.nothing())
     assert len(plan.trials) == 3
     notes, (data,) = check_small_files(sweep, NeededInputs([*sweep.models], [found]))
     assert not notes

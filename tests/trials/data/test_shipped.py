@@ -14,7 +14,7 @@ import yaml
 
 from lp_sweep.orchestrator.engine.opening import look_at_store, ship_inputs
 from lp_sweep.orchestrator.inputs.resolve import resolve
-from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.known import WorkHistory
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
@@ -39,7 +39,7 @@ class Machines:
         self.store = Store(folder / "store", create=True)
 
     def plan(self) -> Plan:
-        return make_plan(resolve(load_sweep(self.sweep, SMALL)), Known.nothing())
+        return make_plan(resolve(load_sweep(self.sweep, SMALL)), WorkHistory.nothing())
 
     def job(self) -> dict[str, Any]:
         return jobs(self.sweep, *SMALL, cache=self.folder / "node")[0]

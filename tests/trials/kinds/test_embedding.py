@@ -22,7 +22,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from lp_sweep.orchestrator.estimate.estimate import MeanLengths, missing_flop
 from lp_sweep.orchestrator.inputs.resolve import resolve
-from lp_sweep.orchestrator.plan.known import Known, timing_columns
+from lp_sweep.orchestrator.plan.known import WorkHistory, timing_columns
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import SpecError
@@ -354,7 +354,7 @@ def test_scores_are_read_where_a_loss_needs_them(world: Path, store: Store) -> N
 
 def test_a_plan_counts_texts(world: Path) -> None:
     """Two of each pair, in training as in scoring."""
-    plan = make_plan(resolve(load_sweep(world)), Known.nothing())
+    plan = make_plan(resolve(load_sweep(world)), WorkHistory.nothing())
     [pruned] = [w for w in plan.trials.values() if w.trial.procedure == "direct"]
     [rows] = {(task.train_rows, task.dev_rows) for task in plan.sweep.tasks.values()}
     texts = 2 * 2 * (6 * 2 * rows[0] + 2 * 2 * rows[1])  # two layers, two epochs

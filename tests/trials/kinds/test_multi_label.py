@@ -18,7 +18,7 @@ from scipy.special import expit
 from sklearn.metrics import f1_score, precision_recall_curve
 
 from lp_sweep.orchestrator.inputs.resolve import resolve
-from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.known import WorkHistory
 from lp_sweep.orchestrator.plan.naming import describe
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
@@ -299,7 +299,7 @@ def test_students_and_second_trainings_get_the_head_without_thresholds(
     losses: dict[bool, dict[str, Any]] = {}
     for tuned in (False, True):
         file = label_world(tmp_path / str(tuned), {"tune_thresholds": tuned}, **changes)
-        plan = make_plan(resolve(load_sweep(file)), Known.nothing())
+        plan = make_plan(resolve(load_sweep(file)), WorkHistory.nothing())
         losses[tuned] = {}
         for work in sorted(plan.trials.values(), key=lambda work: work.lesson is not None):
             job = plan.job(work, network=True).to_plain()

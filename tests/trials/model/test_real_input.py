@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from lp_sweep.orchestrator.inputs.resolve import resolve
-from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.known import WorkHistory
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.trials.data.tasks import TASKS
@@ -42,7 +42,9 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, A
         "recipe": {"epochs": 1, "limit_train": 32, "limit_dev": 48, "learning_rate": 1e-4},
     }
     (folder / "sweep.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
-    plan = make_plan(resolve(load_sweep(folder / "sweep.yaml"), data_dir=GLUE), Known.nothing())
+    plan = make_plan(
+        resolve(load_sweep(folder / "sweep.yaml"), data_dir=GLUE), WorkHistory.nothing()
+    )
     made: dict[str, list[dict[str, Any]]] = {}
     for work in (*plan.trials.values(), *plan.profiles.values()):
         job = {**work.job().to_plain(), "cache_dir": str(folder / "cache"), "device": "cpu"}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lp_sweep.trials.spec.select import (
     STRATEGIES,
-    Measured,
+    LayerScores,
     contribution_dropped,
     dropped_layers,
     is_strategy,
@@ -144,7 +144,7 @@ def test_block_influence_drops_what_changes_its_input_least(
 ) -> None:
     cosines = dict(enumerate(values, start=1))
     k = data.draw(st.integers(0, len(values) - 1))
-    dropped = STRATEGIES["block-influence"].chosen(Measured(cosines), k)
+    dropped = STRATEGIES["block-influence"].chosen(LayerScores(cosines), k)
     assert len(dropped) == k
     for gone in dropped:
         for stays in kept_layers(len(values), dropped):  # of equals the higher layer goes
@@ -161,18 +161,18 @@ def test_angular_drops_a_run_of_layers_whose_ends_are_nearest(
         for start in range(1, depth - length + 2)
     }
     k = data.draw(st.integers(1, depth - 1))
-    dropped = STRATEGIES["angular"].chosen(Measured({}, blocks), k)
+    dropped = STRATEGIES["angular"].chosen(LayerScores({}, blocks), k)
     assert dropped == tuple(range(dropped[0], dropped[0] + k))
     assert dropped[-1] <= depth
     least = blocks[dropped[0], k]
     for (start, length), value in blocks.items():
         assert length != k or value > least or (value == least and start <= dropped[0])
-    assert STRATEGIES["angular"].chosen(Measured({}, {(1, 1): 0.5}), 2) == ()  # no such block
+    assert STRATEGIES["angular"].chosen(LayerScores({}, {(1, 1): 0.5}), 2) == ()  # no such block
 
 
 @given(st.permutations(range(1, 9)), st.integers(0, 7))
 def test_greedy_drops_in_its_own_order(order: list[int], k: int) -> None:
     """The layer that is left at the end has no step."""
     steps = {layer: float(step) for step, layer in enumerate(order[:-1], start=1)}
-    found = Measured(steps | {order[-1]: 0.0})
+    found = LayerScores(steps | {order[-1]: 0.0})
     assert STRATEGIES["greedy"].chosen(found, k) == tuple(sorted(order[:k]))

@@ -15,7 +15,7 @@ import torch
 from scipy.special import softmax
 
 from lp_sweep.orchestrator.inputs.resolve import resolve
-from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.known import WorkHistory
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.store import Store
@@ -290,7 +290,7 @@ def test_tasks_that_differ_only_in_unlabelled_texts_share_a_teacher(
     changes = {"distill": ["none", "logits"], "bridge": ["linear"], "recipe": recipe}
     strategies = [{"name": "drop", "layers": [2, 3]}]
     file = save_world(tmp_path, tasks=tasks, strategies=strategies, **changes)
-    plan = make_plan(resolve(load_sweep(file)), Known.nothing())
+    plan = make_plan(resolve(load_sweep(file)), WorkHistory.nothing())
     assert len(plan.trials) == 1 + 1 + 3
     records = {}
     for work in sorted(plan.trials.values(), key=lambda work: work.lesson is not None):
