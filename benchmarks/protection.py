@@ -87,8 +87,13 @@ class Tree:
 
     def test_files(self, names: Sequence[str]) -> list[str]:
         """The test files with these names; a name that the tree does not have is skipped."""
-        found = {path.name: path for path in (self.root / "tests").rglob("test_*.py")}
-        return [str(found[name].relative_to(self.root)) for name in names if name in found]
+        files = sorted((self.root / "tests").rglob("test_*.py"))
+        return [
+            str(path.relative_to(self.root))
+            for name in names
+            for path in files
+            if path.name == name
+        ]
 
     @contextmanager
     def with_bug(self, bug: Bug) -> Iterator[None]:

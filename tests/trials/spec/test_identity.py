@@ -194,6 +194,11 @@ SAME: dict[str, tuple[Any, Any]] = {
 }
 
 
+def test_a_whole_number_has_one_text() -> None:
+    """In each process: equal values share what was written of the first one."""
+    assert canonical_json([1.0, {}, 1, 0.5]) == "[1,{},1,0.5]"
+
+
 @pytest.mark.parametrize(("one", "other"), SAME.values(), ids=SAME.keys())
 def test_the_same_work_has_one_identifier(one: Any, other: Any) -> None:
     assert id_of(one) == id_of(other)
