@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
-from lp_sweep.analysis import views
 from lp_sweep.storage import reading
 from lp_sweep.storage.errors import QueryError
 from tests.support.fuzzing import AWKWARD, run
@@ -272,16 +271,6 @@ def test_what_duckdb_makes_of_ctrl_c_is_ctrl_c_again() -> None:
     for error in (duckdb.InvalidInputException(told), duckdb.InterruptException("Interrupted!")):
         with pytest.raises(KeyboardInterrupt), reading.ctrl_c():
             raise error
-
-
-def test_ctrl_c_while_views_are_parsed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(_: str) -> None:
-        raise RuntimeError("Query interrupted")
-
-    monkeypatch.setattr(views, "_read", interrupt)
-    done = sweep("query", "FROM cells", "--store", "store", cwd=world.folder)
-    assert (done.returncode, done.stdout) == (130, "")
-    assert "Traceback" not in done.stderr
 
 
 # -- the command line

@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 import json
 import random
-import tempfile
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,8 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from statsmodels.stats.weightstats import DescrStatsW
 
 from lp_sweep.analysis.paper.compare import (
@@ -28,7 +25,6 @@ from lp_sweep.analysis.paper.compare import (
     paper_models,
     paper_tables,
 )
-from lp_sweep.analysis.render import FORMATS, render
 from lp_sweep.analysis.rows import Row
 from lp_sweep.analysis.tabledef import Table
 from lp_sweep.analysis.views import open_views
@@ -292,37 +288,6 @@ def test_every_depth_gives_a_number_for_table_2(fake: FakeSweep) -> None:
     assert shown["XLNet, 1%", "MNLI"] == "11 (paper 4, +7, cannot tell) n=1"
 
 
-SMALL = {"model": "distilbert-base-cased", "task": "qqp", "depth": 6}
-
-
-POINTS = st.integers(0, 40).map(lambda tenths: 80 + tenths / 10)
-DEEP = st.fixed_dictionaries(
-    {k: st.lists(st.none() | POINTS, min_size=2, max_size=2) for k in range(6)}
-)
-
-
-@settings(max_examples=6)
-@given(curve=DEEP)
-def test_table_2_is_the_rule_of_the_view(curve: dict[int, list[float | None]]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        fake = FakeSweep(Path(folder))
-        for k, scores in curve.items():
-            for seed, score in enumerate(scores):
-                fake.cell(k=k, seed=seed, score=score, **SMALL)
-        with open_views(fake.publish()) as catalog:
-            view = catalog.query("FROM min_layers").to_pylist()
-            found = {place[0]: row for place, row in rows(paper_tables(catalog, [2])[2]).items()
-                     if row["low"] is not None}  # fmt: skip
-    if curve[0] == [None, None]:
-        assert not found, "nothing to compare with"
-        return
-    for row in view:
-        item = found[f"DistilBERT, {row['delta']:.0f}%"]
-        assert (item["ours"], item["low"], item["high"]) == (
-            row["max_dropped"], row["max_dropped_low"], row["max_dropped_high"],
-        )  # fmt: skip
-
-
 # --- which model is which
 
 
@@ -438,15 +403,3 @@ def test_the_two_one_sided_tests_are_those_of_statsmodels() -> None:
         assert bound == pytest.approx(middle + side * half * smaller, rel=1e-12)
     within = found.low > -MARGIN and found.high < MARGIN
     assert within == (described.ttost_mean(-MARGIN, MARGIN)[0] < 0.05)
-
-
-def test_every_table_prints_in_every_format(fake: FakeSweep) -> None:
-    three_seeds(fake)
-    with open_views(fake.publish()) as catalog:
-        tables = paper_tables(catalog)
-    assert [*tables] == [1, 2, 3, 4, 5, 6]
-    for number, made in tables.items():
-        assert made.title.startswith(f"Poor Man's BERT, Table {number}: ")
-        assert all(len(row) == len(made.columns) for row in made.rows)
-        for form in FORMATS:
-            assert render(made, form, terminal=False)

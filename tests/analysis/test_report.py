@@ -19,7 +19,7 @@ from lp_sweep.analysis.figures.drawings import FIGURES
 from lp_sweep.analysis.report.about import Gaps, gaps
 from lp_sweep.analysis.report.answer import TaskAnswer, answers
 from lp_sweep.analysis.report.gather import FIRST, Page, answer_lines, gather
-from lp_sweep.analysis.report.writing import Written, cell, render_page, write_report
+from lp_sweep.analysis.report.writing import Written, render_page, write_report
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import VIEWS, open_views
 from lp_sweep.orchestrator.watch.states import sweep_states
@@ -200,17 +200,6 @@ def test_a_table_is_what_the_command_below_it_prints(
     assert rows
 
 
-def test_a_cell_keeps_its_text() -> None:
-    texts = [
-        *("90.25 ±0.31 (−2.18) n=3", "4–6 of 12 (2 missing)", "×1.94 (1.92–1.96)", "t=0.95"),
-        *("1-6", "<0.0001", "<b>", "22.7 M", "", "mcnemar 31/11", "90% 5 to 7", "./all-l6"),
-    ]
-    for text in texts:
-        assert Reading(f"<html>{cell(text)}</html>").texts.get("html", "") == text
-    assert cell(texts[0]) == "90.25<small> ±0.31 (−2.18) n=3</small>"
-    assert cell("1-6") == "1-6"
-
-
 # -- the answer
 
 
@@ -389,25 +378,6 @@ def test_an_answer_of_a_network_that_learned_nothing_says_so(tmp_path: Path) -> 
     assert text.count("did not learn</small>") == len([c for n in "ac" for c in found[n].cells])
 
 
-def test_losses_that_name_the_same_network_are_one_cell(store: Store, fake: FakeSweep) -> None:
-    fake.curve({0: 90.0, 2: 89.5, 4: 87.5}, task="a")
-    one, three = answers_of(fake.publish())["a"].cells
-    assert (one.losses, one.span, one.choice.network) == ("1 or 2 points", 2, "top K=2")
-    assert (three.losses, three.choice.change) == ("3 points", "87.50 (−2.50)")
-    assert one.sure == ["no 90% set: no predictions"]
-    assert [fact.name for fact in one.facts].count("score") == 1
-    answer = answers_of(store)["sst2"]
-    assert answer.said == "All 12 layers: 91.50 accuracy, 2 seeds. Majority-class score: 50.00."
-    (merged,) = answer.cells
-    assert merged.losses == "1, 2 or 3 points"
-    assert merged.sure == ["likely at most 7 or 9 to 12 layers"]
-    facts = dict(merged.facts)
-    assert facts["size"] == "93.0 M parameters, 86.9%"
-    assert facts["inference"] == "×1.15 (1.14–1.16) on H200"
-    assert facts["90%"] == "at most 7 or 9 to 12 layers by this strategy", "once for all losses"
-    assert {"luck (1 point)", "luck (2 or 3 points)"} <= {*facts}
-
-
 def test_the_answer_in_short(tmp_path: Path, store: Store) -> None:
     """As a run ends with it."""
     one, more, *_ = answer_lines(store, "demo", 1.0)
@@ -510,15 +480,6 @@ def test_where_it_comes_from_without_secrets(page: Reading) -> None:
 
 
 # -- stores of every kind
-
-
-def test_scores_that_are_all_0_bring_no_warning(
-    tmp_path: Path, recwarn: pytest.WarningsRecorder
-) -> None:
-    fake = FakeSweep(tmp_path / "store")
-    fake.curve({0: 0.0, 6: 0.0})
-    write_report(fake.publish(), tmp_path / "report.html")
-    assert [str(item.message) for item in recwarn] == []
 
 
 def test_an_empty_store_is_a_page(tmp_path: Path) -> None:

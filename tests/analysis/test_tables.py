@@ -100,18 +100,6 @@ def test_a_student_has_its_own_k0_unless_a_plain_full_model_is_listed(fake: Fake
     assert (answer["max_dropped"], answer["n_missing"]) == (None, 2)
 
 
-def test_layers_and_epochs_are_long(fake: FakeSweep) -> None:
-    fake.profile([0.9, 0.8, 0.7])
-    fake.cell(k=0, score=90.0)
-    with open_views(fake.publish()) as catalog:
-        layers = catalog.query("SELECT layer, value FROM layers ORDER BY layer").to_pylist()
-        epochs = catalog.query("SELECT * FROM epochs ORDER BY epoch").to_pylist()
-    assert [(row["layer"], row["value"]) for row in layers] == [(1, 0.9), (2, 0.8), (3, 0.7)]
-    assert [row["epoch"] for row in epochs] == [1, 2, 3]
-    first = epochs[0]
-    assert (first["split"], first["metric"], first["value"]) == ("validation", "accuracy", 0.9)
-
-
 # --- tasks
 
 
@@ -156,21 +144,6 @@ def test_the_task_table_for_people(fake: FakeSweep) -> None:
     assert contribution["RTE"] == "deferred (0/1)"
     assert contribution["SST-2 accuracy"] == "–"
     assert any("SST-2 50.00" in note for note in table.notes)
-
-
-def test_a_note_is_there_where_a_cell_needs_it(fake: FakeSweep) -> None:
-    three_seeds(fake)
-    whole = TABLES["tasks"](open_views(fake.publish())).notes
-    assert [note.partition(":")[0] for note in whole] == [
-        "Read 90.25 ±0.31 (−2.18) n=2/3 as",
-        "Majority-class score",
-    ]
-    fake.cell(k=6, seed=45)
-    fake.cell(k=2, score=91.0, seed=46)
-    fake.cell(k=2, task="RTE")
-    every = [note.partition(":")[0] for note in TABLES["tasks"](open_views(fake.publish())).notes]
-    assert every[1] == "missing, failed, deferred, impossible"
-    assert every[-1] == "–"
 
 
 def test_full_depth_is_one_row_whichever_strategies_list_it(fake: FakeSweep) -> None:
@@ -372,24 +345,6 @@ def test_the_min_layers_table_for_people(fake: FakeSweep) -> None:
     percent = lines(TABLES["min-layers"](catalog, unit="percent"))[1]
     assert percent["loss ≤"] == "1%"
     assert percent["SST-2"] == "9–10 of 12 (K=3 not tried) (−0.89%) n=1"
-
-
-def test_what_was_never_tried_is_not_ruled_out(fake: FakeSweep) -> None:
-    fake.curve({0: 90.0, 1: 89.9, 2: 89.5, 4: 80.0})
-    fake.curve({3: 80.0, 4: 81.0}, strategy="bottom")
-    told = TABLES["min-layers"](open_views(fake.publish(), deltas=(0.2, 0.5)))
-    column = told.columns.index("SST-2")
-    assert [row[column] for row in told.rows] == [
-        "11 of 12 (−0.10) n=1",
-        "9–10 of 12 (K=3 not tried) (−0.50) n=1",
-        "10–12 of 12 (K=1-2 not tried) n=1",
-        "10–12 of 12 (K=1-2 not tried) n=1",
-    ]
-    assert any(note.startswith("4–6 of 12: ") for note in told.notes)
-    over_all = TABLES["min-layers"](open_views(fake.publish(), deltas=(0.5,))).lead
-    assert over_all == (
-        "SST-2: needs 10 of 12 layers to lose at most 0.5 points (top K=2, −0.50, one seed)",
-    ), "another strategy has tried K=3"
 
 
 def test_sweep_and_procedure_are_columns_only_where_there_are_several(fake: FakeSweep) -> None:
