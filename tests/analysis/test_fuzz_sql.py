@@ -135,7 +135,7 @@ def statements() -> st.SearchStrategy[str]:
 
 
 @pytest.mark.parametrize(
-    "examples", [50, pytest.param(20_000, marks=pytest.mark.slow)], ids=["everyday", "long"]
+    "examples", [30, pytest.param(20_000, marks=pytest.mark.slow)], ids=["everyday", "long"]
 )
 def test_statements(world: World, examples: int) -> None:
     def law(sql: str) -> None:
