@@ -220,7 +220,8 @@ READ = ("min-layers", "min-layers-interval", "speed", "tasks")
 
 
 def answers_of(store: Store, deltas: tuple[float, ...] = (1, 2, 3)) -> dict[str, TaskAnswer]:
-    with open_views(store, deltas=deltas) as catalog:
+    views = {view for name in READ for view in TABLES[name].views}
+    with open_views(store, deltas=deltas, only=views) as catalog:
         made = {name: TABLES[name](catalog) for name in READ}
         return {item.task: item for item in answers(made, catalog, "a store", name_sweep=False)}
 
