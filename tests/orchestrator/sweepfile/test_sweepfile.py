@@ -12,7 +12,7 @@ from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from lp_sweep.trials.spec.feedforward import NONE
 from lp_sweep.trials.spec.procedures import Procedure
-from tests.support.sweepfiles import DEMO, PLAIN, find, make_inputs, make_model, planned
+from tests.support.sweepfiles import PLAIN, find, make_inputs, make_model, planned
 
 TASKS = "tasks: [rte, mrpc]"
 TOP = "{name: top, k: [0, 2]}"
@@ -30,26 +30,6 @@ def cells(file: Path, *overrides: str) -> list[CellAxes]:
 
 def spec_of(folder: Path, lines: str) -> SweepSpec:
     return load_sweep(make_inputs(folder, f"{PLAIN}{lines}\n")).spec
-
-
-def test_the_demo_works_as_it_is(tmp_path: Path) -> None:
-    plan = planned(make_inputs(tmp_path, DEMO))
-    asked = [cell.asked for cell in plan.cells]
-    assert len(asked) == (7 + 6 + 1 + 7) * 2 * 2
-    for model in ("bert-base-cased", "distilbert-base-cased", "./folder/of/a/model"):
-        own = [cell for cell in asked if cell.model == model]
-        k = [1, 2, 3, 0] if model == "distilbert-base-cased" else [0, 2, 4, 6]
-        one = [cell for cell in own if (cell.task, cell.seed) == ("rte", 42)]
-        assert [cell.k for cell in one if cell.strategy == "top"] == k
-        assert [c.threshold for c in one if c.strategy == "contribution"] == [0.95, 0.925, 0.9]
-        assert {(cell.task, cell.seed) for cell in own} == {
-            (task, seed) for task in ("rte", "mrpc") for seed in (42, 43)
-        }
-    assert plan.totals()["cells_deferred"] == 3 * 3 * 4
-    assert plan.totals()["profiles"] == 3 * 2
-    assert len(plan.trials) == (4 + 4 + 4) * 4
-    assert plan.sweep.recipe.learning_rate == 2e-5
-    assert {model.depth for model in plan.sweep.models} == {12, 6}
 
 
 # -- forms of each axis
