@@ -41,6 +41,7 @@ def rows_of(output: str) -> list[list[str]]:
     return [line.split() for line in output.splitlines() if line.startswith("demo ")]
 
 
+@pytest.mark.slow  # every day: `status --json`, and in test_cli.py a reader that leaves
 def test_json_is_an_object_for_each_change_until_nobody_reads(fake: FakeSweep) -> None:
     with piped(*command(*words(fake, "--json"))) as process:
         first = json.loads(process.stdout.readline())
