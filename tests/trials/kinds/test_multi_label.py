@@ -30,6 +30,7 @@ from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.spec.specs import TaskDefinition
 from lp_sweep.trials.train.metrics import majority_score, mean_average_precision, of_tally, score
 from lp_sweep.trials.train.thresholds import best_thresholds, fold, unfold, unfolded
+from tests.support.everyday import few
 from tests.support.families import NAMES
 from tests.support.fastnets import assert_within_1e5, network
 from tests.support.kindworlds import in_order, label_world, labelled
@@ -203,7 +204,7 @@ def test_thresholds_give_the_highest_f1_of_each_label() -> None:
     assert best_thresholds(np.zeros_like(marks), logits, "macro_f1").tolist() == [0, 0, 0]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=settings().max_examples // 2)
 @drawn(st.integers(0, 10_000))
 def test_thresholds_give_the_highest_micro_f1(seed: int) -> None:
     """No combination of cuts has a higher one, also where a label is best never given."""
@@ -225,7 +226,7 @@ def test_a_network_that_knows_nothing_gives_the_most_common_label() -> None:
     assert (logits > best_thresholds(marks, logits, "macro_f1")).all()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", few(NAMES, 2))
 def test_a_head_takes_thresholds_and_gives_them_back(name: str) -> None:
     model = network(name).eval()
     ids = torch.tensor([[5, 6, 7]])
