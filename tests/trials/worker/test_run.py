@@ -11,7 +11,7 @@ import pytest
 import torch
 from sklearn.metrics import f1_score
 
-from lp_sweep.storage.schema import PREDICTIONS, PROFILES, TRIALS
+from lp_sweep.storage.schema import PREDICTIONS, TRIALS
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.fast.forward import forward
 from lp_sweep.trials.spec.specs import Recipe
@@ -20,7 +20,7 @@ from lp_sweep.trials.train import steps as passes
 from lp_sweep.trials.train.steps import decay, make_optimizer, train_step
 from lp_sweep.trials.worker import trial
 from tests.support.networks import load
-from tests.support.plain_jobs import assert_fails, done, execute, run_profile, run_trial
+from tests.support.plain_jobs import assert_fails, done, execute, run_trial
 from tests.support.toyworld import jobs, save_model, save_world
 
 QUICK = ("recipe.epochs=1", "recipe.limit_train=16")  # a step: what is learned is not looked at
@@ -130,17 +130,6 @@ def test_f1_of_a_named_class(tmp_path: Path) -> None:
     assert record["majority"] == f1_score(labels, [0] * len(labels), pos_label=0)
     assert (record["positive"], record["positive_label"]) == ("neg", 0)
     assert (record["dev_in_train"], record["dev_relabelled"]) == (1, 0)
-
-
-def test_a_profile_gives_every_layer(world: Path) -> None:
-    *_, job = jobs(world, "strategies=[{name: contribution, threshold: 0.5}]")
-    record = run_profile(job)
-    first, last = map(PROFILES.names.index, ("removed_feed_forwards", "others_busy_cores"))
-    of_speeds = PROFILES.names[first : last + 1]
-    assert set(record) == set(PROFILES.names) - {*of_speeds}
-    assert [item["layer"] for item in record["layers"]] == [1, 2, 3, 4]
-    assert all(-1 <= item["value"] <= 1 for item in record["layers"])
-    assert record["dev_examples"] == 60
 
 
 def test_a_stored_trial_is_not_done_again_unless_it_is_torn(
