@@ -285,7 +285,7 @@ def test_students_and_second_trainings_get_the_head_without_thresholds(
     """So tuned thresholds change no loss."""
     changes = {
         "recipe": RECIPE | {"epochs": 1, "limit_train": 16},
-        "procedures": ["direct", "finetune_then_drop"],
+        "procedures": ["finetune_then_drop"],
         "distill": ["none", "logits"],
     }
     losses: dict[bool, dict[str, Any]] = {}
@@ -301,5 +301,5 @@ def test_students_and_second_trainings_get_the_head_without_thresholds(
         [taught] = [item for items in plan.measures.values() for item in items]
         logits = store.read("teacher_logits", taught.id)
         losses[tuned]["logits"] = [row["scores"] for row in logits]
-    assert len(losses[True]) == 1 + 4 + 1
+    assert len(losses[True]) == 1 + 2 + 1
     assert losses[True] == losses[False]
