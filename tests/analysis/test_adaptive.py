@@ -183,13 +183,6 @@ def test_without_a_full_network_there_is_no_answer() -> None:
     assert found.answers == ()
 
 
-@pytest.mark.parametrize("ks", [(0,), (0, 2, 7)])
-def test_few_k(ks: tuple[int, ...]) -> None:
-    grid = {(k, s): 90 - k for k in ks for s in (1, 2)}
-    found = replay(grid, (2,))
-    assert found.answers[0].k == max(k for k in ks if k <= 2)
-
-
 def test_the_set_of_a_loss_that_was_not_searched_for_holds_the_truth() -> None:
     """Above the last K that was run the curve may go anywhere."""
     held: dict[float, list[bool]] = {0.25: [], 10: [], 15: [], 20: []}

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from lp_sweep.analysis.figures import curves, layernumbers, layers, numbers, panels
+from lp_sweep.analysis.figures import layernumbers, layers, numbers, panels
 from lp_sweep.analysis.figures.drawings import FIGURES, Drawing, why_absent
 from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.catalog import Catalog
@@ -212,56 +212,6 @@ def test_without_a_speed_the_front_is_of_size(fake: FakeSweep) -> None:
     assert {row["speedup"] for row in rows} == {None}
     front = {(row["strategy"], row["k"], row["size"]) for row in rows if row["front"]}
     assert front == {("top", 2, 90), ("bottom", 4, 80)}
-
-
-def test_a_task_with_the_full_model_alone_has_no_heat_map(fake: FakeSweep, tmp_path: Path) -> None:
-    fake.curve({0: 90.0, 2: 88.0}, task="SST-2")
-    fake.curve({0: 60.0}, task="RTE")  # as early in a sweep
-    with open_views(fake.publish()) as opened:
-        drawn = FIGURES["heat-map"](opened)
-    assert drawn is not None
-    text = drawn.save(tmp_path, ["svg"])[0].read_text(encoding="utf-8")
-    assert ">SST-2 accuracy" in text
-    assert ">RTE" not in text
-
-
-def test_until_the_full_model_has_a_record_no_size_is_drawn(fake: FakeSweep) -> None:
-    fake.cell(k=0)
-    fake.cell(k=2, score=90.0)
-    with open_views(fake.publish()) as opened:
-        assert [name for name in FIGURES if FIGURES[name](opened)] == ["2", "score", "heat-map"]
-
-
-def test_axes_stay_inside_0_to_100_and_have_the_lines_across(catalog: Catalog) -> None:
-    rows = [row for row in numbers.curves(catalog).to_pylist() if row["task"] == "SST-2"]
-    rows = [{**row, "mean": 100.0, "majority": 0.0} for row in rows]
-    figure = Figure()
-    curves.score(figure, rows, rows)
-    assert figure.axes[0].get_ylim() == (0, 100)
-    across = {
-        line.get_ydata()[0] for line in figure.axes[0].lines if list(line.get_xdata()) == [0, 1]
-    }
-    assert across == {0.0, 100.0}
-
-
-def test_a_panel_that_nobody_measured_says_so(catalog: Catalog) -> None:
-    rows = layernumbers.feed_forward_layers(catalog).to_pylist()
-    figure = Figure()
-    rows = [row for row in rows if row["part"] == "probes"]
-    layers.feed_forward_layers(figure, rows, rows)
-    left, right = figure.axes
-    assert [text.get_text() for text in left.texts] == []
-    assert [text.get_text() for text in right.texts] == ["not measured"]
-    assert len(left.lines) == 2
-
-
-def test_cka_of_two_networks_by_hand_is_not_of_the_full_one(fake: FakeSweep) -> None:
-    full, top, bottom = (
-        fake.cell(k=k, strategy=s, score=90.0) for k, s in ((0, "top"), (2, "top"), (2, "bottom"))
-    )
-    put_profile(fake, "cka", [("layer", 1, 1, 0.9)], top, against=full["trial_id"])
-    put_profile(fake, "cka", [("layer", 1, 1, 0.1)], top, against=bottom["trial_id"])
-    assert [row["value"] for row in rows_of(fake, layernumbers.cka)] == [pytest.approx(0.9)]
 
 
 def test_every_figure_is_there_and_is_described(drawings: dict[str, Drawing]) -> None:

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
-from lp_sweep.analysis import views
 from lp_sweep.storage import reading
 from lp_sweep.storage.errors import QueryError
 from tests.support.fuzzing import AWKWARD, run
@@ -136,7 +135,7 @@ def statements() -> st.SearchStrategy[str]:
 
 
 @pytest.mark.parametrize(
-    "examples", [50, pytest.param(20_000, marks=pytest.mark.slow)], ids=["everyday", "long"]
+    "examples", [30, pytest.param(20_000, marks=pytest.mark.slow)], ids=["everyday", "long"]
 )
 def test_statements(world: World, examples: int) -> None:
     def law(sql: str) -> None:
@@ -148,17 +147,9 @@ def test_statements(world: World, examples: int) -> None:
 # -- bounds
 
 
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "SELECT range, range + 1 FROM range(40000000)",
-        pytest.param("SELECT repeat('x', 300000000)", marks=pytest.mark.slow),
-    ],
-    ids=["rows", "one-value"],
-)
-def test_a_result_is_bounded(world: World, sql: str) -> None:
+def test_a_result_is_bounded(world: World) -> None:
     with pytest.raises(QueryError, match=r"more than 256 MiB. Ask for less"):
-        world.catalog.query(sql)
+        world.catalog.query("SELECT range, range + 1 FROM range(40000000)")
     assert world.catalog.query("FROM trials").num_rows == 2
 
 
@@ -172,14 +163,7 @@ def test_memory_is_half_of_what_duckdb_would_take() -> None:
     assert gibibytes(ours) == pytest.approx(gibibytes(free) / 2, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "SELECT lpad('a', 70000000, 'b')",
-        pytest.param("SELECT len(range(1000000000))", marks=pytest.mark.slow),
-    ],
-)
-def test_no_value_outgrows_the_limit_of_the_process(world: World, sql: str) -> None:
+def test_no_value_outgrows_the_limit_of_the_process(world: World) -> None:
     """Half of the machine's memory; here 100 MiB more than is in use when the query begins."""
     code = """
 from lp_sweep.orchestrator.cli import __main__ as cli
@@ -196,6 +180,7 @@ finally:
     told = open("/proc/self/status").read()  # getrusage has what was there before exec
     print(int(told.split("VmHWM:")[1].split()[0]) // 1024)
 """
+    sql = "SELECT lpad('a', 70000000, 'b')"
     asked = [sys.executable, "-c", code, "query", sql, "--store", "store"]
     done = subprocess.run(asked, cwd=world.folder, capture_output=True, text=True)
     assert done.returncode == 2, done
@@ -272,16 +257,6 @@ def test_what_duckdb_makes_of_ctrl_c_is_ctrl_c_again() -> None:
     for error in (duckdb.InvalidInputException(told), duckdb.InterruptException("Interrupted!")):
         with pytest.raises(KeyboardInterrupt), reading.ctrl_c():
             raise error
-
-
-def test_ctrl_c_while_views_are_parsed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(_: str) -> None:
-        raise RuntimeError("Query interrupted")
-
-    monkeypatch.setattr(views, "_read", interrupt)
-    done = sweep("query", "FROM cells", "--store", "store", cwd=world.folder)
-    assert (done.returncode, done.stdout) == (130, "")
-    assert "Traceback" not in done.stderr
 
 
 # -- the command line

@@ -8,7 +8,7 @@ from statistics import mean
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lp_sweep.analysis.needed import answer_line, layers_needed
@@ -191,6 +191,7 @@ def test_points_are_shown_unless_percent_is_asked_for(fake: FakeSweep) -> None:
 
 
 SCORES = st.integers(0, 40).map(lambda tenths: 80 + tenths / 10)
+Curve = dict[int, dict[int, float | None]]  # K, seed -> score or missing
 CURVES = st.dictionaries(
     st.integers(0, 5),  # K
     st.dictionaries(st.integers(1, 3), st.none() | SCORES, min_size=1),  # seed -> score or missing
@@ -198,16 +199,28 @@ CURVES = st.dictionaries(
 )
 
 
-@given(curve=CURVES, delta=st.sampled_from([0.5, 1, 2]), percent=st.booleans())
+@settings(max_examples=settings.default.max_examples // 4)
+@given(
+    curves=st.lists(CURVES, min_size=6, max_size=6),  # of a task each
+    delta=st.sampled_from([0.5, 1, 2]),
+    percent=st.booleans(),
+)
 def test_the_view_says_what_the_definition_says(
-    curve: dict[int, dict[int, float | None]], delta: float, percent: bool
+    curves: list[Curve], delta: float, percent: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         fake = FakeSweep(Path(folder))
-        for k, seeds in curve.items():
-            for seed, score in seeds.items():
-                fake.cell(k=k, seed=seed, score=score, depth=6)
-        row = answer(fake, delta, unit="percent" if percent else "points")
+        for task, curve in enumerate(curves):
+            for k, seeds in curve.items():
+                for seed, score in seeds.items():
+                    fake.cell(k=k, seed=seed, score=score, depth=6, task=str(task))
+        rows = answers(fake, delta, unit="percent" if percent else "points")
+    found = {row["task"]: row for row in rows}
+    for task, curve in enumerate(curves):
+        assert_is_defined_so(found[str(task)], curve, delta, percent)
+
+
+def assert_is_defined_so(row: dict[str, Any], curve: Curve, delta: float, percent: bool) -> None:
     full = {seed: score for seed, score in curve.get(0, {}).items() if score is not None}
     low, high = 0, 0
     for k, seeds in curve.items():

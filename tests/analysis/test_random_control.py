@@ -8,9 +8,7 @@ import pytest
 
 from lp_sweep.analysis.render import render
 from lp_sweep.analysis.tabledef import Table
-from lp_sweep.analysis.tables import TABLES
-from lp_sweep.analysis.views import open_views
-from tests.support.answered import lines
+from tests.support.answered import lines, made
 from tests.support.fake_records import FakeSweep
 
 DRAWN = {0: (3, 5), 1: (2, 8), 2: (1, 9)}
@@ -22,9 +20,8 @@ def draws(fake: FakeSweep, scores: list[float | None], **axes: Any) -> None:
         fake.cell(strategy=f"random {draw}", k=2, dropped=DRAWN[draw], score=score, **axes)
 
 
-def table(fake: FakeSweep, **asked: Any) -> Table:
-    with open_views(fake.publish()) as catalog:
-        return TABLES["random-control"](catalog, **asked)
+def table(fake: FakeSweep) -> Table:
+    return made(fake, "random-control")
 
 
 def test_a_strategy_minus_the_mean_of_the_draws(fake: FakeSweep) -> None:

@@ -56,16 +56,6 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Table]:
         return {name: TABLES["tasks"](opened, models=[name]) for name in HOSTILE.values()}
 
 
-def test_each_table_in_each_format_ends_in_one_newline(catalog: Catalog) -> None:
-    for name in TABLES.keys() - {"random-control", "distillation", "embeddings", "setups"}:
-        table = TABLES[name](catalog)
-        for format in FORMATS:
-            text = render(table, format, terminal=False)
-            assert "bert" in text, format
-            assert text.endswith("\n"), format
-            assert not text.endswith("\n\n"), format
-
-
 def test_an_empty_store_renders(tmp_path: Path) -> None:
     with open_views(Store(tmp_path, create=True)) as empty:
         for table in [make(empty) for make in TABLES.values()]:
@@ -141,21 +131,6 @@ def test_a_hostile_name_breaks_no_format(hostile: dict[str, Table], name: str) -
     assert body("latex").count(" & ") == columns - 1
     known = r"\\text[a-z]+\{\}|\\[{}$&#%_]|\{[\[\]]\}|\$-\$| & | \\\\$"
     assert not re.search(r"[\\{}$&#%_^~<>\[\]|]", re.sub(known, "", body("latex")))
-
-
-def test_values_that_json_has_no_word_for(catalog: Catalog) -> None:
-    sql = """SELECT 'nan'::DOUBLE AS nan, 'inf'::DOUBLE AS inf, sum(k) AS total, 1 AS a, 2 AS a,
-             min(ended_at) AS at, any_value(versions) AS versions, true AS yes, NULL AS nothing,
-             1.25::DECIMAL(9, 2) AS decimal, INTERVAL 3 DAY AS gap, 'x'::BLOB AS bytes
-             FROM trials"""
-    (found,) = json.loads(render_rows(catalog.query(sql), "json"))
-    assert (found["nan"], found["inf"], found["nothing"]) == (None, None, None)
-    assert (found["total"], found["decimal"]) == (6, 1.25)
-    assert (found["a"], found["a_2"]) == (1, 2)
-    assert found["at"].startswith("2026-01-05T09:3")
-    assert found["versions"] == {"lp_sweep": "0.1.0", "torch": "2.13.0"}
-    for format in FORMATS:
-        assert render_rows(catalog.query(sql), format, terminal=False)
 
 
 def test_values_for_people() -> None:

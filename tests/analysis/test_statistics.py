@@ -15,7 +15,7 @@ from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.export.choice import stored_answers
 from lp_sweep.trials.train.metrics import METRICS
-from tests.support.answered import lines, long, network, right
+from tests.support.answered import lines, long, made, network, right
 from tests.support.fake_records import FakeSweep
 
 # --- significance
@@ -176,7 +176,7 @@ def test_a_distilled_network_is_tested_against_the_plain_one_of_its_seed(fake: F
     assert (row["plain"], row["distill"], row["k"]) == ("direct", "logits", 6)
     costs = {name: row[f"seconds_{name}"] for name in ("plain", "distilled", "logits")}
     assert costs == {"plain": 60.0, "distilled": 90.0, "logits": 30.0}
-    (shown,) = lines(TABLES["distillation"](open_views(fake.publish())))
+    (shown,) = lines(made(fake, "distillation"))
     assert (shown["plain"], shown["distilled"], shown["distill"]) == ("80.00", "88.00", "logits")
     assert shown["gain"].startswith("+8.00 [")
     assert (shown["minutes"], shown["logits"]) == ("1 → 1.5", "0.5")
@@ -212,7 +212,7 @@ def test_the_plain_network_is_of_the_same_procedure_else_direct(fake: FakeSweep)
     for task, (procedures, _) in BESIDE.items():
         for count, procedure in enumerate(procedures.split(", ")):
             network(fake, right(80 + count), k=6, procedure=procedure, task=task)
-    table = TABLES["distillation"](open_views(fake.publish()))
+    table = made(fake, "distillation")
     for shown, row in zip(lines(table), table.long.to_pylist(), strict=True):
         procedures, plain = BESIDE[row["task"]]
         assert shown["distill"] == row["task"]
@@ -229,7 +229,7 @@ def test_what_is_missing_of_a_distillation_is_shown(fake: FakeSweep) -> None:
     network(fake, right(80), k=8, seed=1, procedure=TAUGHT)
     network(fake, right(70), k=9, seed=1, procedure=TAUGHT)
     network(fake, right(60), k=10, seed=1)
-    some, pending, alone = lines(TABLES["distillation"](open_views(fake.publish())))
+    some, pending, alone = lines(made(fake, "distillation"))
     assert (some["plain"], some["distilled"]) == ("80.00", "88.00 n=1/2")
     assert some["gain"] == "1 of 2 seeds missing"
     sides = ("plain", "distilled", "gain")
@@ -252,7 +252,7 @@ def test_the_logits_of_a_teacher_in_a_folder_are_a_cost(fake: FakeSweep) -> None
     row = {"profile_id": "p1-folder", "measure": "teacher", "seconds_total": 30.0}
     fake.store.put("profiles", "p1-folder", [row | {"model": "./teacher", "task": "SST-2"}])
     for sweep in (None, "demo"):
-        with open_views(fake.publish(), sweep=sweep) as catalog:
+        with open_views(fake.publish(), sweep=sweep, only=TABLES["distillation"].views) as catalog:
             (found,) = TABLES["distillation"](catalog).long.to_pylist()
         assert (found["distill"], found["seconds_logits"]) == ("logits of ./teacher", 30.0)
 
@@ -290,13 +290,12 @@ def test_the_tables_say_it_in_words(fake: FakeSweep) -> None:
     for k, n_right in ((0, 900), (2, 899), (6, 700)):
         network(fake, right(n_right, n=1000), k=k)
     fake.cell(k=8, state="failed", task="RTE")
-    catalog = open_views(fake.publish(), deltas=(1,))
-    first, second, third = lines(TABLES["significance"](catalog))
+    first, second, third = lines(made(fake, "significance"))
     assert (first["K"], first["test"], first["p"]) == ("2", "mcnemar 1/0", "1.00")
     assert second["change"].startswith("−20.00 [−22.")
     assert (second["p Holm"], third["change"], third["p"]) == ("<0.0001", "failed", "")
-    assert lines(TABLES["intervals"](catalog))[0]["strategy"] == "all layers"
-    decided, undecided = lines(TABLES["min-layers-interval"](catalog))
+    assert lines(made(fake, "intervals"))[0]["strategy"] == "all layers"
+    decided, undecided = lines(made(fake, "min-layers-interval"))
     assert (decided["layers"], decided["90%"]) == ("7–10 of 12 (K=3-5 not tried)", "7 to 12")
     assert decided["seed sd"] == "1.00 assumed"
     assert (undecided["layers"], undecided["90%"]) == ("4–12 of 12", "no set: no K=0")

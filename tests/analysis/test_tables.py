@@ -15,18 +15,17 @@ from lp_sweep.analysis.render import render
 from lp_sweep.analysis.statistics.minimum import with_set
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
-from tests.support.answered import lines
+from tests.support.answered import lines, made
 from tests.support.fake_records import FakeSweep
 
 
 def rows(fake: FakeSweep, sql: str) -> list[dict[str, Any]]:
-    with open_views(fake.publish()) as catalog:
+    with open_views(fake.publish(), only=re.findall(r"FROM (\w+)", sql), once=True) as catalog:
         return catalog.query(sql).to_pylist()
 
 
 def shown(fake: FakeSweep, name: str) -> list[dict[str, str]]:
-    with open_views(fake.publish()) as catalog:
-        return lines(TABLES[name](catalog))
+    return lines(made(fake, name))
 
 
 # --- cells
@@ -83,9 +82,8 @@ def test_a_student_of_another_model_is_compared_with_the_plain_full_model(fake: 
         "AND procedure <> 'direct'",
     )
     assert answer == pytest.approx({"max_dropped": 6, "score_full": 90.0, "loss": 0.5})
-    with open_views(fake.store) as catalog:
-        scores = [line["SST-2 accuracy"] for line in lines(TABLES["tasks"](catalog))]
-        [tested] = TABLES["significance"](catalog).long.to_pylist()
+    scores = [line["SST-2 accuracy"] for line in shown(fake, "tasks")]
+    [tested] = made(fake, "significance").long.to_pylist()
     assert scores == ["90.00 n=1", "92.00 (+2.00) n=1", "89.50 (−0.50) n=1"]
     assert tested["reason"] == "no predictions"  # and not: no K=0
 
@@ -98,18 +96,6 @@ def test_a_student_has_its_own_k0_unless_a_plain_full_model_is_listed(fake: Fake
     assert [row["change"] for row in rows(fake, "FROM cells ORDER BY cell")] == [None] * 3
     (answer, *_) = rows(fake, "FROM min_layers WHERE procedure <> 'direct'")
     assert (answer["max_dropped"], answer["n_missing"]) == (None, 2)
-
-
-def test_layers_and_epochs_are_long(fake: FakeSweep) -> None:
-    fake.profile([0.9, 0.8, 0.7])
-    fake.cell(k=0, score=90.0)
-    with open_views(fake.publish()) as catalog:
-        layers = catalog.query("SELECT layer, value FROM layers ORDER BY layer").to_pylist()
-        epochs = catalog.query("SELECT * FROM epochs ORDER BY epoch").to_pylist()
-    assert [(row["layer"], row["value"]) for row in layers] == [(1, 0.9), (2, 0.8), (3, 0.7)]
-    assert [row["epoch"] for row in epochs] == [1, 2, 3]
-    first = epochs[0]
-    assert (first["split"], first["metric"], first["value"]) == ("validation", "accuracy", 0.9)
 
 
 # --- tasks
@@ -138,7 +124,7 @@ def test_the_task_table_for_people(fake: FakeSweep) -> None:
     fake.cell(k=0, task="RTE")
     fake.cell(k=6, task="RTE", state="failed")
     fake.cell(strategy="contribution", threshold=0.9, task="RTE", state="deferred")
-    table = TABLES["tasks"](open_views(fake.publish()))
+    table = made(fake, "tasks")
     assert table.columns == (
         *("model", "strategy", "K", "kept"),
         *("SST-2 accuracy", "STS-B Pearson", "RTE"),  # its metric is not known yet
@@ -158,38 +144,22 @@ def test_the_task_table_for_people(fake: FakeSweep) -> None:
     assert any("SST-2 50.00" in note for note in table.notes)
 
 
-def test_a_note_is_there_where_a_cell_needs_it(fake: FakeSweep) -> None:
-    three_seeds(fake)
-    whole = TABLES["tasks"](open_views(fake.publish())).notes
-    assert [note.partition(":")[0] for note in whole] == [
-        "Read 90.25 ±0.31 (−2.18) n=2/3 as",
-        "Majority-class score",
-    ]
-    fake.cell(k=6, seed=45)
-    fake.cell(k=2, score=91.0, seed=46)
-    fake.cell(k=2, task="RTE")
-    every = [note.partition(":")[0] for note in TABLES["tasks"](open_views(fake.publish())).notes]
-    assert every[1] == "missing, failed, deferred, impossible"
-    assert every[-1] == "–"
-
-
 def test_full_depth_is_one_row_whichever_strategies_list_it(fake: FakeSweep) -> None:
     fake.cell(strategy="bottom", k=0, score=92.0)
     for seed in (42, 43):
         fake.cell(strategy="top", k=0, score=92.0, seed=seed)
-    catalog = open_views(fake.publish())
-    (line,) = lines(TABLES["tasks"](catalog))
+    table = made(fake, "tasks")
+    (line,) = lines(table)
     assert line["SST-2 accuracy"] == "92.00 ±0.00 n=2"
-    assert len(lines(TABLES["strategies"](catalog))) == 1
-    assert TABLES["tasks"](catalog).long.num_rows == 2, "the long form leaves nothing out"
+    assert len(shown(fake, "strategies")) == 1
+    assert table.long.num_rows == 2, "the long form leaves nothing out"
 
 
 def test_thresholds_that_keep_different_layers_share_a_row(fake: FakeSweep) -> None:
     for task, dropped in (("SST-2", (3, 5)), ("RTE", (3, 5, 8, 9))):
         fake.cell(k=0, task=task, score=90.0)
         fake.cell(strategy="contribution", threshold=0.9, task=task, dropped=dropped, score=89.0)
-    catalog = open_views(fake.publish())
-    assert lines(TABLES["tasks"](catalog))[1]["kept"] == "8–10 of 12"
+    assert shown(fake, "tasks")[1]["kept"] == "8–10 of 12"
     (row,) = rows(fake, "FROM strategy_table WHERE threshold = 0.9")
     assert (row["k"], row["k_mean"], row["change_all"]) == (None, 3, -1)
 
@@ -274,7 +244,7 @@ def test_a_speed_that_was_not_measured_is_not_derived(fake: FakeSweep) -> None:
     fake.cell(k=0, score=92.0, train_examples_per_second=10.0)
     fake.cell(k=6, score=90.0, train_examples_per_second=20.0)
     fake.speed(1.0, 1.0, kept_layers=FULL)
-    table = TABLES["speed"](open_views(fake.publish()))
+    table = made(fake, "speed")
     line = lines(table)[1]
     assert (line["device"], line["batch"]) == ("–", "–")
     assert (line["fine-tuning"], line["inference"]) == ("not measured", "not measured")
@@ -291,7 +261,7 @@ def test_one_measurement_is_that_of_all_tasks_seeds_and_procedures(fake: FakeSwe
     reduced["feed_forward"] = "top 2"
     fake.speed(1.94, 1.97)
     fake.speed(2.4, 2.5, removed_feed_forwards=[5, 6], width=0.06, others_busy_cores=0.9)
-    table = TABLES["speed"](open_views(fake.publish()))
+    table = made(fake, "speed")
     plain, bottom, removed = table.long.to_pylist()
     assert (plain["finetune_speedup"], plain["n_trials"]) == (1.94, 8)
     assert bottom["kept_layers"] == [7, 8, 9, 10, 11, 12]
@@ -322,7 +292,7 @@ def test_a_ratio_is_never_taken_across_devices_or_batches(fake: FakeSweep) -> No
     for row in found:
         ratio = row["finetune_full_ms"] / row["finetune_ms"]
         assert ratio == pytest.approx(row["finetune_speedup"])
-    table = TABLES["speed"](open_views(fake.store))
+    table = made(fake, "speed")
     assert len({(line["device"], line["batch"]) for line in lines(table)}) == 8
     assert any("no ratios across devices" in note for note in table.notes)
 
@@ -333,11 +303,10 @@ def test_a_ratio_is_never_taken_across_devices_or_batches(fake: FakeSweep) -> No
 def test_networks_without_feed_forwards_are_left_out_with_a_note(fake: FakeSweep) -> None:
     tables = [TABLES["min-layers"], TABLES["min-layers-interval"]]
     fake.curve({0: 90.0, 2: 89.2})
-    catalog = open_views(fake.publish())
-    assert not any("Left out" in note for make in tables for note in make(catalog).notes)
     fake.cell(k=2, score=88.0, strategy="bottom")
     fake.cells[-1]["feed_forward"] = "top 3"
-    catalog = open_views(fake.publish())
+    views = ("min_layers_by_unit", "cells", "trials", "predictions", "task_table")
+    catalog = open_views(fake.publish(), only=views)
     for make in tables:
         (note,) = [note for note in make(catalog).notes if "Left out" in note]
         assert "(top 3)" in note
@@ -351,7 +320,8 @@ def test_the_min_layers_table_for_people(fake: FakeSweep) -> None:
     fake.curve({0: 70.0, 2: 69.5}, task="QQP")
     fake.cell(k=4, task="QQP", state="failed")
     fake.curve({2: 50.0}, task="QNLI")
-    catalog = open_views(fake.publish(), deltas=(0.5, 1))
+    views = TABLES["min-layers"].views
+    catalog = open_views(fake.publish(), deltas=(0.5, 1), only=views)
     half, one = lines(TABLES["min-layers"](catalog))
     assert (half["loss ≤"], one["loss ≤"]) == ("0.5 points", "1 point")
     assert half["SST-2"] == "11–12 of 12 (K=1 not tried) n=1"
@@ -374,32 +344,14 @@ def test_the_min_layers_table_for_people(fake: FakeSweep) -> None:
     assert percent["SST-2"] == "9–10 of 12 (K=3 not tried) (−0.89%) n=1"
 
 
-def test_what_was_never_tried_is_not_ruled_out(fake: FakeSweep) -> None:
-    fake.curve({0: 90.0, 1: 89.9, 2: 89.5, 4: 80.0})
-    fake.curve({3: 80.0, 4: 81.0}, strategy="bottom")
-    told = TABLES["min-layers"](open_views(fake.publish(), deltas=(0.2, 0.5)))
-    column = told.columns.index("SST-2")
-    assert [row[column] for row in told.rows] == [
-        "11 of 12 (−0.10) n=1",
-        "9–10 of 12 (K=3 not tried) (−0.50) n=1",
-        "10–12 of 12 (K=1-2 not tried) n=1",
-        "10–12 of 12 (K=1-2 not tried) n=1",
-    ]
-    assert any(note.startswith("4–6 of 12: ") for note in told.notes)
-    over_all = TABLES["min-layers"](open_views(fake.publish(), deltas=(0.5,))).lead
-    assert over_all == (
-        "SST-2: needs 10 of 12 layers to lose at most 0.5 points (top K=2, −0.50, one seed)",
-    ), "another strategy has tried K=3"
-
-
 def test_sweep_and_procedure_are_columns_only_where_there_are_several(fake: FakeSweep) -> None:
     fake.curve({0: 90.0, 2: 89.2})
-    assert TABLES["tasks"](open_views(fake.publish())).columns[0] == "model"
+    assert made(fake, "tasks").columns[0] == "model"
     fake.curve({0: 90.0}, procedure="iterative")
     other = FakeSweep(Path(fake.store.location), name="other")
     other.curve({0: 91.0, 2: 80.0})
     other.publish()
-    table = TABLES["tasks"](open_views(fake.publish()))
+    table = made(fake, "tasks")
     assert table.columns[:3] == ("sweep", "model", "procedure")
     assert len(table.rows) == 5
 

@@ -63,7 +63,10 @@ def made(store: Store, name: str) -> tuple[Table, pa.Table | None]:
         return table(catalog), rows
 
 
-@pytest.fixture(scope="module", params=["the records of docs/results", "gaps"])
+@pytest.fixture(
+    scope="module",
+    params=["gaps", pytest.param("the records of docs/results", marks=pytest.mark.slow)],
+)
 def store(request: pytest.FixtureRequest, gaps: Store) -> Store:
     return gaps if request.param == "gaps" else Store(RECORDS)
 

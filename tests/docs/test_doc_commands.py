@@ -47,7 +47,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder whose sweep has been run, on a real Ray."""
     folder = tmp_path_factory.mktemp("finished")
     make_folder(folder)
-    run = block("```\nlp-sweep run sweep.yaml\n```\n")
+    (run,) = blocks("```\nlp-sweep run sweep.yaml\n```\n", "docs/sql.md")
     ran = User(folder, tmp_path_factory.mktemp("home")).does(run)
     assert ran.code == 0, ran.printed
     break_off_once(folder)
@@ -170,52 +170,8 @@ def test_the_messages_that_a_page_explains_are_printed() -> None:
     assert [quote for quote in quoted if quote not in source] == []
 
 
-# -- what the marks and the comparison see
-
-
-def block(text: str) -> Block:
-    (found,) = blocks(text, "docs/sql.md")
-    return found
-
-
 def test_there_are_commands() -> None:
     """Most are run, here or by a test that knows more of them."""
     assert len(RUN) >= 5
     elsewhere = [found for found in SHELL if (found.mark("not run: ") or "").startswith(RUN_BY)]
     assert sum(found.is_run for found in SHELL) + len(elsewhere) > len(SHELL) / 2
-
-
-MISTAKES = {
-    "<!-- not run: lazy -->\n```\naws s3 ls\n```\n": "say one of a GPU",
-    "<!-- no run -->\n```\nlp-sweep\n```\n": "no such mark: 'no run'",
-    "<!-- not run: run by tests/test_nope.py -->\n```\nlp-sweep\n```\n": (
-        "no tests/test_nope.py that reads docs/sql.md"
-    ),
-}
-
-
-def test_a_mark_that_says_nothing() -> None:
-    for text, message in MISTAKES.items():
-        assert message in (mistake(block(text)) or "")
-
-
-def test_a_command_and_what_it_prints() -> None:
-    text = "```\n$ lp-sweep \\\n    run\n$ echo 3\n3\n\n```\n"
-    assert commands(block(text)) == [("lp-sweep \\\n    run", None), ("echo 3", "3")]
-
-
-COMPARED = {
-    "$ echo one; echo two\n...\ntwo\n": "",
-    "$ echo t1-0c1f\nt1-0c1f\n": "",
-    "$ echo one\ntwo\n": "prints\none\n\nand not\ntwo",
-    "$ echo one; echo two\none\n": "prints\none\ntwo",
-    "ls nothing | cat\n": "exit code 2, and not 0",
-}
-
-
-def test_what_a_command_prints_is_compared(tmp_path: Path) -> None:
-    user = User(tmp_path, tmp_path / "home", {"t1-0c1f": "t1-99"})
-    for text, wrong in COMPARED.items():
-        found = wrong_with(block(f"```\n{text}```\n"), user) or ""
-        assert wrong in found
-        assert bool(wrong) == bool(found)

@@ -100,14 +100,6 @@ def by_pip(wheel: Path, folder: Path) -> Path:
     return folder / "venv" / "bin" / "lp-sweep"
 
 
-def by_pipx(wheel: Path, folder: Path) -> Path:
-    pipx = tool("pipx", folder)
-    places = {"PIPX_HOME": str(folder / "home"), "PIPX_BIN_DIR": str(folder / "bin")}
-    options = ("--python", sys.executable, f"--pip-args=-c {PINS}")
-    call(pipx, "install", *options, wheel, cwd=folder, **places)
-    return folder / "bin" / "lp-sweep"
-
-
 def by_uv(wheel: Path, folder: Path) -> Path:
     uv = tool("uv", folder)
     places = {
@@ -124,7 +116,7 @@ def by_uv(wheel: Path, folder: Path) -> Path:
 
 
 def tool(name: str, folder: Path) -> Path:
-    """pipx or uv, in an environment of its own."""
+    """In an environment of its own."""
     call(sys.executable, "-m", "venv", folder / name, cwd=folder)
     call(folder / name / "bin" / "python", "-m", "pip", "install", "--quiet", name, cwd=folder)
     return folder / name / "bin" / name
@@ -147,7 +139,7 @@ def somewhere(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(2400)
-@pytest.mark.parametrize("install", [by_pip, by_pipx, by_uv])
+@pytest.mark.parametrize("install", [by_pip, by_uv])
 def test_it_works_where_nothing_else_is(
     built: Path, somewhere: Path, install: Callable[[Path, Path], Path]
 ) -> None:

@@ -11,7 +11,6 @@ import pytest
 from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
 
 from benchmarks import parity, report
-from benchmarks.sweep_cpu import Side, summary
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,27 +22,6 @@ def test_every_table_is_made_of_figures_that_are_there() -> None:
     texts = [doc.read_text(encoding="utf-8") for doc in report.DOCS]
     assert [report.filled(text) for text in texts] == texts
     assert all(f"<!-- {name} -->" in "".join(texts) for name in report.TABLES)
-
-
-def test_figures_that_are_missing_are_told(tmp_path: Path) -> None:
-    text = "<!-- driver -->\nold\n<!-- end -->\n"
-    assert "Not measured yet." in report.filled(text, tmp_path)
-
-
-def test_turns_are_summed_up_by_median_and_range(tmp_path: Path) -> None:
-    taken = [
-        {"lp-sweep": Side(10.0, [0.9, 0.8, 0.5]), "loop": Side(seconds, [0.8, 0.8, 0.6])}
-        for seconds in (40.0, 80.0, 50.0)
-    ]
-    found = summary(["rte", "rte", "stsb"], taken)
-    assert (found["ratio"], found["ratio_min"], found["ratio_max"]) == (5.0, 4.0, 8.0)
-    assert found["seconds"] == {"lp-sweep": 10.0, "loop": 50.0}
-    recipe = {"limit_train": 320, "limit_dev": 160, "epochs": 1}
-    found |= {"cells": 24, "networks": 24, "cores": 2, "recipe": recipe}
-    (tmp_path / "sweep-cpu.json").write_text(json.dumps(found), encoding="utf-8")
-    told = report.filled("<!-- sweep -->\nold\n<!-- end -->\n", tmp_path)
-    assert "**5.0x** | 4.0 to 8.0 in 3 turns" in told
-    assert "| rte | 80.0 | 85.0 |" in told
 
 
 def figures(name: str) -> Any:

@@ -17,7 +17,7 @@ COMMANDS = re.findall(r"^(lp-sweep (?:table|query) .*--format markdown)$", TEXT,
 assert len(COMMANDS) > 30
 
 
-@pytest.mark.parametrize("command", few(COMMANDS, 4))
+@pytest.mark.parametrize("command", few(COMMANDS, 2))
 def test_a_table_is_what_its_command_prints(command: str) -> None:
     done = sweep(*shlex.split(command)[1:], cwd=ROOT)
     assert done.returncode == 0, done.stderr

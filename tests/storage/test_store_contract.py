@@ -16,9 +16,8 @@ from lp_sweep.storage import parquet
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.store import Store, is_store
-from tests.support.stores import cell, newer, place_of
+from tests.support.stores import cell, newer, place_of, trial
 
-ROW: dict[str, Any] = {"trial_id": "t1-a", "model": "bert", "kept_layers": [1, 2], "last": 0.5}
 HOSTILE = ["a'; echo foo", "ünï 🙂", "a%20b", "s3:", "k=v", "a?b#c"]
 LARGE = 11 * 2**20  # bytes: more than an object store takes in one request
 
@@ -39,10 +38,6 @@ def everything(store: Store) -> set[str]:
     return {f"{folder}/{info.name}" for folder in folders for info in store.files.list(folder)}
 
 
-def trial(name: str, **columns: Any) -> dict[str, Any]:
-    return {**ROW, "trial_id": name, **columns}
-
-
 # -- the place
 
 
@@ -50,14 +45,14 @@ def test_a_store_is_made_once_and_found_again(location: str) -> None:
     assert not is_store(location)
     with pytest.raises(StoreError, match=r"no store at .*--store .* makes one.*LP_SWEEP_STORE"):
         Store(location)
-    Store(location, create=True).put("trials", "t1-a", [ROW])
+    Store(location, create=True).put("trials", "t1-a", [trial("t1-a")])
     assert is_store(location)
     assert Store(location, create=True).names("trials") == {"t1-a"}
     assert Store(Store(location).location).names("trials") == {"t1-a"}
 
 
 def test_a_store_goes_to_another_process(store: Store) -> None:
-    store.put("trials", "t1-a", [ROW])
+    store.put("trials", "t1-a", [trial("t1-a")])
     text = pickle.dumps(Store(store.location, patience=3.0))
     other = pickle.loads(text)
     assert (other.location, other.patience) == (store.location, 3.0)
@@ -91,13 +86,13 @@ def test_a_record_without_a_row_is_named_where_it_must_have_one(store: Store) ->
 
 
 def test_putting_twice_is_harmless_and_a_wrong_type_leaves_what_was_there(store: Store) -> None:
-    store.put("trials", "t1-a", [ROW])
+    store.put("trials", "t1-a", [trial("t1-a")])
     first = store.files.read("trials/t1-a.parquet")
-    store.put("trials", "t1-a", [ROW])
+    store.put("trials", "t1-a", [trial("t1-a")])
     assert store.files.read("trials/t1-a.parquet") == first
-    store.put("trials", "t1-a", [{**ROW, "last": 0.75}])
+    store.put("trials", "t1-a", [trial("t1-a", 0.75)])
     with pytest.raises(pa.ArrowException, match="seven"):
-        store.put("trials", "t1-a", [{**ROW, "seed": "seven"}])
+        store.put("trials", "t1-a", [{**trial("t1-a"), "seed": "seven"}])
     assert [row["last"] for row in store.read("trials", "t1-a")] == [0.75]
     assert everything(store) == {"trials/t1-a.parquet"}
     [row] = pq.read_table(pa.BufferReader(store.content("trials/t1-a.parquet"))).to_pylist()
@@ -108,7 +103,7 @@ def test_putting_twice_is_harmless_and_a_wrong_type_leaves_what_was_there(store:
 
 
 def test_names_are_of_records_only(store: Store) -> None:
-    store.put("trials", "t1-a", [ROW])
+    store.put("trials", "t1-a", [trial("t1-a")])
     for other in ("notes.txt", ".t1-b.parquet.0af.tmp", "._t1-a.parquet", "t1-c.parquet.tmp"):
         store.files.write(f"trials/{other}", b"x")
     assert store.names("trials") == {"t1-a"}
@@ -141,7 +136,7 @@ def test_hostile_names_of_records(store: Store) -> None:
 
 def test_a_name_that_is_a_path_is_refused(store: Store, tmp_path: Path) -> None:
     asked: list[Callable[[str], Any]] = [
-        lambda name: store.put("trials", name, [ROW]),
+        lambda name: store.put("trials", name, [trial("t1-a")]),
         lambda name: store.find("trials", name),
         lambda name: store.put_text("runs", name, "x"),
         lambda name: store.put_file("checkpoints", name, tmp_path),
@@ -215,7 +210,7 @@ def test_a_column_that_a_later_version_adds_is_null(store: Store) -> None:
     path = "trials/t1-old.parquet"
     older = rewritten(lambda rows: rows.drop_columns(["best", "versions"]))
     store.files.write(path, older(store.files.read(path)))
-    store.put("trials", "t1-new", [trial("t1-new", best=0.75)])
+    store.put("trials", "t1-new", [trial("t1-new") | {"best": 0.75}])
     rows = store.read_all("trials").rows
     assert rows.schema == TABLES["trials"]
     assert rows["best"].to_pylist() == [0.75, None]

@@ -201,7 +201,6 @@ def test_a_store_that_is_gone_is_an_error_and_never_made_anew(tmp_path: Path) ->
 
 ASKED_WHILE_AWAY: dict[str, Callable[[Store], Any]] = {
     "put": lambda store: store.put("trials", "t1-b", [trial("t1-b")]) is None,
-    "read_all": lambda store: len(store.read_all("trials").rows) == 1,
     "open": lambda store: Store(store.location, patience=15).names("trials") == {"t1-a"},
 }
 

@@ -14,7 +14,6 @@ import pytest
 
 from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.service import run
-from lp_sweep.orchestrator.watch.states import sweep_states
 from lp_sweep.storage import parquet, upkeep
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.runs import Presence, Progress
@@ -357,24 +356,6 @@ def test_a_file_of_a_newer_version_is_named_and_never_moved(whole: Store) -> Non
     assert all("newer lp-sweep" in f.reason for f in findings)
     set_aside(whole, findings)
     assert whole_store(whole) == before
-
-
-def test_status_counts_what_can_be_read_and_names_the_rest(whole: Store) -> None:
-    ids = [f"t1-{name}" for name in "abd"]
-    cells = [cell(number=i, trial_id=id_, kept_layers=[1, 2]) for i, id_ in enumerate(ids)]
-    whole.put("predictions", "t1-d", [])
-    whole.put("sweeps", "demo", cells)
-    content = bytearray(whole.content("trials/t1-b.parquet"))
-    content[len(content) // 3] ^= 1  # its end is whole
-    whole.write("trials/t1-b.parquet", bytes(content))
-    whole.put("trials", "t1-d", [trial("t1-a")])
-    states = sweep_states(whole, "demo")
-    (demo,) = states.sweeps
-    assert (demo["trials_done"], demo["trials_pending"]) == (1, 2)
-    assert [item.location.rpartition("/")[2] for item in states.unreadable] == [
-        "t1-b.parquet",
-        "t1-d.parquet",
-    ]
 
 
 def test_a_record_that_was_mended_meanwhile_stays(whole: Store) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from lp_sweep.analysis.tabledef import Table
+from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
 from lp_sweep.trials.train.metrics import METRICS
 from tests.support.fake_records import FakeSweep
@@ -39,6 +40,12 @@ def network(
 
 def right(n_right: int, n: int = 100) -> Any:
     return (np.arange(n) < n_right).astype(float)
+
+
+def made(fake: FakeSweep, name: str, deltas: tuple[float, ...] = (1,), **asked: Any) -> Table:
+    """A table of all that the sweep has by now."""
+    with open_views(fake.publish(), deltas=deltas, only=TABLES[name].views) as catalog:
+        return TABLES[name](catalog, **asked)
 
 
 def long(fake: FakeSweep, table: Any, deltas: tuple[float, ...] = (1,), **asked: Any) -> list[Any]:

@@ -158,14 +158,6 @@ def export_is_whole(folder: Path) -> list[str]:
     return wrong + [f"changed: {name}" for name in changed_files(out)]
 
 
-def careless(folder: Path) -> None:
-    """A bad example that the test must catch: deletes the old file first, then writes in place."""
-    path = folder / "store" / "trials" / "t1-a.parquet"
-    content = path.read_bytes()
-    path.unlink()
-    path.write_bytes(content)
-
-
 class Verb(NamedTuple):
     given: Callable[[Path], None]
     act: Callable[[Path], None]
@@ -259,7 +251,7 @@ def wrong_after(verb: Verb, folder: Path, before: dict[str, Any], want: list[Any
 
 
 def main(name: str, root: str, fault: str, step: str) -> None:
-    verb, folder = (VERBS | {"careless": Verb(given_little, careless)})[name], Path(root)
+    verb, folder = VERBS[name], Path(root)
     given, place = folder / "given", folder / "try"  # a spool is known by its store's place
     place.mkdir()
     code, told = forked(lambda: verb.given(place))

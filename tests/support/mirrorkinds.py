@@ -6,9 +6,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
-import struct
 import sys
-from collections.abc import Iterator
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -195,66 +193,3 @@ print(json.dumps(found))
         settings = {name: str(value) for name, value in config.items()}
         ended = int(1000 * dt.datetime.fromisoformat(logs[-1]["timestamp"]).timestamp())
         return Seen(key, name, settings, losses, logs[-1].get("last"), failure, ended)
-
-
-class Wandb(FakeWandb):
-    """Offline: what it leaves in its folder."""
-
-    name = "wandb"
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder = folder
-        offline(folder, monkeypatch)
-        monkeypatch.setenv("HOME", str(folder))  # no login of a user
-
-    def copy(self, store: Store, sweep: str = "demo") -> tuple[int, ...]:
-        """As a process of its own would: W&B reads the environment once, and has written all files
-        when its service has ended."""
-        import wandb
-
-        try:
-            return super().copy(store, sweep)
-        finally:
-            wandb.teardown()
-
-    def _run(self, folder: Path) -> Seen:
-        told = [*_wandb_records(folder)]
-        run = next(record.run for record in told if record.HasField("run"))
-        assert (run.project, run.run_group) == ("lp-sweep", "demo")
-        assert [r.exit.exit_code for r in told if r.HasField("exit")] == [int(bool(run.notes))]
-        config = {item.key: str(json.loads(item.value_json)) for item in run.config.update}
-        history = [
-            {item.key or item.nested_key[0]: json.loads(item.value_json) for item in r.history.item}
-            for r in told
-            if r.HasField("history")
-        ]
-        losses = [(row["_step"], row["train/loss"]) for row in history if "train/loss" in row]
-        summary = {
-            item.key: json.loads(item.value_json)
-            for r in told
-            if r.HasField("summary")
-            for item in r.summary.update
-        }
-        last = summary.get("last")
-        return Seen(run.run_id, run.display_name, config, losses, last, run.notes)
-
-
-# the log format of LevelDB, after a header of the same size
-_BLOCK, _HEADER, _WHOLE, _LAST = 32768, 7, 1, 4
-
-
-def _wandb_records(folder: Path) -> Iterator[Any]:
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    (path,) = folder.glob("run-*.wandb")
-    content, at, data = path.read_bytes(), _HEADER, b""
-    while at + _HEADER <= len(content):
-        if _BLOCK - at % _BLOCK < _HEADER:  # the rest of a block is empty
-            at += _BLOCK - at % _BLOCK
-            continue
-        _, length, part = struct.unpack_from("<IHB", content, at)
-        data += content[at + _HEADER : at + _HEADER + length]
-        at += _HEADER + length
-        if part in (_WHOLE, _LAST):
-            yield Record.FromString(data)
-            data = b""

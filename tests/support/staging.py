@@ -77,7 +77,7 @@ def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 # -- a training that is cut off at a chosen step with a checkpoint, and goes on later
 
-STEPS = 16  # of an epoch: 64 rows in batches of 4
+STEPS = 8  # of an epoch: 32 rows in batches of 4
 
 
 class CutOff(BaseException):

@@ -31,18 +31,6 @@ from lp_sweep.storage.store import Store
 from lp_sweep.trials.data.tasks import TASKS, TaskSource
 from lp_sweep.trials.spec.identity import canonical_json
 
-# like the file of docs/sweep-file.md
-DEMO = """\
-schema_version: 1
-name: demo
-models: [bert-base-cased, {id: distilbert-base-cased, k: [1, 2, 3]}, ./folder/of/a/model]
-tasks: [rte, mrpc]
-seeds: [42, 43]
-strategies:
-  - {name: top, k: [0, 2, 4, 6]}
-  - {name: contribution, threshold: [0.95, 0.925, 0.9]}
-recipe: {learning_rate: 2e-5, batch_size: 32, epochs: 3, max_length: 128}
-"""
 # one key a line, so that an error's line says which one it means
 PLAIN = """\
 schema_version: 1

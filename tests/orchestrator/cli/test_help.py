@@ -135,13 +135,10 @@ def ids(world: Path, table: str) -> list[str]:
         ("lp-sweep table ", TABLES),
         ("lp-sweep table tasks --format ", get_args(Format)),
         ("lp-sweep table tasks --strategy ", STRATEGIES),
-        ("lp-sweep export --best --strategy even", ["even-alternate"]),
         ("lp-sweep export --best --store store --task ", ["SST-2"]),
         ("lp-sweep table tasks --store store --sweep ", ["demo"]),
         ("lp-sweep table tasks --sweep ", ["nightly"]),
-        ("lp-sweep mirror --to t", ["trackio"]),
         ("lp-sweep table tasks --store s3://none/at-all --sweep ", []),
-        ("lp-sweep table tasks --store no-such-store --sweep ", []),
         ("lp-sweep show --store sweep.yaml t", []),
     ],
 )

@@ -31,6 +31,7 @@ from lp_sweep.orchestrator.service.initrows import DEV_SHARE, LENGTHS, look_at, 
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import LpSweepError
 from lp_sweep.trials.data.readers import column_names, read_file
+from tests.support.everyday import few
 from tests.support.kindworlds import collection
 from tests.support.kindworlds import write as write_parts
 from tests.support.program import sweep
@@ -105,7 +106,7 @@ def of_task(folder: Path, file: str = "sweep.yaml") -> dict[str, Any]:
     return dict(content["tasks"][0])
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
 def test_rows_become_a_sweep_that_can_be_planned(tmp_path: Path, suffix: str) -> None:
     data = tmp_path / f"my reviews{suffix}"
     write(data, rows())
@@ -155,22 +156,7 @@ def test_a_metric_that_fits_the_labels_and_empty_texts_that_are_reported(tmp_pat
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "6e01",
-        "no",
-        "~",
-        "012",
-        "1_000",
-        "12:30",
-        "a: b",
-        "#",
-        "'",
-        "-",
-        "a\tb",
-        "\xa0",
-        "_x",
-        "é" * 99,
-    ],
+    ["6e01", "no", "12:30", "a: b", "#", "a\tb", "é" * 99],
 )
 def test_any_name_of_a_column_a_file_or_a_label_can_be_planned(tmp_path: Path, name: str) -> None:
     content = [{name: f"t {i}", "label": [[], [name], [name, "b"]][i % 3]} for i in range(60)]
@@ -221,7 +207,6 @@ def test_without_data_it_is_for_glue(tmp_path: Path) -> None:
             {"id": "{i}", "words": ["some", "word{i}"], "tags": ["O", "B-{n}"]},
             "words tags",
         ),
-        ("tokens", {"words": ["some", "word{i}"], "tags": ["O", "B-X"]}, "words tags"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -263,7 +248,7 @@ def test_nothing_is_overwritten_unasked(tmp_path: Path) -> None:
     assert "can't write" in init(tmp_path, *words, f"{'a' * 300}.yaml", code=2)
 
 
-@pytest.mark.parametrize("name", ["sst2.csv", "SST-2.csv"])
+@pytest.mark.parametrize("name", ["SST-2.csv"])
 def test_a_file_named_as_a_glue_task_is_a_task_of_your_own(tmp_path: Path, name: str) -> None:
     write(tmp_path / name, rows())
     init(tmp_path, "--data", name, *COLUMNS, "--model", MODEL)
@@ -271,7 +256,7 @@ def test_a_file_named_as_a_glue_task_is_a_task_of_your_own(tmp_path: Path, name:
     planned(tmp_path)
 
 
-@pytest.mark.parametrize("layout", ["dict", "shards", "texts", "unlabelled", "one"])
+@pytest.mark.parametrize("layout", few(["dict", "texts", "shards", "one", "unlabelled"], 3))
 def test_a_folder_with_sets_of_rows(tmp_path: Path, layout: str) -> None:
     """Its dev set is used: `validation`, or a `test` with labels; else its train rows are split."""
     content, folder = [{**row, "text": f"text {row['id']}"} for row in rows()], tmp_path / "mine"
@@ -309,7 +294,6 @@ def test_a_folder_with_sets_of_rows(tmp_path: Path, layout: str) -> None:
     ("header", "text", "label"),
     [
         (",text,verdict,,", "text", "verdict"),
-        ("#,text,label,x,y", "text", "label"),
         ("Time,What did you like?,Recommend?,x,y", "What did you like?", "Recommend?"),
     ],
 )
@@ -330,12 +314,10 @@ def test_odd_names_of_columns_are_names_and_all_columns_are_kept(
     ("content", "named"),
     [
         ("Bob\tB-PER\nran\tO\n\nNo\tO\n", ".conll"),
-        ("Bob\tNOUN\nran\tVERB\n\nNo\tINTJ\n", ".conll"),
         ("# id 1\nBob\tNOUN\n", ".conll"),
-        ("a-1\t5.000\tFine and called late.\n", "names above it"),
         ("this film was rather good\tpos\n", "names above it"),
     ],
-    ids=["entities", "parts of speech", "comment", "number", "text"],
+    ids=["entities", "comment", "text"],
 )
 def test_a_file_without_a_header(tmp_path: Path, content: str, named: str) -> None:
     (tmp_path / "data.tsv").write_text(content * 9)
@@ -366,14 +348,8 @@ def refused(folder: Path, content: Rows, suffix: str = "jsonl", **options: Any) 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
 @pytest.mark.parametrize(
     ("nested", "column"),
-    [
-        ({"label": {"name": "a"}}, "label"),
-        ({"label": [{"name": "a"}]}, "label"),
-        ({"label": [["a"]]}, "label"),
-        ({"user": [0]}, "user"),
-        ({"user": {"id": 0}}, "user"),
-    ],
-    ids=["object", "objects", "lists", "group-list", "group-object"],
+    [({"label": {"name": "a"}}, "label"), ({"label": [["a"]]}, "label"), ({"user": [0]}, "user")],
+    ids=["object", "lists", "group-list"],
 )
 def test_values_that_are_no_names(
     tmp_path: Path, suffix: str, nested: dict[str, Any], column: str
@@ -382,23 +358,15 @@ def test_values_that_are_no_names(
     assert f"column '{column}' holds " in refused(tmp_path, content, suffix, group="user")
 
 
-WITHOUT_BLANKS = {
-    "Chinese": "这家餐厅的服务非常好，食物也很美味，我们一定会再来的。",
-    "Thai": "ร้านอาหารนี้อร่อยมากและบริการดีมากเราจะกลับมาอีกแน่นอน",
-    "Korean": "이식당은정말맛있고서비스도훌륭했습니다",
-}
-
-
-@pytest.mark.parametrize("text", WITHOUT_BLANKS.values(), ids=WITHOUT_BLANKS)
 @pytest.mark.parametrize("known", [True, False], ids=["tokenizer", "no-tokenizer"])
-def test_a_length_for_texts_without_blanks(tmp_path: Path, text: str, known: bool) -> None:
+def test_a_length_for_texts_without_blanks(tmp_path: Path, known: bool) -> None:
     """By the model's tokenizer, else as if each character were a token."""
     letters = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
     letters.pre_tokenizer = Split("", "isolated")
     if known:
         (tmp_path / "model").mkdir()
         letters.save(str(tmp_path / "model" / "tokenizer.json"))
-    long = text * 3
+    long = 3 * "这家餐厅的服务非常好，食物也很美味，我们一定会再来的。"
     write(tmp_path / "rows.jsonl", [{"text": f"{long}{i}", "label": i % 2} for i in range(40)])
     options = InitOptions(
         data=tmp_path / "rows.jsonl", text=("text",), label=("label",), model=f"{tmp_path}/model"
@@ -447,9 +415,8 @@ def test_a_long_text_and_a_file_without_rows(tmp_path: Path) -> None:
     assert "no rows" in told
 
 
-@pytest.mark.parametrize("large", [0, 200])
-def test_many_classes_of_two_rows_leave_most_rows_to_train(large: int) -> None:
-    strata = [f"class {i // 2}" for i in range(20_000)] + ["large"] * large
+def test_many_classes_of_two_rows_leave_most_rows_to_train() -> None:
+    strata = [f"class {i // 2}" for i in range(20_000)] + ["large"] * 200
     in_dev = split(strata, range(len(strata)))
     assert in_dev.sum() == pytest.approx(DEV_SHARE * len(strata), abs=1)
     assert len({name for name, dev in zip(strata, in_dev, strict=True) if not dev}) == len(
@@ -515,9 +482,7 @@ def test_pairs_of_a_bi_encoder(tmp_path: Path) -> None:
     ("scores", "words", "kind"),
     [
         ([0.0, 0.25, 3.5], "", "embedding"),
-        ([0, 1, 2, 3, 4, 5], "", "embedding"),
         ([0, 1], "", "classification"),
-        (["same", "other", "unlike"], "", "classification"),
         ([0.0, 0.25, 3.5], "--kind regression", "regression"),
     ],
 )
@@ -604,14 +569,6 @@ def test_tags_of_words(tmp_path: Path) -> None:
     assert "accuracy" in init(tmp_path, "two.yaml", "--data", "parts.jsonl", *columns)
     task = of_task(tmp_path, "two.yaml")
     assert (task["kind"], task["metric"]) == ("tokens", "accuracy")
-
-    tags = datasets.Sequence(datasets.ClassLabel(names=["O", "B-X", "I-X"]))
-    words = datasets.Sequence(datasets.Value("string"))
-    numbers = {"tokens": [["Ann", f"Lee{i}", "left"] for i in range(40)], "tags": [[1, 2, 0]] * 40}
-    features = datasets.Features({"tokens": words, "tags": tags})
-    datasets.Dataset.from_dict(numbers, features=features).to_parquet(tmp_path / "data.parquet")
-    init(tmp_path, "three.yaml", "--data", "data.parquet", *columns)
-    assert of_task(tmp_path, "three.yaml")["metric"] == "entity_f1"
 
     (tmp_path / "typo.conll").write_text(f"{people}a\tx\n")
     told = init(tmp_path, "typo.yaml", "--data", "typo.conll", *columns, code=4)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from tests.support.everyday import few
 from tests.support.hubserver import serve
 from tests.support.hubworld import (
     DATASET,
@@ -212,21 +211,18 @@ def cut_short(path: Path) -> None:
     path.write_bytes(content[: len(content) // 2])
 
 
+@pytest.mark.slow  # every day, without a hub: test_preflight.py and test_weights.py
 @pytest.mark.parametrize(
     ("name", "harm", "message"),
-    few(
-        [
-            ("model.safetensors", cut_short, "model.safetensors"),
-            ("config.json", Path.unlink, "config.json"),
-            ("tokenizer.json", Path.unlink, "tokenizer"),
-            ("tokenizer.json", cut_short, "tokenizer.json"),
-            ("train", cut_short, "mood"),
-            ("validation", Path.unlink, "mood"),
-        ],
-        1,
-    ),
+    [
+        ("model.safetensors", cut_short, "model.safetensors"),
+        ("config.json", Path.unlink, "config.json"),
+        ("tokenizer.json", cut_short, "tokenizer.json"),
+        ("train", cut_short, "mood"),
+        ("validation", Path.unlink, "mood"),
+    ],
 )
-@pytest.mark.parametrize("manifest", few([True, False], 1), ids=["manifest", "no manifest"])
+@pytest.mark.parametrize("manifest", [True, False], ids=["manifest", "no manifest"])
 def test_what_is_torn_or_missing_stops_it_before_anything_starts(
     away: World, name: str, harm: Callable[[Path], None], message: str, manifest: bool
 ) -> None:

@@ -122,10 +122,8 @@ def test_python_reads_the_variables_of_a_run(monkeypatch: pytest.MonkeyPatch) ->
     ("variable", "text"),
     [
         ("LP_SWEEP_MAX_HOURS", "-1"),
-        ("LP_SWEEP_MAX_FAILURES", "0"),
         ("LP_SWEEP_MIRROR", "mlflo"),
         ("LP_SWEEP_FAIL_FAST", "perhaps"),
-        ("LP_SWEEP_STORE", " "),
     ],
 )
 def test_a_wrong_value_names_its_variable(

@@ -53,7 +53,7 @@ def found(folder: Path, name: str, *narrow: str) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.mark.parametrize("name", few(OF_CELLS, 3))
+@pytest.mark.parametrize("name", few(OF_CELLS, 2))
 def test_every_table_takes_models_and_strategies(world: Path, name: str) -> None:
     assert {row["model"] for row in found(world, name, "--model", BRACKETS)} == {BRACKETS}
     if name != "speed":
@@ -62,7 +62,7 @@ def test_every_table_takes_models_and_strategies(world: Path, name: str) -> None
         assert {row["model"] for row in rows} == {"bert", BRACKETS}
 
 
-@pytest.mark.parametrize("name", few(OF_CELLS, 3))
+@pytest.mark.parametrize("name", few(OF_CELLS, 2))
 def test_a_table_names_all_views_and_columns_that_it_reads(world: Path, name: str) -> None:
     asked = {"models": ["*"], "strategies": [] if name == "speed" else ["*"]}
     store = Store(world / "store")
@@ -128,19 +128,17 @@ def test_check_is_an_exit_code(
     assert ("differs: " in told.stderr) is (verdict == "differs")
     assert ("no number agrees" in told.stderr) is (verdict == "cannot tell")
     assert verdict in told.stdout
-    assert paper(tmp_path, "--table", "1").returncode == 0
 
 
 def test_a_store_without_the_papers_models(tmp_path: Path) -> None:
     """It is told once, and a model may stand for one of the paper's."""
     store(tmp_path, model="./mine", off=-20.0)
     told = paper(tmp_path)
-    assert (told.returncode, told.stdout) == (0, "")
+    assert (told.returncode, told.stdout) == (0, ""), "no exit code without --check"
     assert told.stderr.count("the store has none of the paper's models (bert-base-cased, ") == 1
     assert "It has: ./mine (12 layers)." in told.stderr
     assert "lp-sweep run examples/poor-mans-bert.yaml" in told.stderr
     assert "--model ./mine=bert-base-cased" in told.stderr
-    assert paper(tmp_path, "--table", "5").stdout.count("missing (paper") == 30
     nothing = paper(tmp_path, "--table", "1", "--check")
     assert nothing.returncode == 1
     assert "nothing was compared" in nothing.stderr
@@ -149,9 +147,9 @@ def test_a_store_without_the_papers_models(tmp_path: Path) -> None:
     assert "differs: " in named.stderr
 
 
-@pytest.mark.parametrize("asked", [(), ("--table=1", "--table=4")], ids=["all", "two"])
-def test_json_and_csv_are_one_piece(tmp_path: Path, asked: tuple[str, ...]) -> None:
+def test_json_and_csv_are_one_piece(tmp_path: Path) -> None:
     store(tmp_path)
+    asked = ("--table=1", "--table=4")
     rows = json.loads(paper(tmp_path, *asked, "--json").stdout)
     assert len({row["source"] for row in rows}) > 1
     header, *lines = csv.reader(io.StringIO(paper(tmp_path, *asked, "--format", "csv").stdout))

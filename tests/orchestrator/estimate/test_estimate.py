@@ -22,7 +22,7 @@ from lp_sweep.orchestrator.estimate.estimate import (
     missing_flop,
     recorded_flop,
 )
-from lp_sweep.orchestrator.estimate.pace import Eta, Pace, Span, band, duration
+from lp_sweep.orchestrator.estimate.pace import Eta, Pace, Span, band
 from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.plan.known import WorkHistory, timing_columns
 from lp_sweep.orchestrator.plan.plan import Plan, Work
@@ -270,11 +270,3 @@ def test_more_timings_make_a_narrower_band_and_one_wild_one_moves_little() -> No
     assert widths == sorted(widths, reverse=True)
     assert widths[0] > 2 > 1.3 > widths[-1]
     assert band([1.0] * 20 + [30.0])[::2] == band([1.0] * 20)[::2]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [((42.0,), "42 s"), ((176.0, 60.0, 780.0), "2.9 min (1.0 to 13)")],
-)
-def test_times_in_the_readers_scale(seconds: tuple[float, ...], text: str) -> None:
-    assert duration(Span(*seconds).times(1 / 3600)) == text

@@ -75,7 +75,7 @@ def test_a_hub_that_refuses_or_is_away_is_one_sentence(world: World) -> None:
     [
         pytest.param({"HF_TOKEN": TOKEN}, "write", "", id="may write", marks=pytest.mark.slow),
         pytest.param({"HF_TOKEN": TOKEN}, "read", "may only read. Set HF_TOKEN", id="may read"),
-        pytest.param({}, "write", "there is no token. Set HF_TOKEN", id="no token"),
+        pytest.param({}, "write", "no token. Set HF_TOKEN", id="no token", marks=pytest.mark.slow),
         pytest.param(
             {"HF_TOKEN": TOKEN[::-1]}, "write", "401. Set HF_TOKEN", id="?", marks=pytest.mark.slow
         ),

@@ -305,15 +305,6 @@ def test_texts_for_students_are_looked_at(world: Path) -> None:
     assert "`unlabelled:` of task 'mood' is not read" in told.stdout
 
 
-def test_a_config_that_is_not_of_its_weights_is_refused_while_planning(world: Path) -> None:
-    """No hours are estimated of it, and nothing of its size is made."""
-    config = world / "model" / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"hidden_size": 10**9}))
-    told = sweep("plan", "sweep.yaml", cwd=world)
-    assert (told.returncode, told.stdout) == (4, "")
-    assert "states hidden_size 1000000000, and the weights have 32" in told.stderr
-
-
 def test_a_plan_looks_at_the_first_rows_of_large_files(
     world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -151,11 +151,9 @@ def without_unknown(folder: Path) -> None:
         (renamed("model-00001-of-00002.safetensors"), "model-00001-of.* no model.*index.json"),
         (renamed("weights.safetensors"), "weights.safetensors: .*Rename"),
         (renamed("tf_model.h5"), "tf_model.h5: .*TensorFlow"),
-        (renamed("flax_model.msgpack"), "flax_model.msgpack: .*Flax"),
         (renamed("model.onnx"), "model.onnx: a graph.*made from"),
         (renamed("model.gguf"), "model.gguf: quantized"),
         (with_mark("config.json"), "config.json .*BOM.*UTF-8"),
-        (with_mark("tokenizer.json"), "tokenizer.json .*BOM"),
         (written("config.json", b""), "config.json .* it is empty"),
         (written("config.json", b"[1]"), r"config.json holds no JSON object .* \[1\]"),
         (written("special_tokens_map.json", b"[]"), "special_tokens_map.json holds no JSON object"),
@@ -169,22 +167,18 @@ def without_unknown(folder: Path) -> None:
         (edited(add_cross_attention=True), "bert is a decoder"),
         (edited(pad_token_id=999), "pad_token_id 999, and the embedding has 28 rows"),
         (changed(number(float("nan"))), f"1 of 2,048 numbers in {TENSOR} are NaN"),
-        (changed(number(float("inf"))), f"1 of 2,048 numbers in {TENSOR} are NaN"),
         (changed(lambda tensors: tensors | {TENSOR: np.zeros((32, 64), np.int8)}), "I8.*quantized"),
         (lying(dtype="I32"), f"{TENSOR} has numbers of type I32"),
-        (lying(dtype="F16"), "not a whole safetensors file"),
         (lying(shape=[64, 32]), rf"{TENSOR} has the shape \[64, 32\], in other layers \[32, 64\]"),
         (
             changed(lambda tensors: {name: tensors[name] for name in tensors if name != TENSOR}),
             f"{TENSOR} is missing",
         ),
         (changed(prefixed("_orig_mod.")), "'_orig_mod.'.*compiled"),
-        (changed(prefixed("module.")), "'module.'.*DDP"),
         (changed(prefixed("0.auto_model.")), "begin as in 0.auto_model"),
         (changed(prefixed("roberta.")), "one of bert, .* begin with 'roberta.'"),
         (edited(num_attention_heads=5), "width of 32 for 5 attention heads"),
         (edited(hidden_dropout_prob=1.5), "hidden_dropout_prob 1.5.*from 0 to below 1"),
-        (edited(initializer_range="0.02"), "initializer_range '0.02'. Give a number"),
         (without_unknown, "tokenizer.json can't read a word that it does not know"),
         (indexed(metadata=None), 'index.json has no "metadata"'),
         (indexed(weight_map={"x": 3}), "index.json: 3 is no name"),
@@ -201,13 +195,10 @@ def without_unknown(folder: Path) -> None:
         (cut("config.json"), "config.json is not complete JSON"),
         (edited(num_hidden_layers=6), "config.json states 6 layers, the plan expects 3"),
         (edited(hidden_size=10**9), "states hidden_size 1000000000, and the weights have 32"),
-        (edited(max_position_embeddings=10**9), "max_position_embeddings .* weights have 64"),
-        (edited(hidden_size="32"), "hidden_size '32', and the weights have 32"),
         (edited(model_type="gpt2"), "gpt2 is a decoder .* encoders only"),
         (edited(model_type="albert"), "albert: its layers share one set of weights"),
         (edited(model_type="fnet"), "fnet has no attention mask: .* how far a text is padded"),
         (gone("tokenizer.json"), "no tokenizer vocabulary"),
-        (cut("tokenizer.json"), "tokenizer.json is not complete JSON"),
     ],
 )
 def test_a_broken_model(folder: Path, harm: Callable[[Path], None], message: str) -> None:
@@ -237,7 +228,7 @@ def listening(path: Path) -> None:
         pipe.bind(path.name)
 
 
-@pytest.mark.parametrize("name", ["config.json", WEIGHTS, INDEX, "vocab.txt", "1_Pooling/x.json"])
+@pytest.mark.parametrize("name", ["config.json", WEIGHTS, "1_Pooling/x.json"])
 @pytest.mark.parametrize(
     ("put", "message"),
     [

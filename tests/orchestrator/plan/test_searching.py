@@ -28,6 +28,7 @@ from tests.support.sweepfiles import CPU, PLAIN, answer_of, find, make_inputs, m
 LOSSES = [0, 0.1, 0.2, 0.3, 0.5, 0.8, 1.6, 2.4, 4, 15, 20, 25]
 ANSWERS = {1.0: 5, 2.0: 6, 3.0: 7}
 SMALL = "./folder/of/a/model"
+MIN_LAYERS = TABLES["min-layers"]
 TOP = "{name: top, k: all, until: min_layers}"
 Score = Callable[[int, int], float | None]  # points of (K, seed); None: it fails
 
@@ -92,13 +93,13 @@ class World:
         self.store.put("trials", work.id, [row])
 
     def answers(self) -> dict[float, int | None]:
-        with open_views(self.store) as catalog:
-            rows = TABLES["min-layers"](catalog).long.to_pylist()
+        with open_views(self.store, only=MIN_LAYERS.views) as catalog:
+            rows = MIN_LAYERS(catalog).long.to_pylist()
         return {row["delta"]: row["max_dropped"] for row in rows if row["strategy"] == "top"}
 
-    def shown(self, table: Any) -> list[str]:
-        with open_views(self.store) as catalog:
-            made = table(catalog)
+    def shown(self, name: str = "min-layers") -> list[str]:
+        with open_views(self.store, only=TABLES[name].views) as catalog:
+            made = TABLES[name](catalog)
         return [" | ".join(row) for row in made.rows] + list(made.notes)
 
 
@@ -198,8 +199,8 @@ def test_settings_of_the_search(tmp_path: Path) -> None:
     assert cells == {(k, seed) for k in (0, 3, 5, 7) for seed in (1, 2)}  # K=0 is added
     world.run()
     assert (7, 1) in world.trained
-    with open_views(world.store, deltas=[2.5]) as catalog:
-        assert TABLES["min-layers"](catalog).long["max_dropped"].to_pylist() == [7]
+    with open_views(world.store, deltas=[2.5], only=MIN_LAYERS.views) as catalog:
+        assert MIN_LAYERS(catalog).long["max_dropped"].to_pylist() == [7]
 
 
 def test_an_included_cell_is_run_with_its_full_network_whatever_the_search_needs(
@@ -250,8 +251,8 @@ class Taught(World):
         queue.ended(work.id, None)
 
     def answers_of(self, procedure: str) -> list[int | None]:
-        with open_views(self.store) as catalog:
-            rows = TABLES["min-layers"](catalog, models=[SMALL]).long.to_pylist()
+        with open_views(self.store, only=MIN_LAYERS.views) as catalog:
+            rows = MIN_LAYERS(catalog, models=[SMALL]).long.to_pylist()
         return [row["max_dropped"] for row in rows if row["procedure"] == procedure]
 
 
@@ -290,7 +291,7 @@ def test_a_k_that_fails_where_it_could_be_the_answer_makes_an_interval(world: Wo
     queue = world.run(failing(*((8, seed) for seed in range(1, 6))))
     assert not queue.open
     assert world.answers() == dict.fromkeys(ANSWERS)
-    assert "4–5 of 12 (" in world.shown(TABLES["min-layers"])[2]
+    assert "4–5 of 12 (" in world.shown()[2]
 
 
 def test_a_failure_that_is_retried_goes_into_the_answer(world: World) -> None:
@@ -326,23 +327,23 @@ def test_two_runs_share_a_search(world: World) -> None:
 
 
 def test_tables_show_the_answer_with_its_set_and_what_was_not_needed(finished: World) -> None:
-    first, second, third, *notes = finished.shown(TABLES["min-layers"])
+    first, second, third, *notes = finished.shown()
     for line, kept in ((first, 7), (second, 6), (third, 5)):
         assert f"| {kept} of 12 (" in line
         assert ", 90% " in line
     assert any("90% 5 to 7: the answers" in note for note in notes)
-    assert "search" in finished.shown(TABLES["min-layers-interval"])[0]
-    scores = finished.shown(TABLES["tasks"])
+    assert "search" in finished.shown("min-layers-interval")[0]
+    scores = finished.shown("tasks")
     assert any(line.endswith("| 11 | 1 of 12 | not needed") for line in scores)
     assert not any("missing" in line for line in scores)
-    assert any("| not needed (0/1) | " in line for line in finished.shown(TABLES["strategies"]))
+    assert any("| not needed (0/1) | " in line for line in finished.shown("strategies"))
 
     # K=9 loses 15 points, so K=10 and 11 were left out: that is named as an assumption
     assert {k for k, _ in finished.trained}.isdisjoint({10, 11})
-    first, *_, note = [line for line in finished.shown(TABLES["min-layers"]) if "unless" in line]
+    first, *_, note = [line for line in finished.shown() if "unless" in line]
     assert first.endswith(" unless 1 or 2 dip")
     assert "at most 7 points less" in note
-    assert "unless 1 or 2 dip" in "".join(finished.shown(TABLES["min-layers-interval"]))
+    assert "unless 1 or 2 dip" in "".join(finished.shown("min-layers-interval"))
     plan = finished.plan()
     pages = (answer_of(plan).text(), states_text(sweep_states(finished.store)))
     assert all("never trained" in page and "table min-layers" in page for page in pages)
@@ -355,9 +356,9 @@ def test_tables_show_the_answer_with_its_set_and_what_was_not_needed(finished: W
 def test_a_loss_that_was_not_searched_for_has_an_interval(finished: World) -> None:
     """K=10 loses 20 points and K=9 loses 15, both after the last K that the search needed."""
     with open_views(finished.store, deltas=[0.25, 2, 20]) as catalog:
-        rows = TABLES["min-layers"](catalog).long.to_pylist()
-        shown = [row[-1] for row in TABLES["min-layers"](catalog).rows]
-        notes = TABLES["min-layers"](catalog).notes
+        rows = MIN_LAYERS(catalog).long.to_pylist()
+        shown = [row[-1] for row in MIN_LAYERS(catalog).rows]
+        notes = MIN_LAYERS(catalog).notes
         beside = [" ".join(row) for row in TABLES["min-layers-interval"](catalog).rows]
     below, searched, beyond = rows
     assert searched["max_dropped"] == 6

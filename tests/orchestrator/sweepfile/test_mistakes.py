@@ -39,11 +39,7 @@ MISTAKES = [
     # unknown keys, at each level
     (6, "sedes: [1]", "unknown key 'sedes'.*Allowed: .*Did you mean 'seeds'"),
     (8, "  - {name: top, kk: [1]}", r"'kk' in strategies.0\. Allowed: name, k, threshold,"),
-    (8, "  - {name: top, layers: [3]}", r"unknown key 'layers' in strategies.0\. Allowed: name, k"),
-    (9, "recipe: {freeze: {layer: 1}}", r"'layer' in recipe.freeze\. Allowed: embeddings, layers"),
-    (9, "measure: {probe: full}", r"'probe' in measure\. Allowed: probes, .*mean 'probes'"),
     (9, "include: [{tsk: a}]", "'tsk' in include.0.*mean 'task'"),
-    (9, "procedures: [{name: direct, epoch: 1}]", "'epoch' in procedures.0.*: name, freeze_dro"),
     (9, "distill: [{temprature: 2}]", "'temprature'.*teacher, loss, temperature"),
     # wrong types
     (5, "tasks: 3", "tasks must be a mapping of name, .*got 3"),
@@ -59,7 +55,6 @@ MISTAKES = [
     (6, "seeds: 5-3", "from 5 to 3 are not"),
     (2, "name: a b", "name 'a b': a text of letters"),
     (2, "name: 2024", "name 2024: .*Quote a number"),
-    (9, "measure: {speed: gpu}", "measure.speed.* must be 'cpu' or 'cuda'"),
     # missing, empty, twice, not together
     (1, "store: s", "the key 'schema_version' is missing: write `schema_version: 1`"),
     (1, "schema_version: 2", "schema_version is 2; this lp-sweep reads 1"),
@@ -82,7 +77,6 @@ MISTAKES = [
     (5, "tasks: [cola]", "no file .*cola/train.parquet"),
     (9, "contribution: {measured_on: rt}", "own, rte, mrpc.*mean 'rte'"),
     (9, "include: [{strategy: top, k: 1, task: cola}]", "rte, mrpc"),
-    (9, "include: [{strategy: top, k: 1, model: m}]", "unknown model"),
     (9, "include: [{task: rte}]", "needs `strategy:` and `k:`"),
     (9, "include: [{strategy: random, k: 1}]", "'random': name one, such as `random 3`"),
     # tasks that would mislead
@@ -100,8 +94,6 @@ MISTAKES = [
     # texts that YAML reads as something else
     (5, f"tasks: [{{{OWN}, text: t, labels: [no, maybe]}}]", "labels.*no .*truth.*quotes: 'no'"),
     (5, f"tasks: [{{{OWN}, text: 1_000}}]", "text.*1_000.*number.*quotes: '1_000'"),
-    (5, f"tasks: [{{{OWN}, text: t, label: 2e5}}]", "label.*2e5.*number.*quotes: '2e5'"),
-    (5, "tasks: [{name: 1.10, train: a.csv, dev: b.csv, text: t}]", "name.*quotes: '1.10'"),
     # strategies, and the K and thresholds that each may have
     (8, "  - {name: blockinfluence, k: 1}", "Choose one of: top, .*Did you mean 'block-influence'"),
     (8, "  - {name: top, k: [12]}", "top can't drop K=12 of the 12.*0 <= K < depth.*: 0, 1"),
@@ -118,13 +110,11 @@ MISTAKES = [
     (8, "  - {name: random, k: 2, draws: a}", "strategies.0.draws must be a whole number, got 'a'"),
     (8, "  - {name: top, k: 2, draws: 1}", "strategy 'top' draws nothing: remove `draws:`"),
     (8, "  - {name: top, k: all, within: 1}", "`within:`, which needs `until: min_layers`"),
-    (8, "  - {name: top, k: all, max_seeds: 2}", "`max_seeds:`, which needs `until: min_layers`"),
     (8, "  - {name: drop, layers: 3, until: min_layers}", "'drop 3' has no K.*remove `until:`"),
     (8, "  - {name: top, k: all, until: min_layers, within: -1}", "within must be .* 0, got -1"),
     (9, "recipe: {freeze: {layers: [1, 99]}}", "no model has a layer 99; the deepest has 12"),
     # procedures, distillations and bridges
     (9, "procedures: direkt", "unknown procedure 'direkt'.*: direct, .*Did you mean 'direct'"),
-    (9, "procedures: {name: diect}", "procedures.0.name must be 'direct', .*got 'diect'.*'direct'"),
     (9, "procedures: direct frozen", "frozen.* finetune_then_drop.*Such are: direct, "),
     (9, "procedures: iterative 0", "unknown procedure 'iterative 0'.*Such are: direct, "),
     (9, "procedures: [{name: direct, freeze_dropped: true}]", "`freeze_dropped:`.*remove it"),
@@ -144,8 +134,6 @@ MISTAKES = [
     (9, "feed_forward: tpo 3", "'tpo 3' is not a rule.*top N"),
     (9, "feed_forward: top 0", "'top 0': the number is 1 or more"),
     (9, "feed_forward: [[1, 1]]", r"\[1, 1\] names a layer twice"),
-    (9, "feed_forward: [[a]]", "'a' is not a layer; .*whole numbers from 1"),
-    (9, "feed_forward: [top 3, {remove: Top 3}]", "top 3 is listed twice"),
     (9, "feed_forward: [none, top 13]", "'top 13' .* 12 layers .*needs 13.*up to 12"),
     # tasks of embeddings and texts without labels
     (5, f"tasks: [{SIM}}}]\nprocedures: iterative", "'sim'.*'iterative'.*direct, untrained"),
@@ -174,31 +162,23 @@ OVERRIDES = [
     # names and keys; also such as are nearly right
     ("tasc=rte", "unknown key 'tasc'. Allowed: model, task.*Did you mean 'task'"),
     ("lr=1e-5", "unknown key 'lr'. Allowed: .*recipe.learning_rate.*mean 'recipe.learning_rate'"),
-    ("epoch=3", "Did you mean 'recipe.epochs'"),
     ("task.metric=f1", "Did you mean 'tasks.0.metric'"),
     ("recipe.epoch=3", "unknown key 'epoch' in recipe.*Did you mean 'epochs'"),
     ("task=rtee", "unknown task 'rtee'.*Did you mean 'rte'"),
-    ("task=mrcp", "Did you mean 'mrpc'"),
     ("model=./nowhere", "no model folder"),
-    ("model=./folder/of/a/modle", "Did you mean 'model'"),
-    ("procedure=itertive", "unknown procedure 'itertive'.*Did you mean 'iterative'"),
-    ("feed_forward=topp 3", "'topp 3' is not a rule"),
     # values
     ("task", "an override is key=value"),
     ("k=12", "top can't drop K=12"),
-    ("strategy=bottom", "strategy 'bottom' needs `k:`"),
     ("threshold=0.9", "no strategy of .*sweep.yaml takes `threshold:`"),
     ("models.7.k=1", "models is a list of 1, counted from 0, and has no '7'"),
     ("recipe.freeze.layers=x", "recipe.freeze.layers must be a whole number, got 'x'"),
     ("recipe.epochs={a: b", "as a YAML value"),
-    # to YAML 1.1, and so to PyYAML, these are 34 and 90
+    # to YAML 1.1, and so to PyYAML, this is 34
     ("seed=042", "seeds: '042' is not a whole number"),
-    ("seed=1:30", "seeds: '1:30' is not a whole number"),
     # what would break a parser or fill a screen
     ("k=" + "[" * 5_000, "nested 20 deep"),
     ("seed=" + "9" * 5_000, "is no int"),
     ("a" + ".a" * 5_000 + "=1", "unknown key"),
-    ("models." + "9" * 5_000 + "=1", "models is a list of 1, .* has no '9999"),
     ("model=[&a [x,x,x], &b [*a,*a,*a], &c [*b,*b,*b], [*c,*c,*c]]", "must be a mapping"),
     ("name=\x1b[31m", r"can't read '\\x1b\[31m' as a YAML value"),
     ('task="\\e[31m"', r"unknown task '\\x1b\[31m'"),

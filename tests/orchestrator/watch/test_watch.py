@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.everyday import few
 from tests.support.fake_records import FakeSweep
 from tests.support.liveprocess import Terminal, piped
 from tests.support.program import command
@@ -42,26 +41,7 @@ def rows_of(output: str) -> list[list[str]]:
     return [line.split() for line in output.splitlines() if line.startswith("demo ")]
 
 
-def test_piped_it_is_a_table_for_each_change_until_ctrl_c(
-    fake: FakeSweep, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")  # of a build: its logs are no terminals
-    with piped(*command(*words(fake))) as process:
-        first = [process.stdout.readline() for _ in range(4)]
-        another(fake)
-        second = [process.stdout.readline() for _ in range(4)]
-        process.send_signal(signal.SIGINT)
-        rest, stderr = process.communicate(timeout=20)
-    assert first[0].endswith(" UTC\n")
-    assert first[3].startswith("demo: failed: out_of_memory 1.")
-    rows = rows_of("".join([*first, *second]))
-    assert rows == [
-        ["demo", "4", "2", "4", "2", "1", "1", "0"],
-        ["demo", "5", "3", "5", "3", "1", "1", "0"],
-    ]
-    assert (rest, stderr, process.returncode) == ("", "", 0)
-
-
+@pytest.mark.slow  # every day: `status --json`, and in test_cli.py a reader that leaves
 def test_json_is_an_object_for_each_change_until_nobody_reads(fake: FakeSweep) -> None:
     with piped(*command(*words(fake, "--json"))) as process:
         first = json.loads(process.stdout.readline())
@@ -73,7 +53,11 @@ def test_json_is_an_object_for_each_change_until_nobody_reads(fake: FakeSweep) -
     assert [seen[0]["trials_done"] for seen in (first, second)] == [2, 3]
 
 
-def test_a_store_that_is_not_there_yet_or_goes_away_is_told_and_followed(fake: FakeSweep) -> None:
+def test_piped_it_is_a_table_for_each_change_also_where_the_store_goes_away_until_ctrl_c(
+    fake: FakeSweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And where it is not there yet."""
+    monkeypatch.setenv("FORCE_COLOR", "1")  # of a build: its logs are no terminals
     place = Path(fake.store.location)
     place.rename(place.with_name("away"))
     with piped(*command(*words(fake))) as process:
@@ -87,9 +71,17 @@ def test_a_store_that_is_not_there_yet_or_goes_away_is_told_and_followed(fake: F
         another(fake)
         second = [process.stdout.readline() for _ in range(4)]
         end = process.stderr.readline()
-    assert [row[1:3] for row in rows_of("".join(first + second))] == [["4", "2"], ["5", "3"]]
+        process.send_signal(signal.SIGINT)
+        rest = process.communicate(timeout=20)
+    assert first[0].endswith(" UTC\n")
+    assert first[3].startswith("demo: failed: out_of_memory 1.")
+    assert rows_of("".join(first + second)) == [
+        ["demo", "4", "2", "4", "2", "1", "1", "0"],
+        ["demo", "5", "3", "5", "3", "1", "1", "0"],
+    ]
     assert warning.startswith("warning: the store can't be read, and is tried again: ")
     assert end == "the store can be read\n"
+    assert (rest, process.returncode) == (("", ""), 0)
 
 
 @pytest.fixture
@@ -118,16 +110,13 @@ def test_a_terminal_is_followed_resized_and_left_as_it_was(
     assert "Traceback" not in terminal.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("terminal", "colour", "moves"),
-    few(
-        [
-            pytest.param({"TERM": "dumb"}, False, False, id="dumb"),
-            pytest.param({"NO_COLOR": "1"}, False, True, id="NO_COLOR"),
-            pytest.param({"TERM": "screen"}, True, True, id="screen"),
-        ],
-        1,
-    ),
+    [
+        pytest.param({"TERM": "dumb"}, False, False, id="dumb"),
+        pytest.param({"NO_COLOR": "1"}, False, True, id="NO_COLOR"),
+    ],
     indirect=["terminal"],
 )
 def test_terminals_of_other_kinds(terminal: Terminal, colour: bool, moves: bool) -> None:

@@ -54,19 +54,12 @@ def test_the_first_rows_of_a_large_file(tmp_path: Path, kind: str) -> None:
 
 ALIKE = {
     "accent": ("caf\xe9", "cafe\u0301"),
-    "blank": ("very bad", "very\xa0bad"),
     "blanks": ("very bad", "very  bad"),
-    "ideographic": ("\u8d1f\u9762", "\u8d1f\u9762\u3000"),
-    "end": ("bad", "bad\r"),
     "zero-width": ("bad", "ba\u200bd"),
     "mark": ("bad", "\ufeffbad"),
-    "soft-hyphen": ("bad", "b\xadad"),
     "wide": ("bad", "\uff42\uff41\uff44"),
-    "ligature": ("office", "o\ufb03ce"),
     "emoji": ("\u2764", "\u2764\ufe0f"),
     "cyrillic": ("bad", "b\u0430d"),
-    "hyphen": ("not-bad", "not\u2011bad"),
-    "dash": ("1-3", "1\u20133"),
     "decimal": ("1", "1.0"),
     "null": ("bad", "bad\0"),
 }
@@ -85,12 +78,12 @@ def in_one_file(folder: Path, shape: str, names: list[str]) -> tuple[TaskDefinit
     return tags, parquet(folder, None, text=[["a", "b"]] * len(rows), label=marked)
 
 
-@pytest.mark.parametrize("shape", ["class", "labels", "tags"])
-@pytest.mark.parametrize(("name", "other"), ALIKE.values(), ids=ALIKE)
-def test_names_that_only_look_alike(tmp_path: Path, name: str, other: str, shape: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "shape"), [*((kind, "class") for kind in ALIKE), ("mark", "labels"), ("mark", "tags")]
+)
+def test_names_that_only_look_alike(tmp_path: Path, kind: str, shape: str) -> None:
+    name, other = ALIKE[kind]
     definition, source = in_one_file(tmp_path, shape, [name, other, "good"])
-    if (shape, other) == ("tags", "1.0"):
-        return  # B-1.0 is not a number
     with pytest.raises(MissingInputError, match="spellings") as caught:
         load_task(definition, source)
     said = str(caught.value)
@@ -110,12 +103,8 @@ WRITTEN = {
     "pandas": ["['spam', 'ham']", "['spam']", "[]"],
     "marks": ["[0, 1, 0]", "[1, 1, 0]"],
     "numpy": ["['spam' 'ham']", "['ham']"],
-    "array": ["array(['spam'], dtype=object)", "array([1., 0.])"],
     "json": ['["spam", "ham"]', '["ham"]'],
-    "set": ["{'spam', 'ham'}", "{'ham'}"],
     "object": ['{"spam": 1}', '{"ham": 1}'],
-    "tuple": ["('spam', 'ham')", "('ham',)"],
-    "booleans": ["[True, False]", "[False, True]"],
     "lines": ["['spam'\n 'ham']", "[0 1\n 0]"],
 }
 
@@ -251,8 +240,11 @@ def test_json_of_other_shapes(tmp_path: Path, content: str) -> None:
     assert (task.train.texts, task.train.labels.tolist()) == ((["a", "b", "c"],), [0, 1, 0])
 
 
-@pytest.mark.parametrize("packed", [gzip.open, bz2.open, lzma.open], ids=["gz", "bz2", "xz"])
-@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl"])
+@pytest.mark.parametrize(
+    ("kind", "packed"),
+    [("csv", gzip.open), ("tsv", bz2.open), ("jsonl", lzma.open)],
+    ids=["gz", "bz2", "xz"],
+)
 def test_packed_texts(tmp_path: Path, kind: str, packed: Any) -> None:
     path = tmp_path / f"rows.{kind}.{packed.__module__.replace('gzip', 'gz').replace('lzma', 'xz')}"
     WRITERS[kind](tmp_path / "plain", {"text": ["a", "b", "c"], "label": ["x", "y", "x"]})

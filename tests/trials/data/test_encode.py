@@ -113,10 +113,8 @@ def cut_short(folder: Path) -> None:
 NO_DEV = '{"splits": ["train"], "label_names": [], "bytes": {}}'
 TEARS: dict[str, Callable[[Path], object]] = {
     "nothing": lambda folder: None,
-    "file gone": lambda folder: (folder / "0.labels.npy").unlink(),
     "file cut short": cut_short,
     "meta cut short": lambda folder: (folder / "meta.json").write_text('{"spl'),
-    "meta foreign": lambda folder: (folder / "meta.json").write_text("[]"),
     "no dev split": lambda folder: (folder / "meta.json").write_text(NO_DEV),
 }
 

@@ -176,10 +176,10 @@ def test_any_type_of_column(tmp_path: Path, column: pa.Array, place: str) -> Non
 @pytest.mark.parametrize(
     "metadata",
     [
-        *(b"{", b"null", b"\xff", b'{"info": null}', b"[" * 100_000),
+        *(b"{", b'{"info": null}', b"[" * 100_000),
         *(
             json.dumps({"info": {"features": {"label": {"names": names}}}}).encode()
-            for names in (["x", "x"], ["", "y"], [1, 2], "ab")
+            for names in (["x", "x"], ["", "y"], "ab")
         ),
     ],
     ids=lambda metadata: repr(metadata[-30:]),

@@ -105,17 +105,6 @@ def test_a_step_neither_waits_nor_sorts(name: str) -> None:
             assert costly(model, compute, of_two_texts(split_of([3, 9, 5, 17]))) == set(), compute
 
 
-def test_nor_does_one_that_imitates_hidden_states() -> None:
-    model, teacher = network("bert"), network("bert").eval()
-    teaching = Teaching(
-        settings=Distillation(hidden_weight=1.0),
-        logits=np.zeros((4, 2), np.float32),
-        network=teacher.requires_grad_(False),
-    )
-    for compute in COMPUTES:
-        assert costly(model, compute, teaching=teaching) == set(), compute
-
-
 _RANK = TaskDefinition(text_columns=("q", "p"), kind="ranking", metric="ndcg@10")
 _RELEVANCE = np.array([[0, 0], [2, 1], [1, 0], [0, 1]], np.float32)
 _NUMBERS = np.array([0.5, 0.5, 2.0, 2.0], np.float32)
@@ -138,7 +127,11 @@ def test_nor_does_the_loss_of_any_kind(name: str) -> None:
     definition, labels, outputs = _KINDS[name]
     model = network("bert", num_labels=outputs)
     split = replace(split_of([3, 9, 5, 17]), labels=labels)
-    teaching = Teaching(settings=Distillation(), logits=np.ones((4, outputs), np.float32))
+    teaching = Teaching(
+        settings=Distillation(hidden_weight=1.0),
+        logits=np.ones((4, outputs), np.float32),
+        network=network("bert").eval().requires_grad_(False),
+    )
     for compute, taught in itertools.product(COMPUTES, (None, teaching)):
         how = {"definition": definition, "teaching": taught}
         assert costly(model, compute, split, **how) == set(), (compute, taught)

@@ -30,6 +30,7 @@ from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.spec.specs import TaskDefinition
 from lp_sweep.trials.train.metrics import majority_score, mean_average_precision, of_tally, score
 from lp_sweep.trials.train.thresholds import best_thresholds, fold, unfold, unfolded
+from tests.support.everyday import few
 from tests.support.families import NAMES
 from tests.support.fastnets import assert_within_1e5, network
 from tests.support.kindworlds import in_order, label_world, labelled
@@ -55,18 +56,16 @@ def lists(folder: Path, values: Any, names: list[str] | None = None) -> TaskSour
     ("values", "labels", "classes", "names", "marks"),
     [
         ([["b", "a"], ["a"]], "", None, "a b", [[1, 1], [1, 0]]),
-        ([["a", "a"], ["b"]], "", None, "a b", [[1, 0], [0, 1]]),
         ([["b"], []], "b c a", None, "b c a", [[1, 0, 0], [0, 0, 0]]),
         ([[10, 9], [9]], "", None, "9 10", [[1, 1], [1, 0]]),
         ([[1], [0, 1]], "joy fear", None, "joy fear", [[0, 1], [1, 1]]),
         ([[2], [0, 2]], "", ["joy", "fear", "awe"], "joy fear awe", [[0, 0, 1], [1, 0, 1]]),
         ([[0.0, 1.0, 0.0], [1.0, 1.0, 0.0]], "a b c", None, "a b c", [[0, 1, 0], [1, 1, 0]]),
-        ([[0, 1], [1, 0]], "a b", None, "a b", [[0, 1], [1, 0]]),
         ([[True, False], [True, True]], "a b", None, "a b", [[1, 0], [1, 1]]),
         ([[0, 1], [1, 0]], "a b c", None, "a b c", [[1, 1, 0], [1, 1, 0]]),
     ],
-    ids=["names", "twice", "own order, and none", "numbers", "positions", "the file's classes",
-         "marks", "two marks", "truth values", "two positions of three"],
+    ids=["names", "own order, and none", "numbers", "positions", "the file's classes",
+         "marks", "truth values", "two positions of three"],
 )  # fmt: skip
 def test_lists_of_labels(
     tmp_path: Path, values: Any, labels: str, classes: list[str] | None, names: str, marks: Any
@@ -203,7 +202,7 @@ def test_thresholds_give_the_highest_f1_of_each_label() -> None:
     assert best_thresholds(np.zeros_like(marks), logits, "macro_f1").tolist() == [0, 0, 0]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=settings().max_examples // 2)
 @drawn(st.integers(0, 10_000))
 def test_thresholds_give_the_highest_micro_f1(seed: int) -> None:
     """No combination of cuts has a higher one, also where a label is best never given."""
@@ -218,14 +217,7 @@ def test_thresholds_give_the_highest_micro_f1(seed: int) -> None:
     assert f1_score(marks, given, average="micro", zero_division=0) == pytest.approx(highest)
 
 
-def test_a_network_that_knows_nothing_gives_the_most_common_label() -> None:
-    """For micro F1. Each label's own F1 is highest where all rows get it."""
-    marks, logits = np.eye(2, dtype=np.int8)[[0, 0, 0, 1]], np.zeros((4, 2), np.float32)
-    assert (logits > best_thresholds(marks, logits, "micro_f1")).tolist() == 4 * [[True, False]]
-    assert (logits > best_thresholds(marks, logits, "macro_f1")).all()
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", few(NAMES, 2))
 def test_a_head_takes_thresholds_and_gives_them_back(name: str) -> None:
     model = network(name).eval()
     ids = torch.tensor([[5, 6, 7]])
@@ -293,7 +285,7 @@ def test_students_and_second_trainings_get_the_head_without_thresholds(
     """So tuned thresholds change no loss."""
     changes = {
         "recipe": RECIPE | {"epochs": 1, "limit_train": 16},
-        "procedures": ["direct", "finetune_then_drop"],
+        "procedures": ["finetune_then_drop"],
         "distill": ["none", "logits"],
     }
     losses: dict[bool, dict[str, Any]] = {}
@@ -309,5 +301,5 @@ def test_students_and_second_trainings_get_the_head_without_thresholds(
         [taught] = [item for items in plan.measures.values() for item in items]
         logits = store.read("teacher_logits", taught.id)
         losses[tuned]["logits"] = [row["scores"] for row in logits]
-    assert len(losses[True]) == 1 + 4 + 1
+    assert len(losses[True]) == 1 + 2 + 1
     assert losses[True] == losses[False]

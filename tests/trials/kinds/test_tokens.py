@@ -134,14 +134,11 @@ def tagger(name: str) -> PreTrainedModel:
     return network(name, problem_type="token_classification")
 
 
-@pytest.mark.parametrize("overhead", [1, 10**6], ids=["many groups", "one group"])
 @pytest.mark.parametrize("name", NAMES)
 @torch.no_grad()
-def test_every_compute_answers_alike(
-    name: str, overhead: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_compute_answers_alike(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As `AutoModelForTokenClassification`, sentence by sentence."""
-    set_overhead(monkeypatch, overhead)
+    set_overhead(monkeypatch, 1)
     model = tagger(name).eval()
     assert type(model).__name__.endswith("ForTokenClassification")
     split, rows = sentences(), np.array([2, 0, 3, 1])

@@ -61,7 +61,7 @@ def hand_built(family: Family, full: PreTrainedModel, kept: Sequence[int]) -> nn
     return model
 
 
-@pytest.mark.parametrize("kept", [(2, 3, 4, 5), (5, 1, 4, 2), (5,)], ids=["upper", "mixed", "last"])
+@pytest.mark.parametrize("kept", [(5, 1, 4, 2), (5,)], ids=["mixed", "last"])
 def test_pruned_is_the_hand_built_network(family: Family, kept: tuple[int, ...]) -> None:
     if family.first_layer_stays and 1 not in kept:
         pytest.skip("its first layer can't go; see test_a_choice_that_is_refused_changes_nothing")
@@ -238,25 +238,22 @@ def test_code_that_comes_with_a_model_is_not_run(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("name", ["bert", "modernbert"])
 @pytest.mark.parametrize(
     "left_over",
     [
-        {"output_attentions": True, "output_hidden_states": True},
-        {"return_dict": False},
+        {"output_attentions": True, "output_hidden_states": True, "return_dict": False},
         {"torchscript": True, "gradient_checkpointing": True, "chunk_size_feed_forward": 2},
-        {"_attn_implementation": "nonsense"},
-        {"attn_implementation": "flash_attention_2"},
+        {"_attn_implementation": "nonsense", "attn_implementation": "flash_attention_2"},
         {"num_labels": 7, "problem_type": "regression"},
         {"id2label": {"0": "a", "1": "b"}, "label2id": {"a": 0}},
     ],
     ids=str,
 )
 def test_what_another_program_left_in_a_config_changes_nothing(
-    tmp_path: Path, name: str, left_over: dict[str, Any]
+    tmp_path: Path, left_over: dict[str, Any]
 ) -> None:
-    plain = load(checkpoint(name, 4), (1, 2))
-    config = json.loads((copied(checkpoint(name, 4), tmp_path) / "config.json").read_text())
+    plain = load(checkpoint("bert", 4), (1, 2))
+    config = json.loads((copied(checkpoint("bert", 4), tmp_path) / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | left_over))
     found = load(tmp_path, (1, 2))
     answer = found(**batch())

@@ -213,23 +213,6 @@ def test_a_profile_halves_too(
     assert not any(row["final"] for row in rows)
 
 
-def test_libraries_let_go_of_their_memory_when_the_last_graph_is_gone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Graph:
-        def __init__(self) -> None:
-            self.itself = self  # only the collector finds it
-
-    graph, did = weakref.ref(Graph()), []
-    assert graph() is not None
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: did.append("cache"))
-    clears = lambda: did.append("a graph lives" if graph() else "workspaces")  # noqa: E731
-    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", clears, raising=False)
-    devices.free_memory()
-    assert did == ["workspaces", "cache"]
-
-
 @pytest.mark.slow
 def test_a_process_that_asked_duckdb_too_ends_without_a_word() -> None:
     """An export that trains again does: what stays frozen, DuckDB would report as leaked."""

@@ -17,6 +17,8 @@ from lp_sweep.trials.worker import trial as trialling
 from tests.support.plain_jobs import done, execute
 from tests.support.staging import made, measurement, staged, stored_files
 
+QUICK = {"limit_train": 16}
+
 
 @pytest.fixture
 def trainings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -40,7 +42,7 @@ def broken(subject: Any, spec: Any) -> Any:
 def test_a_recorded_trial_is_trained_again_for_its_network_alone(
     world: Path, store: Store, trainings: list[int], mode: str
 ) -> None:
-    job = made(world)
+    job = made(world, recipe=QUICK)
     first = execute(job, store.location)
     before = stored_files(store, job)
     needed = {**job, "network": True, "keep": mode}
@@ -57,7 +59,7 @@ def test_a_recorded_trial_is_trained_again_for_its_network_alone(
 def test_a_network_that_is_needed_is_no_best_any_more(
     world: Path, store: Store, trainings: list[int]
 ) -> None:
-    job = made(world)
+    job = made(world, recipe=QUICK)
     execute({**job, "keep": "best"}, store.location)
     assert networks.kept_by(store, job["id"]) == "best"
     record = done(store, {**job, "keep": "best", "network": True})
@@ -70,7 +72,7 @@ def test_a_network_that_is_needed_is_no_best_any_more(
 def test_a_kept_network_is_measured_without_training(
     world: Path, store: Store, trainings: list[int]
 ) -> None:
-    job = {**made(world, kept_layers=(2, 4)), "keep": "all"}
+    job = {**made(world, recipe=QUICK, kept_layers=(2, 4)), "keep": "all"}
     first = execute(job, store.location)
     before = stored_files(store, job)
     wanted = [measurement(job, "similarity"), measurement(job, "contribution")]
@@ -87,7 +89,7 @@ def test_a_kept_network_is_measured_without_training(
 
 
 def test_measured_at_once_or_later_is_the_same(world: Path, tmp_path: Path) -> None:
-    job = {**made(world), "keep": "all"}
+    job = {**made(world, recipe=QUICK), "keep": "all"}
     names = ("contribution", "probes", "similarity", "cka", "angular", "block_influence")
     wanted = [measurement(job, name) for name in names]
     found = []
@@ -102,7 +104,7 @@ def test_measured_at_once_or_later_is_the_same(world: Path, tmp_path: Path) -> N
 
 
 def test_a_network_is_compared_with_that_of_another_trial(world: Path, store: Store) -> None:
-    first, second = staged(world)
+    first, second = staged(world, recipe=QUICK)
     item = measurement(second, "cka", against=first["id"])
     done(store, first, {**second, "measures": [item]})
     row = store.read("profiles", item["id"])[0]
@@ -119,7 +121,7 @@ def test_a_network_is_compared_with_that_of_another_trial(world: Path, store: St
 def test_a_failed_measurement_is_an_attempt_of_its_own(
     world: Path, store: Store, monkeypatch: pytest.MonkeyPatch, trainings: list[int]
 ) -> None:
-    job = {**made(world), "keep": "all"}
+    job = {**made(world, recipe=QUICK), "keep": "all"}
     fails, works = measurement(job, "probes"), measurement(job, "similarity")
     both = {**job, "measures": [fails, works]}
     with monkeypatch.context() as patch:
@@ -148,7 +150,7 @@ def test_a_failed_measurement_is_an_attempt_of_its_own(
 def test_what_was_measured_while_the_store_was_away_waits(
     world: Path, store: Store, tmp_path: Path
 ) -> None:
-    job = {**made(world), "keep": "all", "cache_dir": str(tmp_path / "cache")}
+    job = {**made(world, recipe=QUICK), "keep": "all", "cache_dir": str(tmp_path / "cache")}
     item = measurement(job, "contribution")
     place, away = Path(store.location), tmp_path / "away"
     place.rename(away)

@@ -22,6 +22,7 @@ from lp_sweep.trials.train.steps import make_optimizer
 from lp_sweep.trials.worker import checkpoint
 from lp_sweep.trials.worker import job as worker
 from lp_sweep.trials.worker.fetch import announce, announced
+from tests.support.everyday import few
 from tests.support.families import CASES, Family, save_pretrained
 from tests.support.networks import load
 from tests.support.plain_jobs import assert_fails, execute, run_trial
@@ -32,7 +33,7 @@ EPOCHS = 3
 
 
 def job_of(world: Path, rows: int = 4 * STEPS, **settings: Any) -> Job:
-    """48 steps, with dropout."""
+    """24 steps, with dropout."""
     recipe = (f"recipe.limit_train={rows}", "recipe.batch_size=4", f"recipe.epochs={EPOCHS}")
     return {**jobs(world, "k=2", *recipe)[0], **settings}
 
@@ -98,7 +99,7 @@ def _modified(store: Store) -> float:
 @pytest.mark.parametrize(
     "step",
     [
-        pytest.param(STEPS + 7, id="mid-epoch"),
+        pytest.param(STEPS + 3, id="mid-epoch"),
         pytest.param(EPOCHS * STEPS - 1, id="before the very last step"),
     ],
 )
@@ -154,14 +155,14 @@ def test_lost_in_an_evaluation_it_goes_on_at_the_evaluation(
 
 def test_off_is_off(world: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint.Checkpoints, "__init__", None)
-    assert execute(job_of(world, checkpoint_every=0), store.location)["status"] == "done"
+    assert execute(job_of(world, 4, checkpoint_every=0), store.location)["status"] == "done"
 
 
 @pytest.mark.parametrize(
     ("every", "leaving", "expected"),
     [
-        pytest.param(30.0, False, [30], id="the interval, from the start on"),
-        pytest.param(3600.0, True, [20, 40], id="in a run that ends soon"),
+        pytest.param(15.0, False, [15], id="the interval, from the start on"),
+        pytest.param(3600.0, True, [20], id="in a run that ends soon"),
     ],
 )
 def test_the_steps_after_which_it_is_written(
@@ -243,7 +244,7 @@ HARMS: dict[str, Callable[[Path], None]] = {  # by what is said
 def test_what_is_torn_or_foreign_is_ignored_with_a_warning(
     store: Store, undisturbed: Trained, cut: Cut
 ) -> None:
-    job = cut(STEPS + 7)
+    job = cut(STEPS + 3)
     path = stored(store, job)
     whole = path.read_bytes()
     for reason, harm in HARMS.items():
@@ -265,7 +266,7 @@ def test_what_is_torn_or_foreign_is_ignored_with_a_warning(
     ("before", "now", "resumed"),
     [
         # the worker that ran out of memory was killed later: only the checkpoint knows
-        pytest.param(1, 0, 40, id="the checkpoint's are taken over"),
+        pytest.param(1, 0, 20, id="the checkpoint's are taken over"),
         # the record's micro-batch is that of all its steps
         pytest.param(0, 1, 0, id="one of larger micro-batches is ignored"),
     ],
@@ -273,14 +274,16 @@ def test_what_is_torn_or_foreign_is_ignored_with_a_warning(
 def test_one_record_is_of_one_micro_batch(
     store: Store, undisturbed: Trained, cut: Cut, before: int, now: int, resumed: int
 ) -> None:
-    job = cut(40, halvings=before) | {"halvings": now}
+    job = cut(20, halvings=before) | {"halvings": now}
     execute(job, store.location)
     record = assert_same(store, job, undisturbed[1])
     assert (record["resumed_from_step"], record["out_of_memory_retries"]) == (resumed, 1)
 
 
 def test_one_of_a_training_that_diverged_is_deleted(world: Path, store: Store) -> None:
-    job = jobs(world, "k=0", "recipe.lr=1e30")[0] | {"checkpoint_every": 1e-9}
+    job = jobs(world, "k=0", "recipe.lr=1e30", "recipe.limit_train=32")[0] | {
+        "checkpoint_every": 1e-9
+    }
     assert_fails(store, job, "diverged", "loss of epoch 1 is")
     assert store.listing("checkpoints") == []
 
@@ -303,7 +306,7 @@ def test_copies_that_a_killed_process_left_go_after_a_day(
 # -- every family
 
 
-@pytest.mark.parametrize("family", CASES)
+@pytest.mark.parametrize("family", few(CASES, 2))
 def test_every_familys_state_comes_back(family: Family, tmp_path: Path) -> None:
     folder = save_pretrained(family, 3, tmp_path / "model")
     rows = torch.randint(2, 30, (4, 6), generator=torch.Generator().manual_seed(0))

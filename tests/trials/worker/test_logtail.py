@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -18,30 +17,6 @@ from lp_sweep.trials.worker import run as running
 from lp_sweep.trials.worker.tries import LOG_BYTES, Tail, recorded
 from tests.support.plain_jobs import assert_fails
 from tests.support.toyworld import jobs
-
-PROGRAM = """
-import logging, sys, warnings
-from lp_sweep.trials.worker.tries import recorded
-with recorded() as tail:
-    print("to stdout")
-    print("to stderr", file=sys.stderr)
-    warnings.warn("to the warnings")
-    logging.getLogger("mine").warning("to the log")
-print("after")
-sys.stdout.write(tail.text().replace("to ", "kept: "))
-"""
-
-
-@pytest.mark.slow
-def test_output_is_kept_and_passed_on() -> None:
-    """In a process of its own: pytest takes warnings and logging for itself."""
-    command = [sys.executable, "-c", PROGRAM]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("to stdout\nafter\n")
-    for words in ("stderr", "the warnings", "the log"):
-        assert f"to {words}" in done.stderr
-    for words in ("stdout", "stderr", "the warnings", "the log"):
-        assert f"kept: {words}" in done.stdout
 
 
 def test_the_streams_are_given_back() -> None:
@@ -95,7 +70,10 @@ def test_half_a_secret_at_the_cut_does_not_stay() -> None:
 
 
 def test_a_failed_trial_keeps_what_it_printed(
-    world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+    world: Path,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def fails(*args: Any) -> Any:
         print("reading the rows")
@@ -106,6 +84,7 @@ def test_a_failed_trial_keeps_what_it_printed(
     job = {**jobs(world, "k=0")[0], "command": "lp-sweep run sweep.yaml"}
     with pytest.warns(UserWarning, match="something is odd"):
         assert_fails(store, job, "bug", "no more")
+    assert "reading the rows" in capsys.readouterr().out, "is passed on"
     assert not store.names("trials")
     (row,) = store.read_all("attempts").rows.to_pylist()
     assert (row["trial_id"], row["error_type"]) == (job["id"], "bug")

@@ -27,6 +27,7 @@ from tests.support.staging import Job, made, measurement
 from tests.support.toyworld import save_data, save_model, save_world
 
 TWO = Head(2, "single_label_classification")
+QUICK = {"limit_train": 16}
 
 
 @pytest.fixture(autouse=True)
@@ -114,7 +115,6 @@ def outcome_of(store: Store, job: Job) -> dict[str, Any]:
 
 UNLIKE: dict[str, Any] = {  # in the order that they run in one process
     "diverged": {"recipe": {"learning_rate": 1e30}},
-    "fast": {"recipe": {"compute": "fast"}},
     "frozen": {"recipe": {"freeze_layers": (1,), "freeze_embeddings": True}},
     "no feed-forward": {"removed_feed_forwards": (2,)},
     "iterative": {"procedure": "iterative", "epochs_per_layer": 1, "kept_layers": (1, 2)},
@@ -149,7 +149,7 @@ def test_no_trial_sees_what_came_before(world: Path, store: Store, tmp_path: Pat
         expected.append(last_of(job, tmp_path / f"alone {number}"))
     assert expected[-1]["network"]
     assert all(expected[-1]["measures"][1:])
-    assert [found["error"] for found in expected] == ["diverged", *[None] * 5]
+    assert [found["error"] for found in expected] == ["diverged", *[None] * 4]
     assert [outcome_of(store, job) for job in todo] == expected
 
 
@@ -166,7 +166,7 @@ def rewrite(path: Path, old: bytes, new: bytes) -> None:
 
 
 def test_a_folder_that_changed_is_read_again(tmp_path: Path) -> None:
-    job = made(save_world(tmp_path), recipe={"limit_train": 64})
+    job = made(save_world(tmp_path), recipe=QUICK)
     found = [last_of(job, tmp_path / "before")]
     rewrite(tmp_path / "model" / "config.json", b'"gelu"', b'"relu"')
     found.append(last_of(job, tmp_path / "config"))
@@ -187,8 +187,8 @@ def test_what_may_move_unseen_has_no_stamp(tmp_path: Path) -> None:
 
 def test_rows_are_not_read_where_their_tokens_are(tmp_path: Path) -> None:
     world = save_world(tmp_path)
-    before = last_of(made(world), tmp_path / "before")
-    later = made(world)
+    later = made(world, recipe=QUICK)
+    before = last_of(later, tmp_path / "before")
     (tmp_path / "train.csv").unlink()
     resident().forget()  # another process on the node
     assert last_of(later, tmp_path / "after") == before
@@ -196,10 +196,10 @@ def test_rows_are_not_read_where_their_tokens_are(tmp_path: Path) -> None:
 
 def test_rows_that_changed_since_the_plan_are_refused(tmp_path: Path, store: Store) -> None:
     world = save_world(tmp_path)
-    job = made(world)
+    job = made(world, recipe=QUICK)
     save_data(tmp_path, train=40)
     assert_fails(store, job, "missing_input", "have changed since the run was planned")
-    done(store, made(world))
+    done(store, made(world, recipe=QUICK))
 
 
 # -- how much
@@ -239,7 +239,7 @@ def test_what_is_short_of_memory_gets_all(
 
 def test_a_network_is_gone_when_its_trial_is(world: Path, tmp_path: Path) -> None:
     """Without the collector: what was set aside from it must not hold one."""
-    execute(made(world), Store(tmp_path, create=True).location)
+    execute(made(world, recipe=QUICK), Store(tmp_path, create=True).location)
     source = Source(str(world.parent / "model"), None, False)
     gc.disable()
     try:
