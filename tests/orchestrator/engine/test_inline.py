@@ -214,7 +214,7 @@ def test_a_read_only_store(tmp_path: Path) -> None:
         done = run("run", "sweep.yaml", "--store", "disk/store", cwd=tmp_path)
         assert "nothing was missing" in done.stderr
         done = run("run", "sweep.yaml", "seed=2", "--store", "disk/store", cwd=tmp_path, code=4)
-    assert "Read-only file system" in done.stderr
+    assert "is read-only for this user" in done.stderr
     assert "Traceback" not in done.stderr
 
 

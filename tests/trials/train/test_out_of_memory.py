@@ -19,10 +19,10 @@ import torch
 from lp_sweep.storage.errors import DeviceOutOfMemoryError
 from lp_sweep.storage.store import Store
 from lp_sweep.trials import device as devices
-from lp_sweep.trials.data import batches as batching
 from lp_sweep.trials.data.batches import to_device
 from lp_sweep.trials.device import forget_frames, is_out_of_memory, memory_errors
 from lp_sweep.trials.fast.forward import forward
+from lp_sweep.trials.measures import subject
 from lp_sweep.trials.train import steps as passes
 from lp_sweep.trials.worker.resident import resident
 from tests.support.plain_jobs import done, run_profile
@@ -203,7 +203,7 @@ def test_a_profile_halves_too(
     [job] = jobs(sweep)
     whole = run_profile(job)
     resident().forget()  # else the pass is not made again
-    monkeypatch.setattr(batching, "to_device", full)
+    monkeypatch.setattr(subject, "to_device", full)
     halved = done(store, job)
     assert [item["value"] for item in halved["layers"]] == pytest.approx(
         [item["value"] for item in whole["layers"]], abs=1e-6
