@@ -20,9 +20,9 @@ from lp_sweep.trials.model.prune import keep_original
 from lp_sweep.trials.spec.procedures import Phase, full_layers
 from lp_sweep.trials.spec.select import held_out_rows
 from lp_sweep.trials.spec.specs import ProfileSpec
-from lp_sweep.trials.train.finetune import Saver, finetune
+from lp_sweep.trials.train.finetune import Saver, answers, finetune
 from lp_sweep.trials.train.metrics import score
-from lp_sweep.trials.train.steps import Setting, evaluate
+from lp_sweep.trials.train.steps import Setting
 
 
 def greedy(subject: Subject, spec: ProfileSpec) -> LayerValues:
@@ -64,14 +64,7 @@ def _score_without(
 ) -> float:
     smaller = copy.deepcopy(model)
     keep_original(smaller, [other for other in left if other != layer])
-    logits = evaluate(
-        smaller,
-        rows,
-        setting.padding,
-        precision=setting.precision,
-        batch_size=setting.batches.evaluation,
-        compute=setting.recipe.compute,
-    )
+    logits = answers(smaller, rows, setting)
     found = score(setting.definition, rows.labels, logits, setting.label_names)
     return found[setting.definition.metric]
 

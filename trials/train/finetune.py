@@ -146,7 +146,7 @@ def finetune(
                     begun = time.perf_counter()
             if setting.definition.tune_thresholds:
                 known = data.train.take(np.flatnonzero(data.train.labels[:, 0] >= 0))
-                logits_known = _logits(model, known, setting)
+                logits_known = answers(model, known, setting)
                 fold(model, known.labels, logits_known, setting.definition.metric)
             _end_epoch(progress, setting, len(order))
             progress.seconds_train += time.perf_counter() - begun
@@ -226,7 +226,7 @@ def _evaluate(
 ) -> dict[str, np.ndarray]:
     """The logits; notes their scores for the epoch that has just ended."""
     begun = time.perf_counter()
-    logits = {name: _logits(model, split, setting) for name, split in data.dev.items()}
+    logits = {name: answers(model, split, setting) for name, split in data.dev.items()}
     progress.epoch_metrics += [
         EpochMetric(progress.epoch, name, metric, value)
         for name, split in data.dev.items()
@@ -238,7 +238,8 @@ def _evaluate(
     return logits
 
 
-def _logits(model: PreTrainedModel, split: EncodedSplit, setting: Setting) -> np.ndarray:
+def answers(model: PreTrainedModel, split: EncodedSplit, setting: Setting) -> np.ndarray:
+    """As `evaluate`, in the way that the setting trains."""
     return evaluate(
         model,
         split,

@@ -187,14 +187,14 @@ def test_greedy_judges_on_train_rows_that_it_did_not_learn_from(
         rows["held out"] = _texts(data.dev["held_out"])
 
     judged: list[set[bytes]] = []
-    real = greedily.evaluate
+    real = greedily.answers
 
-    def evaluate(model: Any, split: Any, *args: Any, **settings: Any) -> Any:
+    def answers(model: Any, split: Any, setting: Setting) -> Any:
         judged.append(_texts(split))
-        return real(model, split, *args, **settings)
+        return real(model, split, setting)
 
     monkeypatch.setattr(greedily, "finetune", finetune)
-    monkeypatch.setattr(greedily, "evaluate", evaluate)
+    monkeypatch.setattr(greedily, "answers", answers)
     inputs = pretrained(job)
     MEASURES["greedy"].run(subject_of(inputs, inputs), profile_spec(job, **GREEDY))
     assert rows["learned"] | rows["held out"] == _texts(inputs.encoded.train)
