@@ -289,3 +289,8 @@ def test_no_secret_leaves_the_environment(tmp_path: Path, ray_folder: Path) -> N
     print(f"{len(looked)} files: {sorted(found)}")
     assert len(looked) > 20
     assert found == set()
+
+
+def test_a_secret_that_begins_with_another_is_removed_whole() -> None:
+    environment = {"SHORT_TOKEN": "tulip-garden", "LONG_TOKEN": "tulip-garden-walk"}
+    assert redact_text("opened tulip-garden-walk", environment) == f"opened {REMOVED}"
