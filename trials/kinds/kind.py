@@ -16,8 +16,7 @@ from lp_sweep.trials.spec.specs import EMBEDDING_KINDS, TaskDefinition, TaskKind
 
 
 class Later:
-    """A module that is imported when it is first used. Planning imports the kinds of tasks, and
-    must not wait for torch, which only their losses need."""
+    """A module, imported when it is first used: planning imports the kinds, and needs no torch."""
 
     def __init__(self, module: str) -> None:
         self._module = module
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from torch.nn import functional as functional
 else:
     torch, functional = Later("torch"), Later("torch.nn.functional")
-sklearn: Any = Later("sklearn")
+exceptions: Any = Later("sklearn.exceptions")
 linear_model: Any = Later("sklearn.linear_model")
 
 Array = npt.NDArray[Any]
@@ -255,7 +254,7 @@ class Classification(Kind):
         probe = linear_model.LogisticRegression(solver="lbfgs", C=1.0, max_iter=PROBE_ITERATIONS)
         with warnings.catch_warnings():
             # convex and standardised: after this many iterations the scores no longer change
-            warnings.simplefilter("ignore", sklearn.exceptions.ConvergenceWarning)
+            warnings.simplefilter("ignore", exceptions.ConvergenceWarning)
             probe.fit(train, labels)
         decision = probe.decision_function(dev)
         if len(present) == 2:  # (n,): the margin of the second class over the first

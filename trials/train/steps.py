@@ -223,8 +223,8 @@ def train_step(
     """Learns from a whole batch; returns its mean loss, a scalar on the device. One pass per
     micro-batch, or one in all if the loss compares the rows of a batch.
 
-    A micro-batch's loss is the mean over its own answers (rows, words, queries). Times its share of
-    the batch's answers the losses add up to the mean over the batch, and so do their gradients, in
+    A micro-batch's loss is the mean over its own answers (rows, or words). Times its share of the
+    batch's answers the losses add up to the mean over the batch, and so do their gradients, in
     whatever parts the batch is taken. A part without an answer has a share of 0."""
     setting = learn.setting
     # torch.manual_seed formats a stack trace for each unused kind of device: 0.1 ms
