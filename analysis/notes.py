@@ -31,7 +31,7 @@ _TRAIN_MORE = "Try more rows, more epochs or another learning rate first."
 
 
 def remedy(rows: Iterable[Row]) -> str:
-    """What to do about full models that did not learn. Training can't help where the dev set is
+    """Advice about full models that did not learn. Training can't help where the dev set is
     the cause. `rows`: of `min_layers`, or records."""
     blind = dict.fromkeys(row["dev_blind"] for row in rows if row.get("dev_blind"))
     if not blind:

@@ -124,7 +124,7 @@ class TableDef:
         )
 
     def worded(self, raw: list[Row]) -> _TableText:
-        """What people read, from the rows that machines read and nothing else.
+        """The lines that people read, from the rows that machines read and nothing else.
 
         With `by_task`, a line has a text per task, in the order of the plan. Rows with the same
         text are one network that several strategies list: the most complete row is shown."""

@@ -13,6 +13,7 @@ The names in this file are the public API; everything else may change.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -44,8 +45,6 @@ __all__ = [*_WHERE]
 
 def __getattr__(name: str) -> Any:
     """Imports a name at its first use: a worker that imports `lp_sweep.trials` needs none."""
-    from importlib import import_module
-
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)

@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from lp_sweep.analysis.paper.compare import paper_tables
+from lp_sweep.analysis.paper import paper_tables
+from lp_sweep.analysis.views import open_views
+from lp_sweep.orchestrator import service
+from lp_sweep.orchestrator.options import ExportOptions
 from lp_sweep.orchestrator.service.store import existing, history, logs_text
 from lp_sweep.orchestrator.service.tables import ResultRows, TableRows, draw, html_table, make_table
 from lp_sweep.orchestrator.watch.states import sweep_states
@@ -126,9 +129,6 @@ class Results:
         `task`, as a folder that plain transformers loads. Name the sweep `file` and `data_dir`
         (GLUE) if model or data are local. Raises SpecError if the smallest is not known yet,
         ExportError if the folder does not answer as recorded."""
-        from lp_sweep.orchestrator.options import ExportOptions
-        from lp_sweep.orchestrator.service.export import export_trial
-
         asked = ExportOptions(
             out=Path(out),
             trial=trial,
@@ -144,7 +144,7 @@ class Results:
             offline=offline,
             force=force,
         )
-        return Path(export_trial(asked).folder)
+        return Path(service.export.export_trial(asked).folder)
 
     def status(self) -> list[dict[str, Any]]:
         """The current progress of each sweep, and its active runs."""
@@ -174,8 +174,6 @@ class Results:
         self._catalog.close()
 
     def _open(self) -> Catalog:
-        from lp_sweep.analysis.views import open_views
-
         return open_views(self._store, sweep=self._sweep, setup=self._setup, deltas=self._within)
 
     def __enter__(self) -> Self:

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lp_sweep.orchestrator import service
+from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.options import from_environment
 from lp_sweep.orchestrator.service.plan import SweepPlan, plan, prefetch
@@ -120,12 +122,9 @@ class Sweep:
         return open_store(self.store, sweep=self.name, within=within)
 
     def _run(self, **asked: Any) -> RunResult:
-        from lp_sweep.orchestrator.engine.runoptions import RunOptions
-        from lp_sweep.orchestrator.service.run import prepare
-
         words = ("lp-sweep", "run", self._request.file, *self._request.overrides)
         options = {**vars(self._request), **_given(**asked), "command": words}
-        return prepare(replace(from_environment(RunOptions), **options)).run()
+        return service.run.prepare(replace(from_environment(RunOptions), **options)).run()
 
     def __repr__(self) -> str:
         return f"Sweep({self.name!r}, store={self.store!r})"

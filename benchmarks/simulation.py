@@ -27,7 +27,7 @@ from lp_sweep.orchestrator.engine.progress import PlainReporter
 from lp_sweep.orchestrator.engine.ray_tune import PlanSearcher, WorkCallback
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
-from lp_sweep.orchestrator.estimate.estimate import Rates
+from lp_sweep.orchestrator.estimate import Rates
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.storage.files import Folder
 from lp_sweep.storage.runs import Presence

@@ -5,7 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from lp_sweep.analysis import phrases
 from lp_sweep.analysis.figures import theme
@@ -13,11 +16,6 @@ from lp_sweep.analysis.figures.numbers import FULL, PANEL
 from lp_sweep.analysis.figures.panels import OF_DIRECT, groups, heading, one_sd
 from lp_sweep.analysis.rows import Row, grouped
 from lp_sweep.storage.printable import guess_name
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 
 SCORE_COLUMNS, PARETO_COLUMNS = 3, 2
 _DRAWN = "random"  # this strategy has several draws: no line connects them

@@ -15,18 +15,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
+from matplotlib.figure import Figure
 
 from lp_sweep.analysis.figures import curves, layernumbers, layers, numbers, panels, theme
 from lp_sweep.analysis.figures.panels import groups
 from lp_sweep.analysis.rows import Row
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.errors import SpecError
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _PAPER = "the sweep file, as in examples/poor-mans-bert.yaml, and run it again"
 _REDUCED = "the sweep file, as in examples/undivided-attention.yaml, and run it again"

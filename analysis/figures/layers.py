@@ -7,16 +7,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from lp_sweep.analysis.figures import theme
 from lp_sweep.analysis.figures.panels import OF_DIRECT, groups
 from lp_sweep.analysis.rows import Row
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 
 FAR = 0.7  # below this cosine, a layer changed substantially (Figure 5 of the paper)
 PRUNED_OF_DIRECT = "Networks with fewer layers: of the procedure direct."
@@ -230,8 +229,6 @@ def cka(figure: Figure, rows: Sequence[Row], among: Sequence[Row]) -> None:
 
 
 def _heat(axes: Axes, cells: Sequence[Row]) -> Any:
-    import numpy as np
-
     here, there = (sorted({row[name] for row in cells}) for name in ("layer", "other"))
     matrix = np.full((len(here), len(there)), np.nan)
     for row in cells:

@@ -8,15 +8,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from lp_sweep.analysis.figures import theme
 from lp_sweep.analysis.rows import Row
 from lp_sweep.analysis.statistics.estimates import Limits, bounded, least_of
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 OF_DIRECT = "Procedure direct: pruned first, then fine-tuned."
 _THIN = {"elinewidth": 0.8, "ecolor": "black"}  # error bars
 _ABOVE: dict[str, Any] = {  # a label above a bar, readable over lines

@@ -1,5 +1,5 @@
-"""The look of the figures, and how they become files. Reads no store. Imports matplotlib when it is
-used, and leaves its global settings unchanged.
+"""The look of the figures, and how they become files. Reads no store. Matplotlib is imported
+without pyplot, and its global settings stay unchanged.
 """
 
 from __future__ import annotations
@@ -7,13 +7,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
+
+from matplotlib import colormaps, rc_context, style
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from lp_sweep.storage.printable import printable
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 # the Okabe-Ito colours, which colour-blind readers can tell apart; yellow is kept for the shading
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -62,8 +63,6 @@ def colour(index: int, count: int) -> Any:
     """The colour for one of `count` ordered values."""
     if count <= len(COLOURS):
         return COLOURS[index]
-    from matplotlib import colormaps
-
     return colormaps[MAP](index / (count - 1))
 
 
@@ -77,10 +76,6 @@ def write(
     width: float = WIDTH,
 ) -> None:
     """Paint once, and write the figure into a file or a stream for each format, without a date."""
-    from matplotlib import rc_context, style
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     # matplotlib's own defaults and ours, whatever the user's matplotlibrc says
     with warnings.catch_warnings(), style.context("default"), rc_context(_SETTINGS):
         warnings.simplefilter("ignore")  # of a letter that the font lacks, of scores that are all 0

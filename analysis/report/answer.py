@@ -16,14 +16,19 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from lp_sweep.analysis import needed, phrases
-from lp_sweep.analysis.notes import NOT_MEASURED, barely, baseline, untaught
+from lp_sweep.analysis.notes import NOT_MEASURED, barely, baseline, mixed_notes, untaught
 from lp_sweep.analysis.report.about import Fact
 from lp_sweep.analysis.rows import Row, grouped, picked
 from lp_sweep.analysis.statistics import selection
 from lp_sweep.analysis.statistics.networks import Reader, reader
 from lp_sweep.analysis.tabledef import Table
+from lp_sweep.analysis.tables import TABLES
+from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.catalog import Catalog
+from lp_sweep.storage.places import options_of
 from lp_sweep.storage.printable import metric_name
+from lp_sweep.storage.redact import redact_text
+from lp_sweep.storage.store import Store
 
 _TASK = ("sweep", "model", "task")
 _CURVE = (*_TASK, "procedure", "strategy", "delta")
@@ -312,3 +317,47 @@ def _export(best: Row, rows: Sequence[Row], known: _Known) -> str:
     words += ["--setup", str(known.setup)] if known.setup else []
     words += ["--out", folder, "--store", known.store]
     return shlex.join((*words, *known.inputs.get(picked(best, _TASK), ())))
+
+
+# -- the answer at the end of a run
+
+_SURE = "min-layers-interval"
+_ANSWER = ("min-layers", _SURE, "speed", "tasks")  # tables that an answer reads
+_DONE = "SELECT count(DISTINCT trial_id) FROM cells WHERE state = 'done'"
+_MOST_READ = 2_000  # trials: reading their predictions takes about ten seconds
+_ANSWER_VIEWS = frozenset[str]().union(*(TABLES[name].views for name in _ANSWER))
+
+
+def answer_lines(store: Store, sweep: str, loss: float) -> list[str]:
+    """The report's answer for one allowed loss in points: a note where scores are not comparable,
+    two lines per task, and the commands for the report and for the first smaller network. If the
+    sweep is so large that reading all predictions would take minutes, the answers don't say how
+    sure they are. Raises what `open_views` raises."""
+    place = redact_text(store.location)
+    with open_views(store, sweep=sweep, deltas=[loss], only=_ANSWER_VIEWS) as catalog:
+        [[trials]] = catalog.query(_DONE).to_pydict().values()
+        names = [name for name in _ANSWER if trials <= _MOST_READ or name != _SURE]
+        made = {name: TABLES[name](catalog) for name in names}
+        places = places_of(store, [sweep])
+        found = answers(made, catalog, place, name_sweep=True, places=places)
+        mixed = [*mixed_notes(catalog, sweep=sweep)]
+    several = len({answer.model for answer in found}) > 1
+    lines = [line for answer in found for line in in_short(answer, name_model=several)]
+    report = f"report: lp-sweep report --out report.html {reading_options(place, sweep, None)}"
+    # no export where the full model did not learn: then any network is as good
+    choices = [one for answer in found for one in answer.choices if not one.untaught]
+    exports = [f"export: {one.export}" for one in choices if one.export and not all(one.kept)]
+    return [*mixed, *lines, report, *exports[:1]]
+
+
+def places_of(store: Store, sweeps: Sequence[str]) -> dict[str, list[str]]:
+    """For each sweep, the options with which a command finds its model and data."""
+    stored = store.names("sweeps")  # the name inside a file may be any text
+    found = {n: options_of(store.read_text("sweeps", f"{n}.yaml")) for n in sweeps if n in stored}
+    return {name: [redact_text(word) for word in words] for name, words in found.items()}
+
+
+def reading_options(place: str, sweep: str | None, setup: int | None) -> str:
+    """The options that make a command read the same results as the page."""
+    words = ["--store", place, *(("--sweep", sweep) if sweep else ())]
+    return shlex.join([*words, *(("--setup", str(setup)) if setup else ())])

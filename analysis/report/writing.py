@@ -1,4 +1,5 @@
-"""`write_report`: writes a page as one self-contained HTML file, and its figures as files.
+"""`write_report`: gathers a store's page, and writes it as one self-contained HTML file, and its
+figures as files.
 
 The page's content security policy forbids every request. It allows one script and one style sheet,
 its own, by their hashes. The template's autoescape escapes all text of a store; control characters
@@ -12,31 +13,42 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+import pyarrow.compute as pc
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from lp_sweep.analysis.notes import LEARNED_NOTHING
+from lp_sweep.analysis.figures.drawings import FIGURES, Drawing, why_absent
+from lp_sweep.analysis.notes import LEARNED_NOTHING, did_not_learn, mixed_notes
+from lp_sweep.analysis.paper import paper_models, paper_tables, store_models
 from lp_sweep.analysis.render import to_csv
-from lp_sweep.analysis.report.gather import FIRST, Page, gather
+from lp_sweep.analysis.report.about import Fact, Gaps, Origin, Sheet, asked, gaps, origin
+from lp_sweep.analysis.report.answer import TaskAnswer, answers, places_of, reading_options
 from lp_sweep.analysis.rows import VIEWS
-from lp_sweep.analysis.tables import GLOSSARY
+from lp_sweep.analysis.tabledef import Table
+from lp_sweep.analysis.tables import GLOSSARY, TABLES
 from lp_sweep.analysis.views import open_views
+from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.files import Folder
 from lp_sweep.storage.places import expanded
 from lp_sweep.storage.printable import printable
+from lp_sweep.storage.redact import redact_text
 from lp_sweep.storage.store import Store, Unreadable
 
 # a cell's number and the rest of its text: `90.25` and ` ±0.31 (−2.18) n=3`
 _LEADING = re.compile(r"([×<+−]?\d[\d.,–]*%?(?: of \d+†?)?)(?=$|,| [±(\[n])(.*)", re.DOTALL)
 _DOCTYPE = b"<!doctype html"
+_MOST_OPENED = 60  # rows: a longer table is folded
+FIRST = ("score", "heat-map", "pareto")  # figures shown first; the others are folded
+_MOST_NAMED = 3  # sweeps in a title
 
 
 class Written(NamedTuple):
@@ -108,6 +120,120 @@ def _is_no_page(target: Path) -> bool:
 
 def _refused(target: Path, error: OSError) -> StoreError:
     return StoreError(f"can't write {target}: {error}. Name another with --out.")
+
+
+# -- a page's content: from the same tables and figures as the commands show
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A whole report, as plain values. Text is not escaped: the template does that."""
+
+    title: str
+    asked: Mapping[str, Sequence[Fact]]  # by sweep: its axes, and how much of it is done
+    answers: Sequence[TaskAnswer]
+    banner: str  # names the tasks that did not learn; "" if all learned
+    drawings: Sequence[Drawing]
+    absent: Sequence[str]  # for each other figure why it could not be drawn
+    tables: Sequence[Sheet]
+    paper: Sequence[Sheet]
+    beside_paper: str  # a sentence about the comparison; "" without one
+    gaps: Gaps
+    origin: Origin
+
+
+def gather(
+    catalog: Catalog,
+    store: Store,
+    sweep: str | None,
+    within: Sequence[float],
+    tell: Callable[[str], None],
+) -> Page:
+    """The whole page for the catalog, which was opened on the store for `sweep` (None: all) and the
+    losses `within`. Reports progress to `tell`: reading many predictions takes minutes."""
+    place = redact_text(store.location)
+    options = reading_options(place, sweep, catalog.setup)
+    made = {}
+    for name, table in TABLES.items():
+        if table.report != "never":
+            tell(f"table {name}")
+            made[name] = table(catalog)
+    tell("what was asked for, and the paper")
+    sweeps = asked(catalog)
+    paper, beside_paper = _paper(catalog, options)
+    drawings, absent = _figures(catalog, tell)
+    return Page(
+        title=sweep or _title([*sweeps]),
+        asked=sweeps,
+        answers=answers(
+            made,
+            catalog,
+            place,
+            name_sweep=bool(sweep) or len(sweeps) > 1,
+            places=places_of(store, [*sweeps]),
+        ),
+        banner=" ".join([*mixed_notes(catalog, sweep=sweep), _banner(made)]).strip(),
+        drawings=drawings,
+        absent=absent,
+        tables=list(_sheets(made, options, within)),
+        paper=paper,
+        beside_paper=beside_paper,
+        gaps=gaps(catalog, place),
+        origin=origin(catalog, store),
+    )
+
+
+def _banner(made: Mapping[str, Table]) -> str:
+    said = did_not_learn(made["min-layers"].long.to_pylist())
+    return said[:1].upper() + said[1:]
+
+
+def _title(sweeps: Sequence[str]) -> str:
+    if len(sweeps) > _MOST_NAMED:
+        return f"{len(sweeps)} sweeps"
+    return ", ".join(sweeps) or "an empty store"
+
+
+def _sheets(made: Mapping[str, Table], options: str, within: Sequence[float]) -> Iterator[Sheet]:
+    losses = ",".join(f"{delta:g}" for delta in within)
+    for name, table in made.items():
+        shown = TABLES[name].report
+        if not table.rows:
+            continue
+        narrow = f" --within {losses}" if "unit" in TABLES[name].takes else ""
+        opened = shown == "open" and len(table.rows) <= _MOST_OPENED
+        yield Sheet(name, table, f"lp-sweep table {name}{narrow} {options}", opened)
+
+
+def _figures(catalog: Catalog, tell: Callable[[str], None]) -> tuple[list[Drawing], list[str]]:
+    """The figures that could be drawn, and for each other figure why it could not."""
+    drawings, absent = [], []
+    for name in (*FIRST, *(name for name in FIGURES if name not in FIRST)):
+        tell(f"figure {name}")
+        drawing = FIGURES[name](catalog)
+        if drawing is None:
+            absent.append(why_absent(name))
+        else:
+            drawings.append(drawing)
+    return drawings, absent
+
+
+def _paper(catalog: Catalog, options: str) -> tuple[list[Sheet], str]:
+    """The paper's tables for which the store has a number to compare, and a sentence about them."""
+    if not paper_models(store_models(catalog), {}).of:
+        return [], ""
+    sheets, empty = [], []
+    for number, table in paper_tables(catalog).items():
+        command = f"lp-sweep paper --table {number} {options}"
+        if pc.all(pc.equal(table.long["verdict"], "missing")).as_py():
+            empty.append(str(number))
+        else:
+            sheets.append(Sheet(f"paper-{number}", table, command, number == 1))
+    said = f" No number yet for Table {', Table '.join(empty)}." if empty else ""
+    return sheets, f"Our number comes first, the paper's in brackets.{said}"
+
+
+# -- its HTML
 
 
 def render_page(page: Page) -> str:

@@ -192,7 +192,7 @@ def _error(estimate: Estimate, tail: float) -> float:
 
 
 def _errors(seeds: Any, freedom: float, rows: Any, rows_freedom: float, tail: float = TAIL) -> Any:
-    """What a mean's error exceeds with probability `tail`, for variances that may be arrays."""
+    """The size that a mean's error exceeds with probability `tail`. Variances may be arrays."""
     from scipy.special import stdtrit
 
     of_seeds = -stdtrit(freedom, tail) if freedom else 0.0

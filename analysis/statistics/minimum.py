@@ -67,6 +67,10 @@ def with_sets(catalog: Catalog, answers: pa.Table) -> pa.Table:
 
 
 def with_set(answer: Row, ks: Sequence[int]) -> dict[str, Any]:
+    """The row with the columns of its set, `ks`, which is not empty."""
+    # The set is of K that were tried or lie between those. If it holds the largest K that was
+    # tried, nothing shows that a larger one would lose too much: then the set is open, if the
+    # strategy can drop more layers.
     beyond = askable_k(answer["strategy"], answer["depth"])
     end = 0 < max(ks) >= max(answer["tried"] or (), default=0)
     return {**answer, "credible": ks, "credible_open": end and max(ks) < max(beyond, default=0)}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from lp_sweep.orchestrator.cli.output import emit, say
 from lp_sweep.orchestrator.plan.naming import ASSUMED
+from lp_sweep.orchestrator.plan.selection import retry_selection
 from lp_sweep.orchestrator.sweepfile.axes import WITHIN, searched_losses
 from lp_sweep.storage.errors import LpSweepError, SpecError
 from lp_sweep.storage.printable import said_if_slow
@@ -63,7 +64,7 @@ def _lines(result: RunResult, options: RunOptions) -> Iterator[str]:
 
 def _answer(result: RunResult) -> Iterator[str]:
     """Layers needed for each task, and what to do with them; a note if they can't be read."""
-    from lp_sweep.analysis.report.gather import answer_lines
+    from lp_sweep.analysis.report.answer import answer_lines
 
     losses = searched_losses(result.plan.sweep.spec.strategies)
     loss = losses[0] if losses else WITHIN[0]
@@ -89,8 +90,6 @@ def _again(result: RunResult, options: RunOptions) -> str:
 
 def _is_left(name: str, result: RunResult) -> bool:
     """Whether a trial that `retry` named failed before this run, and has not been done since."""
-    from lp_sweep.orchestrator.plan.selection import retry_selection
-
     try:
         ids = retry_selection(None, [name], result.plan).ids
     except SpecError:

@@ -19,6 +19,7 @@ from collections.abc import Collection
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
+from lp_sweep.orchestrator import service
 from lp_sweep.storage.errors import LpSweepError, SweepWarning
 from lp_sweep.storage.places import DEFAULT_STORE
 from lp_sweep.storage.printable import on_terminal, printable
@@ -33,8 +34,6 @@ _QUIET = {
 }
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from lp_sweep.storage.store import Store, Unreadable
 
 INTERRUPTED = 130
@@ -43,9 +42,7 @@ _STYLES = re.compile(r"(\x1b\[[0-9;]*m)")  # bold, colours, and their end
 
 def stored(location: str | None) -> Store:
     """The store that a command reads, by default the one in this folder."""
-    from lp_sweep.orchestrator.service.store import existing
-
-    return existing(location or DEFAULT_STORE)
+    return service.store.existing(location or DEFAULT_STORE)
 
 
 def emit(text: str, end: str = "\n", form: str = "", to: TextIO | None = None) -> bool:
@@ -71,15 +68,10 @@ def _reader_gone(out: TextIO, error: OSError) -> None:
         raise LpSweepError(f"can't write the answer: {error.strerror}") from None
 
 
-def emit_parquet(rows: pa.Table) -> None:
-    """Writes a Parquet file to stdout."""
-    import pyarrow as pa
-    from pyarrow import parquet as pq
-
-    sink = pa.BufferOutputStream()
-    pq.write_table(rows, sink)
+def emit_bytes(content: bytes) -> None:
+    """Writes a file to stdout."""
     try:
-        sys.stdout.buffer.write(sink.getvalue())
+        sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
     except OSError as error:
         _reader_gone(sys.stdout, error)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
+from lp_sweep.orchestrator import service
 from lp_sweep.orchestrator.cli.output import INTERRUPTED, emit, say, warn_unreadable
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.inputs.request import Request
@@ -75,7 +76,7 @@ def run(
             raise SpecError("--events is for a run. For a plan use --json.")
         _plan(options, as_json)
         return
-    _start(options, as_json, events)
+    _prepared(options, as_json, events)()
 
 
 # a name that users of other tools expect
@@ -129,11 +130,11 @@ def retry(
     file = (files or ["sweep.yaml"])[0]
     options = replace(options, file=file, overrides=overrides)
     options = replace(options, retry=True, trials=names, error_type=error_type)
-    _start(options, as_json, events)
+    _prepared(options, as_json, events)()
 
 
-def _start(options: RunOptions, as_json: bool, events: bool = False) -> NoReturn:
-    """Runs the sweep, prints how it ended, and exits."""
+def _prepared(options: RunOptions, as_json: bool, events: bool = False) -> Callable[[], object]:
+    """Checks a run. The function that is returned does it, prints how it ended, and exits."""
     if as_json and events:
         raise SpecError("--events is JSON already: its last line has what --json prints.")
     if sys.stderr.isatty():  # at once: imports and a hub may take seconds
@@ -142,9 +143,8 @@ def _start(options: RunOptions, as_json: bool, events: bool = False) -> NoReturn
     options = replace(options, command=command)
     try:
         from lp_sweep.orchestrator.cli.farewell import farewell
-        from lp_sweep.orchestrator.service.run import prepare
 
-        prepared = prepare(options)
+        prepared = service.run.prepare(options)
     except KeyboardInterrupt:
         say(f"stopped by Ctrl-C: nothing was trained yet. Go on: {redact_command(command)}")
         raise typer.Exit(INTERRUPTED) from None
@@ -155,8 +155,7 @@ def _start(options: RunOptions, as_json: bool, events: bool = False) -> NoReturn
             connection.end_process(code)
         raise typer.Exit(code)
 
-    prepared.run(partial(emit, to=sys.stdout) if events else None, told)
-    raise AssertionError("unreachable")
+    return partial(prepared.run, partial(emit, to=sys.stdout) if events else None, told)
 
 
 @app.command()
@@ -176,9 +175,7 @@ def plan(
 
 
 def _plan(request: Request, as_json: bool) -> None:
-    from lp_sweep.orchestrator.service import plan as service
-
-    made = service.plan(request)
+    made = service.plan.plan(request)
     warn_unreadable(made.made.ledger.unreadable)
     emit(json.dumps(made.to_dict()) if as_json else on_terminal(made.text(), sys.stdout))
 
@@ -195,10 +192,8 @@ def prefetch(
 
     Example: lp-sweep prefetch sweep.yaml
     """
-    from lp_sweep.orchestrator.service import plan as service
-
     request = Request(file, overrides or (), data_dir=data_dir, manifest=manifest)
-    fetched = service.prefetch(request)
+    fetched = service.plan.prefetch(request)
     emit(json.dumps(fetched.plain()) if as_json else fetched.text())
 
 
@@ -215,9 +210,7 @@ def quickstart(
 
     Example: lp-sweep quickstart task=toy-sentiment
     """
-    from lp_sweep.orchestrator.service.init import write_quickstart
-
-    file = write_quickstart(out)
+    file = service.init.write_quickstart(out)
     say(f"{file}: a toy model and toy tasks. Its store: {out / DEFAULT_STORE}")
     options = RunOptions(
         file=str(file),
@@ -225,4 +218,4 @@ def quickstart(
         store=str(out / DEFAULT_STORE),
         inline=inline or find_spec("ray") is None,
     )
-    _start(options, as_json)
+    _prepared(options, as_json)()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
+from lp_sweep.orchestrator import service
 from lp_sweep.orchestrator.cli.output import (
     emit,
     end_in_order,
@@ -89,10 +90,8 @@ def show(trial: TrialArgument, store: StoreOption = None, as_json: JsonOption = 
 
     Example: lp-sweep show t1-0c1f --store lp-sweep-store
     """
-    from lp_sweep.orchestrator.service.store import history, show_text
-
-    found = history(stored(store), trial)
-    emit(json.dumps(found.plain(), indent=2) if as_json else show_text(found))
+    found = service.store.history(stored(store), trial)
+    emit(json.dumps(found.plain(), indent=2) if as_json else service.store.show_text(found))
 
 
 @app.command()
@@ -101,10 +100,8 @@ def logs(trial: TrialArgument, store: StoreOption = None, as_json: JsonOption = 
 
     Example: lp-sweep logs t1-0c1f
     """
-    from lp_sweep.orchestrator.service.store import history, logs_text
-
-    found = history(stored(store), trial)
-    emit(json.dumps(found.plain(), indent=2) if as_json else logs_text(found))
+    found = service.store.history(stored(store), trial)
+    emit(json.dumps(found.plain(), indent=2) if as_json else service.store.logs_text(found))
 
 
 @app.command()
@@ -213,11 +210,9 @@ def export(
 
     Example: lp-sweep export --best --task rte --within 1 --out smaller
     """
-    from lp_sweep.orchestrator.service.export import export_trial
-
     _check_push(push_to_hub, options.offline, private)
     end_in_order()
-    done = export_trial(options)
+    done = service.export.export_trial(options)
     score = f"{done.metric} {done.score:.2f}"
     if done.interval:
         score += f" (95% {done.interval[0]:.2f} to {done.interval[1]:.2f} over the dev set)"
@@ -249,15 +244,13 @@ def prune(
 
     Example: lp-sweep prune bert-base-cased --strategy top --k 6 --out bert-6-layers
     """
-    from lp_sweep.orchestrator.service.export import prune_model
-
     _check_push(push_to_hub, offline, private)
     try:
         kept = [int(part) for part in layers.split(",")] if layers is not None else []
     except ValueError:
         raise SpecError(f"--layers {layers!r}: give numbers, such as 1,2,5.") from None
     end_in_order()
-    done = prune_model(
+    done = service.export.prune_model(
         model,
         out=out,
         strategy=strategy,

@@ -16,10 +16,11 @@ from typer import Argument, Option
 
 from lp_sweep.analysis.rows import VIEWS
 from lp_sweep.analysis.tables import TABLES
+from lp_sweep.orchestrator import service
 from lp_sweep.orchestrator.cli.output import (
     INTERRUPTED,
     emit,
-    emit_parquet,
+    emit_bytes,
     say,
     stored,
     warn_unreadable,
@@ -129,7 +130,7 @@ def query(
     with opened as catalog, catalog.bounded_memory():
         rows = catalog.query(text)
         if form == "parquet":
-            emit_parquet(rows)
+            emit_bytes(service.tables.parquet_bytes(rows))
         else:
             emit(render_rows(rows, form), end="", form=form)
 
@@ -167,9 +168,7 @@ def table(
 
     Example: lp-sweep table min-layers --within 1,2,3 --strategy top --format markdown
     """
-    from lp_sweep.analysis.render import render
-    from lp_sweep.orchestrator.service import tables
-
+    tables = service.tables
     needed = {"deltas": _losses(within), "only": tables.table_named(name).views}
     with _opened(store, sweep=sweep, setup=setup, **needed) as catalog:
         made = tables.make_table(
@@ -179,7 +178,7 @@ def table(
     if form in ("csv", "json"):  # forms without notes
         for note in tables.first_notes(catalog, name, model or ()):
             say(f"warning: {note}")
-    emit(render(made, form), end="", form=form)
+    emit(tables.tables_text([made], form), end="", form=form)
 
 
 @app.command()
@@ -212,8 +211,7 @@ def paper(
 
     Example: lp-sweep paper --table 1 --check --figures figures
     """
-    from lp_sweep.orchestrator.service import tables
-
+    tables = service.tables
     form = "json" if as_json else form
     names = tables.paper_names(model or ())
     with _opened(store, sweep=sweep) as catalog:

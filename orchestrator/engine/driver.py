@@ -20,7 +20,7 @@ from lp_sweep.orchestrator.engine.course import (
 from lp_sweep.orchestrator.engine.progress import Reporter
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
-from lp_sweep.orchestrator.estimate.estimate import Rates
+from lp_sweep.orchestrator.estimate import Rates
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.selection import Selection

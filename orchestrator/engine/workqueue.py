@@ -20,8 +20,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from lp_sweep.orchestrator.estimate.estimate import Rates, deferred
-from lp_sweep.orchestrator.estimate.pace import Eta, Pace
+from lp_sweep.orchestrator.estimate import Eta, Pace, Rates, deferred
 from lp_sweep.orchestrator.plan.cells import CellAxes
 from lp_sweep.orchestrator.plan.known import (
     WorkHistory,

@@ -12,6 +12,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import huggingface_hub  # its own names are imported when they are first used
 from huggingface_hub import constants, errors
 
 from lp_sweep.orchestrator.inputs.folder import VOCABULARIES, has_vocabulary
@@ -60,10 +61,10 @@ def snapshot(kind: Kind, repo_id: str, commit: str) -> Path:
 
 def cached_commit(kind: Kind, repo_id: str, revision: str) -> str | None:
     """The commit of a branch or tag in the cache."""
-    from huggingface_hub import resolve_revision
-
     with contextlib.suppress(errors.RevisionResolutionError, OSError, ValueError):
-        found = resolve_revision(repo_id, repo_type=kind, revision=revision, local_files_only=True)
+        found = huggingface_hub.resolve_revision(
+            repo_id, repo_type=kind, revision=revision, local_files_only=True
+        )
         return found.resolved if is_commit(found.resolved) else None
     return None
 
@@ -71,20 +72,18 @@ def cached_commit(kind: Kind, repo_id: str, revision: str) -> str | None:
 def newest_commit(kind: Kind, repo_id: str, revision: str) -> str:
     """The hub's commit of a branch or tag. The cache remembers it, so that the next plan on this
     machine uses it, also offline. Raises HubRefusal."""
-    from huggingface_hub import HfApi, resolve_revision
-
     with _refusals(kind, repo_id, revision):
         # `resolve_revision` would wait for an answer without a limit
-        HfApi().repo_info(repo_id, repo_type=kind, revision=revision, timeout=_SECONDS)
-        return resolve_revision(repo_id, repo_type=kind, revision=revision).resolved
+        huggingface_hub.HfApi().repo_info(
+            repo_id, repo_type=kind, revision=revision, timeout=_SECONDS
+        )
+        return huggingface_hub.resolve_revision(repo_id, repo_type=kind, revision=revision).resolved
 
 
 def listing(kind: Kind, repo_id: str, commit: str) -> dict[str, RepoSibling]:
     """The files of a repository at a commit, by one request. Raises HubRefusal."""
-    from huggingface_hub import HfApi
-
     with _refusals(kind, repo_id, commit):
-        info: Any = HfApi().repo_info(
+        info: Any = huggingface_hub.HfApi().repo_info(
             repo_id, repo_type=kind, revision=commit, files_metadata=True, timeout=_SECONDS
         )
     return {file.rfilename: file for file in info.siblings or ()}
@@ -92,11 +91,11 @@ def listing(kind: Kind, repo_id: str, commit: str) -> dict[str, RepoSibling]:
 
 def read_json(repo_id: str, name: str, commit: str) -> dict[str, Any] | None:
     """A small file of a model, which goes to the cache; None: no such file. Raises HubRefusal."""
-    from huggingface_hub import hf_hub_download
-
     with _refusals("model", repo_id, commit):
         try:
-            path = hf_hub_download(repo_id, name, revision=commit, etag_timeout=_SECONDS)
+            path = huggingface_hub.hf_hub_download(
+                repo_id, name, revision=commit, etag_timeout=_SECONDS
+            )
         except errors.RemoteEntryNotFoundError:
             return None
         content = json.loads(Path(path).read_bytes())

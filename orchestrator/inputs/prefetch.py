@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import huggingface_hub
 from rich import filesize
 
 from lp_sweep.orchestrator.inputs import hub
@@ -151,14 +152,12 @@ def _read_all(task: TaskInput) -> None:
 
 def _fetch(kind: Kind, repo_id: str, commit: str, file: RepoSibling) -> FileEntry:
     """One file, in the cache and whole. Raises PreflightError."""
-    from huggingface_hub import hf_hub_download
-
     name, where = file.rfilename, f"{kind} {repo_id!r}: {file.rfilename}"
     stated = file.lfs.sha256 if file.lfs else None  # none for a file in plain git
     for again in (False, True):  # the cache never checks its files
         with _fetching(where):
             path = Path(
-                hf_hub_download(
+                huggingface_hub.hf_hub_download(
                     repo_id, name, repo_type=kind, revision=commit, force_download=again
                 )
             )

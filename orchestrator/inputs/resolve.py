@@ -15,9 +15,8 @@ from typing import NamedTuple
 import pyarrow.parquet as pq
 
 from lp_sweep.orchestrator.inputs.hub import DEFAULT_REVISION
-from lp_sweep.orchestrator.inputs.models import ModelInput, find_model, find_teacher
+from lp_sweep.orchestrator.inputs.models import ModelInput, find_model, find_teacher, vectors_of
 from lp_sweep.orchestrator.inputs.pins import Manifest, Pins, manifest_path, read_manifest
-from lp_sweep.orchestrator.inputs.vectors import vectors_of
 from lp_sweep.orchestrator.sweepfile.entries import TaskEntry
 from lp_sweep.orchestrator.sweepfile.load import SweepFile
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec

@@ -38,7 +38,7 @@ from lp_sweep.trials.data.readers import (
 )
 from lp_sweep.trials.data.tasks import TaskSource, user_definition
 from lp_sweep.trials.kinds import KINDS, Kind
-from lp_sweep.trials.kinds.entities import OUTSIDE, is_tag
+from lp_sweep.trials.kinds.tokens import OUTSIDE, is_tag
 from lp_sweep.trials.model.modelfiles import longest_row
 from lp_sweep.trials.model.sentencefolder import read_sentence_folder
 from lp_sweep.trials.spec.specs import TaskKind

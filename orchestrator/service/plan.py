@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from lp_sweep.analysis.phrases import heading
-from lp_sweep.orchestrator.estimate.estimate import Rates, TimeEstimate, estimate
-from lp_sweep.orchestrator.estimate.pace import Span, duration
+from lp_sweep.orchestrator.estimate import Rates, Span, TimeEstimate, duration, estimate
 from lp_sweep.orchestrator.inputs.checks import check_small_files, gpu_notes
 from lp_sweep.orchestrator.inputs.data import TaskData
 from lp_sweep.orchestrator.inputs.request import Request

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from lp_sweep.orchestrator.engine.course import Budget
 from lp_sweep.orchestrator.engine.driver import run_sweep
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
-from lp_sweep.orchestrator.estimate.estimate import Rates
+from lp_sweep.orchestrator.estimate import Rates
 from lp_sweep.orchestrator.inputs import checks
 from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.mirrors.copying import check_installed
@@ -23,7 +23,8 @@ from lp_sweep.orchestrator.service.plan import PreparedPlan, planned
 from lp_sweep.orchestrator.service.store import store_patience
 from lp_sweep.orchestrator.service.tables import html_table
 from lp_sweep.orchestrator.sweepfile.yamlfile import yaml_text
-from lp_sweep.orchestrator.watch.reporters import EventReporter
+from lp_sweep.orchestrator.watch.mirroring import mirrored
+from lp_sweep.orchestrator.watch.reporters import EventReporter, make_display
 from lp_sweep.storage.errors import LpSweepError, SpecError, StoreError
 from lp_sweep.storage.files import SET_ASIDE
 from lp_sweep.storage.places import run_with
@@ -109,9 +110,6 @@ class PreparedRun(NamedTuple):
     ) -> RunResult:
         """Runs the missing work, or retries failures. Call it in the main thread. `events` gets
         each event as a line of JSON; `told` the result before Ray is left, which may fail."""
-        from lp_sweep.orchestrator.watch.mirroring import mirrored
-        from lp_sweep.orchestrator.watch.reporters import make_display
-
         options, store, timings = self.options, self.store, self.planned.ledger.timings
         sweep = self.planned.sweep
         display = make_display()

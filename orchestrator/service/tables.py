@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyarrow import parquet
 
 from lp_sweep.analysis.notes import mixed_notes, setup_notes
-from lp_sweep.analysis.paper.compare import (
+from lp_sweep.analysis.paper import (
     DEPTHS,
     JUDGED,
     counted,
@@ -166,6 +167,14 @@ def _named(catalog: Catalog, column: str, patterns: Sequence[str]) -> list[str]:
         return []
     names = catalog.query(f"SELECT DISTINCT {column} FROM cells ORDER BY ALL")[column].to_pylist()
     return [name for pattern in patterns for name in _meant(column, pattern, names)]
+
+
+def parquet_bytes(rows: pa.Table) -> bytes:
+    """The rows as a Parquet file."""
+    sink = pa.BufferOutputStream()
+    parquet.write_table(rows, sink)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
 
 
 def _meant(column: str, pattern: str, names: Sequence[str]) -> list[str]:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from statsmodels.stats.weightstats import DescrStatsW
 
-from lp_sweep.analysis.paper.compare import (
+from lp_sweep.analysis.paper import (
     DEPTHS,
     JUDGED,
     MARGIN,

@@ -17,9 +17,8 @@ import pytest
 
 from lp_sweep.analysis.figures.drawings import FIGURES
 from lp_sweep.analysis.report.about import Gaps, gaps
-from lp_sweep.analysis.report.answer import TaskAnswer, answers
-from lp_sweep.analysis.report.gather import FIRST, Page, answer_lines, gather
-from lp_sweep.analysis.report.writing import render_page, write_report
+from lp_sweep.analysis.report.answer import TaskAnswer, answer_lines, answers
+from lp_sweep.analysis.report.writing import FIRST, Page, gather, render_page, write_report
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import VIEWS, open_views
 from lp_sweep.orchestrator.watch.states import sweep_states
@@ -435,7 +434,7 @@ def test_a_pruned_network_that_learned_nothing_is_no_answer_without_a_word(fake:
 def test_a_huge_sweep_has_its_answer_without_reading_all_predictions(
     store: Store, short: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lp_sweep.analysis.report.gather._MOST_READ", 3)
+    monkeypatch.setattr("lp_sweep.analysis.report.answer._MOST_READ", 3)
     quick = answer_lines(store, "demo", 1.0)
     assert quick[0] == short[0]
     assert ("90% sure" in short[1], "90% sure" in quick[1]) == (True, False)

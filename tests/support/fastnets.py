@@ -133,11 +133,12 @@ def setting(compute: Any, micro_batch: int = 4, **how: Any) -> Setting:
 
 
 def one_pass(learn: EagerPass, split: EncodedSplit, rows: np.ndarray) -> tuple[float, Any]:
-    """Half the loss, and its gradient by each parameter."""
+    """The loss, and its gradient by each parameter."""
     learn.model.zero_grad()
-    loss = float(learn.backward(learn.on_device(split, rows), 0.5))
+    loss = learn.loss(learn.on_device(split, rows))
+    loss.backward()  # type: ignore[no-untyped-call]
     found = learn.model.named_parameters()
-    return loss, {n: p.grad.clone() for n, p in found if p.grad is not None}
+    return float(loss.detach()), {n: p.grad.clone() for n, p in found if p.grad is not None}
 
 
 # their true gradient is 0, and AdamW makes full steps of the rounding

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
-from lp_sweep.orchestrator.estimate.estimate import Rates
+from lp_sweep.orchestrator.estimate import Rates
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.storage import runs
 from lp_sweep.storage.files import FileInfo, Folder

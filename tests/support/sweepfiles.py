@@ -18,7 +18,7 @@ from pyarrow import parquet as pq
 from safetensors.numpy import save_file
 
 from lp_sweep.orchestrator.engine.course import Recorder
-from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
+from lp_sweep.orchestrator.estimate import Rates, estimate
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.orchestrator.inputs.resolve import SweepInputs, TaskInput, resolve
 from lp_sweep.orchestrator.plan.known import WorkHistory

@@ -104,7 +104,8 @@ def text_column(rows: Rows, name: str) -> pa.ChunkedArray:
 
 
 def group_column(rows: Rows, name: str) -> pa.ChunkedArray:
-    """What rows share, null for nothing. Raises MissingInputError for lists and objects."""
+    """The value that the rows of a group share, null for none. Raises MissingInputError for lists
+    and objects."""
     column = rows.table.column(name)
     if pa.types.is_nested(column.type):
         raise MissingInputError(
@@ -169,8 +170,8 @@ _NUMBER = re.compile(
 
 
 def beside_number(text: str) -> str | None:
-    """What a text has that numbers in files don't: `a currency`, `separators (',')`; empty for a
-    plain number, None for a text that is no number."""
+    """The part of a text that numbers in files don't have: `a currency`, `separators (',')`;
+    empty for a plain number, None for a text that is no number."""
     found = _NUMBER.fullmatch(text.strip())
     digits = found["whole"] + (found["rest"] or "") if found else ""
     if not found or not any(map(str.isdigit, digits)):

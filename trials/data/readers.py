@@ -29,7 +29,7 @@ from lp_sweep.trials.data.formats import (
     parts_of,
 )
 from lp_sweep.trials.data.jsonrows import json_column, json_names, json_rows
-from lp_sweep.trials.kinds.entities import is_tag
+from lp_sweep.trials.kinds.tokens import is_tag
 
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset

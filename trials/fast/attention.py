@@ -1,4 +1,12 @@
-"""Attention within each row of a batch without padding."""
+"""Attention within each row of a batch without padding.
+
+All other layers take the N tokens of a batch as they are, (N, H). Attention alone needs rows, so
+consecutive rows of about equal length form a group (`tokens.real_tokens`), and a group is padded to
+its longest row for one call. Few groups are few calls, but more padding, which costs a row's length
+squared: the cuts are those of least total cost. A GPU, which arithmetic does not limit,
+takes one group. A cell without a token repeats its row's last one,
+so that every value is finite; the mask keeps it from being read, and its gradient is 0.
+"""
 
 from __future__ import annotations
 

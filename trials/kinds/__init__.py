@@ -3,7 +3,7 @@
 A kind knows its metrics, how a label column becomes numbers, the head, the loss, how logits become
 answers, what is stored of each example, the score of guessing, the probe of a layer, and what a
 model card says. `KINDS` is the table; other code asks `kind_of` instead of comparing names.
-Planning imports this package, so torch and scikit-learn are imported where they are used.
+Planning imports this package, so torch and scikit-learn are imported `Later`.
 """
 
 from __future__ import annotations

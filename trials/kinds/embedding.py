@@ -9,7 +9,7 @@ import numpy as np
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.trials.data.columns import Labels
-from lp_sweep.trials.kinds.kind import Array, Names, Regression
+from lp_sweep.trials.kinds.kind import Array, Names, Regression, functional, torch
 from lp_sweep.trials.kinds.rankmetrics import scores, similarities
 from lp_sweep.trials.spec.specs import TaskDefinition, TaskKind
 
@@ -51,8 +51,6 @@ class Embedding(Regression):
     def named_loss(
         self, loss: str, logits: Tensor, target: Tensor, teacher: Tensor | None
     ) -> Tensor:
-        from torch.nn.functional import mse_loss
-
         if loss == COSENT:
             return self._cosent(logits, target[::2])
         if loss == IN_BATCH:
@@ -60,17 +58,16 @@ class Embedding(Regression):
         assert teacher is not None, loss
         if loss == IMITATE_SIMILARITIES:
             return self.imitation_loss(logits, teacher, 1.0) + self._gap(logits, teacher)
-        return mse_loss(logits, teacher)
+        return functional.mse_loss(logits, teacher)
 
     def _cosent(self, vectors: Tensor, scores: Tensor) -> Tensor:
         """CoSENT (Su 2022, https://kexue.fm/archives/8847): log(1 + sum of exp(s_i - s_j)) over all
         text pairs i and j of the batch where i has the lower score. (2B, H) vectors, (B,) scores;
         0 if all scores are equal."""
-        import torch
-        from torch.nn.functional import cosine_similarity
-
         one, other = vectors[::2], vectors[1::2]
-        alike = (one * other).sum(-1) if self.dot else cosine_similarity(one, other) * _SCALE
+        alike = (one * other).sum(-1)
+        if not self.dot:
+            alike = functional.cosine_similarity(one, other) * _SCALE
         less = scores[:, None] < scores[None, :]  # (B, B)
         gaps = (alike[:, None] - alike[None, :]).masked_fill(~less, -torch.inf)
         return torch.cat([alike.new_zeros(1), gaps.flatten()]).logsumexp(0)
@@ -78,20 +75,17 @@ class Embedding(Regression):
     def _in_batch_negatives(self, vectors: Tensor) -> Tensor:
         """Cross-entropy of finding each first text's partner among all second texts of the batch:
         multiple negatives ranking (Henderson et al. 2017, arXiv 1705.00652, section 4.4)."""
-        import torch
-        from torch.nn.functional import cross_entropy, normalize
-
         one, other = vectors[::2], vectors[1::2]
-        alike = one @ other.T if self.dot else normalize(one) @ normalize(other).T * _SCALE
-        return cross_entropy(alike, torch.arange(len(alike), device=alike.device))
+        alike = one @ other.T
+        if not self.dot:
+            alike = functional.normalize(one) @ functional.normalize(other).T * _SCALE
+        return functional.cross_entropy(alike, torch.arange(len(alike), device=alike.device))
 
     def _gap(self, vectors: Tensor, teacher: Tensor) -> Tensor:
         """Mean squared difference between the student's and the teacher's similarities of all texts
         of a batch (Tung and Mori 2019, arXiv 1907.09682, with cosines). (B, H) each."""
-        from torch.nn.functional import mse_loss, normalize
-
-        own, other = (of if self.dot else normalize(of) for of in (vectors, teacher))
-        return mse_loss(own @ own.T, other @ other.T)
+        own, other = (of if self.dot else functional.normalize(of) for of in (vectors, teacher))
+        return functional.mse_loss(own @ own.T, other @ other.T)
 
     def problem(self, definition: TaskDefinition) -> str | None:
         if len(definition.text_columns) != 2:
@@ -103,11 +97,9 @@ class Embedding(Regression):
 
     def imitation_loss(self, logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
         """1 - cosine; for dot products, where lengths matter, the squared difference."""
-        from torch.nn.functional import cosine_similarity, mse_loss
-
         if self.dot:
-            return mse_loss(logits, teacher)
-        return 1 - cosine_similarity(logits, teacher, dim=-1).mean()
+            return functional.mse_loss(logits, teacher)
+        return 1 - functional.cosine_similarity(logits, teacher, dim=-1).mean()
 
     def targets(self, labels: Array) -> Array:
         return labels[::2]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -13,8 +14,25 @@ import numpy.typing as npt
 from lp_sweep.trials.data.columns import Labels, Rows, class_codes, class_names, numbers
 from lp_sweep.trials.spec.specs import EMBEDDING_KINDS, TaskDefinition, TaskKind
 
+
+class Later:
+    """A module, imported when it is first used: planning imports the kinds, and needs no torch."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(self._module), name)
+
+
 if TYPE_CHECKING:
+    import torch as torch
     from torch import Tensor
+    from torch.nn import functional as functional
+else:
+    torch, functional = Later("torch"), Later("torch.nn.functional")
+exceptions: Any = Later("sklearn.exceptions")
+linear_model: Any = Later("sklearn.linear_model")
 
 Array = npt.NDArray[Any]
 Names = tuple[str, ...]
@@ -200,24 +218,20 @@ class Classification(Kind):
         return class_codes(rows, definition, names)
 
     def mean_loss(self, logits: Tensor, target: Tensor) -> Tensor:
-        from torch.nn.functional import cross_entropy
-
-        return cross_entropy(logits, target.long())
+        return functional.cross_entropy(logits, target.long())
 
     def no_labels(self, rows: int, outputs: int = 0) -> Labels:
         return np.full(rows, _NO_CLASS, np.int64)
 
     def labelled_loss(self, logits: Tensor, target: Tensor) -> Tensor:
-        from torch.nn.functional import cross_entropy
-
-        losses = cross_entropy(logits, target.long(), ignore_index=_NO_CLASS, reduction="sum")
+        losses = functional.cross_entropy(
+            logits, target.long(), ignore_index=_NO_CLASS, reduction="sum"
+        )
         return losses / len(target)
 
     def imitation_loss(self, logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-        from torch.nn.functional import kl_div, log_softmax
-
-        own, other = (log_softmax(of / temperature, dim=-1) for of in (logits, teacher))
-        divergence = kl_div(own, other, reduction="batchmean", log_target=True)
+        own, other = (functional.log_softmax(of / temperature, dim=-1) for of in (logits, teacher))
+        divergence = functional.kl_div(own, other, reduction="batchmean", log_target=True)
         return divergence * temperature**2
 
     def answers(self, logits: Array) -> Array:
@@ -231,19 +245,16 @@ class Classification(Kind):
 
     def probe(self, train: Array, dev: Array, labels: Array) -> Array:
         """Decision values of a logistic regression, (n, C): column c is class c."""
-        from sklearn.exceptions import ConvergenceWarning
-        from sklearn.linear_model import LogisticRegression
-
         present = np.unique(labels)
         lowest = np.finfo(np.float64).min  # not -inf: a score refuses what is not finite
         values = np.full((len(dev), int(present[-1]) + 1), lowest)
         if len(present) == 1:  # nothing to fit, and scikit-learn refuses
             values[:, present] = 0.0
             return values
-        probe = LogisticRegression(solver="lbfgs", C=1.0, max_iter=PROBE_ITERATIONS)
+        probe = linear_model.LogisticRegression(solver="lbfgs", C=1.0, max_iter=PROBE_ITERATIONS)
         with warnings.catch_warnings():
             # convex and standardised: after this many iterations the scores no longer change
-            warnings.simplefilter("ignore", ConvergenceWarning)
+            warnings.simplefilter("ignore", exceptions.ConvergenceWarning)
             probe.fit(train, labels)
         decision = probe.decision_function(dev)
         if len(present) == 2:  # (n,): the margin of the second class over the first
@@ -269,23 +280,17 @@ class Regression(Kind):
         return numbers(rows, definition)
 
     def mean_loss(self, logits: Tensor, target: Tensor) -> Tensor:
-        from torch.nn.functional import mse_loss
-
-        return mse_loss(logits.squeeze(-1), target.float())
+        return functional.mse_loss(logits.squeeze(-1), target.float())
 
     def no_labels(self, rows: int, outputs: int = 0) -> Labels:
         return np.full(rows, np.nan, np.float32)
 
     def labelled_loss(self, logits: Tensor, target: Tensor) -> Tensor:
-        import torch
-
         own = logits.squeeze(-1).detach()  # not a mask on the loss: its gradient would be NaN
         return self.mean_loss(logits, torch.where(target.isnan(), own, target.float()))
 
     def imitation_loss(self, logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-        from torch.nn.functional import mse_loss
-
-        return mse_loss(logits, teacher)
+        return functional.mse_loss(logits, teacher)
 
     def answers(self, logits: Array) -> Array:
         return np.asarray(logits, np.float64).reshape(len(logits))
@@ -294,6 +299,4 @@ class Regression(Kind):
         return None
 
     def probe(self, train: Array, dev: Array, labels: Array) -> Array:
-        from sklearn.linear_model import Ridge
-
-        return np.asarray(Ridge(alpha=1.0).fit(train, labels).predict(dev))
+        return np.asarray(linear_model.Ridge(alpha=1.0).fit(train, labels).predict(dev))

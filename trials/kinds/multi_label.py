@@ -23,7 +23,7 @@ from lp_sweep.trials.data.columns import (
     plain_column,
     refuse_lookalikes,
 )
-from lp_sweep.trials.kinds.kind import Array, Classification, Kind, Names, ProblemType
+from lp_sweep.trials.kinds.kind import Array, Classification, Kind, Names, ProblemType, functional
 from lp_sweep.trials.spec.specs import TaskDefinition, TaskKind
 
 if TYPE_CHECKING:
@@ -109,24 +109,18 @@ class MultiLabel(Kind):
         return np.asarray((labels > 0).sum(axis=1))
 
     def mean_loss(self, logits: Tensor, target: Tensor) -> Tensor:
-        from torch.nn.functional import binary_cross_entropy_with_logits
-
-        return binary_cross_entropy_with_logits(logits, target.float())
+        return functional.binary_cross_entropy_with_logits(logits, target.float())
 
     def labelled_loss(self, logits: Tensor, target: Tensor) -> Tensor:
-        from torch.nn.functional import binary_cross_entropy_with_logits
-
         known = (target != _NO_LABEL).float()
-        losses = binary_cross_entropy_with_logits(
+        losses = functional.binary_cross_entropy_with_logits(
             logits, target.float() * known, weight=known, reduction="sum"
         )
         return losses / target.numel()
 
     def imitation_loss(self, logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
         """Binary cross-entropy with the teacher's probabilities, without a temperature."""
-        from torch.nn.functional import binary_cross_entropy_with_logits
-
-        return binary_cross_entropy_with_logits(logits, teacher.sigmoid())
+        return functional.binary_cross_entropy_with_logits(logits, teacher.sigmoid())
 
     def answers(self, logits: Array) -> Array:
         return logits
@@ -152,8 +146,7 @@ class MultiLabel(Kind):
 
     def guess(self, labels: Array, metric: str, positive: int) -> Array:
         """(C,) logits 1 and -1, the same labels for every row: for macro_f1 all that occur;
-        for micro_f1 the most common ones, as many as score
-        best."""
+        for micro_f1 the most common ones, as many as score best."""
         rows = labels[labels[:, 0] != _NO_LABEL]
         counts = rows.sum(axis=0, dtype=np.int64)
         given = np.where(counts > 0, 1.0, -1.0)

@@ -24,7 +24,7 @@ from lp_sweep.trials.data.columns import (
     plain_column,
     text_column,
 )
-from lp_sweep.trials.kinds.kind import Array, Names, Regression
+from lp_sweep.trials.kinds.kind import Array, Names, Regression, functional, torch
 from lp_sweep.trials.kinds.rankmetrics import METRICS, by_query, chance_mrr, chance_ndcg, in_order
 from lp_sweep.trials.spec.specs import TaskDefinition, TaskKind
 
@@ -105,16 +105,16 @@ class Ranking(Regression):
         return np.tile(np.array([np.nan, _NO_QUERY], np.float32), (rows, 1))
 
     def mean_loss(self, logits: Tensor, target: Tensor) -> Tensor:
-        from torch.nn.functional import binary_cross_entropy_with_logits
-
-        return binary_cross_entropy_with_logits(logits.squeeze(-1), (target[:, 0] > 0).float())
+        return functional.binary_cross_entropy_with_logits(
+            logits.squeeze(-1), (target[:, 0] > 0).float()
+        )
 
     def labelled_loss(self, logits: Tensor, target: Tensor) -> Tensor:
-        from torch.nn.functional import binary_cross_entropy_with_logits
-
         known = (~target[:, 0].isnan()).float()
         relevant = (target[:, 0] > 0).float()  # not a number is not
-        return binary_cross_entropy_with_logits(logits.squeeze(-1), relevant, weight=known)
+        return functional.binary_cross_entropy_with_logits(
+            logits.squeeze(-1), relevant, weight=known
+        )
 
     def tally(self, metric: str, targets: Array, answers: Array, names: Names) -> Array | None:
         groups = by_query(targets)
@@ -161,8 +161,6 @@ class ListwiseRanking(Ranking):
 
     def mean_loss(self, logits: Tensor, target: Tensor) -> Tensor:
         """The sum over the lists with something relevant, divided by B rows."""
-        import torch
-
         same = target[:, None, 1] == target[None, :, 1]  # (B, B)
         scores = logits.squeeze(-1)
         others = torch.where(same, scores[None, :], -torch.inf).logsumexp(dim=1)  # (B,)

@@ -1,9 +1,18 @@
-"""A tag for each word of a sentence. A row is a list of words and a list of as many tags."""
+"""A tag for each word of a sentence. A row is a list of words and a list of as many tags.
+
+A strict F1 counts entities. BIO: an entity begins with B-x and continues with I-x. BIOES: it is
+S-x, or B-x, any I-x, then E-x. Tags that break the scheme are no entity (an I-x after O; in BIOES a
+B-x without its E-x). An entity is right if its type, first word and last word are those of a
+labelled one. This is seqeval's `mode="strict"` with IOB2 and IOBES (Nakayama 2018): see
+tests/trials/kinds/test_tokens.py. conlleval (CoNLL 2000) counts a lone I-x as an entity.
+"""
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +32,7 @@ from lp_sweep.trials.data.columns import (
     plain_column,
     refuse_lookalikes,
 )
-from lp_sweep.trials.kinds.entities import closure, f1_tally, first_stray, is_tag, scheme_of
-from lp_sweep.trials.kinds.kind import Array, Classification, Names, ProblemType
+from lp_sweep.trials.kinds.kind import Array, Classification, Names, ProblemType, functional, torch
 from lp_sweep.trials.spec.specs import TaskDefinition, TaskKind
 
 if TYPE_CHECKING:
@@ -34,6 +42,10 @@ NO_TAG = -100  # in (n, W) tags: no word, or one without a tag
 NO_ANSWER = -1
 # the logits of a word without a token: cut off at max_length, or made of unknown characters
 SILENT = float(np.finfo(np.float32).min)
+
+OUTSIDE = "O"
+_TAG = re.compile(r"([BIES])-(.+)", re.DOTALL)
+_BIO, _BIOES = "BI", "BIES"
 
 _USE_ACCURACY = "If they are no entities, set `metric: accuracy`."
 _INSTEAD = (
@@ -127,21 +139,20 @@ class Tokens(Classification):
 
     @staticmethod
     def _sum(logits: Tensor, target: Tensor) -> Tensor:
-        from torch.nn.functional import cross_entropy
-
         tags = target.long().clamp(min=NO_ANSWER).flatten()
-        return cross_entropy(logits.flatten(0, 1), tags, ignore_index=NO_ANSWER, reduction="sum")
+        return functional.cross_entropy(
+            logits.flatten(0, 1), tags, ignore_index=NO_ANSWER, reduction="sum"
+        )
 
     def imitation_loss(self, logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
         """Mean over the words that the teacher answers. (B, V, C), and (B, V or more, C)."""
-        import torch
-        from torch.nn.functional import kl_div, log_softmax
-
         taught = teacher[:, : logits.shape[1]]
         answered = taught[..., :1] > SILENT
         taught = torch.where(answered, taught, 0.0)
-        own, other = (log_softmax(of / temperature, dim=-1) for of in (logits, taught))
-        each = kl_div(own, other, reduction="none", log_target=True).sum(-1, keepdim=True)
+        own, other = (functional.log_softmax(of / temperature, dim=-1) for of in (logits, taught))
+        each = functional.kl_div(own, other, reduction="none", log_target=True).sum(
+            -1, keepdim=True
+        )
         total = torch.where(answered, each, 0.0).sum()
         return total / answered.sum().clamp(min=1) * temperature**2
 
@@ -258,3 +269,93 @@ def _filled(rows: Rows, name: str, found: Items) -> Items:
             "their words and tags."
         )
     return found
+
+
+# -- entities
+
+
+class Scheme(NamedTuple):
+    """The parts of each tag, indexed by its number; -1 (no tag) is outside."""
+
+    prefixes: Array  # (C + 1,) one letter each, the last O
+    types: Array  # (C + 1,) int64, 0 outside
+    closed: bool  # BIOES: the end of an entity is tagged
+
+
+def is_tag(name: str) -> bool:
+    return name == OUTSIDE or _TAG.fullmatch(name) is not None
+
+
+def closure(names: Sequence[str]) -> tuple[str, ...]:
+    """Completes tags (see `is_tag`) to all tags of each type in their scheme, O last, so that a
+    network can tag entities of any length."""
+    found = [match for name in names if (match := _TAG.fullmatch(name))]
+    letters = _BIOES if {match[1] for match in found} & {"E", "S"} else _BIO
+    types = sorted({match[2] for match in found})
+    return (*(f"{letter}-{each}" for each in types for letter in letters), OUTSIDE)
+
+
+@functools.lru_cache(maxsize=64)
+def scheme_of(names: tuple[str, ...]) -> Scheme:
+    """The scheme of these tags (see `is_tag`)."""
+    parts = [_TAG.fullmatch(name) for name in names]
+    types = sorted({match[2] for match in parts if match})
+    return Scheme(
+        np.array([*(match[1] if match else OUTSIDE for match in parts), OUTSIDE]),
+        np.array([*(1 + types.index(match[2]) if match else 0 for match in parts), 0]),
+        any(match and match[1] in "ES" for match in parts),
+    )
+
+
+class Entities(NamedTuple):
+    """m entities, in the order of their rows and words."""
+
+    rows: Array  # (m,)
+    first: Array  # (m,) words, from 0
+    last: Array  # (m,)
+    types: Array  # (m,) as in the scheme
+
+
+def entities(tags: Array, scheme: Scheme) -> Entities:
+    """Entities in (n, W) numbers of tags; negative: no word, or no tag."""
+    width = tags.shape[1]
+    apart = np.pad(np.maximum(tags, -1), ((0, 0), (0, 1)), constant_values=-1).ravel()
+    prefix, types = scheme.prefixes[apart], scheme.types[apart]  # -1: the last
+    goes_on = np.isin(prefix[1:], ["I", "E"]) & np.isin(prefix[:-1], ["B", "I"])
+    goes_on &= types[1:] == types[:-1]
+    breaks = np.flatnonzero(~np.append(False, goes_on))
+    begins = np.flatnonzero(np.isin(prefix, ["B", "S"]))
+    ends = breaks[np.searchsorted(breaks, begins, side="right")] - 1
+    if scheme.closed:
+        whole = np.isin(prefix[ends], ["E", "S"])
+        begins, ends = begins[whole], ends[whole]
+    found = begins // (width + 1)
+    return Entities(found, begins % (width + 1), ends % (width + 1), types[begins])
+
+
+def first_stray(tags: Array, scheme: Scheme) -> tuple[int, int] | None:
+    """Row and word, from 0, of the first tag other than O outside any entity."""
+    found = entities(tags, scheme)
+    steps = np.zeros((len(tags), tags.shape[1] + 1), np.int64)
+    steps[found.rows, found.first] += 1
+    np.add.at(steps, (found.rows, found.last + 1), -1)
+    covered = steps.cumsum(axis=1)[:, :-1] > 0
+    stray = np.argwhere(~covered & (scheme.prefixes[np.maximum(tags, -1)] != OUTSIDE))
+    return (int(stray[0, 0]), int(stray[0, 1])) if len(stray) else None
+
+
+def f1_tally(targets: Array, answers: Array, scheme: Scheme) -> Array:
+    """(n, 2) for two (n, W) arrays of tags: twice each row's right entities, and its labelled plus
+    answered entities. F1 is the ratio of their sums."""
+    n, width = targets.shape
+    labelled, answered = entities(targets, scheme), entities(answers, scheme)
+
+    def keys(found: Entities) -> Array:
+        place = (found.rows * width + found.first) * width + found.last
+        return np.asarray(place * len(scheme.types) + found.types)
+
+    found = labelled.rows[np.isin(keys(labelled), keys(answered))]
+    right, labels, others = (
+        np.bincount(rows, minlength=n) for rows in (found, labelled.rows, answered.rows)
+    )
+    return np.stack([2 * right, labels + others], axis=1).astype(np.float64)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 
 from lp_sweep.trials.kinds import kind_of
+from lp_sweep.trials.kinds.kind import Later
 from lp_sweep.trials.measures.subject import LayerValues, NamedValue, Subject, finite
 from lp_sweep.trials.model.states import LayerStates, layer_states
 from lp_sweep.trials.spec.specs import ProfileSpec, TaskDefinition
@@ -90,6 +91,7 @@ def _angles(states: LayerStates) -> tuple[torch.Tensor, int]:
 
 
 def similarity(subject: Subject, spec: ProfileSpec) -> LayerValues:
+    """For each layer `mean_similarities` with the pre-trained network, 0: the embedding output."""
     pretrained = layer_states(subject.other(), subject.dev_batches())
     means = mean_similarities(pretrained, subject.states(), subject.layers)
     return LayerValues(
@@ -135,6 +137,7 @@ def _cosines(before: LayerStates, layer: int, after: LayerStates, place: int) ->
 
 
 def probes(subject: Subject, spec: ProfileSpec) -> LayerValues:
+    """For each layer `probe_scores`, fitted to at most `spec.rows` train rows (always the same)."""
     train = subject.encoded.train
     rows = np.random.default_rng(0).permutation(len(train))[: spec.rows]
     chosen = rows[np.argsort(train.lengths[rows], kind="stable")]  # as `batches` has them
@@ -157,6 +160,7 @@ def probes(subject: Subject, spec: ProfileSpec) -> LayerValues:
     )
 
 
+preprocessing: Any = Later("sklearn.preprocessing")
 Vectors = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
 
@@ -201,9 +205,7 @@ def _standardised(train: Vectors, dev: Vectors) -> tuple[Array, Array]:
     """Features in float64, standardised by the train rows' mean and deviation. A feature that is
     constant up to float32's rounding becomes 0, not blown-up noise: at BERT's embedding output all
     sentence tokens are equal."""
-    from sklearn.preprocessing import StandardScaler
-
-    scaler = StandardScaler().fit(train.astype(np.float64))
+    scaler = preprocessing.StandardScaler().fit(train.astype(np.float64))
     noise = 4 * np.finfo(np.float32).eps * np.abs(scaler.mean_)
     real = np.sqrt(scaler.var_) > noise
     return scaler.transform(train) * real, scaler.transform(dev) * real

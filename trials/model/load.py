@@ -55,11 +55,10 @@ def load_encoder(
 ) -> LoadedEncoder:
     """Load a checkpoint with a head for the task; `initialise_head` then draws the head.
 
-    A head of other sizes in the checkpoint is not used; removed feed-forwards stay removed.
-    The global random state is unchanged.
-    Raises UnsupportedModelError for ALBERT, encoder-decoders, models with code of their own, and
-    models without a layer list; MissingInputError if the model is absent, has no safetensors or
-    lacks encoder weights.
+    A head of other sizes in the checkpoint is not used; removed feed-forwards stay removed. The
+    global random state is unchanged. Raises UnsupportedModelError for ALBERT, encoder-decoders,
+    models with code of their own, and models without a layer list; MissingInputError if the model
+    is absent, has no safetensors or lacks encoder weights.
     """
     # otherwise the hub's conversion bot may serve another revision than the recorded one
     os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")

@@ -65,12 +65,12 @@ class SentenceFolder(NamedTuple):
 
     @property
     def after(self) -> tuple[Module, ...]:
-        """What follows the pooling."""
+        """The modules after the pooling."""
         return self.modules[2:]
 
     @property
     def changing(self) -> tuple[Module, ...]:
-        """Of these, what changes the direction of vectors: up to the last module with weights."""
+        """Those that change the direction of vectors: up to the last module with weights."""
         ends = [i for i, module in enumerate(self.after, start=1) if module.name in _WEIGHED]
         return self.after[: max(ends, default=0)]
 

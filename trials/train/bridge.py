@@ -156,6 +156,10 @@ class _Moments:
 
     def solve(self, ridge: float, *, shift: bool) -> _Map:
         """Least squares of M D + shift = R; T = I + D. The shift has no ridge."""
+        # The ridge is on D = T - I, so a large one gives plain dropping. The best shift for any D
+        # is (mean of R) - (mean of M) D, so it drops out if M and R are centred: that is what the
+        # outer products take away from both moments. What is left of the squares is then that of
+        # the fit, |R|^2 - 2 <D, M'R> + <D, M'M D>, without a second pass over the tokens.
         gram, cross, square = self.gram, self.cross, self.square
         if shift:
             gram = gram - torch.outer(self.mlp, self.mlp) / self.weight

@@ -47,7 +47,7 @@ from lp_sweep.trials.train.thresholds import fold, unfold
 
 
 class Training(NamedTuple):
-    """What came of one."""
+    """The result of a training."""
 
     progress: TrainingProgress
     logits: dict[str, np.ndarray]  # split -> the last epoch's (rows, classes) float32, in its order

@@ -122,6 +122,11 @@ class GraphPass(EagerPass):
             return None
         batch = self._packed(split, rows)
         bins = batch.bins.number
+        # A launch repeats the recorded kernels at the recorded addresses. So a graph's input is
+        # copied into the buffer that it was recorded with, and its loss is always the same tensor,
+        # which the next launch overwrites. A recording runs nothing: it is launched at once, since
+        # this step is still due. AdamW makes its state at its first step, outside of
+        # any graph, which is one reason for a warm-up.
         if bins in self._held:
             buffer, recorded = self._held[bins]
             buffer.fill(batch)
@@ -130,9 +135,10 @@ class GraphPass(EagerPass):
         buffer = _Buffer(batch, self.setting.device)
 
         def run() -> torch.Tensor:
-            loss = self.backward(self._rows(buffer), 1.0)
+            loss = self.loss(self._rows(buffer))
+            loss.backward()  # type: ignore[no-untyped-call]
             update(self.model, optimizer, self.setting.recipe)
-            return loss
+            return loss.detach()
 
         if bins not in self._warm:
             self._warm.add(bins)

@@ -2,7 +2,7 @@
 what a dev set can't tell, whatever a network has learned.
 
 One answer for every row has no defined mcc or correlation. It counts as 0.0, the score of guessing,
-so that a network that did not learn still has a score. Imports scikit-learn and scipy when used.
+so that a network that did not learn still has a score.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from lp_sweep.storage.printable import listed, shown
 from lp_sweep.trials.data.columns import Labels
 from lp_sweep.trials.data.datasource import LoadedTask
 from lp_sweep.trials.kinds import kind_of
+from lp_sweep.trials.kinds.kind import Later
 from lp_sweep.trials.kinds.rankmetrics import by_query
 from lp_sweep.trials.spec.specs import TaskDefinition
 
 Array = npt.NDArray[Any]
+sklearn_metrics: Any = Later("sklearn.metrics")
+stats: Any = Later("scipy.stats")
 
 
 def _of_classes(name: str, **settings: Any) -> Callable[[Array, Array], float]:
     """scikit-learn's metric of labels and predicted classes."""
 
     def metric(labels: Array, predicted: Array) -> float:
-        from sklearn import metrics
-
-        return float(getattr(metrics, name)(labels, predicted, **settings))
+        return float(getattr(sklearn_metrics, name)(labels, predicted, **settings))
 
     return metric
 
@@ -47,8 +48,6 @@ def _of_numbers(name: str) -> Callable[[Array, Array], float]:
     """scipy's correlation; 0.0 if either side is constant."""
 
     def metric(labels: Array, predicted: Array) -> float:
-        from scipy import stats
-
         if _constant(labels) or _constant(predicted):
             return 0.0
         with warnings.catch_warnings():
@@ -63,12 +62,11 @@ def _of_numbers(name: str) -> Callable[[Array, Array], float]:
 def mean_average_precision(labels: Array, logits: Array) -> float:
     """Mean over labels of the average precision of the rows by their logit; (n, C) marks and
     logits. Labels without a row are left out; 0.0 if no label is left."""
-    from sklearn.metrics import average_precision_score
-
     there = (labels > 0).any(axis=0)
     if not there.any():
         return 0.0
-    return float(average_precision_score(labels[:, there] > 0, logits[:, there], average="macro"))
+    marks, ranked = labels[:, there] > 0, logits[:, there]
+    return float(sklearn_metrics.average_precision_score(marks, ranked, average="macro"))
 
 
 METRICS: dict[str, Callable[[Array, Array], float]] = {

@@ -182,9 +182,8 @@ class EagerPass:
             lambda model, states: forward(model, split, rows, *where, states, pooling=pooling),
         )
 
-    def backward(self, rows: DeviceRows, share: float) -> torch.Tensor:
-        """Adds `share` times the gradient of the rows' mean loss to the parameters' `.grad`;
-        returns that part of the loss, a scalar on the device."""
+    def loss(self, rows: DeviceRows) -> torch.Tensor:
+        """The mean loss of the rows, a scalar on the device, with its graph for a backward pass."""
         setting, teaching = self.setting, self.setting.teaching
         kind = kind_of(setting.definition)
         network = teaching.network if teaching else None
@@ -197,17 +196,14 @@ class EagerPass:
                 with torch.no_grad():
                     rows.ahead(network, others)
         if setting.loss:
-            loss = kind.named_loss(setting.loss, logits.float(), rows.target, rows.taught)
-        elif teaching is None or rows.taught is None:
-            loss = kind.mean_loss(logits.float(), rows.target)
-        else:
-            settings = teaching.settings
-            loss = student_loss(logits, rows.target, setting.definition, settings, rows.taught)
-            if pairs:
-                loss = loss + hidden_loss(own, others, pairs) * settings.hidden_weight
-        part = loss * share  # a whole batch's is times 1.0: the same bits
-        part.backward()  # type: ignore[no-untyped-call]
-        return part.detach()
+            return kind.named_loss(setting.loss, logits.float(), rows.target, rows.taught)
+        if teaching is None or rows.taught is None:
+            return kind.mean_loss(logits.float(), rows.target)
+        settings = teaching.settings
+        loss = student_loss(logits, rows.target, setting.definition, settings, rows.taught)
+        if pairs:
+            loss = loss + hidden_loss(own, others, pairs) * settings.hidden_weight
+        return loss
 
     def step_at_once(
         self, optimizer: torch.optim.Optimizer, split: EncodedSplit, rows: np.ndarray
@@ -225,19 +221,25 @@ def train_step(
     step: int,
 ) -> torch.Tensor:
     """Learns from a whole batch; returns its mean loss, a scalar on the device. One pass per
-    micro-batch, or one in all if the loss compares the rows of a batch."""
+    micro-batch, or one in all if the loss compares the rows of a batch.
+
+    A micro-batch's loss is the mean over its own answers (rows, or words). Times its share of the
+    batch's answers the losses add up to the mean over the batch, and so do their gradients, in
+    whatever parts the batch is taken. A part without an answer has a share of 0."""
     setting = learn.setting
     # torch.manual_seed formats a stack trace for each unused kind of device: 0.1 ms
     seeds = torch.default_generator if setting.device.type == "cpu" else torch
     seeds.manual_seed(stream(setting.seed, step))
-    loss = learn.step_at_once(optimizer, split, rows)
-    if loss is not None:
-        return loss
+    at_once = learn.step_at_once(optimizer, split, rows)
+    if at_once is not None:
+        return at_once
     size = len(rows) if setting.compares_batch else setting.batches.training
     total = torch.zeros((), device=setting.device)
     for part in chunks(rows, size):
         share = split.answers(part) / max(1, split.answers(rows))
-        total += learn.backward(learn.on_device(split, part), share)
+        loss = learn.loss(learn.on_device(split, part)) * share  # times 1.0: the same bits
+        loss.backward()  # type: ignore[no-untyped-call]
+        total += loss.detach()
     update(learn.model, optimizer, setting.recipe)
     return total
 

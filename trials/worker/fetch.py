@@ -33,7 +33,7 @@ _ABANDONED_SECONDS = 86_400.0  # no training needs a copy for a day
 
 
 class Supplies(NamedTuple):
-    """What a job needs, on this node. `start`, `teacher` and `own` are folders of networks."""
+    """The inputs of a job, on this node. `start`, `teacher` and `own` are folders of networks."""
 
     job: Job  # with the paths of this node
     own: Path | None = None  # what the trial trained before

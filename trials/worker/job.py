@@ -173,7 +173,7 @@ Records = list[tuple[str, str, list[dict[str, Any]]]]  # table, name, rows
 
 
 class Result(NamedTuple):
-    """What a job made: its own record, and other records that go to the store before it."""
+    """The records that a job made: its own, and others that go to the store before it."""
 
     record: dict[str, Any]
     others: Records

@@ -42,7 +42,9 @@ def execute(plain: Mapping[str, Any]) -> dict[str, Any]:
         # All steps of a record use one micro-batch: that of the checkpoint, if there is one.
         first = Way(halvings=max(job.halvings, saver.halvings), graphs=job.graphs)
         # The full micro-batch, then halved ones while memory runs out. A try that fails is stored
-        # as an attempt at once; `tries` has its row, and decides whether there is another way.
+        # as an attempt at once; `tries` has its row, and decides whether there is another way. What
+        # can't be fetched fails a try as well, so `attempt` is around `supplies`, whose copies of
+        # other networks are deleted when the try ends.
         tries = Tries(job, job.id, job.spec, first, handover.send_attempt)
         for way in tries:
             with tries.attempt(way), supplies(job, handover.outbox, stored) as given:

@@ -14,13 +14,13 @@ from typer.main import get_command
 
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import VIEWS
-from lp_sweep.orchestrator.cli.__main__ import app
-from lp_sweep.orchestrator.cli.root import (
+from lp_sweep.orchestrator.cli.__main__ import (
     ENVIRONMENT,
     EXIT_CODES,
     FIRST,
     RARE,
     SECTIONS,
+    app,
 )
 from lp_sweep.orchestrator.options import Format
 from lp_sweep.trials.spec.select import STRATEGIES
@@ -79,7 +79,7 @@ def test_help_more_says_what_each_is_for(tmp_path: Path) -> None:
     assert ", ".join(RARE) in rare
     assert [name for name in RARE if f"\n  {name} " in shown] == []
     told = {name for names in (*SECTIONS.values(), RARE) for name in names}
-    assert told == {*ROOT.commands}, "a new command has its section in cli/root.py"
+    assert told == {*ROOT.commands}, "a new command has its section in cli/__main__.py"
 
 
 def test_help_of_a_command_is_its_help(tmp_path: Path) -> None:

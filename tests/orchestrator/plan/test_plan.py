@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
-from lp_sweep.orchestrator.estimate.estimate import estimate
+from lp_sweep.orchestrator.estimate import estimate
 from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.plan.known import WorkHistory, read_ledger
 from lp_sweep.orchestrator.plan.listing import unkept_note

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
-from lp_sweep.orchestrator.estimate.estimate import estimate
+from lp_sweep.orchestrator.estimate import estimate
 from lp_sweep.orchestrator.plan.known import WorkHistory
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lp_sweep.orchestrator.estimate.estimate import MeanLengths, estimate, missing_flop
+from lp_sweep.orchestrator.estimate import MeanLengths, estimate, missing_flop
 from lp_sweep.orchestrator.plan.known import WorkHistory, timing_columns
 from lp_sweep.orchestrator.plan.naming import describe, short_model
 from lp_sweep.orchestrator.plan.plan import Plan

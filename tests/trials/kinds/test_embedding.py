@@ -20,7 +20,7 @@ from scipy.special import logsumexp
 from scipy.stats import spearmanr
 from transformers import AutoModel, AutoTokenizer
 
-from lp_sweep.orchestrator.estimate.estimate import MeanLengths, missing_flop
+from lp_sweep.orchestrator.estimate import MeanLengths, missing_flop
 from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.plan.known import WorkHistory, timing_columns
 from lp_sweep.orchestrator.plan.planning import make_plan

@@ -14,15 +14,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lp_sweep.orchestrator.estimate.estimate import (
+from lp_sweep.orchestrator.estimate import (
     CPU,
+    Eta,
     MeanLengths,
+    Pace,
     Rates,
+    Span,
+    band,
     estimate,
     missing_flop,
     recorded_flop,
 )
-from lp_sweep.orchestrator.estimate.pace import Eta, Pace, Span, band
 from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.plan.known import WorkHistory, timing_columns
 from lp_sweep.orchestrator.plan.plan import Plan, Work

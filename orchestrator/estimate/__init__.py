@@ -1,1 +1,0 @@
-"""How long work takes, and how sure that is."""
