@@ -282,6 +282,7 @@ BUGS = [
         "test_sources.py",
         also={
             "ours = not (self.claims.shared and self._settled_elsewhere(id_))": "ours = True",
+            "if self.claims.shared:  # otherwise": "if False:  # otherwise",
         },
     ),
     _bug(

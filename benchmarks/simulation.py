@@ -37,16 +37,20 @@ TAKEN = 0.05  # share of starts in which the machine is lost
 LOST_SECONDS = 20.0  # most work that a trial loses: between two checkpoints after a notice
 BOOT_SECONDS = 180.0  # until another machine arrives
 START_SECONDS = 12.0  # to start a worker
+POLL_SECONDS = 0.1  # after which Tune asks for work again where nothing has happened
 
 
 class Setting(NamedTuple):
     """The number of machines with one GPU each, the mean seconds of a trial, and the time of a
-    request to the store and of the driver's work for a trial."""
+    request to the store and of the driver's work for a trial. `taken`: the share of starts in which
+    the machine is lost. `bucket`: the store is there, and requests take the time that they take."""
 
     slots: int
     seconds: float
     request_ms: float
     driver_ms: float
+    taken: float = TAKEN
+    bucket: str | None = None
 
 
 class Counted:
@@ -71,17 +75,20 @@ class Driver:
     """A run without Ray and Tune, with a store in a folder that is not synced."""
 
     def __init__(self, plan: Plan, folder: Path, setting: Setting) -> None:
-        store = Store(folder / "store", create=True)
-        self.files = Counted(Folder(folder / "store", durable=False))
+        store = Store(setting.bucket or folder / "store", create=True)
+        local = None if setting.bucket else Folder(folder / "store", durable=False)
+        self.files = Counted(local or store.files)
         store.files = self.files  # type: ignore[assignment]
-        self.setting, self.cpu, self.tuners = setting, 0.0, 0
+        self.folder, self.setting, self.cpu, self.tuners = folder, setting, 0.0, 0
+        self.began, self._asked, self._wall = 0.0, 0, time.perf_counter()
         self.queue = WorkQueue(plan, store, Rates([], gpu=True), lambda plan: None)
         self.presence = Presence(store, plan.sweep.name, self.queue.progress)
         self.queue.claims = self.presence
         recorder = Recorder(store, part=False, command="lp-sweep run sweep.yaml")
         options, reporter = RunOptions(cache_dir=folder / "cache"), PlainReporter()
         reporter.opened(self.queue, setting.slots)
-        self._course = Course(self.queue, recorder, reporter, options, self.presence, Budget(10**6))
+        budget = Budget(10**6, now=lambda: self.began + self._seconds())
+        self._course = Course(self.queue, recorder, reporter, options, self.presence, budget)
         self.new_tuner()
 
     def new_tuner(self) -> None:
@@ -91,12 +98,19 @@ class Driver:
         self.searcher = PlanSearcher(self._course, slots, lambda: slots.number)
         self.callback = WorkCallback(self.searcher)
 
-    def does(self, action: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
+    def does(self, now: float, action: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
         """Runs the action. Returns its result and the simulated seconds of its store requests."""
-        asked, begun = self.files.requests, time.process_time()
+        self.began, self._asked, self._wall = now, self.files.requests, time.perf_counter()
+        begun = time.process_time()
         found = action(*arguments)
         self.cpu += time.process_time() - begun
-        return found, (self.files.requests - asked) * self.setting.request_ms / 1000
+        return found, self._seconds()
+
+    def _seconds(self) -> float:
+        """Since the action began."""
+        if self.setting.bucket:
+            return time.perf_counter() - self._wall
+        return (self.files.requests - self._asked) * self.setting.request_ms / 1000
 
 
 class Event(NamedTuple):
@@ -113,33 +127,43 @@ class Simulation:
     """The simulated run. `publish`: the worker's action at a trial's end. In seconds: `now`;
     `handling`, when the driver was busy; `work_seconds`, all trials without any failure."""
 
-    def __init__(self, driver: Driver, publish: Callable[[Work], None], layers: float) -> None:
-        """`layers`: mean number of kept layers."""
+    def __init__(
+        self, driver: Driver, publish: Callable[[Work], None], layers: float | None
+    ) -> None:
+        """`layers`: mean number of kept layers; None: all trials take about the same time."""
         self.driver, self._publish, self._layers = driver, publish, layers
         self.now = self.handling = self.work_seconds = 0.0
         self.taken = 0
+        self.spans: list[tuple[float, float]] = []  # when a slot was busy
+        self.drained = 0.0  # when nothing was left to begin
         self._free = [False] * driver.setting.slots  # idle machines: whether each has a worker
         self._asked: deque[Any] = deque()  # trials without a machine
         self._events: list[Event] = []
         self._left: dict[str, float] = {}  # work -> seconds left
         self._numbers, self._draw = itertools.count(), np.random.default_rng(2)
-        loss = driver.files.root / "preempted.pkl"
+        loss = driver.folder / "preempted.pkl"
         loss.write_bytes(cloudpickle.dumps(RayActorError(preempted=True)))
         self._loss = str(loss)
 
     def run(self) -> None:
         while True:
             self._hand_out()
-            if self._events:
+            queue = self.driver.queue
+            if queue.waiting:
+                self.drained = self.now
+            idle = queue.waiting and len(queue.live) < self.driver.setting.slots
+            if idle and self._events and self._events[0].at > self.now + POLL_SECONDS:
+                self.now += POLL_SECONDS
+            elif self._events:
                 self._handle(heapq.heappop(self._events))
-            elif self.driver.queue.open:  # Tune has ended, and its workers with it
+            elif queue.open:  # Tune has ended, and its workers with it
                 self.driver.new_tuner()
                 self._free = [False] * len(self._free)
             else:
                 return
 
     def _does(self, action: Callable[..., Any], *arguments: Any) -> Any:
-        found, seconds = self.driver.does(action, *arguments)
+        found, seconds = self.driver.does(self.now, action, *arguments)
         self._takes(seconds)
         return found
 
@@ -163,10 +187,12 @@ class Simulation:
             self._does(self.driver.callback.on_trial_start, 0, [], trial)
             left = self._seconds(self.driver.searcher.works[trial.trial_id])
             at = self.now + (0.0 if worker else START_SECONDS)
-            if self._draw.random() >= TAKEN:
+            if self._draw.random() >= self.driver.setting.taken:
                 self._expect(at + left, "ended", trial)
+                self.spans.append((at, at + left))
                 continue
             worked = self._draw.random() * left
+            self.spans.append((at, at + worked))
             gained = max(0.0, worked - self._draw.random() * LOST_SECONDS)
             self._expect(at + worked, "taken", trial, gained)
             self._expect(at + worked + BOOT_SECONDS, "joined")
@@ -174,10 +200,17 @@ class Simulation:
     def _seconds(self, work: Work) -> float:
         """The seconds that the work still takes. The total is proportional to its kept layers."""
         if work.id not in self._left:
-            share = len(work.spec.kept_layers) / self._layers * np.exp(self._draw.normal(0, 0.1))
+            share = np.exp(self._draw.normal(0, 0.1))
+            share *= len(work.spec.kept_layers) / self._layers if self._layers else 1
             self._left[work.id] = float(self.driver.setting.seconds * share)
             self.work_seconds += self._left[work.id]
         return self._left[work.id]
+
+    def busy(self) -> float:
+        """The share of busy slots, without the first trials of all slots and the last ones."""
+        since, until = START_SECONDS + self.driver.setting.seconds, self.drained
+        held = sum(max(0.0, min(end, until) - max(begin, since)) for begin, end in self.spans)
+        return held / (self.driver.setting.slots * (until - since)) if until > since else 0.0
 
     def _expect(self, at: float, kind: str, trial: Any = None, gained: float = 0.0) -> None:
         heapq.heappush(self._events, Event(at, next(self._numbers), kind, trial, gained))

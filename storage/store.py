@@ -235,9 +235,10 @@ class Store:
         except FileNotFoundError:
             return None
 
-    def texts(self, folder: str) -> dict[str, str]:
-        """The texts of all .json files of a folder, by file name."""
-        names = [info.name for info in self.listing(folder) if info.name.endswith(".json")]
+    def texts(self, folder: str, besides: str = "") -> dict[str, str]:
+        """The texts of all .json files of a folder but this one, by file name."""
+        found = {info.name for info in self.listing(folder)} - {besides}
+        names = sorted(name for name in found if name.endswith(".json"))
         with ThreadPoolExecutor(THREADS) as pool:
             texts = pool.map(lambda name: self.read_text(folder, name), names)
             return {name: text for name, text in zip(names, texts, strict=True) if text is not None}

@@ -33,7 +33,7 @@ _LOOK_SECONDS = 5.0  # between two looks at the nodes
 ACCELERATOR = "accelerator_type:"  # prefix of the kind of GPU, in the resources of a node
 _ON_HEAD = Path("~/ray_bootstrap_config.yaml")
 _HEAD = "node:__internal_head__"  # a resource of the head node alone
-_FOR_ONE, _FOR_ALL = 600.0, 60.0  # seconds to wait for a first worker, and from then on for all
+_JOIN_SECONDS = 300.0  # the longest wait for workers
 _WAIT_SECONDS = 2.0  # between two looks at the workers that have joined
 
 
@@ -83,21 +83,17 @@ def workers(nodes: Sequence[Node]) -> list[Node]:
 def await_workers(
     file: ClusterFile, nodes: Callable[[], Sequence[Node]], tell: Callable[[str], None]
 ) -> None:
-    """Waits until the promised workers have joined, but not forever: late ones can still join."""
-    promised, joined = file.promised, len(workers(nodes()))
-    if joined >= promised:
-        return
-    tell(f"waiting for machines of cluster {file.name}: {joined} of {promised} have joined")
-    end, alone = time.monotonic() + _FOR_ONE, True
-    while (joined := len(workers(nodes()))) < promised:
-        if joined and alone:
-            end, alone = time.monotonic() + _FOR_ALL, False
-        if time.monotonic() > end:
-            late = f"{promised - joined} of {promised} machines have not joined"
-            tell(f"{late}; `ray status` says more. They are taken in when they come")
-            return
+    """Waits until the promised workers have joined, so that slots are cut from all of them; but not
+    forever: late ones can still join."""
+    end, waited = time.monotonic() + _JOIN_SECONDS, False
+    while (joined := len(workers(nodes()))) < file.promised and time.monotonic() < end:
+        if not waited:
+            tell(f"waiting for {file.promised} machines of cluster {file.name}: {joined} are here")
+        waited = True
         time.sleep(_WAIT_SECONDS)
-    tell(f"all {promised} machines of cluster {file.name} have joined")
+    if joined < file.promised:
+        late = f"{file.promised - joined} of {file.promised} machines have not joined"
+        tell(f"{late}; `ray status` says more. They are taken in when they come")
 
 
 class PerTrial(NamedTuple):

@@ -9,7 +9,7 @@ import signal
 import socket
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -25,7 +25,6 @@ from lp_sweep.orchestrator.inputs.data import FEWEST_STEPS
 from lp_sweep.orchestrator.plan.listing import relisted, with_earlier
 from lp_sweep.orchestrator.plan.naming import short_model
 from lp_sweep.orchestrator.plan.plan import Plan, Work
-from lp_sweep.orchestrator.plan.selection import policy
 from lp_sweep.storage import underway
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.printable import guess_name, listed
@@ -38,7 +37,7 @@ from lp_sweep.trials.worker.job import Answer, Failure, Place, attempt_row
 
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _LOOK_SECONDS = 2.0  # between two looks at the work of other runs
-_IN_A_ROW = 3  # different trials that fail on a node, without a success between them
+_SHORT_SECONDS = 0.02  # a claim that takes no longer needs no rest
 _GRACE_SECONDS = 30.0  # for trials to end, or to write their checkpoints, at the limit of hours
 
 
@@ -85,13 +84,13 @@ class Budget:
     def __init__(
         self, max_hours: float | None = None, *, now: Callable[[], float] = time.monotonic
     ) -> None:
-        self._max_hours, self._now, self._begun = max_hours, now, now()
+        self._max_hours, self.now, self._begun = max_hours, now, now()
         self._end: float | None = None  # of the grace period
 
     @property
     def hours(self) -> float:
         """Used until now."""
-        return (self._now() - self._begun) / 3600
+        return (self.now() - self._begun) / 3600
 
     def reached(self, queue: WorkQueue, warn: Callable[[], object]) -> bool:
         """Whether live trials must end now. At the limit nothing more is handed out, and `warn`
@@ -102,40 +101,8 @@ class Budget:
             queue.stop("max-hours")
             if queue.live:
                 warn()
-            self._end = self._now() + _GRACE_SECONDS
-        return not queue.live or self._now() >= self._end
-
-
-class Nodes:
-    """Sets a node aside if different trials fail on it in a row, unless it is the last one."""
-
-    def __init__(self, alive: Callable[[], Set[str]]) -> None:
-        self._alive = alive
-        self.set_aside: set[str] = set()
-        self._row: dict[str, list[str]] = defaultdict(list)
-
-    def no_other(self) -> bool:
-        """Whether only nodes are left that were set aside. Trials that avoid them would wait."""
-        return bool(self.set_aside) and not self._alive() - self.set_aside
-
-    def succeeded(self, node: str | None) -> None:
-        if node:
-            self._row.pop(node, None)
-
-    def failed(self, node: str | None, work_id: str, error_type: str) -> list[str]:
-        """Returns the work to retry elsewhere: if this failure sets the node aside, all that failed
-        on it in a row; later, what was still running there."""
-        if not node or not policy(error_type).of_the_node:
-            return []
-        if node in self.set_aside:
-            return [work_id]
-        row = self._row[node]
-        if work_id not in row:
-            row.append(work_id)
-        if len(row) < _IN_A_ROW or not self._alive() - self.set_aside - {node}:
-            return []
-        self.set_aside.add(node)
-        return self._row.pop(node)
+            self._end = self.now() + _GRACE_SECONDS
+        return not queue.live or self.now() >= self._end
 
 
 class Loss(NamedTuple):
@@ -144,13 +111,12 @@ class Loss(NamedTuple):
     error_type: str
     message: str
     details: str
-    node: str | None
 
 
 def blocked_by(need: str) -> Loss:
     """The loss of a trial that never began because the trial it continues from failed."""
     message = f"it needs the network of {need}, which failed: see `lp-sweep logs {need}`"
-    return Loss("missing_input", message, message, None)
+    return Loss("missing_input", message, message)
 
 
 class Recorder:
@@ -204,10 +170,9 @@ class Course:
         self.options, self.presence, self.budget = options, presence, budget
         # the engine's: runs a plain function on each node; returns node -> its result
         self.everywhere: Callable[..., Mapping[str, Any]] = lambda function, *arguments: {}
-        self.nodes = Nodes(frozenset)
         self.full_models = FullModels(queue)
         self.must_end = False
-        self._looked = 0.0
+        self._looked = self._rests_until = -math.inf
         self._met: dict[str, Announcement] = {}  # other runs with a note
 
     def meet_others(self) -> None:
@@ -230,9 +195,6 @@ class Course:
             run = self._met.pop(id_)
             ended = f"the other run has ended: sweep {run.sweep!r} on {run.host} (pid {run.pid})"
             self.reporter.note(ended, id_, ends=True)
-        if self.nodes.no_other():
-            self.queue.stop("lost nodes")
-            self.must_end = True
         self.reporter.tick()
 
     def check(self) -> bool:
@@ -245,16 +207,26 @@ class Course:
         """Tells the live trials of every node that the run ends soon."""
         self.everywhere(announce, self.options.node_folder, _GRACE_SECONDS)
 
-    def take(self) -> Work | None:
-        """Returns the next piece of work, if there is one now. A store that stays unreachable stops
-        the run without losing anything."""
+    def take(self, slots: int = 1) -> Work | None:
+        """Returns the next piece of work, if there is one now, for the first of so many idle slots.
+        A store that stays unreachable stops the run without losing anything.
+
+        An engine asks after each trial that ends. With a claim for each, a distant store would keep
+        the driver busy and its slots idle, so claims take at most a quarter of the time: the slots
+        that become idle meanwhile are claimed for together."""
+        now, live = self.budget.now, self.queue.live
+        began = now()
+        if live and not self.queue.claimed and began < self._rests_until:
+            return None
         work = None
         with self._store_errors_kept():
-            work = self.queue.take()
-            if work is None and time.monotonic() - self._looked > _LOOK_SECONDS:
-                self._looked = time.monotonic()
+            work = self.queue.take(slots)
+            if work is None and now() - self._looked > _LOOK_SECONDS:
+                self._looked = now()
                 self.queue.look_elsewhere()
-                work = self.queue.take()
+                work = self.queue.take(slots)
+        if (ended := now()) - began > _SHORT_SECONDS:
+            self._rests_until = ended + 3 * (ended - began)
         return work
 
     def place(self, slots: Slots) -> Place:
@@ -287,9 +259,8 @@ class Course:
         if told.status == "failed":
             with self._store_errors_kept():
                 self.queue.ended(work.id, told.error_type)
-            self._failed(work.id, told.error_type, told.message, told.node_id)
+            self._failed(work.id, told.error_type, told.message)
         elif told.status == "done":
-            self.nodes.succeeded(told.node_id)
             with self._store_errors_kept():
                 self.queue.ended(work.id, None, told.measures_failed)
             self.reporter.ended(work.id, "done", *_outcome(told))
@@ -311,28 +282,16 @@ class Course:
         with self._store_errors_kept():
             self.recorder.lost(work, loss, final=not again)
         if again:
-            self._blame(loss.node, work.id, loss.error_type)
             told = f"{loss.error_type}; it is tried again"
             self.reporter.ended(work.id, "lost", told, {"type": loss.error_type})
         else:
-            self._failed(work.id, loss.error_type, loss.message, loss.node)
+            self._failed(work.id, loss.error_type, loss.message)
 
-    def _failed(self, id_: str, error_type: str, message: str, node: str | None) -> None:
+    def _failed(self, id_: str, error_type: str, message: str) -> None:
         self.reporter.ended(id_, "failed", f"{error_type}: {message}", {"type": error_type})
-        self._blame(node, id_, error_type)
         if self.options.too_many(len(self.queue.failed)):
             self.queue.stop("failures")
             self.must_end = self.must_end or self.options.fail_fast
-
-    def _blame(self, node: str | None, id_: str, error_type: str) -> None:
-        known = node in self.nodes.set_aside
-        again = self.nodes.failed(node, id_, error_type)
-        self.queue.again(again)
-        if again and node and not known:
-            self.reporter.note(
-                f"node {node[:8]} is set aside: {len(again)} different trials failed on it in a "
-                f"row, the last with {error_type}; they are retried on other nodes"
-            )
 
     @contextmanager
     def _store_errors_kept(self) -> Iterator[None]:

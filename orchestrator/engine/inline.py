@@ -93,7 +93,7 @@ def _loss_of(error: Exception) -> Loss:
         error_type, message = error.kind, str(error)
     elif isinstance(error, torch.AcceleratorError):
         error_type, message = "device_error", str(error)
-    return Loss(error_type, message, "".join(traceback.format_exception(error)), None)
+    return Loss(error_type, message, "".join(traceback.format_exception(error)))
 
 
 def _report(course: Course, work: Work, answer: Mapping[str, Any] | Loss) -> None:

@@ -9,13 +9,11 @@ import json
 import re
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import ray
 from ray import cloudpickle, tune
 from ray.exceptions import ActorUnavailableError, RayTaskError
 from ray.tune.search import Searcher
@@ -33,7 +31,6 @@ _LEAST_A_TUNER, _A_TUNER_AND_SLOT = 2000, 20
 _MOST_AT_A_TIME = 100_000  # without it Tune keeps one trial pending; `room` is the real limit
 _LOOK_SECONDS = 5.0  # between two looks at the nodes
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_ON_NODE = "on node"  # begins the last line of an error that a worker raised
 _SUMMARIES = {
     "node_lost": "the node was lost",
     "worker_lost": "the worker process died: it was killed, or crashed",
@@ -48,29 +45,18 @@ class EndOfFit(KeyboardInterrupt):
 def fit(course: Course, capacity: Capacity) -> None:
     """Runs one Tuner after another until nothing is left: each takes some thousand trials. Raises
     TuneError."""
-    from lp_sweep.orchestrator.engine.course import Nodes
     from lp_sweep.orchestrator.engine.raycompat import keep_credentials, keep_fit_alive
 
-    course.nodes = Nodes(_able_nodes)
     with suppress(EndOfFit), keep_credentials(), keep_fit_alive():
         while course.queue.open:
             with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
                 _tuner(course, capacity, scratch).fit()
 
 
-def _able_nodes() -> set[str]:
-    """The ids of the nodes that can take work now."""
-    return {
-        node["NodeID"]
-        for node in ray.nodes()
-        if node["Alive"] and (node["Resources"].get("CPU") or node["Resources"].get("GPU"))
-    }
-
-
 def _tuner(course: Course, capacity: Capacity, scratch: str) -> tune.Tuner:
     searcher = PlanSearcher(course, capacity.slots, capacity.now)
     return tune.Tuner(
-        tune.with_resources(TrialActor, partial(resources, capacity.slots)),
+        tune.with_resources(TrialActor, tune.PlacementGroupFactory([capacity.slots.bundle()])),
         tune_config=tune.TuneConfig(
             search_alg=searcher,
             num_samples=-1,
@@ -101,19 +87,17 @@ class PlanSearcher(Searcher):  # type: ignore[misc]
     def suggest(self, trial_id: str) -> Any:  # Tune keeps the argument's name
         if self.course.check():
             raise EndOfFit
-        queue = self.course.queue
-        if len(queue.live) >= self.room():
-            return None
-        if not self._full() and (work := self.course.take()) is not None:
+        queue, room = self.course.queue, self.room()
+        left = max(_LEAST_A_TUNER, _A_TUNER_AND_SLOT * room) - len(self.works)  # for this Tuner
+        slots = min(room - len(queue.live), left)
+        if slots <= 0:
+            queue.give_back()
+        elif (work := self.course.take(slots)) is not None:
             self.works[trial_id] = work
-            job = self.course.job(work, self._place)
-            return {"job": json.dumps(job), "avoid": sorted(self.course.nodes.set_aside)}
+            return {"job": json.dumps(self.course.job(work, self._place))}
         if queue.live:
             return None
-        return Searcher.FINISHED if self._full() or not queue.open else None
-
-    def _full(self) -> bool:
-        return len(self.works) >= max(_LEAST_A_TUNER, _A_TUNER_AND_SLOT * self.room())
+        return Searcher.FINISHED if left <= 0 or not queue.open else None
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
@@ -128,16 +112,6 @@ class PlanSearcher(Searcher):  # type: ignore[misc]
 
     def restore(self, checkpoint_path: str) -> None:
         del checkpoint_path
-
-
-def resources(slots: Slots, config: Mapping[str, Any]) -> Any:
-    """The resources that Tune requests from Ray: one slot, on a node that is not set aside."""
-    bundle = slots.bundle()
-    avoid = config.get("avoid")
-    if not avoid:
-        return tune.PlacementGroupFactory([bundle])
-    label = {"ray.io/node-id": f"!in({','.join(avoid)})"}
-    return tune.PlacementGroupFactory([bundle], bundle_label_selector=[label])
 
 
 class WorkCallback(tune.Callback):  # type: ignore[misc]
@@ -194,17 +168,13 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
 
     def step(self) -> dict[str, Any]:
         job = json.loads(self._job)
-        node = ray.get_runtime_context().get_node_id()
         try:
             from lp_sweep.trials.worker.run import execute
 
             told = execute(job)
         except StoreError as error:  # neither the store nor the spool took the record
             told = {"id": job["id"], "status": "not stored", "message": str(error)}
-        except Exception as error:
-            error.add_note(f"{_ON_NODE} {node}")  # the driver gets its text
-            raise
-        return {**told, "node_id": node, "done": True}
+        return {**told, "done": True}
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         del checkpoint_dir  # the store is the only state
@@ -229,20 +199,8 @@ def loss_of(trial: Any) -> Loss:
             text = Path(trial.error_file).read_text(encoding="utf-8")
     text = _COLOURS.sub("", text).strip()
     error_type = _type(error, text)
-    lines = [line for line in text.splitlines() if not line.startswith(_ON_NODE)]
-    last_line = (lines or ["no message"])[-1]
-    return Loss(error_type, _SUMMARIES.get(error_type, last_line), text, _node_of(text))
-
-
-def _node_of(text: str) -> str | None:
-    """The node that was lost, or whose worker was."""
-    if named := re.search(rf"^{_ON_NODE} (\w+)", text, re.MULTILINE):
-        return named[1]
-    at = re.search(r"^\s*ip: (\S+)", text, re.MULTILINE)
-    nodes = ray.nodes() if at else []
-    return next(
-        (node["NodeID"] for node in nodes if at and node["NodeManagerAddress"] == at[1]), None
-    )
+    last_line = (text.splitlines() or ["no message"])[-1]
+    return Loss(error_type, _SUMMARIES.get(error_type, last_line), text)
 
 
 def _type(error: Any, text: str) -> str:

@@ -3,15 +3,20 @@
 Profiles come first, since cells depend on them, then trials whose networks others need, then other
 trials, and speeds at the end, each alone, since other work would change its times; within a rank
 the longest first. When a profile ends, the cells that waited for it become trials; when a search
-has all that it asked for, it asks for more, or ends. Work that another run holds is left to that
-run, and checked again at the end. A network has the identifier of the trial that trains it. Knows
-no Ray.
+has all that it asked for, it asks for more, or ends. A network has the identifier of the trial that
+trains it. Knows no Ray.
+
+Runs share a store. A run claims work only for its idle slots, for all of them in one write, and
+begins it at once: so no run keeps work from another that it has no slot for. What it does not begin
+after all, since a machine was lost or the run is stopping, it gives back with its next write. Work
+that another run holds is left to that run, and looked at again when that run has released it.
 """
 
 from __future__ import annotations
 
+import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from enum import IntEnum
 from heapq import heappop, heappush
@@ -24,8 +29,7 @@ from lp_sweep.orchestrator.estimate import Eta, Pace, Rates, deferred
 from lp_sweep.orchestrator.plan.cells import CellAxes
 from lp_sweep.orchestrator.plan.known import (
     WorkHistory,
-    attempted_work,
-    failures,
+    ends_of,
     measurements,
     points_of,
 )
@@ -34,7 +38,7 @@ from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.searching import curve_of
 from lp_sweep.orchestrator.plan.selection import Selection, policy, selected
 from lp_sweep.storage.errors import GraphRecordingError
-from lp_sweep.storage.networks import has_network, keep_while_needed
+from lp_sweep.storage.networks import keep_while_needed
 from lp_sweep.storage.runs import Presence, Progress
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.store import Store
@@ -45,6 +49,7 @@ State = Literal["pending", "live", "done", "failed"]
 
 _BLOCKED = "missing_input"  # the error type of work whose network will not come
 _REST = 20  # times as long as making a plan took: a twentieth of the driver's time
+_DRAWN_FROM = 4  # times as much work as is claimed, next to another run
 
 
 class Rank(IntEnum):
@@ -84,6 +89,7 @@ class WorkQueue:
         self.spooled: dict[str, str] = {}  # recorded on a node, and why the store did not take it
         self.unkept: set[str] = set()  # done, but their networks could not be kept
         self.claims: Presence | None = None
+        self.claimed: list[str] = []  # pending work that idle slots are about to begin
         self.holding: set[str] = set()  # pending work that another run held at our last look
         self.stopped: str | None = None  # why nothing more is handed out
         self.stop_detail = ""  # the store's answer, or how Ray was lost
@@ -98,21 +104,47 @@ class WorkQueue:
 
     # -- what is handed out
 
-    def take(self) -> Work | None:
-        """Returns the next work, claimed in the store; None if there is none now."""
-        work = self._first()
+    def take(self, slots: int = 1) -> Work | None:
+        """Returns the next work, claimed in the store; None if there is none now. `slots` are idle:
+        what they begin next is claimed together."""
+        work = self._next(slots)
         if work is None and not self.stopped and self._grown():
-            work = self._first()
+            work = self._next(slots)
         return work
 
-    def _first(self) -> Work | None:
-        while not self.stopped and (id_ := self.ready()) and self._may_begin(id_):
-            if self._claimed(id_):
+    def _next(self, slots: int) -> Work | None:
+        while not self.stopped:
+            if not self.claimed:
+                if not (ids := self._first(slots)):
+                    return None
+                self._claim(ids)
+                continue
+            id_ = self.claimed.pop(0)
+            if id_ in self._waiting and not self._lacking(id_) and self._may_begin(id_):
                 self._begun[id_] = id_ in self._needed
                 self._set(id_, "live")
                 work = self.live[id_] = self.plan.work(id_)
                 return work
+            self._release([id_])
         return None
+
+    def _first(self, slots: int) -> list[str]:
+        """The work to begin next in so many slots, all of one rank; of speeds only one. Two runs
+        would want the same work in the same order, so that each draws from more than it needs."""
+        first = self.ready()
+        if first is None or not self._may_begin(first):
+            return []
+        rank, shared = self._rank(first), self.claims is not None and self.claims.shared
+        wanted, entries = 1 if rank is Rank.SPEED else slots, []
+        most = wanted * (_DRAWN_FROM if shared else 1)
+        while len(entries) < most and self.ready() and self._order[0][0] == rank:
+            entries.append(heappop(self._order))
+        for entry in entries:
+            heappush(self._order, entry)
+        ids = [*dict.fromkeys(id_ for _, _, id_ in entries)]
+        if shared:
+            random.shuffle(ids)
+        return ids[:wanted]
 
     def ready(self) -> str | None:
         """The pending work to begin next. Work that still waits for a network leaves the order: the
@@ -188,24 +220,25 @@ class WorkQueue:
             self.spooled[id_] = why
         self.stop("store", why)
 
-    def again(self, ids: Iterable[str]) -> None:
-        """Retries work that failed through no fault of its own, and the work that needed it."""
-        back = {id_ for id_ in ids if id_ in self.failed}
-        for id_, error_type in [*self.failed.items()]:
-            if id_ in back or (error_type == _BLOCKED and self.plan.needs(id_) & back):
-                del self.failed[id_]
-                self._set(id_, "pending")
-
     def stop(self, why: str, detail: str = "") -> None:
         """Hands nothing more out. Of several reasons the first counts."""
         if not self.stopped:
             self.stopped, self.stop_detail = why, detail
+        self.give_back()
+
+    def give_back(self) -> None:
+        """Releases what was claimed for slots that are not idle any more."""
+        self._release(self.claimed)
+        self.claimed = []
+
+    def _release(self, ids: Collection[str]) -> None:
+        if self.claims:
+            self.claims.release(ids)
 
     def _let_go(self, id_: str) -> None:
         del self.live[id_]
         self._set(id_, "pending")
-        if self.claims:
-            self.claims.release(id_)
+        self._release([id_])
 
     def _settle(self, id_: str, error_type: str | None) -> None:
         if error_type is None:
@@ -228,7 +261,7 @@ class WorkQueue:
             for need in idle:
                 self._on_idle(need)
 
-    def _look(self, ids: Iterable[str]) -> None:
+    def _look(self, ids: Collection[str]) -> None:
         """Looks again at pending work that needs networks. Fails it, and records that unless an
         earlier run has, if it continues from a network that will not come in this run. Repeats work
         whose network was not needed when it was done."""
@@ -343,71 +376,51 @@ class WorkQueue:
 
     def look_elsewhere(self) -> None:
         """Settles the work that other runs have released."""
-        if not self.holding or not self.claims:
-            return
-        held = {id_ for run in self.claims.others() for id_ in run.held}
-        for id_ in sorted(self.holding - held):
-            self.holding.discard(id_)
-            self._set(id_, "pending")
-            self._settled_elsewhere(id_)
+        if self.holding and self.claims:
+            self._follow_others({id_ for run in self.claims.others() for id_ in run.held})
 
-    def _claimed(self, id_: str) -> bool:
-        """Claims the work. False if another run holds it, or has ended it since the plan was
-        made."""
+    def _follow_others(self, held: Collection[str]) -> None:
+        """Leaves to other runs what they hold, and settles what they held before."""
+        before = self.holding
+        self.holding = {id_ for id_ in held if self.state.get(id_) == "pending"}
+        for id_ in before ^ self.holding:
+            self._set(id_, self.state[id_])
+        self._settle_elsewhere(sorted((before - self.holding) & self._waiting.keys()))
+
+    def _claim(self, ids: list[str]) -> None:
+        """Claims what no other run holds, or has ended since the plan was made."""
         if self.claims is None:
-            return True
-        if self.claims.claim(id_) is not None:
-            self.holding.add(id_)
-            self._set(id_, "pending")
-            return False
-        ours = False
+            self.claimed = ids
+            return
         try:
-            # without another run ever seen, this run has done everything
-            ours = not (self.claims.shared and self._settled_elsewhere(id_))
+            self._follow_others(self.claims.claim(ids))
+            if self.claims.shared:  # otherwise this run has done everything
+                self._settle_elsewhere([id_ for id_ in ids if id_ in self._waiting])
+            self.claimed = [id_ for id_ in ids if id_ in self._waiting]
         finally:
-            if not ours:
-                self.claims.release(id_)
-        return ours
+            self._release({*ids}.difference(self.claimed))
 
-    def _settled_elsewhere(self, id_: str) -> bool:
-        """Settles work that another run has ended."""
-        measures_failed = self._recorded(id_)
-        if measures_failed is not None:
-            self.done_elsewhere.add(id_)
-            self._begun[id_] = id_ in self._needed
-            self.failed |= measures_failed
-            if id_ in self._networks:  # the other run may keep it as its best only
-                keep_while_needed(self.store, id_)
-            self._settle(id_, None)
-            return True
-        # what this run tried itself may have failed before, which is no reason to leave it
-        error_type = None if id_ in self._begun else self._given_up(id_, {id_}).get(id_)
-        if error_type is not None:
-            self._settle(id_, error_type)
-        return error_type is not None
-
-    def _recorded(self, id_: str) -> Mapping[str, str] | None:
-        """The work's measurements that failed for good, with their error types. None while the
-        store lacks its record, its network (if needed) or another measurement."""
-        store = self.store
-        if self.plan.is_measurement(id_):
-            return None if store.find("profiles", id_) is None else {}
-        lacks_network = id_ in self._networks and not has_network(store, id_)
-        if store.find("trials", id_) is None or lacks_network:
-            return None
-        wanted = [item.id for item in self.plan.missing_measures(id_)]
-        lacking = {item for item in wanted if store.find("profiles", item) is None}
-        failed = self._given_up(id_, lacking) if lacking else {}
-        return failed if failed.keys() == lacking else None
-
-    def _given_up(self, work_id: str, ids: set[str]) -> dict[str, str]:
-        """The error types of those that failed for good, and that this run would not retry: a retry
-        names the trial, whose worker repeats the measurements."""
-        names = [name for name in self.store.names("attempts") if attempted_work(name) in ids]
-        found = failures(self.store.read_all("attempts", names).rows, set()) if names else {}
-        return {
-            id_: kind for id_, kind in found.items() if not self._selection.wants(work_id, kind)
-        }
+    def _settle_elsewhere(self, ids: Collection[str]) -> None:
+        """Settles those that another run has ended, with all their measurements."""
+        lacking = {id_: [m.id for m in self.plan.missing_measures(id_)] for id_ in ids}
+        done, failed = ends_of(self.store, {*ids}.union(*lacking.values()), self._networks)
+        for id_, measures in lacking.items():
+            # a retry names the trial, whose worker repeats the measurements
+            final = {
+                item: kind
+                for item in (id_, *measures)
+                if (kind := failed.get(item)) and not self._selection.wants(id_, kind)
+            }
+            if id_ in done and all(item in done or item in final for item in measures):
+                self.done_elsewhere.add(id_)
+                self._begun[id_] = id_ in self._needed
+                self.failed |= final
+                if id_ in self._networks:  # the other run may keep it as its best only
+                    keep_while_needed(self.store, id_)
+                self._settle(id_, None)
+            # what this run tried itself may have failed before, which is no reason to leave it
+            elif id_ in final and id_ not in self._begun and self.state[id_] == "pending":
+                self._settle(id_, final[id_])
 
     # -- how much is left; other threads call these as well
 

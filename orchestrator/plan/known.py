@@ -86,6 +86,25 @@ def read_ledger(store: Store) -> Ledger:
     )
 
 
+def ends_of(store: Store, ids: Set[str], networks: Set[str]) -> tuple[set[str], dict[str, str]]:
+    """Which of these trials and measurements are done by now, and the error types of those that
+    failed instead. Those of `networks` are done only with their network. Raises StoreError."""
+
+    def is_done(id_: str) -> bool:  # asks for the record itself, since a listing may be late
+        if store.find("profiles" if id_.startswith("p") else "trials", id_) is None:
+            return False
+        return id_ not in networks or has_network(store, id_)
+
+    asked = sorted(ids)
+    if not asked:
+        return set(), {}
+    with ThreadPoolExecutor(THREADS) as pool:  # one request to a bucket after another takes long
+        attempts = pool.submit(store.names, "attempts")
+        done = {*itertools.compress(asked, pool.map(is_done, asked))}
+    names = [name for name in attempts.result() if attempted_work(name) in ids - done]
+    return done, failures(store.read_all("attempts", names).rows, done) if names else {}
+
+
 def points_of(trials: pa.Table) -> dict[str, float]:
     """Trial -> its score in points, without scores that are not numbers."""
     scored = trials.filter(pc.is_finite(trials["last"]))

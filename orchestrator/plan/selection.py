@@ -109,33 +109,31 @@ def _failed_id(name: str, failed: Mapping[str, str], plan: Plan) -> str:
 
 
 class Policy(NamedTuple):
-    """`retries`: within one run. `of_the_node`: the machine may be to blame. `by_itself`: a later
-    `run` tries again, without `lp-sweep retry`. `forgiven`: once other work ends, the tries count
-    from zero."""
+    """`retries`: within one run. `by_itself`: a later `run` tries again, without `lp-sweep retry`.
+    `forgiven`: once other work ends, the tries count from zero."""
 
     retries: int
-    of_the_node: bool
     by_itself: bool
     forgiven: bool = False
 
 
 POLICIES: dict[str, Policy] = {
     # the same trial would fail again
-    "diverged": Policy(0, False, False),
-    "unsupported_model": Policy(0, False, False),
-    "unsupported_device": Policy(0, True, False),
-    "not_deterministic": Policy(0, False, False),
-    "bug": Policy(0, True, False),
+    "diverged": Policy(0, False),
+    "unsupported_model": Policy(0, False),
+    "unsupported_device": Policy(0, False),
+    "not_deterministic": Policy(0, False),
+    "bug": Policy(0, False),
     # the driver sees only a host's memory; a device's is halved away inside the trial
-    "out_of_memory": Policy(MAX_HALVINGS, True, False),
+    "out_of_memory": Policy(MAX_HALVINGS, False),
     # the user, or time, may have fixed it by the next run
-    "missing_input": Policy(0, True, True),
-    "worker_lost": Policy(3, True, True),
-    "device_error": Policy(3, True, True),
+    "missing_input": Policy(0, True),
+    "worker_lost": Policy(3, True),
+    "device_error": Policy(3, True),
     # other trials of the model began with graphs at the same time: each fails once
-    "graph_not_recorded": Policy(1, False, True),
+    "graph_not_recorded": Policy(1, True),
     # nobody's fault
-    "node_lost": Policy(20, False, True, forgiven=True),
+    "node_lost": Policy(20, True, forgiven=True),
 }
 
 

@@ -118,7 +118,7 @@ def test_a_trial_that_is_being_recorded_is_not_lost(store: Store) -> None:
     assert len(lost(store)) == 1
     presence = Presence(store, "demo", lambda: Progress(0, 0, 1))
     with presence.announced():
-        presence.claim(trial)
+        presence.claim([trial])
         presence._write()
         assert lost(store) == []
 

@@ -103,7 +103,7 @@ def main(root: str, name: str, jumps: str, late: str, lease: str) -> None:
     with Presence(store, "plain", queue.progress).announced() as presence:
         queue.claims = presence
         while queue.open:
-            work = queue.take()
+            work = queue.take(3)  # what it claims for two more slots, it begins later
             if work is None:
                 time.sleep(0.05)
                 queue.look_elsewhere()

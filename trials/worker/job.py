@@ -196,7 +196,7 @@ class Failure(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A worker's answer to a job: what `execute` returns, and the node that an engine adds."""
+    """A worker's answer to a job: what `execute` returns."""
 
     status: str  # done, failed, spooled, not stored
     message: str = ""
@@ -206,7 +206,6 @@ class Answer(NamedTuple):
     seconds: float = 0.0
     measures_failed: Mapping[str, str] = MappingProxyType({})  # identifier -> error type
     unkept: str = ""  # why its network is not kept although that was asked for
-    node_id: str | None = None
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Answer:

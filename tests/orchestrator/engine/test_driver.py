@@ -155,41 +155,6 @@ def test_a_lost_worker_is_a_failed_attempt_and_the_sweep_goes_on(tmp_path: Path)
     assert re.search("died|lost|exit", attempts[0]["traceback"])
 
 
-BREAKS = """
-import importlib.abc, os, sys
-class Breaks(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name == "lp_sweep.trials.train.finetune":
-            raise RuntimeError("this node has a broken driver")
-if os.environ.get("LP_SWEEP_TEST_BROKEN"):
-    sys.meta_path.insert(0, Breaks())
-"""
-
-
-@pytest.mark.slow
-def test_a_node_on_which_trials_fail_in_a_row_is_set_aside(tmp_path: Path) -> None:
-    """One of two nodes fails at each trial; the sweep completes on the other."""
-    from ray.cluster_utils import Cluster
-
-    # long enough that the bad node fails thrice, each time in a new process, before all is done
-    save_world(tmp_path, seeds=[1, 2, 3, 4], recipe=RECIPE | {"epochs": 25})
-    (tmp_path / "sitecustomize.py").write_text(BREAKS, encoding="utf-8")
-    broken = {"LP_SWEEP_TEST_BROKEN": "1", "PYTHONPATH": str(tmp_path)}
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0})
-    try:
-        cluster.add_node(num_cpus=1, num_gpus=1)
-        cluster.add_node(num_cpus=1, num_gpus=1, env_vars=broken)
-        done = run("run", "sweep.yaml", "--address", cluster.address, cwd=tmp_path)
-    finally:
-        cluster.shutdown()
-    assert "is set aside: 3 different trials failed on it in a row" in done.stderr
-    assert "8 done in this run" in done.stderr
-    store = Store(tmp_path / "lp-sweep-store")
-    assert len(store.names("trials")) == 8
-    attempts = store.read_all("attempts").rows.to_pylist()
-    assert all("broken driver" in row["traceback"] for row in attempts)
-
-
 @pytest.mark.slow
 def test_a_node_out_of_memory_ends_the_trial_and_not_the_sweep(tmp_path: Path) -> None:
     """Ray's memory monitor kills the workers at once, each time: tried with three smaller

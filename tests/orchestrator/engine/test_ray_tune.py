@@ -28,38 +28,26 @@ GRAPH = GraphRecordingError("compute: graphs: a CUDA graph could not be recorded
 RECORDING = RayTaskError("step", f"torch.AcceleratorError: CUDA error\n{GRAPH!r}", GRAPH)
 OUT_OF_MEMORY = RayActorError(error_msg="OutOfMemoryError: the node was low on memory")
 NODE_DIED = RayActorError(error_msg="The actor died because its node has died. Node Id: b1")
-KILLED = RayActorError(
-    error_msg="The actor died unexpectedly.\n\tpid: 7\n\tip: 10.0.0.2\nby a signal"
-)
-BUG = RayTaskError("step", "Traceback\nValueError: no\non node a1", ValueError("no"))
+KILLED = RayActorError(error_msg="The actor died unexpectedly, by a signal")
+BUG = RayTaskError("step", "Traceback\nValueError: no", ValueError("no"))
 
 
 @pytest.mark.parametrize(
-    ("error", "error_type", "node"),
+    ("error", "error_type"),
     [
-        pytest.param(RayActorError(preempted=True), "node_lost", None, id="preempted"),
-        pytest.param(CUT_OFF, "node_lost", None, id="cut off"),
-        pytest.param(NODE_DIED, "node_lost", None, id="the node died"),
-        pytest.param(KILLED, "worker_lost", "a2", id="the worker died"),
-        pytest.param(OUT_OF_MEMORY, "out_of_memory", None, id="its own memory"),
-        pytest.param(BUG, "bug", "a1", id="its own bug"),
-        pytest.param(RECORDING, "graph_not_recorded", None, id="no CUDA graph"),
+        pytest.param(RayActorError(preempted=True), "node_lost", id="preempted"),
+        pytest.param(CUT_OFF, "node_lost", id="cut off"),
+        pytest.param(NODE_DIED, "node_lost", id="the node died"),
+        pytest.param(KILLED, "worker_lost", id="the worker died"),
+        pytest.param(OUT_OF_MEMORY, "out_of_memory", id="its own memory"),
+        pytest.param(BUG, "bug", id="its own bug"),
+        pytest.param(RECORDING, "graph_not_recorded", id="no CUDA graph"),
     ],
 )
-def test_what_a_loss_was(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    error: RayError,
-    error_type: str,
-    node: str | None,
-) -> None:
-    nodes = [{"NodeID": f"a{i}", "NodeManagerAddress": f"10.0.0.{i}"} for i in (1, 2)]
-    monkeypatch.setattr(ray_tune.ray, "nodes", lambda: nodes)
+def test_what_a_loss_was(tmp_path: Path, error: RayError, error_type: str) -> None:
     path = tmp_path / "error.pkl"
     path.write_bytes(cloudpickle.dumps(error))
-    found = loss_of(SimpleNamespace(pickled_error_file=str(path)))
-    assert (found.error_type, found.node) == (error_type, node)
-    assert "on node" not in found.message
+    assert loss_of(SimpleNamespace(pickled_error_file=str(path))).error_type == error_type
 
 
 def test_tune_leaves_a_preempted_trial_to_us(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.orchestrator.engine.course import FullModels, Nodes
+from lp_sweep.orchestrator.engine.course import FullModels
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.selection import POLICIES, retry_selection
@@ -193,43 +193,6 @@ def test_retry_says_what_can_be_tried_again(plan: Plan) -> None:
         retry_selection(None, [pending], plan)
 
 
-# -- a node that is to blame
-
-
-def test_a_node_is_set_aside_after_three_different_trials_in_a_row() -> None:
-    alive = {"good", "bad"}
-    nodes = Nodes(lambda: alive)
-    assert nodes.failed("bad", "t1", "bug") == []
-    assert nodes.failed("bad", "t1", "bug") == [], "the same trial: perhaps its own fault"
-    assert nodes.failed("bad", "t2", "worker_lost") == []
-    assert nodes.failed("bad", "t3", "bug") == ["t1", "t2", "t3"]
-    assert nodes.set_aside == {"bad"}
-    assert nodes.failed("bad", "t4", "bug") == ["t4"], "still running there: retried elsewhere"
-    assert nodes.failed("bad", "t5", "diverged") == []
-    assert not nodes.no_other()
-    alive.remove("good")
-    assert nodes.no_other()
-
-
-@pytest.mark.parametrize(
-    ("nodes", "error_types"),
-    [
-        pytest.param({"bad"}, ["bug"] * 3, id="the last node"),
-        pytest.param({"good", "bad"}, ["diverged"] * 3, id="the fault of the trials"),
-        pytest.param({"good", "bad"}, ["node_lost"] * 3, id="nobody's fault"),
-        pytest.param({"good", "bad"}, ["bug", "bug", "", "bug"], id="a success between them"),
-    ],
-)
-def test_what_sets_no_node_aside(nodes: set[str], error_types: list[str]) -> None:
-    judged = Nodes(lambda: nodes)
-    for number, error_type in enumerate(error_types):
-        if error_type:
-            judged.failed("bad", f"t{number}", error_type)
-        else:
-            judged.succeeded("bad")
-    assert judged.set_aside == set()
-
-
 # -- two runs on one store
 
 
@@ -251,13 +214,11 @@ def test_ctrl_c_at_once_leaves_no_announcement(
 def test_two_runs_share_the_work(make: Make, store: Store, plan: Plan) -> None:
     with presence_of(store).announced() as one, presence_of(store).announced() as two:
         first, second = make(claims=one), make(claims=two)
-        taken: list[str] = []
-        while work := first.take():
-            taken.append(work.id)
-            if other := second.take():
-                taken.append(other.id)
-        assert sorted(taken) == sorted(plan.trials)  # each once
-        assert set(first.holding) == set(second.live)
+        while first.take() and second.take():
+            assert not first.live.keys() & second.live.keys()
+        assert {*first.live, *second.live} == plan.trials.keys()  # each once
+        first.look_elsewhere()
+        assert first.holding == second.live.keys()
         assert first.open
         # the second run records one, fails at another, and drops the third
         done, failed, *dropped = list(second.live)
@@ -272,6 +233,66 @@ def test_two_runs_share_the_work(make: Make, store: Store, plan: Plan) -> None:
         assert first.done == {done}
         assert first.failed == {failed: "bug"}
         assert ids_of(first) == set(dropped)
+
+
+def test_idle_slots_claim_their_work_in_one_write(
+    make: Make, store: Store, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no run holds work that it has no idle slot for, or keeps what it does not begin."""
+    with presence_of(store).announced() as one, presence_of(store).announced() as two:
+        first, second = make(claims=one), make(claims=two)
+        writes: list[str] = []
+        write = store.put_text
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                store, "put_text", lambda *given: (writes.append(given[1]), write(*given))
+            )
+            begun = [first.take(3) for _ in range(2)]
+        assert writes == [one._file]
+        assert len(one._held) == 3
+        taken = ids_of(second)
+        assert taken == plan.trials.keys() - one._held.keys()
+        first.give_back()  # its third slot is not idle any more
+        assert one._held.keys() == {work.id for work in begun if work}
+        one._write()  # as its beat does
+        second.look_elsewhere()
+        [late] = ids_of(second)
+        assert {*taken, late, *one._held} == plan.trials.keys()
+
+
+def test_a_run_that_stops_keeps_only_what_it_has_begun(make: Make, store: Store) -> None:
+    with presence_of(store).announced() as one:
+        queue = make(claims=one)
+        work = queue.take(4)
+        assert work is not None
+        queue.stop("failures")
+        assert [*one._held] == [work.id]
+
+
+def test_two_runs_that_claim_at_the_same_time_lose_nothing(
+    make: Make, store: Store, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has written before the other reads: both leave what both want."""
+    with presence_of(store).announced() as one, presence_of(store).announced() as two:
+        first, second = make(claims=one), make(claims=two)
+        one.others()
+        two.others()
+        look, met = two.others, list[str]()
+
+        def first_claims_as_well() -> list[Any]:
+            if not met:
+                met.append("")
+                first.take(3)
+            return look()
+
+        monkeypatch.setattr(two, "others", first_claims_as_well)
+        second.take(3)
+        for _ in range(len(plan.trials)):
+            for queue in (first, second):
+                queue.take()
+                queue.look_elsewhere()
+            assert not first.live.keys() & second.live.keys()
+        assert {*first.live, *second.live} == plan.trials.keys()
 
 
 def test_a_store_that_goes_away_while_work_is_taken_leaves_nothing_live(

@@ -147,21 +147,10 @@ def test_one_waits_until_nothing_else_runs_and_nothing_runs_beside_it(queue: Wor
     assert make_plan(queue.plan.sweep, queue.known()).totals()["speeds_done"] == 2
 
 
-def test_a_trial_that_comes_back_waits_for_the_speed_that_is_under_way(queue: WorkQueue) -> None:
-    trials = [taken(queue) for _ in range(8)]
-    for work in trials:
-        queue.ended(work.id, "bug")
-    speed = taken(queue)
-    queue.again([trials[0].id])
-    assert queue.take() is None
-    queue.ended(speed.id, None)
-    assert queue.take() == trials[0]
-
-
 def test_it_waits_for_what_another_run_holds(queue: WorkQueue, store: Store) -> None:
     with presence_of(store).announced() as one, presence_of(store).announced() as other:
         held = next(iter(queue.plan.trials))
-        assert other.claim(held) is None
+        other.claim([held])
         queue.claims = one
         for work in [taken(queue) for _ in range(7)]:
             assert work.id != held

@@ -141,21 +141,6 @@ def test_a_later_run_neither_hangs_nor_says_it_again(tmp_path: Path, store: Stor
     assert told == []
 
 
-def test_what_failed_with_a_bad_node_brings_back_what_waited_for_it(
-    tmp_path: Path, store: Store
-) -> None:
-    plan = plan_of(tmp_path, STAGED, "k=2")
-    full, staged = the_full(plan), cell_trial(plan, procedure="finetune_then_drop", k=2)
-    queue = queue_of(plan, store)
-    assert taken(queue).id == full
-    queue.ended(full, "bug")
-    assert queue.failed == {full: "bug", staged: "missing_input"}
-    queue.again([full])
-    assert queue.failed == {}
-    assert drained(queue)[0] == full
-    assert staged in queue.done
-
-
 @pytest.mark.parametrize("ended", [True, False])
 def test_a_network_that_is_needed_only_later(tmp_path: Path, store: Store, ended: bool) -> None:
     """The full network is trained, or in training, when a profile opens cells that go on from it:
@@ -235,8 +220,7 @@ def test_what_fails_in_another_run_before_its_turn_is_left_alone(
             put_failure(store, id_)
         assert queue.take() is None
         assert queue.failed == {other: "bug"}
-        queue.ended(held.id, "bug")
-        queue.again([held.id])  # the node was at fault: the failure is our own, and no reason
+        queue.lost(held.id, "worker_lost")  # the failure is our own, and no reason
         assert queue.take() == held
 
 

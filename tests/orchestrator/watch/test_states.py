@@ -84,8 +84,8 @@ def test_a_run_shows_what_it_does_in_words(fake: FakeSweep) -> None:
     with presence.announced():
         pending, waits = fake.cells[3], fake.cells[5]
         for id_ in (pending["trial_id"], "p1-unknown", waits["profile_id"]):
-            presence.claim(id_)
-        presence.claim(fake.cells[0]["trial_id"])  # has ended, which is announced 15 s later
+            presence.claim([id_])
+        presence.claim([fake.cells[0]["trial_id"]])  # has ended, which is announced 15 s later
         far = {"step": 310, "steps": 1200, "loss": 0.431, "seconds_left": 545.0}
         fake.store.put_text("underway", f"{pending['trial_id']}.json", json.dumps(far))
         states = sweep_states(fake.store)
@@ -167,11 +167,11 @@ def test_the_runs_of_this_machine_are_known(scores: FakeSweep) -> None:
 def test_what_is_held_says_since_when(scores: FakeSweep) -> None:
     presence = announcing(scores, 0, 0, 2)
     with presence.announced():
-        presence.claim("t1-b")
-        presence.claim("t1-a")
+        presence.claim(["t1-b"])
+        presence.claim(["t1-a"])
         [run] = Observer(scores.store).living()
-        presence.release("t1-b")
-        presence.claim("t1-c")
+        presence.release(["t1-b"])
+        presence.claim(["t1-c"])
         [later] = Observer(scores.store).living()
     assert ([*run.held], [*later.held]) == (["t1-a", "t1-b"], ["t1-a", "t1-c"])
     assert dt.datetime.fromisoformat(run.held["t1-a"]).tzinfo
