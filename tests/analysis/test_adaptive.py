@@ -11,13 +11,11 @@ from benchmarks.adaptive import (
     CURVES,
     DIP_LOSS,
     DIPPED,
-    DIPS,
     drawn,
     grid_losses,
     is_off,
     losses_of,
     replay,
-    simulate,
     stored_grids,
 )
 from lp_sweep.analysis.statistics.answerset import Pair, credible, curve_of_scores
@@ -196,21 +194,6 @@ def test_the_set_of_a_loss_that_was_not_searched_for_holds_the_truth() -> None:
                 largest_within(dict(enumerate(losses)), delta) in credible(searched, 0, delta)
             )
     assert min(map(np.mean, held.values())) >= 0.9
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("deviation", [0.3, 2.0])
-def test_the_set_of_a_curve_with_a_hidden_dip_holds_the_truth(deviation: float) -> None:
-    assert min(simulate(deviation, 0.0, 12, curve, 60).covered for curve in DIPS) >= 0.9
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("depth", [12, 24])
-def test_a_quarter_of_the_grid_of_a_large_task_is_enough(depth: int) -> None:
-    rows = [simulate(0.3, 0.0, depth, curve, 60) for curve in CURVES]
-    assert np.mean([row.trials for row in rows]) <= 0.27
-    assert np.mean([row.off for row in rows]) <= 0.01
-    assert min(row.covered for row in rows) >= 0.9
 
 
 # -- a grid of real trials

@@ -18,8 +18,8 @@ import pytest
 from lp_sweep.analysis.figures.drawings import FIGURES
 from lp_sweep.analysis.report.about import Gaps, gaps
 from lp_sweep.analysis.report.answer import TaskAnswer, answers
-from lp_sweep.analysis.report.gather import FIRST, Page, answer_lines, gather
-from lp_sweep.analysis.report.writing import render_page, write_report
+from lp_sweep.analysis.report.gather import Page, answer_lines, gather
+from lp_sweep.analysis.report.writing import write_report
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import VIEWS, open_views
 from lp_sweep.orchestrator.watch.states import sweep_states
@@ -31,10 +31,6 @@ from tests.support.answered import network, right
 from tests.support.fake_records import FakeSweep
 from tests.support.measured import (
     HOSTILE,
-    measured_speeds,
-    pruned_networks,
-    whole_networks,
-    without_feed_forwards,
 )
 from tests.support.program import Done, sweep
 from tests.support.reading_pages import Reading
@@ -138,32 +134,6 @@ def test_the_policy_allows_its_own_script_and_style_alone(page: Reading) -> None
         assert rules[f"{kind}-src"] == f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
-@pytest.mark.slow  # draws every figure
-def test_every_figure_is_in_the_page_with_its_numbers_in_words(tmp_path: Path) -> None:
-    fake = FakeSweep(tmp_path / "store")
-    for add in (whole_networks, pruned_networks, without_feed_forwards, measured_speeds):
-        add(fake)
-    written = write_report(fake.publish(), tmp_path / "report.html")
-    every_figure = Reading(written.page.read_text(encoding="utf-8"))
-    needs_nothing(every_figure)
-    well_built(every_figure)
-    names = [name for name in FIGURES if name not in (*FIRST, "embeddings")]
-    assert [id_ for id_ in every_figure.ids if id_.startswith("said-")] == [
-        f"said-{name}" for name in (*FIRST, *names)
-    ]
-    described = [value for tag, name, value in every_figure.attributes if name == "aria-labelledby"]
-    assert len(described) == every_figure.tags["figure"] == len(FIGURES) - 1
-    assert every_figure.tags["img"] > len(FIGURES), "each panel by itself: a phone stacks them"
-
-
-@pytest.mark.slow
-def test_the_same_store_gives_the_same_bytes(store: Store, written: Path) -> None:
-    again = write_report(store, written.with_name("again.html"))
-    assert again.page.read_bytes() == written.read_bytes()
-    assert again.figures == []
-    assert not list(written.parent.glob(".*")), "nothing half-written is left"
-
-
 def test_the_figures_are_files_too(page: Reading, store: Store) -> None:
     drawn = [id_.removeprefix("said-") for id_ in page.ids if id_.startswith("said-")]
     assert drawn[:3] == ["score", "heat-map", "pareto"]
@@ -244,64 +214,6 @@ def test_the_smallest_network_of_all_strategies(fake: FakeSweep) -> None:
     ]
 
 
-TAUGHT = "direct distill logits"
-
-
-TEN = "needs 10 of 12 layers to lose at most 1 point"
-NINE = "needs 9 of 12 layers to lose at most 1 point"
-# a task by what distillation does to its answer: scores by K, the sentence, the report's card
-DISTILLED: dict[str, tuple[dict[int, float], dict[int, float | None], str, tuple[str, ...]]] = {
-    "it helps": (
-        {2: 89.5, 3: 85.0, 4: 84.0},
-        {2: 89.9, 3: 89.4, 4: 85.0},
-        f"{TEN}; with distillation 9 (top K=3, {TAUGHT}, −0.60, one seed; only top was tried)",
-        ("10", "9", f"top K=3, {TAUGHT}"),
-    ),
-    "it harms": (
-        {2: 89.9, 3: 89.4, 4: 85.0},
-        {2: 89.5, 3: 85.0, 4: 84.0},
-        f"{NINE} (top K=3, −0.60, one seed; only top was tried); with distillation 10",
-        ("9", "10", "top K=3"),
-    ),
-    "nothing else helps": (
-        {1: 85.0, 2: 84.0},
-        {1: 89.5, 2: 84.0},
-        "keep all 12 layers: nothing smaller that was tried loses at most 1 point; with "
-        f"distillation 11 (top K=1, {TAUGHT}, −0.50, one seed; only top was tried)",
-        ("12", "11", f"top K=1, {TAUGHT}"),
-    ),
-    "not known yet": (
-        {2: 89.5, 3: 85.0},
-        {2: 89.4, 3: None},
-        f"{TEN} (top K=2, −0.50, one seed; missing trials may bring a smaller one; only top was "
-        "tried); with distillation 9–10",
-        ("10", "9–10", "top K=2"),
-    ),
-}
-
-
-@pytest.mark.slow
-def test_the_answer_tells_whether_distillation_helps(fake: FakeSweep) -> None:
-    for task, (plain, distilled, *_) in DISTILLED.items():
-        fake.curve({0: 90.0, **plain}, task=task)
-        for k, score in {0: 90.0, **distilled}.items():
-            fake.cell(k=k, score=score, task=task, procedure=TAUGHT)
-    store = fake.publish()
-    found, lines = answers_of(store), answer_lines(store, "demo", 1.0)
-    with open_views(store) as catalog:
-        lead = TABLES["min-layers"](catalog).lead
-    for task, (_, _, line, card) in DISTILLED.items():
-        choice = found[task].choices[0]
-        assert found[task].line == line
-        assert (choice.layers, choice.distilled, choice.network) == card
-        assert dict(choice.facts).get("procedure") == (TAUGHT if TAUGHT in card[2] else None)
-        assert f"{task}: {line}" in lines
-        assert f"{task}: {line}" in lead
-    text = render_page(page_of(store))
-    assert "with distillation <b>9</b>" in text
-    assert 'id="table-distillation"' in text
-
-
 def test_a_command_names_what_it_needs_of_ones_own(tmp_path: Path) -> None:
     """Where model and data are known by their content alone, the sweep file says where they are."""
     file = tmp_path / 'it\'s "mine"' / "sweep.yaml"
@@ -369,26 +281,6 @@ def test_missing_trials_are_counted_as_status_counts_them(tmp_path: Path) -> Non
     assert counts["trials_pending"] == 3
     missing = gaps_of(store).counts
     assert [missing[name] for name in ("n_open", "n_cells", "n_open_networks")] == [4, 8, 3]
-
-
-@pytest.mark.slow
-def test_an_answer_of_a_network_that_learned_nothing_says_so(tmp_path: Path) -> None:
-    fake = FakeSweep(tmp_path / "store")
-    for seed, full in ((42, 50.0), (43, 50.0), (44, 80.0)):
-        fake.curve({0: full, 11: 49.9}, task="a", seed=seed)
-        fake.curve({0: 80.0, 11: 79.9}, task="b", seed=seed)
-        fake.curve({0: 50.0, 11: 49.9}, task="c", seed=seed)
-    found = answers_of(fake.publish(), (1,))
-    assert found["b"].choices[0].untaught == ""
-    (none,) = found["c"].choices
-    assert none.layers == "1", "one layer is enough where there is nothing to lose"
-    assert none.untaught.startswith("With all layers all 3 seeds")
-    assert "majority class" in none.untaught
-    page = page_of(fake.store)
-    assert re.search(r"all 3 seeds of c\b", page.banner)
-    text = render_page(page)
-    assert text.count("nothing to lose") == 1, "once, and not for each answer"
-    assert text.count("did not learn</small>") == len([c for n in "ac" for c in found[n].cells])
 
 
 def test_the_answer_in_short(tmp_path: Path, short: list[str]) -> None:

@@ -182,28 +182,6 @@ def test_the_limits_of_one_accuracy_are_wilsons(right: int) -> None:
     assert limits(combined(of, np.eye(1))) == pytest.approx(100 * np.array(theirs), abs=1.5)
 
 
-@pytest.mark.parametrize("moves", [0.12, 0.3])
-@pytest.mark.parametrize("queries", [20, 40])
-def test_limits_over_few_queries_are_no_wider_than_needed(queries: int, moves: float) -> None:
-    """nDCG by query; half of the queries change."""
-    rng, held, width = np.random.default_rng(6), [], []
-
-    def change(n: int) -> tuple[Array, Array]:
-        full = rng.beta(1.2, 0.7, n)
-        moved = rng.normal(-0.05, moves, n) * (rng.random(n) < 0.5)
-        return full, np.clip(full + moved, 0, 1)
-
-    many = change(400_000)
-    truth, sd = 100 * (many[1] - many[0]).mean(), 100 * (many[1] - many[0]).std()
-    for _ in range(100):
-        full, pruned = (np.stack([each, np.ones(queries)], axis=-1) for each in change(queries))
-        found = paired_test(TALLY, np.zeros(queries), full[:, None], pruned[:, None])
-        held.append(found.low <= truth <= found.high)
-        width.append(found.high - found.low)
-    assert np.mean(held) >= 0.9
-    assert np.mean(width) < 1.4 * 2 * 1.96 * sd / queries**0.5
-
-
 def test_seeds_that_disagree_widen_the_interval() -> None:
     """One seed loses 10 points, the other nothing."""
     labels, full, worse = answers_of(700, 200, 100, 0)

@@ -1,11 +1,8 @@
-"""Compaction and repair of a store: nothing is lost or doubled, whoever is killed."""
+"""Compaction and repair of a store: nothing is lost or doubled."""
 
 from __future__ import annotations
 
-import random
-import signal
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +20,7 @@ from lp_sweep.storage.upkeep import compact, examine, set_aside
 from tests.support.everyday import few
 from tests.support.fake_records import FakeSweep
 from tests.support.program import sweep
-from tests.support.stores import cell, newer, predictions, start, trial
+from tests.support.stores import cell, newer, predictions, trial
 
 
 @pytest.fixture
@@ -163,56 +160,7 @@ def test_a_torn_pack_costs_nothing(store: Store, monkeypatch: pytest.MonkeyPatch
     assert files(store) == (4, 1)
 
 
-# -- killed, raced with
-
-
-def check_all_there(store: Store, names: set[str]) -> int:
-    """Checks that each acknowledged record is there once and whole; returns their number."""
-    assert names <= store.names("trials")
-    listing = store.read_all("trials")
-    assert listing.unreadable == []
-    found = listing.rows["trial_id"].to_pylist()
-    assert len(found) == len(set(found)), "doubled"
-    assert names <= set(found), "lost"
-    values = dict(zip(found, listing.rows["last"].to_pylist(), strict=True))
-    assert all(value == float(name[-5:]) for name, value in values.items())
-    split = store.read_all("predictions").rows
-    assert len(split) == 20 * len(set(split["trial_id"].to_pylist()))
-    assert names <= set(split["trial_id"].to_pylist())
-    return len(found)
-
-
-@pytest.mark.slow
-def test_a_compactor_killed_over_and_over_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    """SIGKILL 25 times while one process writes, two others compact, and this one asks."""
-    store = Store(tmp_path / "store", create=True)
-    draw = random.Random(3)
-    writer = start("write", store.location, "w", "1500")
-    partner = start("compact", store.location)
-    killed = asked = 0
-    try:
-        while writer.poll() is None or killed < 25:
-            victim = start("compact", store.location)
-            assert victim.stdout.readline() == "ready\n"
-            until = time.monotonic() + draw.uniform(0.02, 0.7)
-            while time.monotonic() < until:
-                before = store.names("trials")
-                asked += 1
-                assert check_all_there(store, before) >= len(before)
-            victim.send_signal(signal.SIGKILL)
-            victim.wait()
-            killed += 1
-    finally:
-        partner.kill()
-        partner.wait()
-        writer.kill()
-    written = set(writer.stdout.read().split())
-    assert len(written) == 1500
-    assert asked >= killed
-    assert check_all_there(Store(store.location), written) == 1500
-    compact(store)
-    assert check_all_there(Store(store.location), written) == 1500
-    assert files(store)[0] == 0
+# -- raced with
 
 
 class Interrupted:

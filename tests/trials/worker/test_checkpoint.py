@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import random
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -58,39 +56,6 @@ def cut(world: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> Cut:
         return job_of(world, checkpoint_every=3600.0, **settings)
 
     return before
-
-
-# -- killed
-
-
-@pytest.mark.slow
-def test_killed_at_random_moments_it_ends_as_if_nothing_had_been(world: Path, store: Store) -> None:
-    rows = 256  # so that it does not end before it is killed
-    undisturbed = run_trial(job_of(world, rows), halvings=1)
-    job = job_of(world, rows, checkpoint_every=0.02, halvings=1)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["lp_sweep.trials.worker.run"])
-    draw = random.Random(1)
-    for _ in range(3):
-        before = _modified(store)
-        process = context.Process(target=execute, args=(job, store.location))
-        process.start()
-        while process.is_alive() and _modified(store) == before:  # it has trained, and written
-            time.sleep(0.001)
-        time.sleep(draw.uniform(0, 0.03))
-        process.kill()
-        process.join()
-        assert process.exitcode == -9, "it ended before it was killed"
-    assert not store.names("trials")
-    assert execute(job, store.location)["status"] == "done"
-    record = assert_same(store, job, undisturbed)
-    assert record["resumed_from_step"] > 0
-    assert (record["micro_batch"], record["out_of_memory_retries"]) == (2, 1)
-    assert not store.names("attempts")
-
-
-def _modified(store: Store) -> float:
-    return max((item.modified for item in store.listing("checkpoints")), default=0.0)
 
 
 # -- cut off at a given step
