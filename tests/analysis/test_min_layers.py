@@ -199,7 +199,7 @@ CURVES = st.dictionaries(
 )
 
 
-@settings(max_examples=settings.default.max_examples // 4)
+@settings(max_examples=settings.default.max_examples // 8)
 @given(
     curves=st.lists(CURVES, min_size=6, max_size=6),  # of a task each
     delta=st.sampled_from([0.5, 1, 2]),

@@ -104,10 +104,9 @@ def test_answers_are_matched_by_example_not_by_row(fake: FakeSweep, tmp_path: Pa
     for sweep, rows in ((fake, None), (shuffled, order)):
         network(sweep, np.where(right(90) == 1, labels, 1 - labels), labels, k=0)
         network(sweep, np.where(right(85) == 1, labels, 1 - labels), labels, k=6, order=rows)
-    tables = [TABLES["significance"], TABLES["min-layers-interval"]]
-    (tested,), answer = (long(fake, table) for table in tables)
+    (tested,) = long(fake, TABLES["significance"])
     assert tested["b"] == 5
-    assert [long(shuffled, table) for table in tables] == [[tested], answer]
+    assert long(shuffled, TABLES["significance"]) == [tested]
 
 
 # by the reason, which is the name of the task: what is beside the network with all layers

@@ -1,9 +1,8 @@
-"""The first half hour on a GPU: a process that outlives its step is ended, time is kept, and
-what was measured reaches the page."""
+"""The first half hour on a GPU: a process that outlives its step is ended, and time
+is kept."""
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from argparse import Namespace
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import gpu_day, gpu_report
+from benchmarks import gpu_day
 
 
 @pytest.fixture
@@ -109,43 +108,3 @@ def test_the_same_command_again_skips_what_is_done(
     assert day("--only", "a", "c") == ["a", "c"], "those that are named are repeated"
     assert len((tmp_path / "out" / "results.jsonl").read_text().splitlines()) == 7
     assert day("--device", "cpu") == ["a", "b", "c"], "a rehearsal is no measurement"
-
-
-def lines(device: str) -> list[dict[str, Any]]:
-    versions = {"torch": "2.11.0"}
-    machine = {"device": "H100", "tflops": 800.0, "copy_gb_per_second": 3e3, "versions": versions}
-    took = {"trainer": (20.0, 6.0, []), "fast": (15.0, 4.5, []), "graphs": (4.0, 1.0, [0.5, 0.3])}
-    sides = {
-        name: [{"ms_a_step": ms, "wall_seconds": s, "steps": 300, "capture_seconds": seconds}]
-        for name, (ms, s, seconds) in took.items()
-    }
-    race = {"sst2": {"sides": sides, "tokens_a_row": 13.0}}
-    common = {"stage": 1, "status": "done", "at": "2026-11-24T10:00:00Z", "device": device}
-    return [
-        common | {"step": "machine", "arguments": [], "found": machine},
-        common | {"step": "whole", "arguments": ["bert-base", "sst2"], "found": race},
-    ]
-
-
-def written(folder: Path, rows: list[dict[str, Any]]) -> Path:
-    path = folder / "results.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-def test_a_rehearsal_reaches_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = tmp_path / "performance.md"
-    page.write_text(f"before\n{gpu_report.BEGIN}old\n{gpu_report.END}after\n")
-    monkeypatch.setattr(gpu_report, "DOC", page)
-    monkeypatch.setattr(gpu_report, "FIGURE", tmp_path / "figure.svg")
-    monkeypatch.setattr(sys, "argv", ["gpu_report.py", str(written(tmp_path, lines("cpu")))])
-    with pytest.raises(SystemExit, match="no whole run on a GPU"):
-        gpu_report.main()
-    assert "old" in page.read_text()
-    monkeypatch.setattr(sys, "argv", ["gpu_report.py", str(written(tmp_path, lines("cuda")))])
-    gpu_report.main()
-    text = page.read_text()
-    assert text.startswith("before")
-    assert text.endswith("after\n")
-    assert "6.0x" in text
-    assert "old" not in text

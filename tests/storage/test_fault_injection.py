@@ -323,7 +323,7 @@ EVERY = itertools.product(VERBS, FAULTS)
 
 @pytest.mark.parametrize(
     ("verb", "fault", "step"),
-    [("record", "killed", 14), *(pytest.param(*of, 1, marks=pytest.mark.slow) for of in EVERY)],
+    [("record", "killed", 19), *(pytest.param(*of, 1, marks=pytest.mark.slow) for of in EVERY)],
 )
 def test_changes_of_a_verb(
     faulty_disk: Path, tmp_path: Path, verb: str, fault: str, step: int

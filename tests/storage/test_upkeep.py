@@ -49,7 +49,7 @@ def rows_of(store: Store) -> dict[str, list[dict[str, Any]]]:
 
 def test_a_store_says_the_same_before_and_after(location: str) -> None:
     fake = FakeSweep(location)
-    fake.curve({k: 92.0 - k / 10 for k in range(0, 12)})
+    fake.curve({k: 92.0 - k / 10 for k in range(4)})
     fake.profile([0.9, 0.8, 0.7])
     for row in fake.cells[:3]:
         fake.predictions(row["trial_id"], [True, False, True])
@@ -58,10 +58,11 @@ def test_a_store_says_the_same_before_and_after(location: str) -> None:
     store = fake.publish()
     before, names = rows_of(store), {table: store.names(table) for table in TABLES}
     asked = ("FROM cells ORDER BY cell", "FROM trials ORDER BY trial_id")
-    answers = [open_views(store).query(sql).to_pylist() for sql in asked]
+    views = ("cells", "trials")
+    answers = [open_views(store, only=views).query(sql).to_pylist() for sql in asked]
     done = compact(store)
-    # one profile is not worth a pack, and 9 trials have no row of predictions
-    assert done == (12 + 2 + 3, 12 + 1 + 2 + 12, 4 + 9)
+    # one profile is not worth a pack, and one trial has no row of predictions
+    assert done == (4 + 2 + 3, 4 + 1 + 2 + 4, 4 + 1)
     for again in (store, Store(store.location)):
         assert rows_of(again) == before
         assert {table: again.names(table) for table in TABLES} == names
@@ -69,7 +70,7 @@ def test_a_store_says_the_same_before_and_after(location: str) -> None:
             some, every = again.read_all(table, columns=columns).rows, again.read_all(table).rows
             assert {*some.column_names} == {*columns, every.column_names[0]}
             assert some == every.select(some.column_names)
-        catalog = open_views(again)
+        catalog = open_views(again, only=views)
         assert answers == [catalog.query(sql).to_pylist() for sql in asked]
         assert catalog.unreadable == []
     one = fake.cells[1]["trial_id"]
@@ -207,7 +208,7 @@ LOOKS: dict[str, Callable[[Store, list[str]], bool]] = {
         pytest.param("ab", id="two-packs-before"),
     ],
 )
-@pytest.mark.parametrize("look", few(LOOKS, 3))
+@pytest.mark.parametrize("look", few(LOOKS, 2))
 def test_a_compaction_at_any_moment_of_a_look(tmp_path: Path, look: str, packed: str) -> None:
     """Single files go into a pack, at every moment in turn."""
     moment = 0

@@ -47,11 +47,8 @@ def test_the_first_rows_of_a_large_file(tmp_path: Path, kind: str) -> None:
 
 ALIKE = {
     "accent": ("caf\xe9", "cafe\u0301"),
-    "blanks": ("very bad", "very  bad"),
     "zero-width": ("bad", "ba\u200bd"),
     "mark": ("bad", "\ufeffbad"),
-    "wide": ("bad", "\uff42\uff41\uff44"),
-    "emoji": ("\u2764", "\u2764\ufe0f"),
     "cyrillic": ("bad", "b\u0430d"),
     "decimal": ("1", "1.0"),
     "null": ("bad", "bad\0"),
@@ -95,9 +92,7 @@ def test_names_that_only_look_alike(tmp_path: Path, kind: str, shape: str) -> No
 WRITTEN = {
     "pandas": ["['spam', 'ham']", "['spam']", "[]"],
     "marks": ["[0, 1, 0]", "[1, 1, 0]"],
-    "numpy": ["['spam' 'ham']", "['ham']"],
     "json": ['["spam", "ham"]', '["ham"]'],
-    "object": ['{"spam": 1}', '{"ham": 1}'],
     "lines": ["['spam'\n 'ham']", "[0 1\n 0]"],
 }
 

@@ -41,13 +41,11 @@ def test_every_compute_learns_alike(name: str, taught: bool) -> None:
         assert not [name for name in gradients if name.startswith("classifier")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("world", "examples", "learned", "least"),
-    [
-        pytest.param(label_world, 60, 320, 0.8, id="multi_label", marks=pytest.mark.slow),
-        pytest.param(ranking_world, 16, 300, 0.7, id="ranking", marks=pytest.mark.slow),
-        pytest.param(token_world, 40, 190, 0.5, id="tokens"),
-    ],
+    [(label_world, 60, 320, 0.8), (ranking_world, 16, 300, 0.7), (token_world, 40, 190, 0.5)],
+    ids=["multi_label", "ranking", "tokens"],
 )
 def test_a_sweep_with_its_students_and_tables(
     world: Callable[..., Path],
