@@ -21,7 +21,9 @@ from tests.support.fake_records import FakeSweep
 def answers(fake: FakeSweep, delta: float = 1, **where: Any) -> list[dict[str, Any]]:
     conditions = {"unit": "points", **where}
     clause = " AND ".join(f"{column} = ${column}" for column in conditions)
-    with open_views(fake.publish(), deltas=(delta,), only=("min_layers_by_unit",)) as catalog:
+    with open_views(
+        fake.publish(), deltas=(delta,), only=("min_layers_by_unit",), once=True
+    ) as catalog:
         sql = f"FROM min_layers_by_unit WHERE {clause} ORDER BY position"
         return catalog.query(sql, conditions).to_pylist()
 
@@ -182,11 +184,9 @@ def test_an_answer_that_rests_on_one_strategy_names_it(fake: FakeSweep) -> None:
 
 def test_points_are_shown_unless_percent_is_asked_for(fake: FakeSweep) -> None:
     fake.curve({0: 50.0, 1: 49.2})
-    with open_views(fake.publish(), deltas=(1,)) as catalog:
-        for view, units in (
-            ("min_layers", ["points"]),
-            ("min_layers_by_unit", ["percent", "points"]),
-        ):
+    shown = {"min_layers": ["points"], "min_layers_by_unit": ["percent", "points"]}
+    with open_views(fake.publish(), deltas=(1,), only=shown) as catalog:
+        for view, units in shown.items():
             assert catalog.query(f"SELECT unit FROM {view} ORDER BY 1")["unit"].to_pylist() == units
 
 

@@ -74,19 +74,6 @@ def test_a_tallied_metric_is_that_of_the_drawn_examples(n: int, pairs: int, seed
     np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
-@pytest.mark.parametrize("merged", [True, False])
-def test_drawn_scores_spread_as_a_binomial(merged: bool) -> None:
-    """Equal examples are merged; tallies are not."""
-    wrong = (np.arange(400) < 100).astype(float)[:, None]
-    tallies = np.stack([1 - wrong, np.ones((400, 1))], axis=-1)
-    metric, predicted = ("accuracy", wrong) if merged else (TALLY, tallies)
-    drawn = resampled_scores(metric, np.zeros(400), predicted, 20_000, np.random.default_rng(1))[
-        :, 0
-    ]
-    assert drawn.mean() == pytest.approx(0.75, abs=0.001)
-    assert drawn.std() == pytest.approx((0.75 * 0.25 / 400) ** 0.5, rel=0.03)
-
-
 def answers_of(both: int, b: int, c: int, neither: int) -> tuple[Any, Any, Any]:
     """Labels, K=0 and the pruned network: how many examples each answers rightly."""
     full = np.repeat([1, 1, 0, 0], [both, b, c, neither])

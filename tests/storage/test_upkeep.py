@@ -20,7 +20,7 @@ from lp_sweep.storage.upkeep import compact, examine, set_aside
 from tests.support.everyday import few
 from tests.support.fake_records import FakeSweep
 from tests.support.program import sweep
-from tests.support.stores import cell, newer, predictions, trial
+from tests.support.stores import cell, everything, newer, predictions, trial
 
 
 @pytest.fixture
@@ -250,23 +250,13 @@ def whole(store: Store) -> Store:
     return store
 
 
-def whole_store(store: Store) -> dict[str, bytes]:
-    folders = [*TABLES, *(f"{table}/packs" for table in TABLES), "runs", "checkpoints"]
-    folders += [f"set-aside/{folder}" for folder in folders]
-    return {
-        path: store.files.read(path)
-        for folder in folders
-        for path in [f"{folder}/{info.name}" for info in store.files.list(folder)]
-    }
-
-
 def test_a_store_in_order(whole: Store) -> None:
     assert examine(whole) == []
     compact(whole)
-    before = whole_store(whole)
+    before = everything(whole)
     assert examine(whole) == []
     set_aside(whole, [])
-    assert whole_store(whole) == before
+    assert everything(whole) == before
 
 
 BAD: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
@@ -281,30 +271,30 @@ def test_what_is_no_record_is_named_and_moved(
 ) -> None:
     bad = change(whole.files.read("trials/t1-a.parquet"))
     whole.files.write(path, bad)
-    before = whole_store(whole)
+    before = everything(whole)
     (finding,) = examine(whole)
     assert finding.location == whole.files.where(path)
     assert reason in finding.reason
-    assert whole_store(whole) == before, "to look changes nothing"
+    assert everything(whole) == before, "to look changes nothing"
     set_aside(whole, [finding])
     assert examine(whole) == []
     del before[path]
-    assert whole_store(whole) == before | {f"set-aside/{path}": bad}
+    assert everything(whole) == before | {f"set-aside/{path}": bad}
     whole.files.write(path, b"two")  # what was set aside before is kept
     set_aside(whole, examine(whole))
-    assert {bad, b"two"} <= {*whole_store(whole).values()}
+    assert {bad, b"two"} <= {*everything(whole).values()}
 
 
 def test_a_file_of_a_newer_version_is_named_and_never_moved(whole: Store) -> None:
     good = whole.files.read("trials/t1-a.parquet")
     for path in ("trials/t1-x.parquet", "trials/packs/0af.parquet"):
         whole.files.write(path, newer(good))
-    before = whole_store(whole)
+    before = everything(whole)
     findings = examine(whole)
     assert [f.newer for f in findings] == [True, True]
     assert all("newer lp-sweep" in f.reason for f in findings)
     set_aside(whole, findings)
-    assert whole_store(whole) == before
+    assert everything(whole) == before
 
 
 def test_a_record_that_was_mended_meanwhile_stays(whole: Store) -> None:

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
-from lp_sweep.storage.schema import SCHEMA_VERSION
+from lp_sweep.storage.schema import SCHEMA_VERSION, TABLES
+from lp_sweep.storage.store import Store
 
 
 def trial(name: str, value: float = 0.5) -> dict[str, Any]:
@@ -34,6 +35,17 @@ def place_of(request: pytest.FixtureRequest) -> str:
     if request.param == "s3":
         return str(request.getfixturevalue("s3_location"))
     return str(request.getfixturevalue("tmp_path") / "store")
+
+
+def everything(store: Store) -> dict[str, bytes]:
+    """All files of all folders, those that no listing shows too, and what was set aside."""
+    folders = [*TABLES, *(f"{table}/packs" for table in TABLES), "runs", "checkpoints"]
+    folders += [f"set-aside/{folder}" for folder in folders]
+    return {
+        path: store.files.read(path)
+        for folder in folders
+        for path in [f"{folder}/{info.name}" for info in store.files.list(folder)]
+    }
 
 
 @contextlib.contextmanager
