@@ -21,9 +21,7 @@ from tests.support.fake_records import FakeSweep
 def answers(fake: FakeSweep, delta: float = 1, **where: Any) -> list[dict[str, Any]]:
     conditions = {"unit": "points", **where}
     clause = " AND ".join(f"{column} = ${column}" for column in conditions)
-    with open_views(
-        fake.publish(), deltas=(delta,), only=("min_layers_by_unit",), once=True
-    ) as catalog:
+    with open_views(fake.publish(), deltas=(delta,), only=("min_layers_by_unit",)) as catalog:
         sql = f"FROM min_layers_by_unit WHERE {clause} ORDER BY position"
         return catalog.query(sql, conditions).to_pylist()
 

@@ -138,7 +138,7 @@ def test_a_store_of_somebody_else(open_path: Path) -> None:
     Path(store.location, "trials", "t1-a.parquet").chmod(0o600)
     Path(store.location, "profiles").chmod(0o700)
     refused: dict[str, Callable[[], Any]] = {
-        "read {}/trials/t1-a.parquet": lambda: store.read("trials", "t1-a"),
+        "read {}/trials": lambda: store.read("trials", "t1-a"),
         "read {}/profiles": lambda: store.names("profiles"),
         "write {}/trials/t1-c.parquet": lambda: store.put("trials", "t1-c", [trial("t1-c")]),
         "make a store at {}/new": lambda: Store(open_path / "store" / "new", create=True),
