@@ -207,7 +207,6 @@ BUGS = [
         "store",
         "if signed(content) != content:",
         "if not content:",
-        "test_damage.py",
         "test_store_contract.py",
     ),
     _bug(

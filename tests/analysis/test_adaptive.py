@@ -11,14 +11,11 @@ from benchmarks.adaptive import (
     CURVES,
     DIP_LOSS,
     DIPPED,
-    DIPS,
     drawn,
     grid_losses,
     is_off,
     losses_of,
     replay,
-    simulate,
-    stored_grids,
 )
 from lp_sweep.analysis.statistics.answerset import Pair, credible, curve_of_scores
 from lp_sweep.analysis.statistics.search import SearchGrid, largest_within, next_step
@@ -105,16 +102,6 @@ def test_the_first_batch_comes_before_all_else(done: tuple[int, ...]) -> None:
     assert step.answers == ()
 
 
-def test_the_same_scores_in_any_order_give_the_same_step() -> None:
-    grid = grid_of(losses_of("steep", 12), 0.3)
-    points = {Pair(*pair): grid[pair] for pair in [(0, 0), (3, 0), (6, 0), (9, 0), (1, 0)]}
-    steps = {
-        next_step(SearchGrid(ks=tuple(range(12)), seeds=(0, 1), points=dict(order)), DELTAS)
-        for order in itertools.islice(itertools.permutations(points.items()), 8)
-    }
-    assert len(steps) == 1
-
-
 def test_it_goes_on_from_any_part_of_the_grid() -> None:
     """Scores that other sweeps have left, with K=0 or without, are used and not asked for."""
     losses = losses_of("flat, falling", 12)
@@ -196,28 +183,3 @@ def test_the_set_of_a_loss_that_was_not_searched_for_holds_the_truth() -> None:
                 largest_within(dict(enumerate(losses)), delta) in credible(searched, 0, delta)
             )
     assert min(map(np.mean, held.values())) >= 0.9
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("deviation", [0.3, 2.0])
-def test_the_set_of_a_curve_with_a_hidden_dip_holds_the_truth(deviation: float) -> None:
-    assert min(simulate(deviation, 0.0, 12, curve, 60).covered for curve in DIPS) >= 0.9
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("depth", [12, 24])
-def test_a_quarter_of_the_grid_of_a_large_task_is_enough(depth: int) -> None:
-    rows = [simulate(0.3, 0.0, depth, curve, 60) for curve in CURVES]
-    assert np.mean([row.trials for row in rows]) <= 0.27
-    assert np.mean([row.off for row in rows]) <= 0.01
-    assert min(row.covered for row in rows) >= 0.9
-
-
-# -- a grid of real trials
-
-
-def test_the_stored_grid_of_the_results() -> None:
-    [(_, grid)] = stored_grids("docs/results/records", "minilm-sst2")
-    found = replay(grid, DELTAS)
-    assert [answer.k for answer in found.answers] == [of_grid(grid, delta) for delta in DELTAS]
-    assert len(found.trials) < len(grid)

@@ -74,19 +74,6 @@ def test_a_tallied_metric_is_that_of_the_drawn_examples(n: int, pairs: int, seed
     np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
-@pytest.mark.parametrize("merged", [True, False])
-def test_drawn_scores_spread_as_a_binomial(merged: bool) -> None:
-    """Equal examples are merged; tallies are not."""
-    wrong = (np.arange(400) < 100).astype(float)[:, None]
-    tallies = np.stack([1 - wrong, np.ones((400, 1))], axis=-1)
-    metric, predicted = ("accuracy", wrong) if merged else (TALLY, tallies)
-    drawn = resampled_scores(metric, np.zeros(400), predicted, 20_000, np.random.default_rng(1))[
-        :, 0
-    ]
-    assert drawn.mean() == pytest.approx(0.75, abs=0.001)
-    assert drawn.std() == pytest.approx((0.75 * 0.25 / 400) ** 0.5, rel=0.03)
-
-
 def answers_of(both: int, b: int, c: int, neither: int) -> tuple[Any, Any, Any]:
     """Labels, K=0 and the pruned network: how many examples each answers rightly."""
     full = np.repeat([1, 1, 0, 0], [both, b, c, neither])
@@ -180,28 +167,6 @@ def test_the_limits_of_one_accuracy_are_wilsons(right: int) -> None:
     of = scores_of("accuracy", labels, answers[:, None], np.array([right / 0.4]))
     theirs = proportion_confint(right, 40, method="wilson")
     assert limits(combined(of, np.eye(1))) == pytest.approx(100 * np.array(theirs), abs=1.5)
-
-
-@pytest.mark.parametrize("moves", [0.12, 0.3])
-@pytest.mark.parametrize("queries", [20, 40])
-def test_limits_over_few_queries_are_no_wider_than_needed(queries: int, moves: float) -> None:
-    """nDCG by query; half of the queries change."""
-    rng, held, width = np.random.default_rng(6), [], []
-
-    def change(n: int) -> tuple[Array, Array]:
-        full = rng.beta(1.2, 0.7, n)
-        moved = rng.normal(-0.05, moves, n) * (rng.random(n) < 0.5)
-        return full, np.clip(full + moved, 0, 1)
-
-    many = change(400_000)
-    truth, sd = 100 * (many[1] - many[0]).mean(), 100 * (many[1] - many[0]).std()
-    for _ in range(100):
-        full, pruned = (np.stack([each, np.ones(queries)], axis=-1) for each in change(queries))
-        found = paired_test(TALLY, np.zeros(queries), full[:, None], pruned[:, None])
-        held.append(found.low <= truth <= found.high)
-        width.append(found.high - found.low)
-    assert np.mean(held) >= 0.9
-    assert np.mean(width) < 1.4 * 2 * 1.96 * sd / queries**0.5
 
 
 def test_seeds_that_disagree_widen_the_interval() -> None:

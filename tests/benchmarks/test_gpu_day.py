@@ -1,9 +1,8 @@
-"""The first half hour on a GPU: a process that outlives its step is ended, time is kept, and the
-tables are those of what was measured."""
+"""The first half hour on a GPU: a process that outlives its step is ended, and time
+is kept."""
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from argparse import Namespace
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import gpu_day, gpu_report
+from benchmarks import gpu_day
 
 
 @pytest.fixture
@@ -109,95 +108,3 @@ def test_the_same_command_again_skips_what_is_done(
     assert day("--only", "a", "c") == ["a", "c"], "those that are named are repeated"
     assert len((tmp_path / "out" / "results.jsonl").read_text().splitlines()) == 7
     assert day("--device", "cpu") == ["a", "b", "c"], "a rehearsal is no measurement"
-
-
-def race(trainer: float, graphs: float) -> dict[str, Any]:
-    took = {"trainer": (20.0, trainer, []), "fast": (15.0, 4.5, [])}
-    took |= {"graphs": (4.0, graphs, [0.5, 0.3])}
-    sides = {
-        name: [{"ms_a_step": ms, "wall_seconds": s, "steps": 300, "capture_seconds": seconds}]
-        for name, (ms, s, seconds) in took.items()
-    }
-    return {"sides": sides, "tokens_a_row": 13.0}
-
-
-def lines() -> list[dict[str, Any]]:
-    versions = {"torch": "2.11.0"}
-    machine = {"device": "H100", "tflops": 800.0, "copy_gb_per_second": 3e3, "versions": versions}
-    timed = {"ms_a_step": 8.0, "wall_seconds": 2.0, "steps": 100, "capture_seconds": []}
-    trials = [
-        {"task": "rte", "k": k, "seed": seed, "last": score, "compute_used": "graphs"}
-        for k, seed, score in ((0, 1, 0.6), (0, 2, 0.7), (3, 1, None), (3, 2, 0.5))
-    ]
-    found: list[tuple[str, list[str], dict[str, Any]]] = [
-        ("machine", [], machine),
-        ("whole", ["bert-base", "sst2", "rte"], {"sst2": race(6.0, 1.0), "rte": race(8.0, 2.0)}),
-        ("whole", ["minilm", "sst2"], {"sst2": race(3.0, 3.0)}),
-        ("compiled", ["sst2"], {f"sst2 {side}": {"sides": {side: [timed]}} for side in SIDES}),
-        ("side_by_side", [], {"4 MPS": {"steps_a_second": 400.0}}),
-        ("sweep", ["k=0"], {"seconds": 9.0, "trials": []}),
-        ("sweep", [], {"seconds": 99.0, "trials": trials}),
-        ("smoke", [], {"graphs": {"waits_a_step": 0.05}}),
-        ("determinism", [], {"graphs": {"equal": False}}),
-        ("profile", [], {"graphs": {"busy_share": 0.91, "calls_a_step": 700.0}}),
-        ("precisions", [], {"fp32": {"losses": [0.5, 0.25]}, "bf16": {"losses": [0.5, 0.26]}}),
-        ("depth_speed", [], {"speedups": {"inference": 1.98}}),
-        ("out_of_memory", [], {"tried": [[32, "CUDA out of memory"], [16, "done"]]}),
-    ]
-    common = {"stage": 1, "status": "done", "at": "2026-11-24T10:00:00Z", "device": "cuda"}
-    return [
-        common | {"step": step, "arguments": arguments, "found": one}
-        for step, arguments, one in found
-    ]
-
-
-SIDES = ("graphs", "dynamic", "compiled")
-
-
-def written(folder: Path, rows: list[dict[str, Any]]) -> Path:
-    path = folder / "results.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-MEASURED = [
-    "| SST-2 | bert-base | 20.0 | 15.0 | 4.0 | 6.0 | 4.5 | 1.0 | 6.0x | 2 of 0.40 s |",
-    "Whole trials of BERT-base on 2 tasks: median 5.0x, least 4.0x.",
-    "| SST-2 | 8.0 | 8.0 | 8.0 | 1.0x |",
-    "| 4 MPS | 400 | 8.0x |",  # one Trainer: 300 steps in 6 s
-    "4 trials in 99 s (`graphs`)",
-    "| RTE | 65.0 (2) | 50.0 (1) |",
-    "| inference | 1.98x |",
-    "| `graphs`: waits of the host a step | 0.05 |",
-    "| `graphs`: the same weights twice | **no** |",
-    "| `graphs`: the GPU works | 91% of the time, 700 calls a step |",
-    "fp32 0.2500, bf16 0.2600",
-    "a batch of 32 does not fit, a batch of 16 fits",
-    "H100: 800 TFLOP/s",
-]
-
-
-def test_the_tables_have_all_that_was_measured(tmp_path: Path) -> None:
-    found, broken = gpu_report.read(written(tmp_path, lines()))
-    text = gpu_report.text_of(found, broken)
-    assert [row for row in MEASURED if row not in text] == []
-    assert not broken
-
-
-def test_a_rehearsal_reaches_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = tmp_path / "performance.md"
-    page.write_text(f"before\n{gpu_report.BEGIN}old\n{gpu_report.END}after\n")
-    monkeypatch.setattr(gpu_report, "DOC", page)
-    monkeypatch.setattr(gpu_report, "FIGURE", tmp_path / "figure.svg")
-    on_cpu = [{**line, "device": "cpu"} for line in lines()]
-    monkeypatch.setattr(sys, "argv", ["gpu_report.py", str(written(tmp_path, on_cpu))])
-    with pytest.raises(SystemExit, match="no whole run on a GPU"):
-        gpu_report.main()
-    assert "old" in page.read_text()
-    monkeypatch.setattr(sys, "argv", ["gpu_report.py", str(written(tmp_path, lines()))])
-    gpu_report.main()
-    text = page.read_text()
-    assert text.startswith("before")
-    assert text.endswith("after\n")
-    assert "6.0x" in text
-    assert "old" not in text

@@ -36,7 +36,7 @@ def table_notes(store: Store, name: str, models: tuple[str, ...] = ()) -> tuple[
 
 
 def differences(store: Store) -> dict[str, Any]:
-    with open_views(store) as catalog:
+    with open_views(store, only=["recipe_differences"], once=True) as catalog:
         rows = catalog.query("FROM recipe_differences").to_pylist()
     return {f"{row['task']} {row['setting']}": row["found"] for row in rows}
 
@@ -113,7 +113,7 @@ def test_what_can_be_compared_says_nothing(tmp_path: Path) -> None:
     fake.cell(k=0, score=90.0, setup="s1-a")
     fake.cell(k=2, score=90.0, setup=None)
     fake.cell(k=4, setup="s1-b")
-    with open_views(fake.publish()) as catalog:
+    with open_views(fake.publish(), only=["recipe_differences", "cells"]) as catalog:
         assert [*mixed(catalog), *mixed_notes(catalog)] == []
 
 

@@ -101,10 +101,6 @@ def test_the_command_of_the_note_shows_them(file: Path) -> None:
         assert table.text("csv") == before
         assert "earlier setup 1 of 'plain' (epochs 3 instead of 1)" in table.text()
     assert "10 of 12  90.00" in said(file, "table", "tasks", "--sweep", "plain", "--setup", "1")
-    counted = "SELECT count(*) AS n FROM cells WHERE state = 'done'"
-    assert "8" in said(file, "query", counted, "--setup", "1")
-    with open_views(store_of(file), setup=1) as catalog:
-        assert any("earlier setup 1" in sentence for sentence in gaps(catalog, "store").sentences)
 
 
 @pytest.mark.slow  # draws every figure

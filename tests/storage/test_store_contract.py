@@ -16,7 +16,8 @@ from lp_sweep.storage import parquet
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.store import Store, is_store
-from tests.support.stores import cell, newer, place_of, trial
+from tests.support.fake_records import FakeSweep
+from tests.support.stores import cell, everything, newer, place_of, trial
 
 HOSTILE = ["a'; echo foo", "ünï 🙂", "a%20b", "s3:", "k=v", "a?b#c"]
 LARGE = 11 * 2**20  # bytes: more than an object store takes in one request
@@ -30,12 +31,6 @@ def location(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def store(location: str) -> Store:
     return Store(location, create=True)
-
-
-def everything(store: Store) -> set[str]:
-    """All files of all folders, those that no listing shows too."""
-    folders = [*TABLES, *(f"{table}/packs" for table in TABLES), "runs", "checkpoints"]
-    return {f"{folder}/{info.name}" for folder in folders for info in store.files.list(folder)}
 
 
 # -- the place
@@ -94,7 +89,7 @@ def test_putting_twice_is_harmless_and_a_wrong_type_leaves_what_was_there(store:
     with pytest.raises(pa.ArrowException, match="seven"):
         store.put("trials", "t1-a", [{**trial("t1-a"), "seed": "seven"}])
     assert [row["last"] for row in store.read("trials", "t1-a")] == [0.75]
-    assert everything(store) == {"trials/t1-a.parquet"}
+    assert everything(store).keys() == {"trials/t1-a.parquet"}
     [row] = pq.read_table(pa.BufferReader(store.content("trials/t1-a.parquet"))).to_pylist()
     assert row["last"] == 0.75, "any Parquet reader opens it"
 
@@ -153,7 +148,7 @@ def test_a_name_that_is_a_path_is_refused(store: Store, tmp_path: Path) -> None:
             store.listing(f"weights/{folder}")
         with pytest.raises(StoreError, match="can't be a folder of a store"):
             store.delete(f"weights/{folder}", "config.json")
-    assert everything(store) == set()
+    assert everything(store) == {}
 
 
 # -- what is missing or unreadable
@@ -205,6 +200,25 @@ def test_what_is_no_record_is_named_and_never_in_the_way(store: Store, kind: str
     assert store.find("trials", "t1-bad") is not None
 
 
+@pytest.mark.parametrize(
+    "every",
+    [
+        pytest.param(1, id="each byte", marks=pytest.mark.slow),
+        pytest.param(43, id="every 43rd"),
+    ],
+)
+def test_every_single_flipped_bit_is_noticed(tmp_path: Path, every: int) -> None:
+    """Of a record with a value in nearly every column."""
+    fake = FakeSweep(tmp_path)
+    name = fake.cell(k=3, score=91.25)["trial_id"]
+    content = bytearray(fake.store.files.read(f"trials/{name}.parquet"))
+    for place in range(0, len(content), every):
+        content[place] ^= 1 << place % 8
+        with pytest.raises(parquet.NotARecordError):
+            parquet.decode(bytes(content), "trials")
+        content[place] ^= 1 << place % 8
+
+
 def test_a_column_that_a_later_version_adds_is_null(store: Store) -> None:
     store.put("trials", "t1-old", [trial("t1-old")])
     path = "trials/t1-old.parquet"
@@ -253,7 +267,7 @@ def test_a_file_goes_there_and_comes_back(store: Store, tmp_path: Path, size: in
     assert target.read_bytes() == source.read_bytes()
     store.write("checkpoints/t1-b.bin", source.read_bytes())
     assert store.content("checkpoints/t1-b.bin") == source.read_bytes()
-    assert everything(store) == {"checkpoints/t1-a.bin", "checkpoints/t1-b.bin"}
+    assert everything(store).keys() == {"checkpoints/t1-a.bin", "checkpoints/t1-b.bin"}
     assert {path.name for path in tmp_path.iterdir()} <= {"source", "it's back", "store"}
 
 

@@ -10,11 +10,13 @@ catalog = open_views(fake.publish())
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
+from lp_sweep.storage import parquet
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.spec.procedures import Procedure
 from lp_sweep.trials.spec.select import STRATEGIES
@@ -76,7 +78,7 @@ class FakeSweep:
             row["trial_id"] = f"t1-{content_hash_of(spec)}"
         self.cells.append(row)
         if state == "done":
-            self.store.put("predictions", row["trial_id"], [])
+            self.store.write(f"predictions/{row['trial_id']}.parquet", no_predictions())
             self.store.put("trials", row["trial_id"], [trial_record(row, score, **columns)])
         if state == "failed":
             self.failure(row["trial_id"] or row["profile_id"], row)
@@ -176,6 +178,12 @@ class FakeSweep:
     def publish(self) -> Store:
         self.store.put("sweeps", self.name, self.cells)
         return self.store
+
+
+@functools.cache
+def no_predictions() -> bytes:
+    """A record's file, written again and again."""
+    return parquet.encode("predictions", [])
 
 
 def content_hash_of(spec: str) -> str:

@@ -156,7 +156,7 @@ def _draw(name: str, parameter: torch.nn.Parameter) -> None:
 
 
 # of each way to embed, attend and answer one
-_EVERY_DAY = ("bert", "roberta", "distilbert", "xlnet", "modernbert")
+_EVERY_DAY = ("bert", "distilbert", "xlnet", "modernbert")
 
 
 def daily(*names: str) -> list[Any]:

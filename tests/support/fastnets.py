@@ -23,6 +23,25 @@ from tests.support import networks
 CPU = torch.device("cpu")
 PAD = 1
 
+RANK = TaskDefinition(text_columns=("q", "p"), kind="ranking", metric="ndcg@10")
+PAIR = TaskDefinition(text_columns=("a", "b"), kind="embedding", pooling="mean")
+# by kind or loss: a definition, the labels of four rows, and the network's outputs
+KINDS: dict[str, tuple[TaskDefinition, np.ndarray, int]] = {
+    "regression": (
+        TaskDefinition(text_columns=("t",), kind="regression"),
+        np.array([0.5, 0.5, 2.0, 2.0], np.float32),
+        1,
+    ),
+    "multi_label": (
+        TaskDefinition(text_columns=("t",), kind="multi_label"),
+        np.array([[1, 0], [0, 0], [1, 1], [0, 1]], np.int8),
+        2,
+    ),
+    # queries 0 and 1, not one after the other
+    "bce": (RANK, np.array([[0, 0], [2, 1], [1, 0], [0, 1]], np.float32), 1),
+}
+KINDS["listwise"] = (replace(RANK, loss="listwise"), *KINDS["bce"][1:])
+
 
 def split_of(lengths: list[int], seed: int = 0) -> EncodedSplit:
     draw = np.random.default_rng(seed)

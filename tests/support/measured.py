@@ -22,7 +22,6 @@ SIX = "模型/$small$_6"
 TASKS = ("SST-2", "STS-B")
 FULL = {(DEEP, "SST-2"): 90.0, (DEEP, "STS-B"): 80.0, (SIX, "SST-2"): 70.0, (SIX, "STS-B"): 60.0}
 DEPTHS = {DEEP: 8, SIX: 6}
-REDUCED = ("feed-forward", "feed-forward-layers")
 
 
 def put_profile(

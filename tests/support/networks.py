@@ -13,8 +13,6 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from lp_sweep.trials.model.families import find_layers, original_layers
-from lp_sweep.trials.model.feedforward import feed_forward_of, parts
 from lp_sweep.trials.model.prune import load_pruned
 from tests.support.families import DEBERTA_1, FAMILIES, VOCABULARY, save_pretrained
 
@@ -56,14 +54,6 @@ def logits(model: nn.Module) -> torch.Tensor:
 
 def count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
-
-
-def feed_forward_parameters(model: PreTrainedModel) -> dict[int, int]:
-    """Parameters of each layer's feed-forward linears, by the layer's number in the very first
-    network; 0 where it was removed."""
-    linears = feed_forward_of(model.config).linears
-    layers = zip(original_layers(model.config), find_layers(model).layers, strict=True)
-    return {number: sum(map(count, parts(layer, linears))) for number, layer in layers}
 
 
 # -- sentences of several lengths, as batches, and networks to run them through

@@ -64,13 +64,6 @@ def measurement(job: Job, measure: str, **settings: Any) -> dict[str, Any]:
     return {"id": profile_id(spec), "spec": asdict(spec)}
 
 
-def stored_files(store: Store, job: Job) -> dict[str, tuple[bytes, int]]:
-    """Content and time of writing of a trial's record and predictions."""
-    root = Path(store.location)
-    files = {table: root / table / f"{job['id']}.parquet" for table in ("trials", "predictions")}
-    return {table: (path.read_bytes(), path.stat().st_mtime_ns) for table, path in files.items()}
-
-
 def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: value.detach().cpu().clone() for name, value in model.named_parameters()}
 
@@ -97,12 +90,6 @@ def assert_same(store: Store, job: dict[str, Any], expected: dict[str, Any]) -> 
     return record
 
 
-def left_by(store: Store, job: dict[str, Any]) -> dict[str, Any]:
-    """The stored results of an uninterrupted training, for `assert_same`."""
-    [record] = store.read("trials", job["id"])
-    return {"record": record, "predictions": store.read("predictions", job["id"])}
-
-
 def cut_off(job: dict[str, Any], store: Store, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """Train, and stop right before `step` with a checkpoint of it written."""
     real, last = finetuning.train_step, [0]
@@ -120,8 +107,3 @@ def cut_off(job: dict[str, Any], store: Store, monkeypatch: pytest.MonkeyPatch, 
             execute({**job, "checkpoint_every": 1.0}, store.location)
     assert [item.name for item in store.listing("checkpoints")] == [f"{job['id']}.safetensors"]
     assert not store.names("trials")
-
-
-def other_network(path: Path) -> None:
-    state = checkpoint.read_state(path)
-    checkpoint.save_state(path, state | {"model": {"a": torch.zeros(3)}})

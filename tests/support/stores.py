@@ -1,15 +1,9 @@
-"""Records and places for stores, and programs that the tests of a store run in processes of their
-own, and kill: one verb each.
-
-python -m tests.support.stores VERB LOCATION [ARGUMENTS]
-"""
+"""Records, places and files for stores. Not a test."""
 
 from __future__ import annotations
 
 import contextlib
 import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,17 +12,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
-from lp_sweep.storage import upkeep
-from lp_sweep.storage.schema import SCHEMA_VERSION
+from lp_sweep.storage.schema import SCHEMA_VERSION, TABLES
 from lp_sweep.storage.store import Store
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def start(verb: str, *arguments: str) -> subprocess.Popen[str]:
-    """One of them, in a process of its own."""
-    command = [sys.executable, "-m", "tests.support.stores", verb, *arguments]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
 def trial(name: str, value: float = 0.5) -> dict[str, Any]:
@@ -45,33 +30,22 @@ def predictions(name: str) -> list[dict[str, Any]]:
     return [{"trial_id": name, "split": "validation", "example": i} for i in range(20)]
 
 
-def write(location: str, prefix: str, number: str) -> None:
-    """Records one after the other, each named on stdout once the store has it."""
-    store = Store(location)
-    for i in range(int(number)):
-        name = f"t1-{prefix}{i:05d}"
-        store.put("predictions", name, predictions(name))
-        store.put("trials", name, [trial(name, i)])
-        print(name, flush=True)
-
-
-def compact(location: str) -> None:
-    """Until it is killed."""
-    store = Store(location)
-    print("ready", flush=True)
-    while True:
-        upkeep.compact(store)
-        time.sleep(0.01)
-
-
-# -- places for stores, and files of them
-
-
 def place_of(request: pytest.FixtureRequest) -> str:
     """By the fixture's parameter: a bucket of a real S3 server, or a folder; nothing is there."""
     if request.param == "s3":
         return str(request.getfixturevalue("s3_location"))
     return str(request.getfixturevalue("tmp_path") / "store")
+
+
+def everything(store: Store) -> dict[str, bytes]:
+    """All files of all folders, those that no listing shows too, and what was set aside."""
+    folders = [*TABLES, *(f"{table}/packs" for table in TABLES), "runs", "checkpoints"]
+    folders += [f"set-aside/{folder}" for folder in folders]
+    return {
+        path: store.files.read(path)
+        for folder in folders
+        for path in [f"{folder}/{info.name}" for info in store.files.list(folder)]
+    }
 
 
 @contextlib.contextmanager
@@ -103,7 +77,3 @@ def newer(content: bytes) -> bytes:
     sink = pa.BufferOutputStream()
     pq.write_table(rows.replace_schema_metadata(metadata), sink)
     return bytes(sink.getvalue().to_pybytes())
-
-
-if __name__ == "__main__":
-    {f.__name__: f for f in (write, compact)}[sys.argv[1]](*sys.argv[2:])

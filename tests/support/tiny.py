@@ -1,11 +1,7 @@
-"""A tokenizer of four words and a task of three rows."""
+"""A tokenizer of four words."""
 
-import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
-
-from lp_sweep.trials.data.datasource import LoadedTask, Split
-from lp_sweep.trials.spec.specs import TaskDefinition
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "c", "d"]
 
@@ -31,16 +27,4 @@ def tiny_tokenizer(words: list[str] = WORDS, *, types: bool = True, xlnet: bool 
         model_input_names=["input_ids", "token_type_ids", "attention_mask"][:: 1 if types else 2],
         padding_side="left" if xlnet else "right",
         pad_token_type_id=3 if xlnet else 0,
-    )
-
-
-def tiny_task(*, pair: bool = True, rows: int = 3) -> LoadedTask:
-    first = ["a b c", "", "d"] * (rows // 3)
-    texts = (first, ["d", "a", "b b b b b"] * (rows // 3)) if pair else (first,)
-    split = Split(texts=texts, labels=np.array([0, 1, 0] * (rows // 3)))
-    return LoadedTask(
-        train=split,
-        dev={"validation_matched": split, "validation_mismatched": split},
-        label_names=("x", "y"),
-        definition=TaskDefinition(text_columns=("t", "u") if pair else ("t",)),
     )

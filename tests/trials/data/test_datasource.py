@@ -4,7 +4,6 @@ import bz2
 import gzip
 import json
 import lzma
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -29,12 +28,6 @@ from lp_sweep.trials.spec.specs import TaskDefinition
 from tests.support.kindworlds import WRITERS
 from tests.support.rows import GOOD, HEADER, NUMBERS, ONE, files, parquet
 
-GLUE = Path(
-    os.environ.get("LP_SWEEP_DATA_DIR", Path(__file__).resolve().parents[3] / "../shared/glue")
-)
-OFFICIAL_DEV = {"sst2": [872], "mnli": [9815, 9832], "qnli": [5463], "qqp": [40430], "rte": [277]}
-OFFICIAL_DEV |= {"stsb": [1500], "mrpc": [408], "cola": [1043], "wnli": [71]}
-
 TEXTS = pa.array(["a", "b", "c"])
 
 
@@ -54,11 +47,8 @@ def test_the_first_rows_of_a_large_file(tmp_path: Path, kind: str) -> None:
 
 ALIKE = {
     "accent": ("caf\xe9", "cafe\u0301"),
-    "blanks": ("very bad", "very  bad"),
     "zero-width": ("bad", "ba\u200bd"),
     "mark": ("bad", "\ufeffbad"),
-    "wide": ("bad", "\uff42\uff41\uff44"),
-    "emoji": ("\u2764", "\u2764\ufe0f"),
     "cyrillic": ("bad", "b\u0430d"),
     "decimal": ("1", "1.0"),
     "null": ("bad", "bad\0"),
@@ -102,9 +92,7 @@ def test_names_that_only_look_alike(tmp_path: Path, kind: str, shape: str) -> No
 WRITTEN = {
     "pandas": ["['spam', 'ham']", "['spam']", "[]"],
     "marks": ["[0, 1, 0]", "[1, 1, 0]"],
-    "numpy": ["['spam' 'ham']", "['ham']"],
     "json": ['["spam", "ham"]', '["ham"]'],
-    "object": ['{"spam": 1}', '{"ham": 1}'],
     "lines": ["['spam'\n 'ham']", "[0 1\n 0]"],
 }
 
@@ -136,25 +124,6 @@ def test_names_that_differ_in_case_are_noted(tmp_path: Path, shape: str) -> None
     definition, source = in_one_file(tmp_path, shape, ["Stra\xdfe", "STRASSE", "C", "C++", "\xb5g"])
     [note] = doubtful_rows(load_task(definition, source), source)
     assert re.search(r"case: '(B-)?STRASSE' and '(B-)?Stra\xdfe'", note)
-
-
-# -- GLUE
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_glue_task_loads_with_the_official_dev_size(name: str) -> None:
-    if not (GLUE / name).is_dir():
-        pytest.skip(f"no GLUE rows of {name} in {GLUE}: set LP_SWEEP_DATA_DIR")
-    definition = TASKS[name].definition
-    source = glue_source(name, GLUE)
-    task = load_task(definition, source)
-    sizes = [len(split) for split in task.dev.values()]
-    assert sizes == OFFICIAL_DEV[name] or (name == "qqp" and sizes == [5000])  # a part of train
-    assert task.label_names == definition.labels
-    assert task.num_labels == {"stsb": 1, "mnli": 3}.get(name, 2)
-    assert len(task.train.texts) == len(definition.text_columns)
-    assert task.train.labels.dtype == (np.float32 if name == "stsb" else np.int64)
-    assert data_fingerprint(source, definition).startswith("sha256:")
 
 
 # -- files

@@ -14,8 +14,22 @@ from transformers import EsmTokenizer
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.trials.data import encode
 from lp_sweep.trials.data.batches import EncodedTask, Padding
+from lp_sweep.trials.data.datasource import LoadedTask, Split
 from lp_sweep.trials.data.encode import cache_key, encode_task, load_tokenizer, tokenizer_digest
-from tests.support.tiny import WORDS, tiny_task, tiny_tokenizer
+from lp_sweep.trials.spec.specs import TaskDefinition
+from tests.support.tiny import WORDS, tiny_tokenizer
+
+
+def tiny_task(*, pair: bool = True, rows: int = 3) -> LoadedTask:
+    first = ["a b c", "", "d"] * (rows // 3)
+    texts = (first, ["d", "a", "b b b b b"] * (rows // 3)) if pair else (first,)
+    split = Split(texts=texts, labels=np.array([0, 1, 0] * (rows // 3)))
+    return LoadedTask(
+        train=split,
+        dev={"validation_matched": split, "validation_mismatched": split},
+        label_names=("x", "y"),
+        definition=TaskDefinition(text_columns=("t", "u") if pair else ("t",)),
+    )
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,8 +39,6 @@ from tests.support.fastnets import (
     split_of,
     with_dropout,
 )
-from tests.support.plain_jobs import run_trial
-from tests.support.toyworld import jobs, save_world
 
 WITH_TYPES = ("bert", "electra", "xlnet")  # whose answer depends on them
 
@@ -133,17 +130,6 @@ def test_the_word_table_is_cut_only_where_its_other_rows_stay() -> None:
     assert may_be_cut(model, RECIPE)
     assert not may_be_cut(model, replace(RECIPE, weight_decay=0.1))
     assert not may_be_cut(model, replace(RECIPE, freeze_embeddings=True))
-
-
-def test_a_fast_trial_is_another_trial_and_says_how_it_ran(tmp_path: Path) -> None:
-    world = save_world(tmp_path)
-    quick = ("k=2", "recipe.epochs=1", "recipe.limit_train=16")
-    (fast,) = jobs(world, *quick)
-    (plain,) = jobs(world, *quick, "recipe.compute=reference")
-    assert fast["id"] != plain["id"]
-    for job, ways in ((fast, ("fast", "unpadded")), (plain, ("reference", "padded"))):
-        record = run_trial(job)["record"]
-        assert (record["compute"], record["compute_used"]) == ways
 
 
 @pytest.mark.parametrize("name", ["mpnet", "deberta-v2", "modernbert"])

@@ -25,7 +25,7 @@ from lp_sweep.trials.fast.networks import PASSES
 from lp_sweep.trials.fast.tokens import Bins, packed_tokens
 from lp_sweep.trials.kinds.embedding import COSENT, IMITATE_SIMILARITIES, IN_BATCH
 from lp_sweep.trials.model.familytable import FAMILIES as FAMILY_TABLE
-from lp_sweep.trials.spec.specs import Distillation, TaskDefinition
+from lp_sweep.trials.spec.specs import Distillation
 from lp_sweep.trials.train import finetune as finetuning
 from lp_sweep.trials.train.distill import Teaching
 from lp_sweep.trials.train.finetune import Saver, finetune
@@ -33,6 +33,7 @@ from lp_sweep.trials.train.graphs import GraphPass, Recording, Run, refuse_recor
 from lp_sweep.trials.train.steps import EagerPass, make_optimizer, train_step
 from tests.support.families import daily
 from tests.support.fastnets import (
+    PAIR,
     assert_graphs_learn_alike,
     assert_same_gradients,
     encoded,
@@ -104,12 +105,9 @@ def test_a_graph_learns_as_the_reference_does(name: str) -> None:
     assert stand.did.count("launch") > 10
 
 
-# pairs whose texts share a batch: a batch has twice as many rows as examples
-_PAIRS = TaskDefinition(text_columns=("a", "b"), kind="embedding", pooling="mean")
-
-
 @pytest.mark.parametrize("loss", [COSENT, IN_BATCH, IMITATE_SIMILARITIES])
 def test_a_loss_over_pairs_is_recorded(loss: str) -> None:
+    """Pairs whose texts share a batch: it has twice as many rows as examples."""
     labels = np.array([0, 0, 1, 1, 3, 3, 2, 2], np.float32)
     split = replace(split_of([3, 9, 1, 5, 7, 2, 8, 4]), labels=labels)
     losses = []
@@ -119,7 +117,7 @@ def test_a_loss_over_pairs_is_recorded(loss: str) -> None:
         if loss == IMITATE_SIMILARITIES:
             taught = np.random.default_rng(0).normal(size=(8, model.config.hidden_size))
             teaching = Teaching(settings=Distillation(alpha=1.0), logits=np.float32(taught))
-        how = setting(compute, definition=_PAIRS, loss=loss, teaching=teaching)
+        how = setting(compute, definition=PAIR, loss=loss, teaching=teaching)
         learn = GraphPass(model, how, stand) if compute == "graphs" else EagerPass(model, how)
         optimizer, rows = make_optimizer(model, how.recipe), np.arange(4 * how.rows_together)
         losses.append([float(train_step(learn, optimizer, split, rows, step)) for step in range(3)])

@@ -22,12 +22,14 @@ from lp_sweep.trials.fast.forward import compute_used, forward, unasked_mask
 from lp_sweep.trials.fast.networks import PASSES
 from lp_sweep.trials.kinds.embedding import LOSSES as EMBEDDING_LOSSES
 from lp_sweep.trials.model.familytable import FAMILIES as FAMILY_TABLE
-from lp_sweep.trials.spec.specs import Distillation, TaskDefinition
+from lp_sweep.trials.spec.specs import Distillation
 from lp_sweep.trials.train.distill import Teaching
 from lp_sweep.trials.train.graphs import GraphPass
 from lp_sweep.trials.train.steps import EagerPass, make_optimizer, train_step
 from tests.support.fastnets import (
     CPU,
+    KINDS,
+    PAIR,
     network,
     of_two_texts,
     padding_of,
@@ -105,26 +107,9 @@ def test_a_step_neither_waits_nor_sorts(name: str) -> None:
             assert costly(model, compute, of_two_texts(split_of([3, 9, 5, 17]))) == set(), compute
 
 
-_RANK = TaskDefinition(text_columns=("q", "p"), kind="ranking", metric="ndcg@10")
-_RELEVANCE = np.array([[0, 0], [2, 1], [1, 0], [0, 1]], np.float32)
-_NUMBERS = np.array([0.5, 0.5, 2.0, 2.0], np.float32)
-_PAIR = TaskDefinition(text_columns=("a", "b"), kind="embedding", pooling="mean")
-# a kind's definition, its labels, and the network's outputs
-_KINDS: dict[str, tuple[TaskDefinition, np.ndarray, int]] = {
-    "regression": (TaskDefinition(text_columns=("t",), kind="regression"), _NUMBERS, 1),
-    "multi_label": (
-        TaskDefinition(text_columns=("t",), kind="multi_label"),
-        np.array([[1, 0], [0, 0], [1, 1], [0, 1]], np.int8),
-        2,
-    ),
-    "bce": (_RANK, _RELEVANCE, 1),
-    "listwise": (replace(_RANK, loss="listwise"), _RELEVANCE, 1),
-}
-
-
-@pytest.mark.parametrize("name", _KINDS)
+@pytest.mark.parametrize("name", KINDS)
 def test_nor_does_the_loss_of_any_kind(name: str) -> None:
-    definition, labels, outputs = _KINDS[name]
+    definition, labels, outputs = KINDS[name]
     model = network("bert", num_labels=outputs)
     split = replace(split_of([3, 9, 5, 17]), labels=labels)
     teaching = Teaching(
@@ -140,12 +125,12 @@ def test_nor_does_the_loss_of_any_kind(name: str) -> None:
 @pytest.mark.parametrize("loss", EMBEDDING_LOSSES)
 def test_nor_does_one_that_compares_texts(loss: str) -> None:
     model = network("bert")
-    split = replace(split_of([3, 9, 5, 17]), labels=_NUMBERS)
+    split = replace(split_of([3, 9, 5, 17]), labels=KINDS["regression"][1])
     taught = np.ones((4, model.config.hidden_size), np.float32)
     teaching = Teaching(settings=Distillation(alpha=1.0), logits=taught)
     named = "" if loss == "imitate" else loss  # the default
     for compute in COMPUTES:
-        how = {"definition": _PAIR, "loss": named, "teaching": teaching}
+        how = {"definition": PAIR, "loss": named, "teaching": teaching}
         assert costly(model, compute, split, **how) == set(), compute
 
 

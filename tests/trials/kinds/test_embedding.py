@@ -31,7 +31,7 @@ from lp_sweep.trials.data.batches import EncodedSplit
 from lp_sweep.trials.data.datasource import LoadedTask, Split, load_task, overlap, prompted
 from lp_sweep.trials.data.encode import load_tokenizer
 from lp_sweep.trials.data.tasks import TaskSource, user_definition
-from lp_sweep.trials.fast.forward import forward, pooled
+from lp_sweep.trials.fast.forward import forward
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.kinds.embedding import Embedding
 from lp_sweep.trials.spec.specs import TaskDefinition
@@ -59,17 +59,6 @@ PAIRS = TaskDefinition(text_columns=("a", "b"), kind="embedding", metric="spearm
 by_cosine_and_dot = pytest.mark.parametrize("dot", [False, True], ids=["cosine", "dot"])
 
 # -- vectors
-
-
-@pytest.mark.parametrize("pooling", WAYS)
-def test_padding_on_either_side_is_left_out(pooling: str) -> None:
-    hidden = torch.randn(2, 4, 3)
-    real = torch.tensor([[1, 1, 1, 0], [0, 0, 1, 1]])
-    found = pooled(hidden, real, pooling)
-    for row, (first, last) in enumerate([(0, 2), (2, 3)]):
-        own = hidden[row, first : last + 1]
-        expected = {"mean": own.mean(0), "cls": own[0], "last": own[-1]}[pooling]
-        assert_within_1e5(found[row].numpy(), expected.numpy())
 
 
 @pytest.mark.parametrize("name", NAMES)

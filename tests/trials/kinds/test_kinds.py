@@ -11,37 +11,25 @@ import numpy as np
 import pytest
 
 from lp_sweep import Sweep, open_store
-from lp_sweep.trials.kinds import KINDS
-from lp_sweep.trials.spec.specs import Distillation, TaskDefinition
+from lp_sweep.trials.kinds import kind_of
+from lp_sweep.trials.spec.specs import Distillation
 from lp_sweep.trials.train.distill import Teaching
-from tests.support.fastnets import assert_learns_alike, network, split_of
+from tests.support.fastnets import KINDS, PAIR, assert_learns_alike, network, split_of
 from tests.support.kindworlds import label_world, ranking_world, tagged, token_world
 
-# queries 0 and 1, not one after the other
-_RELEVANCE = np.array([[0, 0], [2, 1], [1, 0], [0, 1]], np.float32)
-_MARKS = np.array([[1, 0], [0, 0], [1, 1], [0, 1]], np.int8)
-_PAIR = TaskDefinition(text_columns=("a", "b"), kind="embedding")
-_RANK = TaskDefinition(text_columns=("q", "p"), kind="ranking", metric="ndcg@10")
-
-
-_TASKS = {
-    "multi_label": (TaskDefinition(text_columns=("t",), kind="multi_label"), _MARKS, 2),
-    "bce": (_RANK, _RELEVANCE, 1),
-    "listwise": (replace(_RANK, loss="listwise"), _RELEVANCE, 1),
-    **{
-        way: (replace(_PAIR, pooling=way), np.zeros(4, np.float32), 2)
-        for way in ("mean", "cls", "last")
-    },
+LABELLED = ("multi_label", "bce", "listwise")
+POOLED = {
+    way: (replace(PAIR, pooling=way), np.zeros(4, np.float32), 2) for way in ("mean", "cls", "last")
 }
 
 
 @pytest.mark.parametrize(
     ("name", "taught"),
-    [*((name, True) for name in _TASKS), *((n, False) for n in ("multi_label", "bce", "listwise"))],
+    [*((name, True) for name in (*LABELLED, *POOLED)), *((name, False) for name in LABELLED)],
 )
 def test_every_compute_learns_alike(name: str, taught: bool) -> None:
-    task, labels, outputs = _TASKS[name]
-    embeds = KINDS[task.kind].embeds  # from a teacher alone
+    task, labels, outputs = (KINDS | POOLED)[name]
+    embeds = kind_of(task).embeds  # from a teacher alone
     model = network("bert", num_labels=outputs).train()
     width = model.config.hidden_size if embeds else outputs
     logits = np.random.default_rng(0).normal(size=(4, width)).astype(np.float32)
@@ -53,13 +41,11 @@ def test_every_compute_learns_alike(name: str, taught: bool) -> None:
         assert not [name for name in gradients if name.startswith("classifier")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("world", "examples", "learned", "least"),
-    [
-        pytest.param(label_world, 60, 320, 0.8, id="multi_label", marks=pytest.mark.slow),
-        pytest.param(ranking_world, 16, 300, 0.7, id="ranking", marks=pytest.mark.slow),
-        pytest.param(token_world, 40, 190, 0.5, id="tokens"),
-    ],
+    [(label_world, 60, 320, 0.8), (ranking_world, 16, 300, 0.7), (token_world, 40, 190, 0.5)],
+    ids=["multi_label", "ranking", "tokens"],
 )
 def test_a_sweep_with_its_students_and_tables(
     world: Callable[..., Path],

@@ -259,7 +259,10 @@ def test_tuned_thresholds_are_in_the_stored_logits(
     procedure: str, tmp_path: Path, store: Store
 ) -> None:
     """After few steps no probability of a label is above 0.5; a threshold of its own finds it."""
-    few = {"recipe": RECIPE | {"compute": "fast", "epochs": 1, "learning_rate": 3e-4}}
+    few = {
+        "recipe": RECIPE
+        | {"compute": "fast", "epochs": 1, "learning_rate": 3e-4, "limit_train": 160}
+    }
     few["procedures"] = [procedure]
     names = ("bad", "good", "none")
     marks = np.array([[name in row["label"] for name in names] for row in labelled(60, 2)])

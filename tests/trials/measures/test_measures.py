@@ -159,13 +159,15 @@ def test_cka_names_the_layers_of_both(
 
 
 GREEDY: dict[str, Any] = {
-    "recipe": Recipe(learning_rate=2e-3, batch_size=16, epochs=1, max_length=32),
+    "recipe": Recipe(learning_rate=2e-3, batch_size=16, epochs=1, max_length=32, limit_train=64),
     "seed": 1,
 }
 
 
 def test_greedy_drops_every_layer_but_one(world: Path) -> None:
-    [profile] = jobs(world, "strategies=[{name: greedy, k: [1, 2]}]", "recipe.epochs=1")
+    [profile] = jobs(
+        world, "strategies=[{name: greedy, k: [1, 2]}]", "recipe.epochs=1", "recipe.limit_train=64"
+    )
     record = run_profile(profile)
     went = {int(item["value"]): item["layer"] for item in record["layers"]}
     assert [item["layer"] for item in record["layers"]] == [1, 2, 3, 4]

@@ -27,12 +27,13 @@ from transformers import (
 )
 
 from lp_sweep.storage.errors import MissingInputError, UnsupportedModelError
-from lp_sweep.trials.model.feedforward import remove_feed_forwards
+from lp_sweep.trials.model.families import find_layers, original_layers
+from lp_sweep.trials.model.feedforward import feed_forward_of, parts, remove_feed_forwards
 from lp_sweep.trials.model.load import load_network
 from lp_sweep.trials.model.prune import keep_layers, parameter_counts
 from lp_sweep.trials.spec.feedforward import canonical_rule, removed_feed_forwards
 from tests.support.families import BERT_LIKE, CASES, DEBERTA_1, FAMILIES, VOCABULARY, Family
-from tests.support.networks import checkpoint, count, feed_forward_parameters, load, logits
+from tests.support.networks import checkpoint, count, load, logits
 
 DEPTH = 4
 # both linears and the second norm, written down by hand
@@ -58,6 +59,14 @@ def one_thread() -> Iterator[None]:
 def family(request: pytest.FixtureRequest) -> Family:
     chosen: Family = request.param
     return chosen
+
+
+def feed_forward_parameters(model: PreTrainedModel) -> dict[int, int]:
+    """Parameters of each layer's feed-forward linears, by the layer's number in the very first
+    network; 0 where it was removed."""
+    linears = feed_forward_of(model.config).linears
+    layers = zip(original_layers(model.config), find_layers(model).layers, strict=True)
+    return {number: sum(map(count, parts(layer, linears))) for number, layer in layers}
 
 
 def adding_nothing(

@@ -26,7 +26,7 @@ from transformers import (
 )
 
 from lp_sweep.storage.errors import MissingInputError, UnsupportedModelError
-from lp_sweep.trials.model.families import find_layers, sentence_states, sentence_token_index
+from lp_sweep.trials.model.families import find_layers
 from lp_sweep.trials.model.load import load_network
 from lp_sweep.trials.model.prune import keep_layers, parameter_counts
 from tests.support.families import BERT_LIKE, CASES, VOCABULARY, Family
@@ -298,19 +298,3 @@ def test_a_head_for_other_labels_is_drawn_anew(tmp_path: Path) -> None:
 
 def test_xlnet_takes_a_ragged_last_batch() -> None:
     assert load(checkpoint("xlnet", 5), (1, 2))(**batch()).mems is None
-
-
-@pytest.mark.parametrize(
-    ("mask", "first", "last"),
-    [
-        ([[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 0, 0]], [0, 0, 0], [2, 3, 0]),
-        ([[0, 1, 1, 1], [1, 1, 1, 1], [0, 0, 0, 1]], [1, 0, 3], [3, 3, 3]),
-    ],
-    ids=["right-padded", "left-padded"],
-)
-def test_sentence_token(mask: list[list[int]], first: list[int], last: list[int]) -> None:
-    real, states = torch.tensor(mask), torch.arange(24.0).reshape(3, 4, 2)
-    for at_end, index in ((False, first), (True, last)):
-        assert sentence_token_index(real, at_end).tolist() == index
-        expected = torch.stack([states[row, i] for row, i in enumerate(index)])
-        assert torch.equal(sentence_states(states, real, at_end), expected)

@@ -52,7 +52,6 @@ from tests.support.staging import (
     Job,
     assert_same,
     cut_off,
-    left_by,
     made,
     measurement,
     profile_spec,
@@ -223,6 +222,12 @@ def test_a_student_learns_from_the_stored_logits(world: Path, store: Store) -> N
     store.delete("teacher_logits", f"{name}.parquet")  # lost, they are computed again
     done(store, teacher)
     assert store.read("teacher_logits", name) == logits
+
+
+def left_by(store: Store, job: dict[str, Any]) -> dict[str, Any]:
+    """The stored results of an uninterrupted training, for `assert_same`."""
+    [record] = store.read("trials", job["id"])
+    return {"record": record, "predictions": store.read("predictions", job["id"])}
 
 
 def test_a_student_that_is_cut_off_goes_on_as_if_nothing_had_been(

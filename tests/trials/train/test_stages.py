@@ -24,7 +24,6 @@ from tests.support.staging import (
     assert_same,
     cut_off,
     made,
-    other_network,
     spec_of,
     staged,
     weights,
@@ -207,19 +206,6 @@ def test_a_cut_off_one_goes_on_with_the_layers_it_had(
     cut_off(job, store, monkeypatch, STEPS + 1)  # right after a drop
     done(store, job)
     assert assert_same(store, job, undisturbed)["resumed_from_step"] == STEPS + 1
-
-
-@pytest.mark.slow
-def test_a_checkpoint_that_does_not_fit_starts_it_anew_with_all_layers(
-    world: Path, store: Store, undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = {**iterative(world), "checkpoint_every": 3600.0, "keep": "all"}
-    cut_off(job, store, monkeypatch, 2 * STEPS + 10)
-    other_network(Path(store.location) / "checkpoints" / f"{job['id']}.safetensors")
-    with pytest.warns(UserWarning, match="not those of this network"):
-        done(store, job)
-    assert assert_same(store, job, undisturbed)["resumed_from_step"] == 0
-    assert networks.has_network(store, job["id"])
 
 
 # -- without feed-forwards

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import random
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,17 +14,12 @@ from safetensors.torch import save_file
 
 from lp_sweep.storage import underway
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.spec.specs import Recipe
 from lp_sweep.trials.train import finetune as finetuning
-from lp_sweep.trials.train.steps import make_optimizer
 from lp_sweep.trials.worker import checkpoint
 from lp_sweep.trials.worker import job as worker
 from lp_sweep.trials.worker.fetch import announce, announced
-from tests.support.everyday import few
-from tests.support.families import CASES, Family, save_pretrained
-from tests.support.networks import load
 from tests.support.plain_jobs import assert_fails, execute, run_trial
-from tests.support.staging import STEPS, CutOff, assert_same, cut_off, other_network
+from tests.support.staging import STEPS, CutOff, assert_same, cut_off
 from tests.support.toyworld import jobs
 
 EPOCHS = 3
@@ -58,39 +51,6 @@ def cut(world: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> Cut:
         return job_of(world, checkpoint_every=3600.0, **settings)
 
     return before
-
-
-# -- killed
-
-
-@pytest.mark.slow
-def test_killed_at_random_moments_it_ends_as_if_nothing_had_been(world: Path, store: Store) -> None:
-    rows = 256  # so that it does not end before it is killed
-    undisturbed = run_trial(job_of(world, rows), halvings=1)
-    job = job_of(world, rows, checkpoint_every=0.02, halvings=1)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["lp_sweep.trials.worker.run"])
-    draw = random.Random(1)
-    for _ in range(3):
-        before = _modified(store)
-        process = context.Process(target=execute, args=(job, store.location))
-        process.start()
-        while process.is_alive() and _modified(store) == before:  # it has trained, and written
-            time.sleep(0.001)
-        time.sleep(draw.uniform(0, 0.03))
-        process.kill()
-        process.join()
-        assert process.exitcode == -9, "it ended before it was killed"
-    assert not store.names("trials")
-    assert execute(job, store.location)["status"] == "done"
-    record = assert_same(store, job, undisturbed)
-    assert record["resumed_from_step"] > 0
-    assert (record["micro_batch"], record["out_of_memory_retries"]) == (2, 1)
-    assert not store.names("attempts")
-
-
-def _modified(store: Store) -> float:
-    return max((item.modified for item in store.listing("checkpoints")), default=0.0)
 
 
 # -- cut off at a given step
@@ -241,6 +201,11 @@ HARMS: dict[str, Callable[[Path], None]] = {  # by what is said
 }
 
 
+def other_network(path: Path) -> None:
+    state = checkpoint.read_state(path)
+    checkpoint.save_state(path, state | {"model": {"a": torch.zeros(3)}})
+
+
 def test_what_is_torn_or_foreign_is_ignored_with_a_warning(
     store: Store, undisturbed: Trained, cut: Cut
 ) -> None:
@@ -301,35 +266,3 @@ def test_copies_that_a_killed_process_left_go_after_a_day(
         os.utime(folder / name, (time.time() - 86_400 * days,) * 2)
     saver_of(job_of(world, checkpoint_every=1.0, cache_dir=str(tmp_path / "cache")), store)
     assert {path.name for path in folder.iterdir()} == {"one.pt"}
-
-
-# -- every family
-
-
-@pytest.mark.parametrize("family", few(CASES, 2))
-def test_every_familys_state_comes_back(family: Family, tmp_path: Path) -> None:
-    folder = save_pretrained(family, 3, tmp_path / "model")
-    rows = torch.randint(2, 30, (4, 6), generator=torch.Generator().manual_seed(0))
-
-    def fresh() -> tuple[Any, Any]:
-        model = load(folder).train()
-        return model, make_optimizer(model, Recipe(learning_rate=1e-2))
-
-    def step(model: Any, optimizer: Any) -> None:
-        torch.manual_seed(1)
-        model(input_ids=rows, attention_mask=torch.ones_like(rows)).logits[:, 0].sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    model, optimizer = fresh()
-    step(model, optimizer)
-    told = {"halvings": 1, "progress": {"step_losses": torch.ones(3)}}
-    checkpoint.write_state(tmp_path / "state", told, model, optimizer)
-    again, its_optimizer = fresh()
-    state = checkpoint.read_state(tmp_path / "state")
-    assert state["halvings"] == 1
-    checkpoint.load_state(state, again, its_optimizer)
-    for one, other in ((model, optimizer), (again, its_optimizer)):
-        step(one, other)
-    for name, value in model.state_dict().items():
-        assert torch.equal(value, again.state_dict()[name]), name

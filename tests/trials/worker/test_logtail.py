@@ -60,7 +60,7 @@ def test_half_a_secret_at_the_cut_does_not_stay() -> None:
     """The name that gives it away was cut off, and what follows shrinks, so that the cut shows."""
     line = f"password={'y' * 990}\n"
     filler = line * (2 * LOG_BYTES // len(line))
-    for length in range(730, 790):
+    for length in range(730, 790, 3):
         tail = Tail()
         tail.add("--token Zq12345678 and more\n" + filler + "z" * length)
         text = tail.text()

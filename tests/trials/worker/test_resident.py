@@ -69,7 +69,7 @@ def spoil(model: nn.Module) -> None:
     model.config.problem_type = "spoilt"
 
 
-@pytest.mark.parametrize("family", few(CASES, 2))
+@pytest.mark.parametrize("family", few(CASES, 1))
 def test_a_network_is_what_loading_gives(family: Family, tmp_path: Path) -> None:
     path = save_pretrained(family, 4, tmp_path)
     options: dict[str, Any] = {"local_files_only": True, **TWO._asdict()}
@@ -115,7 +115,6 @@ def outcome_of(store: Store, job: Job) -> dict[str, Any]:
 
 UNLIKE: dict[str, Any] = {  # in the order that they run in one process
     "diverged": {"recipe": {"learning_rate": 1e30}},
-    "frozen": {"recipe": {"freeze_layers": (1,), "freeze_embeddings": True}},
     "no feed-forward": {"removed_feed_forwards": (2,)},
     "iterative": {"procedure": "iterative", "epochs_per_layer": 1, "kept_layers": (1, 2)},
     "measured": {"seed": 3},
@@ -149,7 +148,7 @@ def test_no_trial_sees_what_came_before(world: Path, store: Store, tmp_path: Pat
         expected.append(last_of(job, tmp_path / f"alone {number}"))
     assert expected[-1]["network"]
     assert all(expected[-1]["measures"][1:])
-    assert [found["error"] for found in expected] == ["diverged", *[None] * 4]
+    assert [found["error"] for found in expected] == ["diverged", *[None] * 3]
     assert [outcome_of(store, job) for job in todo] == expected
 
 
