@@ -19,7 +19,7 @@ import pytest
 from lp_sweep.analysis.figures.drawings import FIGURES
 from lp_sweep.analysis.report.about import Gaps, gaps
 from lp_sweep.analysis.report.answer import TaskAnswer, answer_lines, answers
-from lp_sweep.analysis.report.writing import FIRST, Page, gather, render_page, write_report
+from lp_sweep.analysis.report.writing import FIRST, Page, gather, write_report
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import VIEWS, open_views
 from lp_sweep.orchestrator.watch.states import sweep_states

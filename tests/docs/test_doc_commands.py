@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +30,6 @@ from tests.support.docuser import User, break_off_once, make_folder, words_of
 
 BLOCKS = {page: blocks(read(page), page) for page in pages()}
 RUN = [page for page, found in BLOCKS.items() if any(block.is_run for block in found)]
-SHELL = [block for found in BLOCKS.values() for block in found if block.is_commands]
 WHAT_TO_DO = f"""
 Fix the command or the page. What can't be run here says so on the line before its fence:
 <!-- not run: KIND --> with one of {", ".join(NOT_RUN)};
@@ -54,30 +51,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def outcomes(
-    request: pytest.FixtureRequest, finished: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, Future[str | None]]]:
-    """The difference of each tested page from its real output. Two at a time: a command is mostly
-    the start of a process."""
-    tests = [
-        item
-        for item in request.session.items
-        if getattr(item, "originalname", None) == test_the_commands_of_a_page.__name__
-    ]
-    with ThreadPoolExecutor(2) as pool:
-        yield {
-            page: pool.submit(played, page, finished, tmp_path_factory.mktemp("page"))
-            for page in (item.callspec.params["page"] for item in tests)
-        }
-
-
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("page", RUN)
-def test_the_commands_of_a_page(page: str, outcomes: Mapping[str, Future[str | None]]) -> None:
-    wrong = outcomes[page].result()
+def test_the_commands_of_a_page(page: str, finished: Path, tmp_path: Path) -> None:
+    wrong = played(page, finished, tmp_path)
     assert wrong is None, wrong + WHAT_TO_DO
 
 
@@ -168,10 +147,3 @@ def test_the_messages_that_a_page_explains_are_printed() -> None:
     quoted = [quote for cell in first_cells for quote in re.findall(r"`([^`]+)`", cell)]
     assert len(quoted) > 30
     assert [quote for quote in quoted if quote not in source] == []
-
-
-def test_there_are_commands() -> None:
-    """Most are run, here or by a test that knows more of them."""
-    assert len(RUN) >= 5
-    elsewhere = [found for found in SHELL if (found.mark("not run: ") or "").startswith(RUN_BY)]
-    assert sum(found.is_run for found in SHELL) + len(elsewhere) > len(SHELL) / 2

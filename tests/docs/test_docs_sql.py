@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
-from itertools import takewhile
 from pathlib import Path
 
 import pytest
 
-from lp_sweep.analysis.views import VIEWS, open_views, view_sql
+from lp_sweep.analysis.views import VIEWS, open_views
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.schema import SCHEMA_VERSION, TABLES
 from lp_sweep.trials.spec.specs import Recipe
@@ -59,12 +58,3 @@ def test_every_column_of_the_tables_is_described() -> None:
         described = [name for cell in first_cells for name in re.findall(r"`(\w+)`", cell)]
         recipe = [key.name for key in fields(Recipe)] if "keys of `recipe:`" in section else []
         assert sorted([*described, *recipe]) == sorted(TABLES[table].names), table
-
-
-def test_every_view_says_what_its_columns_are(catalog: Catalog) -> None:
-    """A column whose name says it all may go unsaid; a unit may not."""
-    spoken = {"score", "change", "loss", "mean", "sd", "value", "state"}
-    for view in VIEWS:
-        head = "".join(takewhile(lambda line: line.startswith("--"), view_sql(view).splitlines()))
-        for column in spoken & set(catalog.query(f"FROM {view} LIMIT 0").column_names):
-            assert re.search(rf"\b{column}\b", head), f"{view}.{column}"

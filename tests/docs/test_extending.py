@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from tests.support.docpages import ROOT, blocks, read
+from tests.support.program import run
 from tests.support.toyworld import save_world
 
 PAGE = "docs/extending.md"
@@ -46,20 +44,8 @@ class Copy(NamedTuple):
 
     folder: Path
 
-    def python(self, *arguments: str) -> str:
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": str(self.folder / "path")},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
     def lp_sweep(self, *arguments: str) -> str:
-        return self.python("-m", "lp_sweep.orchestrator.cli", *arguments)
+        return run(*arguments, cwd=self.folder, PYTHONPATH=str(self.folder / "path")).stdout
 
 
 @pytest.fixture(scope="module")
@@ -108,22 +94,3 @@ def test_the_measurement_and_the_table_are_shown(copy: Copy) -> None:
     shown = copy.lp_sweep("show", rows[0]["profile_id"], "--store", "store")
     assert "norm of " in shown
     assert "dev rows of mood" in shown
-
-
-@pytest.mark.slow
-def test_the_family_loses_feed_forwards(copy: Copy) -> None:
-    told = copy.python(
-        "-c",
-        "import torch\n"
-        "from transformers import Data2VecTextConfig, Data2VecTextForSequenceClassification\n"
-        "from lp_sweep.trials.model.feedforward import remove_feed_forwards\n"
-        "from lp_sweep.trials.model.prune import keep_layers\n"
-        "config = Data2VecTextConfig(vocab_size=20, hidden_size=8, num_hidden_layers=4,\n"
-        "    num_attention_heads=2, intermediate_size=16)\n"
-        "model = Data2VecTextForSequenceClassification(config)\n"
-        "keep_layers(model, [1, 2, 3])\n"
-        "remove_feed_forwards(model, [2])\n"
-        "layers = model.base_model.encoder.layer\n"
-        "print([isinstance(layer.intermediate, torch.nn.Identity) for layer in layers])\n",
-    )
-    assert told.strip() == "[False, True, False]"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -38,9 +37,13 @@ def sources(room: str) -> dict[str, str]:
     return {str(file.relative_to(ROOT)): file.read_text(encoding="utf-8") for file in files}
 
 
-def modules() -> Iterator[tuple[str, str]]:
-    for room in ROOMS:
-        yield from sources(room).items()
+def modules() -> dict[str, str]:
+    return {path: text for room in ROOMS for path, text in sources(room).items()}
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    return {path: ast.parse(text) for path, text in modules().items()}
 
 
 @pytest.mark.parametrize("room", LINES)
@@ -50,8 +53,8 @@ def test_no_room_grows(room: str) -> None:
 
 def test_a_public_class_name_means_one_thing() -> None:
     homes = defaultdict(list)
-    for path, text in modules():
-        for node in ast.parse(text).body:
+    for path, tree in trees().items():
+        for node in tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes[node.name].append(path)
     assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
@@ -59,8 +62,8 @@ def test_a_public_class_name_means_one_thing() -> None:
 
 def test_imports_inside_functions_are_few() -> None:
     found: Counter[str] = Counter()
-    for path, text in modules():
-        functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, _FUNCTIONS)]
+    for path, tree in trees().items():
+        functions = [node for node in ast.walk(tree) if isinstance(node, _FUNCTIONS)]
         inside = {
             node.lineno
             for function in functions
@@ -75,8 +78,8 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def test_modules_are_few() -> None:
-    assert len([*modules()]) <= MODULES
+    assert len(modules()) <= MODULES
 
 
 def test_one_file_alone_touches_what_ray_keeps_to_itself() -> None:
-    assert {path for path, text in modules() if PRIVATE_RAY.search(text)} == {RAY}
+    assert {path for path, text in modules().items() if PRIVATE_RAY.search(text)} == {RAY}

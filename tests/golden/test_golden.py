@@ -16,6 +16,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
+from lp_sweep import Results, open_store
 from lp_sweep.storage.store import Store
 from tests.support.program import process, sweep
 
@@ -121,12 +123,18 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("form", ["table", "json"])
+@pytest.fixture(scope="module")
+def results(records: Path) -> Iterator[Results]:
+    with open_store(records / "store") as results:
+        yield results
+
+
 @pytest.mark.parametrize("name", TABLES)
-def test_table(records: Path, name: str, form: str) -> None:
-    ending = "txt" if form == "table" else form
-    text = printed(records, "table", name, "--store", "store", "--format", form)
-    same(f"table-{name}.{ending}", rounded(text))
+def test_table(results: Results, name: str) -> None:
+    """As the command prints it: `test_a_table_is_that_of_the_command_line`."""
+    table = results.table(name)
+    same(f"table-{name}.txt", rounded(table.text()))
+    same(f"table-{name}.json", rounded(table.text("json")))
 
 
 @pytest.mark.parametrize("view", ["cells", "min_layers"])
@@ -135,6 +143,7 @@ def test_view(records: Path, view: str) -> None:
     same(f"query-{view}.csv", "\n".join(sorted(rounded(text).splitlines())))
 
 
+@pytest.mark.slow  # every day: its tables above, and its sentences in test_report.py
 @pytest.mark.usefixtures("undrawn")
 def test_report(records: Path) -> None:
     printed(records, "report", "--store", "store", "--out", "report.html")

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from lp_sweep.storage.errors import LpSweepError
 
 SECONDS = 2.0  # the most that reading one file may take
-EVERYDAY = 40  # examples
+EVERYDAY = 20  # examples
 _MANY = 1_000
 
 # what editors, other systems, attackers and bad copies leave in a text

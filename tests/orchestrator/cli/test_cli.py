@@ -67,31 +67,23 @@ def test_status(world: Path) -> None:
     assert "no sweep of this store can be read" in damaged.stdout
 
 
-@pytest.mark.parametrize("arguments", [["status"], ["query", "SELECT 1"]], ids=lambda a: a[0])
-def test_a_torn_file_is_a_warning(world: Path, arguments: list[str]) -> None:
+def test_a_torn_file_is_a_warning(world: Path) -> None:
     (world / "store" / "sweeps" / "torn.parquet").write_bytes(b"PAR1")
-    done = sweep(*arguments, "--store", "store", cwd=world)
+    done = sweep("query", "SELECT 1", "--store", "store", cwd=world)
     assert done.returncode == 0
     assert "sweeps/torn.parquet is left out: not a whole Parquet file" in done.stderr
     assert "torn" not in done.stdout
 
 
 def test_query_forms(world: Path) -> None:
-    columns = sweep("query", "DESCRIBE cells", "--store", "store", "--json", cwd=world)
-    names = {row["column_name"] for row in json.loads(columns.stdout)}
-    assert {"model", "strategy", "k", "task", "seed"} <= names
     sql = "SELECT k, seed FROM cells WHERE k < 5 ORDER BY k"
     as_json = sweep("query", sql, "--store", "store", "--json", cwd=world)
     assert json.loads(as_json.stdout) == [{"k": 0, "seed": 42}, {"k": 4, "seed": 42}]
     as_csv = sweep("query", sql, "--store", "store", "--format", "csv", cwd=world)
     assert list(csv.reader(io.StringIO(as_csv.stdout))) == [["k", "seed"], ["0", "42"], ["4", "42"]]
-    forms = {}
-    for form in ("table", "markdown", "md"):
-        done = sweep("query", sql, "--store", "store", "-f", form, cwd=world)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert "seed" in done.stdout
-        forms[form] = done.stdout
-    assert forms["md"] == forms["markdown"] != forms["table"]
+    done = sweep("query", sql, "--store", "store", "-f", "md", cwd=world)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.split("|")[1:3] for line in done.stdout.splitlines()][2] == [" 0 ", " 42 "]
     piped = sweep("query", "-", "--store", "store", "--json", cwd=world, stdin="SELECT 7 AS n\n")
     assert json.loads(piped.stdout) == [{"n": 7}]
 
@@ -119,14 +111,6 @@ def test_a_full_disk_is_told(tmp_path: Path) -> None:
         _, said = running.communicate()
     assert running.returncode == 4
     assert said == "error: can't write the answer: No space left on device\n"
-
-
-def test_a_mistake_ends_a_process_without_a_traceback(tmp_path: Path) -> None:
-    running = process("status", cwd=tmp_path)
-    out, err = running.communicate()
-    assert (running.returncode, out) == (4, "")
-    assert err.startswith("error: no store at ")
-    assert "Traceback" not in err
 
 
 # -- Ctrl-C before the first trial; later: test_driver.py

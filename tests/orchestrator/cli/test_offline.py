@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -113,15 +113,6 @@ def test_fetching_again_repairs_a_torn_cache_and_fetches_nothing_whole(online: W
 
 
 @pytest.mark.slow
-def test_only_a_part_is_fetched_and_the_rest_stays_pinned(online: World) -> None:
-    online.hub.push("model", "toy/second", model_files(online.folder / "second", depth=2))
-    online.write(seeds=[1])
-    online.run("prefetch")
-    online.run("prefetch", "model=toy/second")
-    assert [held["id"] for held in online.manifest["models"]] == [MODEL, "toy/second"]
-
-
-@pytest.mark.slow
 def test_what_can_not_be_fetched(online: World) -> None:
     whole = model_files(online.folder / "c")
     for name, lacks in (("pickled", "model.safetensors"), ("mute", "tokenizer.json")):
@@ -209,32 +200,6 @@ def cut_short(path: Path) -> None:
     path = path.resolve()
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
-
-
-@pytest.mark.slow  # every day, without a hub: test_preflight.py and test_weights.py
-@pytest.mark.parametrize(
-    ("name", "harm", "message"),
-    [
-        ("model.safetensors", cut_short, "model.safetensors"),
-        ("config.json", Path.unlink, "config.json"),
-        ("tokenizer.json", cut_short, "tokenizer.json"),
-        ("train", cut_short, "mood"),
-        ("validation", Path.unlink, "mood"),
-    ],
-)
-@pytest.mark.parametrize("manifest", [True, False], ids=["manifest", "no manifest"])
-def test_what_is_torn_or_missing_stops_it_before_anything_starts(
-    away: World, name: str, harm: Callable[[Path], None], message: str, manifest: bool
-) -> None:
-    model, _ = commits(away)
-    harm(away.arrow(name) if "." not in name else away.snapshot(model) / name)
-    if not manifest:
-        (away.folder / "sweep.manifest.json").unlink()
-    told = away.run("run", "--offline", code=4).stderr
-    assert message in told
-    assert "Traceback" not in told
-    assert "lp-sweep prefetch" in told
-    assert not (away.folder / "lp-sweep-store").exists()
 
 
 def test_everything_that_is_missing_is_one_message(away: World) -> None:

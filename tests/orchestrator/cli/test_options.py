@@ -119,19 +119,9 @@ def test_python_reads_the_variables_of_a_run(monkeypatch: pytest.MonkeyPatch) ->
     assert (found.max_hours, found.mirrors) == (2.0, [MirrorKind.mlflow, MirrorKind.wandb])
 
 
-@pytest.mark.parametrize(
-    ("variable", "text"),
-    [
-        ("LP_SWEEP_MAX_HOURS", "-1"),
-        ("LP_SWEEP_MIRROR", "mlflo"),
-        ("LP_SWEEP_FAIL_FAST", "perhaps"),
-    ],
-)
-def test_a_wrong_value_names_its_variable(
-    monkeypatch: pytest.MonkeyPatch, variable: str, text: str
-) -> None:
-    monkeypatch.setenv(variable, text)
-    with pytest.raises(SpecError, match=f"env var: '{variable}'"):
+def test_a_wrong_value_names_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LP_SWEEP_MIRROR", "mlflo")
+    with pytest.raises(SpecError, match="env var: 'LP_SWEEP_MIRROR'"):
         from_environment(RunOptions)
 
 

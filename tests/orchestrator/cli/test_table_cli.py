@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
+from lp_sweep import Results, open_store
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.service.tables import make_table
@@ -46,23 +48,22 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 OF_CELLS = [name for name in TABLES if name not in ("setups", "embeddings")]  # that have rows here
 
 
-def found(folder: Path, name: str, *narrow: str) -> list[dict[str, Any]]:
-    done = sweep("table", name, "--store", "store", *narrow, "--json", cwd=folder)
-    assert (done.returncode, done.stderr) == (0, "")
-    rows: list[dict[str, Any]] = json.loads(done.stdout)
-    return rows
+@pytest.fixture(scope="module")
+def results(world: Path) -> Iterator[Results]:
+    with open_store(world / "store") as results:
+        yield results
 
 
 @pytest.mark.parametrize("name", few(OF_CELLS, 2))
-def test_every_table_takes_models_and_strategies(world: Path, name: str) -> None:
-    assert {row["model"] for row in found(world, name, "--model", BRACKETS)} == {BRACKETS}
+def test_every_table_takes_models_and_strategies(results: Results, name: str) -> None:
+    assert {row["model"] for row in results.table(name, models=[BRACKETS])} == {BRACKETS}
     if name != "speed":
-        rows = found(world, name, "--strategy", "bottom")
+        rows = results.table(name, strategies=["bottom"])
         assert {row["strategy"] for row in rows} == {"bottom"}
         assert {row["model"] for row in rows} == {"bert", BRACKETS}
 
 
-@pytest.mark.parametrize("name", few(OF_CELLS, 2))
+@pytest.mark.parametrize("name", few(OF_CELLS, 1))
 def test_a_table_names_all_views_and_columns_that_it_reads(world: Path, name: str) -> None:
     asked = {"models": ["*"], "strategies": [] if name == "speed" else ["*"]}
     store = Store(world / "store")
@@ -73,17 +74,18 @@ def test_a_table_names_all_views_and_columns_that_it_reads(world: Path, name: st
 
 
 def test_fewer_comparisons_are_corrected_less_and_patterns_are_taken(
-    world: Path,
+    world: Path, results: Results
 ) -> None:
-    several = ("--model", BRACKETS, "--model", "bert")
-    both = found(world, "significance", *several)
+    both = [*results.table("significance", models=[BRACKETS, "bert"])]
     assert both[0]["n_tests"] == 8
     assert {row["model"] for row in both} == {"bert", BRACKETS}
-    (one,) = found(world, "significance", "--model", "bert", "--strategy", "top")
+    (one,) = results.table("significance", models=["bert"], strategies=["top"])
     assert one["n_tests"] == 1
 
-    rows = found(world, "strategies", "--strategy", "random*", "--model", "bert")
-    assert {row["strategy"] for row in rows} == {"random 0", "random 1"}
+    asked = ("--store", "store", "--strategy", "random*", "--model", "bert", "--json")
+    done = sweep("table", "strategies", *asked, cwd=world)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {row["strategy"] for row in json.loads(done.stdout)} == {"random 0", "random 1"}
 
 
 # -- paper

@@ -162,12 +162,11 @@ test_overrides = fuzz(
 )
 
 BOMBS = {
-    "deep-lists": "a: " + "[" * 100_000,
+    "deep-lists": "a: " + "[" * 1_000,
     "deep-blocks": "".join(" " * depth + "a:\n" for depth in range(400)),
     "laughs": "a: &a [x,x,x,x,x,x,x,x,x]\n"
     + "".join(f"{b}: &{b} [{','.join(['*' + a] * 9)}]\n" for a, b in pairwise("abcdefghij")),
     "huge-number": "name: 0x" + "f" * 125_000,
-    "many-values": "seeds: [" + "1," * 60_000 + "1]",
     "many-seeds": PLAIN.replace("[42, 43]", str([f"{n}0000-{n}9999" for n in range(1, 6000)])),
     "many-mistakes": PLAIN.replace("[42, 43]", "[" + "x," * 9_000 + "]"),
     "long-seed": PLAIN.replace("[42, 43]", "9" * 9_000 + "-" + "9" * 9_001),
@@ -175,16 +174,9 @@ BOMBS = {
     "long-count": f"{PLAIN}feed_forward: [top {'9' * 3000}]",
     "nul": "\0" * 125_000,
 }
-SLOW_BOMBS = ("deep-lists", "many-values")  # seconds
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param(text, id=name, marks=[pytest.mark.slow] if name in SLOW_BOMBS else [])
-        for name, text in BOMBS.items()
-    ],
-)
+@pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS)
 def test_a_bomb_is_refused_soon(tmp_path: Path, text: str, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sweep.yaml").write_text(text)

@@ -38,14 +38,12 @@ def with_line(number: int, text: str) -> str:
 MISTAKES = [
     # unknown keys, at each level
     (6, "sedes: [1]", "unknown key 'sedes'.*Allowed: .*Did you mean 'seeds'"),
-    (8, "  - {name: top, kk: [1]}", r"'kk' in strategies.0\. Allowed: name, k, threshold,"),
     (9, "include: [{tsk: a}]", "'tsk' in include.0.*mean 'task'"),
     (9, "distill: [{temprature: 2}]", "'temprature'.*teacher, loss, temperature"),
     # wrong types
     (5, "tasks: 3", "tasks must be a mapping of name, .*got 3"),
     (9, "recipe: {lr: fast}", "recipe.lr must be a number, got 'fast'"),
     (9, "recipe: {lr: .inf}", "recipe.lr must be a finite number"),
-    (9, "recipe: {epochs: 1.5}", "must be a whole number, got 1.5"),
     (9, "recipe: {schedule: linaer}", "'linear' or 'constant'.*mean 'linear'"),
     (9, "recipe: {lr: 1e-5, learning_rate: 1e-5}", "`lr` and `learning_rate`.*Keep one"),
     (8, "  - {name: top, k: [0, two]}", "k: 'two' is not a whole number"),
@@ -68,14 +66,12 @@ MISTAKES = [
     # names of models, tasks and cells
     (4, "  - bert-base-casd", "unknown model 'bert-base-casd'.*mean 'bert-base-cased'"),
     (4, "  - ./folder/of/a/modl", "no model folder at .*Did you mean 'model'"),
-    (5, "tasks: [rtee]", "unknown task 'rtee'.*Choose one of: sst2.*mean 'rte'"),
     (5, f"tasks: [{{{OWN}, text: t, metric: acuracy}}]", "mean 'accuracy'"),
     (5, "tasks: [{name: rte, metric: f1}]", "is GLUE's, its metric can't be set"),
     (5, f"tasks: [{{{OWN}, text: [a, b, c]}}]", "needs `text:`"),
     (5, "tasks: [{name: x, train: a.csv, text: t}]", "needs `train:` and `dev:`"),
     (5, f"tasks: [{{{OWN}, text: t}}]", "a.csv: no such file"),
     (5, "tasks: [cola]", "no file .*cola/train.parquet"),
-    (9, "contribution: {measured_on: rt}", "own, rte, mrpc.*mean 'rte'"),
     (9, "include: [{strategy: top, k: 1, task: cola}]", "rte, mrpc"),
     (9, "include: [{task: rte}]", "needs `strategy:` and `k:`"),
     (9, "include: [{strategy: random, k: 1}]", "'random': name one, such as `random 3`"),
@@ -95,7 +91,6 @@ MISTAKES = [
     (5, f"tasks: [{{{OWN}, text: t, labels: [no, maybe]}}]", "labels.*no .*truth.*quotes: 'no'"),
     (5, f"tasks: [{{{OWN}, text: 1_000}}]", "text.*1_000.*number.*quotes: '1_000'"),
     # strategies, and the K and thresholds that each may have
-    (8, "  - {name: blockinfluence, k: 1}", "Choose one of: top, .*Did you mean 'block-influence'"),
     (8, "  - {name: top, k: [12]}", "top can't drop K=12 of the 12.*0 <= K < depth.*: 0, 1"),
     (8, "  - {name: symmetric, k: [3]}", "depth - K is even.*: 0, 2, 4, 6, 8, 10"),
     (4, "  - {id: ./folder/of/a/model, k: [0, 12]}", "can't drop K=12"),
@@ -107,7 +102,6 @@ MISTAKES = [
     (8, "  - {name: drop, layers: [0]}", "strategy 'drop' needs `layers:`, .*from 1"),
     (8, "  - {name: drop, layers: 3, k: 1}", "strategy 'drop 3' names its layers: remove `k:`"),
     (8, "  - drop 13", "drop 13 is not possible for the 12 layers of .* layers of 1 to 12"),
-    (8, "  - {name: random, k: 2, draws: a}", "strategies.0.draws must be a whole number, got 'a'"),
     (8, "  - {name: top, k: 2, draws: 1}", "strategy 'top' draws nothing: remove `draws:`"),
     (8, "  - {name: top, k: all, within: 1}", "`within:`, which needs `until: min_layers`"),
     (8, "  - {name: drop, layers: 3, until: min_layers}", "'drop 3' has no K.*remove `until:`"),
@@ -124,7 +118,6 @@ MISTAKES = [
     (9, "distill: [{from: ./tought}]", "no model folder.*tought"),
     (9, "distill: [{from: ./taught}]", "'./taught'.*models:"),
     (9, "distill: [{hidden_weight: 2}]", r"hidden_weight.*logits\+hidden"),
-    (9, "distill: [logits, {temperature: 2}]", "logits is listed twice"),
     (9, "distill: [{start: teacher}]\nprocedures: [iterative]", "start: teacher.*iterative"),
     (9, "distill: [{from: ./model, loss: logits+hidden}]", "teacher: full"),
     (9, "bridge: lineer", "bridge.*none.*linear.*lineer"),
@@ -160,23 +153,19 @@ def test_a_mistake_names_its_line(tmp_path: Path, line: int, text: str, nouns: s
 
 OVERRIDES = [
     # names and keys; also such as are nearly right
-    ("tasc=rte", "unknown key 'tasc'. Allowed: model, task.*Did you mean 'task'"),
     ("lr=1e-5", "unknown key 'lr'. Allowed: .*recipe.learning_rate.*mean 'recipe.learning_rate'"),
     ("task.metric=f1", "Did you mean 'tasks.0.metric'"),
     ("recipe.epoch=3", "unknown key 'epoch' in recipe.*Did you mean 'epochs'"),
-    ("task=rtee", "unknown task 'rtee'.*Did you mean 'rte'"),
-    ("model=./nowhere", "no model folder"),
     # values
     ("task", "an override is key=value"),
     ("k=12", "top can't drop K=12"),
     ("threshold=0.9", "no strategy of .*sweep.yaml takes `threshold:`"),
     ("models.7.k=1", "models is a list of 1, counted from 0, and has no '7'"),
-    ("recipe.freeze.layers=x", "recipe.freeze.layers must be a whole number, got 'x'"),
     ("recipe.epochs={a: b", "as a YAML value"),
     # to YAML 1.1, and so to PyYAML, this is 34
     ("seed=042", "seeds: '042' is not a whole number"),
     # what would break a parser or fill a screen
-    ("k=" + "[" * 5_000, "nested 20 deep"),
+    ("k=" + "[" * 500, "nested 20 deep"),
     ("seed=" + "9" * 5_000, "is no int"),
     ("a" + ".a" * 5_000 + "=1", "unknown key"),
     ("model=[&a [x,x,x], &b [*a,*a,*a], &c [*b,*b,*b], [*c,*c,*c]]", "must be a mapping"),

@@ -198,18 +198,6 @@ def shown(folder: Path, **row: Any) -> str:
     return text.partition("\n\n")[2]
 
 
-def test_what_a_strategy_chooses_by(tmp_path: Path) -> None:
-    layers = [{"layer": 1, "value": 0.875}, {"layer": 2, "value": 0.51234}]
-    assert shown(tmp_path, measure="block_influence", layers=layers).splitlines() == [
-        "block-influence of bert, pre-trained, on 277 dev rows of rte",
-        "",
-        "layer  block-influence",
-        "-----  ---------------",
-        "    1            0.875",
-        "    2           0.5123",
-    ]
-
-
 def test_the_measurement_of_a_trained_network(tmp_path: Path) -> None:
     values = [value("accuracy", 0, 0.5), value("f1", 0, None), value("accuracy", 3, 0.625)]
     text = shown(tmp_path, measure="probes", trial_id=TRIAL, values=[*values, value("f1", 3, 1.0)])
