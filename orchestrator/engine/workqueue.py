@@ -135,7 +135,8 @@ class WorkQueue:
         if first is None or not self._may_begin(first):
             return []
         rank, shared = self._rank(first), self.claims is not None and self.claims.shared
-        wanted, entries = 1 if rank is Rank.SPEED else slots, []
+        wanted = 1 if rank is Rank.SPEED else slots
+        entries: list[tuple[Rank, float, str]] = []
         most = wanted * (_DRAWN_FROM if shared else 1)
         while len(entries) < most and self.ready() and self._order[0][0] == rank:
             entries.append(heappop(self._order))
