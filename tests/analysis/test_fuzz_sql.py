@@ -163,6 +163,7 @@ def test_memory_is_half_of_what_duckdb_would_take() -> None:
     assert gibibytes(ours) == pytest.approx(gibibytes(free) / 2, rel=0.1)
 
 
+@pytest.mark.slow
 def test_no_value_outgrows_the_limit_of_the_process(world: World) -> None:
     """Half of the machine's memory; here 100 MiB more than is in use when the query begins."""
     code = """

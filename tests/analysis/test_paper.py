@@ -103,19 +103,6 @@ def test_every_number_is_there_once() -> None:
     assert titles == {GLUE[task].title for task in DEV_ROWS}
 
 
-def test_some_numbers_by_hand() -> None:
-    of = {(n["table"], n["name"], n["setting"], n["column"]): n for n in NUMBERS}
-    one = of[1, "DistilBERT", "2 change", "RTE"]
-    assert [one[key] for key in ("model", "k", "task", "paper")] == [
-        "distilbert-base-cased", 2, "rte", 2.53,
-    ]  # fmt: skip
-    assert (of[2, "XLNet", "3%", "QQP"]["delta"], of[2, "XLNet", "3%", "QQP"]["paper"]) == (3, 9)
-    three = [n["paper"] for n in NUMBERS if n["table"] == 3 and n["name"] == "XLNet"]
-    assert three[3:] == [0.54, 101, 1.20, 16, 0.23, 86, 1.49, 32, 1.81, 71, 1.96, 49]
-    five = of[5, "XLNet-FT-6", None, "MNLI"]
-    assert (five["procedure"], five["k"], five["paper"]) == ("finetune_then_drop", 6, 83.75)
-
-
 # --- the paper beside itself
 
 

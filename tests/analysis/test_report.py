@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from lp_sweep.analysis.figures.drawings import FIGURES
+from lp_sweep.analysis.figures.drawings import FIGURES, Drawing
 from lp_sweep.analysis.report.about import Gaps, gaps
 from lp_sweep.analysis.report.answer import TaskAnswer, answer_lines, answers
 from lp_sweep.analysis.report.writing import FIRST, Page, gather, write_report
@@ -55,11 +55,23 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return demo(tmp_path_factory.mktemp("report"))
 
 
+def saved(drawing: Drawing, folder: Path) -> list[Path]:
+    """Empty files in place of drawings, of which `test_figures.py` is."""
+    folder.mkdir(exist_ok=True)
+    paths = [folder / f"figure-{drawing.name}.{kind}" for kind in ("svg", "png")]
+    for path in paths:
+        path.touch()
+    return paths
+
+
 @pytest.fixture(scope="module")
 def done(store: Store) -> Done:
     """`lp-sweep report`, beside its store, with the figures that come first: all take long."""
     asked = ("report", "--store", store.location, "--out", "new/report.html")
-    with mock.patch.dict(FIGURES, {name: FIGURES[name] for name in FIRST}, clear=True):
+    with (
+        mock.patch.dict(FIGURES, {name: FIGURES[name] for name in FIRST}, clear=True),
+        mock.patch.object(Drawing, "save", saved),
+    ):
         return sweep(*asked, "--figures", "figures", cwd=Path(store.location).parent, env=COLOURS)
 
 

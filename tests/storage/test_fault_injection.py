@@ -303,15 +303,8 @@ def faulty_disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def tried(library: Path, folder: Path, verb: str, fault: str, step: int) -> dict[str, Any]:
     place = {"LD_PRELOAD": str(library), "FAULT_FOLDER": str(folder / "try")}
-    asked = [
-        sys.executable,
-        "-m",
-        "tests.storage.test_fault_injection",
-        verb,
-        folder,
-        fault,
-        str(step),
-    ]
+    program = [sys.executable, "-m", "tests.storage.test_fault_injection"]
+    asked = [*program, verb, folder, fault, str(step)]
     done = subprocess.run(asked, env=os.environ | place, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     told: dict[str, Any] = json.loads(done.stdout)

@@ -282,6 +282,7 @@ def test_tuned_thresholds_are_in_the_stored_logits(
     assert scores[True] > scores[False]
 
 
+@pytest.mark.slow
 def test_students_and_second_trainings_get_the_head_without_thresholds(
     tmp_path: Path, store: Store
 ) -> None:
