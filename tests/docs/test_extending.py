@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from tests.support.docpages import ROOT, blocks, read
-from tests.support.program import run
+from tests.support.program import python, run
 from tests.support.toyworld import save_world
 
 PAGE = "docs/extending.md"
@@ -44,8 +44,12 @@ class Copy(NamedTuple):
 
     folder: Path
 
+    @property
+    def place(self) -> dict[str, Any]:
+        return {"cwd": self.folder, "PYTHONPATH": str(self.folder / "path")}
+
     def lp_sweep(self, *arguments: str) -> str:
-        return run(*arguments, cwd=self.folder, PYTHONPATH=str(self.folder / "path")).stdout
+        return run(*arguments, **self.place).stdout
 
 
 @pytest.fixture(scope="module")
@@ -94,3 +98,24 @@ def test_the_measurement_and_the_table_are_shown(copy: Copy) -> None:
     shown = copy.lp_sweep("show", rows[0]["profile_id"], "--store", "store")
     assert "norm of " in shown
     assert "dev rows of mood" in shown
+
+
+FAMILY = """
+import torch
+from transformers import Data2VecTextConfig, Data2VecTextForSequenceClassification
+from lp_sweep.trials.model.feedforward import remove_feed_forwards
+from lp_sweep.trials.model.prune import keep_layers
+config = Data2VecTextConfig(
+    vocab_size=20, hidden_size=8, num_hidden_layers=4, num_attention_heads=2, intermediate_size=16
+)
+model = Data2VecTextForSequenceClassification(config)
+keep_layers(model, [1, 2, 3])
+remove_feed_forwards(model, [2])
+layers = model.base_model.encoder.layer
+print([isinstance(layer.intermediate, torch.nn.Identity) for layer in layers])
+"""
+
+
+@pytest.mark.slow
+def test_the_family_loses_feed_forwards(copy: Copy) -> None:
+    assert python(FAMILY, **copy.place).stdout == "[False, True, False]\n"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lp_sweep.storage.errors import LpSweepError
@@ -36,13 +36,8 @@ awkward = st.sampled_from(AWKWARD) | st.text(max_size=20)
 
 def run(examples: int, law: Callable[..., None], **drawn: st.SearchStrategy[Any]) -> None:
     """Few examples are always the same, many are new each time."""
-    chosen = settings(
-        max_examples=examples,
-        derandomize=examples < _MANY,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
+    usual = settings.get_profile("everyday")
+    chosen = settings(usual, max_examples=examples, derandomize=examples < _MANY)
     chosen(given(**drawn)(law))()
 
 

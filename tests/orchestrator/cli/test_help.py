@@ -15,6 +15,7 @@ from typer.main import get_command
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.orchestrator.cli.__main__ import FIRST, RARE, SECTIONS, app
 from lp_sweep.orchestrator.options import Format
+from lp_sweep.trials.spec.select import STRATEGIES
 from tests.support.fake_records import FakeSweep
 from tests.support.program import sweep
 
@@ -105,6 +106,7 @@ def ids(world: Path, table: str) -> list[str]:
         ("lp-sweep table --sto", ["--store"]),
         ("lp-sweep table ", TABLES),
         ("lp-sweep table tasks --format ", get_args(Format)),
+        ("lp-sweep table tasks --strategy ", STRATEGIES),
         ("lp-sweep export --best --store store --task ", ["SST-2"]),
         ("lp-sweep table tasks --sweep ", ["nightly"]),
         ("lp-sweep table tasks --store s3://none/at-all --sweep ", []),

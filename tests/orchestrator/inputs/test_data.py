@@ -13,8 +13,6 @@ from pyarrow import parquet as pq
 from lp_sweep.analysis.statistics.estimates import smallest_loss
 from lp_sweep.orchestrator.inputs.data import TaskData, looked_at
 from lp_sweep.orchestrator.inputs.models import ModelInput
-from lp_sweep.orchestrator.inputs.request import Request
-from lp_sweep.orchestrator.service.plan import plan
 from lp_sweep.trials.data.datasource import load_task
 from lp_sweep.trials.data.encode import load_tokenizer
 from lp_sweep.trials.data.tasks import TaskSource
@@ -136,23 +134,3 @@ def test_entities_and_queries_are_what_a_score_is_of(tmp_path: Path) -> None:
         loaded = load_task(definition, TaskSource(files=files))
         shows = looked_at("own", loaded, RECIPE, ()).shows
         assert shows == pytest.approx({n: smallest_loss(rows, n) for n in (1, 3, 5)})
-
-
-def test_the_plan_has_it(tmp_path: Path) -> None:
-    look(tmp_path, [(f"good {i}", "yes") for i in range(9)] + [("bad", "no")] * 2, [("x", "yes")])
-    (tmp_path / "sweep.yaml").write_text(
-        f"""
-schema_version: 1
-name: own
-models: [{TOY}]
-tasks: [{{name: own, train: train.jsonl, dev: dev.jsonl, text: text, label: label}}]
-seeds: [1]
-strategies: [{{name: top, k: [0, 6]}}]
-recipe: {{epochs: 3, batch_size: 4, max_length: 8}}
-""",
-        encoding="utf-8",
-    )
-    answer = plan(Request(str(tmp_path / "sweep.yaml"), store=str(tmp_path / "store")))
-    [data] = answer.to_dict()["data"]
-    assert (data["task"], data["train_rows"], data["steps"]) == ("own", 11, 9)
-    assert "data of own\n  11 train rows" in answer.text()

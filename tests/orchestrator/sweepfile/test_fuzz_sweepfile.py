@@ -117,11 +117,7 @@ def lawful(folder: Path, content: bytes, overrides: list[str]) -> None:
         assert isinstance(result, SweepFile)
 
 
-def read(folder: Path, text: str) -> None:
-    lawful(folder, text.encode(), [])
-
-
-def read_bytes(folder: Path, content: bytes) -> None:
+def read(folder: Path, content: bytes) -> None:
     lawful(folder, content, [])
 
 
@@ -129,9 +125,9 @@ def overridden(folder: Path, overrides: list[str]) -> None:
     lawful(folder, yaml.safe_dump(FULL).encode(), overrides)
 
 
-test_mutated_file = fuzz(read, 10_000, text=mutated())
+test_mutated_file = fuzz(read, 10_000, content=mutated().map(str.encode))
 test_bytes = fuzz(
-    read_bytes,
+    read,
     5_000,
     content=st.binary(max_size=80)
     | st.tuples(st.integers(0, len(PLAIN)), st.binary(max_size=6)).map(

@@ -15,10 +15,10 @@ from lp_sweep.orchestrator.engine.progress import Display, PlainReporter
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.plan.naming import describe
 from lp_sweep.orchestrator.watch import reporters
-from lp_sweep.orchestrator.watch.reporters import EventReporter, LiveReporter
+from lp_sweep.orchestrator.watch.reporters import EventReporter, LiveReporter, has_screen
 from lp_sweep.storage.store import Store
 from tests.support.courses import new_queue, queue_of, taken
-from tests.support.program import run
+from tests.support.program import Terminal, run
 from tests.support.sweepfiles import make_inputs, planned
 from tests.support.toyworld import save_world
 
@@ -152,6 +152,14 @@ def test_it_fits_every_width_also_in_ascii_and_cuts_what_is_too_long(queue: Work
         assert all(line.isprintable() for line in lines)
     for line in drawn(reporter, encoding="ascii"):
         line.encode("ascii")
+
+
+@pytest.mark.parametrize(("term", "draws"), [("xterm", True), ("dumb", False)])
+def test_a_dumb_terminal_gets_lines(
+    term: str, draws: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", term)
+    assert has_screen(Console(file=Terminal())) is draws
 
 
 # -- real runs

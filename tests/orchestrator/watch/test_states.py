@@ -12,7 +12,6 @@ import pytest
 
 from lp_sweep.orchestrator.service.store import history, show_text
 from lp_sweep.orchestrator.watch.states import states_text, sweep_states
-from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.runs import Observer, Presence, Progress
 from lp_sweep.storage.store import Store
 from lp_sweep.storage.upkeep import compact
@@ -67,16 +66,12 @@ def test_only_readable_records_are_done_however_they_are_stored(fake: FakeSweep)
     assert sweep_states(fake.store).hidden == ["demo"]
 
 
-def test_which_sweeps(tmp_path: Path, fake: FakeSweep) -> None:
+def test_which_sweeps(fake: FakeSweep) -> None:
     other = FakeSweep(fake.store.location, "other")
     other.cell(k=0)
     other.publish()
     told = [[s["sweep"] for s in sweep_states(fake.store, only).sweeps] for only in (None, "other")]
     assert told == [["demo", "other"], ["other"]]
-    with pytest.raises(SpecError, match=r"no sweep named 'nope' in .*It has: demo, other"):
-        sweep_states(fake.store, "nope")
-    empty = sweep_states(Store(tmp_path / "empty", create=True))
-    assert (empty.sweeps, states_text(empty)) == ([], "no sweep in this store yet")
 
 
 def test_a_run_shows_what_it_does_in_words(fake: FakeSweep) -> None:
@@ -196,6 +191,18 @@ def shown(folder: Path, **row: Any) -> str:
     assert "values  " not in text
     assert "layers  " not in text.partition("\n\n")[0].replace("kept_layers", "")
     return text.partition("\n\n")[2]
+
+
+def test_what_a_strategy_chooses_by(tmp_path: Path) -> None:
+    layers = [{"layer": 1, "value": 0.875}, {"layer": 2, "value": 0.51234}]
+    assert shown(tmp_path, measure="block_influence", layers=layers).splitlines() == [
+        "block-influence of bert, pre-trained, on 277 dev rows of rte",
+        "",
+        "layer  block-influence",
+        "-----  ---------------",
+        "    1            0.875",
+        "    2           0.5123",
+    ]
 
 
 def test_the_measurement_of_a_trained_network(tmp_path: Path) -> None:
