@@ -14,20 +14,13 @@ from typer.main import get_command
 
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import VIEWS
-from lp_sweep.orchestrator.cli.__main__ import (
-    ENVIRONMENT,
-    EXIT_CODES,
-    FIRST,
-    RARE,
-    SECTIONS,
-    app,
-)
+from lp_sweep.orchestrator.cli import __main__ as root
 from lp_sweep.orchestrator.options import Format
 from lp_sweep.trials.spec.select import STRATEGIES
 from tests.support.fake_records import FakeSweep
 from tests.support.program import sweep
 
-ROOT: Any = get_command(app)
+ROOT: Any = get_command(root.app)
 _BY_TYPER = ("--install-completion", "--show-completion")
 COMMANDS: dict[str, Any] = ROOT.commands
 
@@ -64,21 +57,21 @@ def test_help_fits_a_terminal(tmp_path: Path, name: str) -> None:
 def test_help_begins_with_what_everyone_needs(tmp_path: Path) -> None:
     shown = sweep("--help", cwd=tmp_path, env={"COLUMNS": "80"}).stdout
     listed = shown.partition("Commands:")[2].partition("More:")[0]
-    assert tuple(re.findall(r"^  (\w+)", listed, re.MULTILINE)) == FIRST
+    assert tuple(re.findall(r"^  (\w+)", listed, re.MULTILINE)) == root.FIRST
     assert "lp-sweep help more" in shown
 
 
 def test_help_more_says_what_each_is_for(tmp_path: Path) -> None:
     shown = sweep("help", "more", cwd=tmp_path, env={"COLUMNS": "80"}).stdout
-    titles = [*SECTIONS, "Rarely needed", "Options", "Exit codes", "Environment"]
+    titles = [*root.SECTIONS, "Rarely needed", "Options", "Exit codes", "Environment"]
     assert [line[:-1] for line in shown.splitlines() if line[:-1] in titles] == titles
     assert "..." not in shown.partition("Exit codes")[0].replace("[ARGS]...", "")
-    for word in (*EXIT_CODES, *ENVIRONMENT, *_BY_TYPER):
+    for word in (*root.EXIT_CODES, *root.ENVIRONMENT, *_BY_TYPER):
         assert f"\n  {word}" in shown
     rare = " ".join(shown.partition("Rarely needed:")[2].partition("Options:")[0].split())
-    assert ", ".join(RARE) in rare
-    assert [name for name in RARE if f"\n  {name} " in shown] == []
-    told = {name for names in (*SECTIONS.values(), RARE) for name in names}
+    assert ", ".join(root.RARE) in rare
+    assert [name for name in root.RARE if f"\n  {name} " in shown] == []
+    told = {name for names in (*root.SECTIONS.values(), root.RARE) for name in names}
     assert told == {*ROOT.commands}, "a new command has its section in cli/__main__.py"
 
 

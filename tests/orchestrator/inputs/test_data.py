@@ -13,7 +13,7 @@ from pyarrow import parquet as pq
 from lp_sweep.analysis.statistics.estimates import smallest_loss
 from lp_sweep.orchestrator.inputs.data import TaskData, looked_at
 from lp_sweep.orchestrator.inputs.models import ModelInput
-from lp_sweep.orchestrator.inputs.request import Request
+from lp_sweep.orchestrator.options import Request
 from lp_sweep.orchestrator.service.plan import plan
 from lp_sweep.trials.data.datasource import load_task
 from lp_sweep.trials.data.encode import load_tokenizer
