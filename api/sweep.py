@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lp_sweep.orchestrator import service
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
-from lp_sweep.orchestrator.inputs.request import Request
-from lp_sweep.orchestrator.options import from_environment
+from lp_sweep.orchestrator.options import Request, from_environment
 from lp_sweep.orchestrator.service.plan import SweepPlan, plan, prefetch
 from lp_sweep.results import Results, open_store
 from lp_sweep.storage.errors import SpecError

@@ -9,11 +9,12 @@ if several verbs have it, else a field of the verb's dataclass or a parameter of
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from functools import wraps
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -30,10 +31,12 @@ import typer
 from typer import Argument, Option
 
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.storage.places import DEFAULT_STORE
+from lp_sweep.storage.places import BUILT_IN, DEFAULT_STORE, expanded
 from lp_sweep.trials.spec.specs import TaskKind
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # `--help` needs the options alone
+    from lp_sweep.orchestrator.inputs.resolve import SweepInputs
+    from lp_sweep.orchestrator.sweepfile.load import SweepFile
     from lp_sweep.storage.store import Store
 
 _Options = TypeVar("_Options")
@@ -256,6 +259,51 @@ def words_of(options: Any) -> list[str]:
             for one in value if isinstance(value, list | tuple) else [value]:
                 words += [flag, str(one)]
     return words
+
+
+@dataclass(frozen=True)
+class Request:
+    """A sweep file as named on the command line, and the options for places."""
+
+    file: str = "sweep.yaml"
+    overrides: Sequence[str] = ()
+    store: StoreOption = None
+    data_dir: DataDirOption = None
+    offline: OfflineOption = False
+    manifest: ManifestOption = None
+
+    @property
+    def is_built_in(self) -> bool:
+        """Whether it is `quickstart`, and no file has that name."""
+        return self.file == BUILT_IN and not Path(self.file).is_file()
+
+    def sweep_file(self) -> SweepFile:
+        from lp_sweep.orchestrator.sweepfile.load import load_sweep
+
+        if self.is_built_in:
+            with as_file(files("lp_sweep.quickstart")) as folder:
+                return load_sweep(folder / "sweep.yaml", self.overrides)
+        return load_sweep(Path(self.file), self.overrides)
+
+    def resolved(self, file: SweepFile) -> SweepInputs:
+        """The file with its inputs found. Raises SpecError or PreflightError."""
+        from lp_sweep.orchestrator.inputs.resolve import resolve
+
+        if self.manifest is not None and not self.manifest.is_file():
+            raise SpecError(
+                f"no manifest {self.manifest}. `lp-sweep prefetch {self.file} --manifest "
+                f"{self.manifest}` writes one."
+            )
+        return resolve(file, data_dir=self.data_dir, offline=self.offline, manifest=self.manifest)
+
+    def location(self, file: SweepFile) -> str:
+        """--store (or LP_SWEEP_STORE), else the file's, else lp-sweep-store in this folder."""
+        if self.store is not None:
+            return self.store
+        own = file.spec.store
+        if own is None:
+            return str(DEFAULT_STORE)
+        return own if "://" in own else str(file.folder / expanded(own))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,13 +18,13 @@ from typer import Argument, Option
 from lp_sweep.orchestrator import service
 from lp_sweep.orchestrator.cli.output import INTERRUPTED, emit, say, warn_unreadable
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
-from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.options import (
     ADVANCED,
     DataDirOption,
     InlineOption,
     JsonOption,
     ManifestOption,
+    Request,
     names_in_store,
     takes_options,
 )

@@ -10,12 +10,12 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.options import (
     ADVANCED,
     CacheDirOption,
     InlineOption,
     MirrorKind,
+    Request,
     words_of,
 )
 from lp_sweep.storage.places import node_folder

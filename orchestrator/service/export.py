@@ -9,8 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lp_sweep.orchestrator.inputs.request import Request
-from lp_sweep.orchestrator.options import ExportOptions
+from lp_sweep.orchestrator.options import ExportOptions, Request
 from lp_sweep.orchestrator.service.store import existing, history
 from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError, StoreError
 from lp_sweep.storage.places import DEFAULT_STORE, expanded, options_of

@@ -15,8 +15,8 @@ from lp_sweep.analysis.phrases import heading
 from lp_sweep.orchestrator.estimate import Rates, Span, TimeEstimate, duration, estimate
 from lp_sweep.orchestrator.inputs.checks import check_small_files, gpu_notes
 from lp_sweep.orchestrator.inputs.data import TaskData
-from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.inputs.resolve import SweepInputs, TaskInput
+from lp_sweep.orchestrator.options import Request
 from lp_sweep.orchestrator.plan.known import (
     Ledger,
     WorkHistory,

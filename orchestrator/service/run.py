@@ -13,9 +13,8 @@ from lp_sweep.orchestrator.engine.driver import run_sweep
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.estimate import Rates
 from lp_sweep.orchestrator.inputs import checks
-from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.mirrors.copying import check_installed
-from lp_sweep.orchestrator.options import from_environment
+from lp_sweep.orchestrator.options import Request, from_environment
 from lp_sweep.orchestrator.plan.listing import unkept_note
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.selection import Selection, retry_selection

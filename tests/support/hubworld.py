@@ -50,7 +50,7 @@ DRIVER = """
 import json, sys
 from pathlib import Path
 from lp_sweep.orchestrator.inputs import checks
-from lp_sweep.orchestrator.inputs.request import Request
+from lp_sweep.orchestrator.options import Request
 from lp_sweep.orchestrator.service.plan import planned
 from lp_sweep.storage.store import Store
 made = planned(Request("sweep.yaml", ["k=2"], None, None, True))

@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "environment.md").read_text(encodin
 def started(command: str, monkeypatch: pytest.MonkeyPatch) -> RunOptions:
     """The options that this command would run with."""
     found: list[RunOptions] = []
-    monkeypatch.setattr(runcli, "_prepared", lambda options, *_: partial(found.append, options))
+    monkeypatch.setattr(runcli, "_prepared", lambda options, *_: lambda: found.append(options))
     app(shlex.split(command)[1:], standalone_mode=False)
     return found[0]
 

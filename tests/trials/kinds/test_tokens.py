@@ -325,9 +325,7 @@ def test_f1(labelled: list[str], answered: list[str], expected: float | None) ->
         ("B-LOC S-PER", BIOES, ["PER 1-1"]),
     ],
 )
-def test_what_breaks_the_scheme_is_no_entity(
-    row: str, names: tuple[str, ...], expected: list[str]
-) -> None:
+def test_what_breaks_the_scheme_is_no_entity(row: str, names: Any, expected: list[str]) -> None:
     types = sorted({name[2:] for name in names if name != "O"})
     _, *parts = tokens.entities(coded([row], names), tokens.scheme_of(names))
     found = [f"{types[kind - 1]} {first}-{last}" for first, last, kind in zip(*parts, strict=True)]
