@@ -20,7 +20,7 @@ from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.storage.errors import GraphRecordingError
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.worker.fetch import announce
-from tests.support.courses import ON_CPU, Clock, course_of, queue_of
+from tests.support.courses import ON_CPU, Clock, course_of, presence_of, queue_of
 from tests.support.sweepfiles import make_inputs, planned
 
 CUT_OFF = ActorUnavailableError("connection refused", None)
@@ -79,6 +79,33 @@ def test_what_was_lost_is_handed_out_again(queue: WorkQueue) -> None:
     assert queue.lost(made.works["1"].id, "node_lost")
     assert made.suggest("2") == first
     assert queue.failed == {}
+
+
+def test_claims_in_a_distant_store_leave_the_driver_time(
+    queue: WorkQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Idle slots wait for each other, and are claimed for together."""
+    clock, course, claims = Clock(), course_of(queue), list[float]()
+    write = queue.store.put_text
+
+    def far(*given: str) -> None:
+        clock.seconds += 1
+        claims.append(clock.seconds)
+        write(*given)
+
+    course.budget = Budget(now=clock)
+    with presence_of(queue.store).announced() as queue.claims:
+        monkeypatch.setattr(queue.store, "put_text", far)
+        searcher = PlanSearcher(course, ON_CPU, lambda: 3)
+        for number in "123":
+            assert "job" in searcher.suggest(number)
+        assert len(claims) == 1
+        queue.ended(searcher.works["1"].id, None)
+        assert searcher.suggest("4") is None
+        clock.seconds += 3
+        assert "job" in searcher.suggest("4")
+        assert len(claims) == 2
+        assert {*queue.claims._held} == {*queue.live}
 
 
 @pytest.mark.parametrize(("room", "pieces"), [(1, 2), (3, 3)], ids=["few slots", "many"])
