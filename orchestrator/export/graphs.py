@@ -4,7 +4,7 @@ the whole dev set in a process without torch, by that program, before anything i
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from lp_sweep.storage.printable import say
 from lp_sweep.trials.spec.specs import TaskDefinition, TrialSpec
 
 PROGRAM = "predict.py"
+_VECTORS = ("embedding", "retrieval")  # the kinds of task whose answers are vectors
 
 
 def add_graphs(
@@ -45,8 +46,11 @@ def add_graphs(
     from lp_sweep.trials.deploy.quantise import INT8, int8
 
     say(f"writing {GRAPH}, and answering the dev set with it in a new process, without torch")
-    graph = write_graph(folder, rows.texts, spec.recipe.max_length)
-    found = _answers(folder, GRAPH, spec, rows)
+    texts = rows.texts
+    if spec.task.kind in _VECTORS:  # each text of a row has its own
+        texts = ([text for row in zip(*texts, strict=True) for text in row],)
+    graph = write_graph(folder, texts, spec.recipe.max_length)
+    found = _answers(folder, GRAPH, spec, texts, rows.label_names)
     pair = form_of(spec.task).answers(spec, rows, found.values)
     same, shipped = verify(found, pair, expected), list[ShippedGraph]()
     if ShippedFormat.onnx in formats:
@@ -54,7 +58,7 @@ def add_graphs(
     if ShippedFormat.onnx_int8 in formats:
         say(f"writing {INT8}, and answering the dev set with it")
         int8(graph, folder / INT8)
-        found = _answers(folder, INT8, spec, rows)
+        found = _answers(folder, INT8, spec, texts, rows.label_names)
         pair = form_of(spec.task).answers(spec, rows, found.values)
         shipped.append(_shipped(folder, INT8, measured(pair, expected)))
     if ShippedFormat.onnx not in formats:
@@ -72,23 +76,22 @@ def _shipped(folder: Path, file: Path, found: Verification) -> ShippedGraph:
     )
 
 
-def _answers(folder: Path, file: Path, spec: TrialSpec, rows: DevRows) -> FolderAnswers:
+def _answers(
+    folder: Path, file: Path, spec: TrialSpec, texts: Sequence[Sequence[Any]], labels: Sequence[str]
+) -> FolderAnswers:
     """The graph's own answers, by the program that is published with it."""
-    text = _program(folder, file, spec, rows.label_names)
-    (folder / PROGRAM).write_text(text, encoding="utf-8")
-    apart = spec.task.kind in ("embedding", "retrieval")  # each text of a row has a vector
-    texts = [[text for row in zip(*rows.texts, strict=True) for text in row]]
+    (folder / PROGRAM).write_text(_program(folder, file, spec, labels), encoding="utf-8")
     answer = in_new_process(
         "lp_sweep.trials.deploy",
         "plainrun.py",
         folder,
-        {"texts": texts if apart else rows.texts},
+        {"texts": texts},
         f"{PROGRAM} can't answer in a new process",
     )
-    return FolderAnswers(answer["values"], {}, list(rows.label_names))
+    return FolderAnswers(answer["values"], {}, list(labels))
 
 
-def _program(folder: Path, file: Path, spec: TrialSpec, labels: Collection[str]) -> str:
+def _program(folder: Path, file: Path, spec: TrialSpec, labels: Sequence[str]) -> str:
     from transformers import AutoTokenizer
 
     if not (folder / "tokenizer.json").is_file():
@@ -103,7 +106,7 @@ def _program(folder: Path, file: Path, spec: TrialSpec, labels: Collection[str])
         "pad_type_id": tokenizer.pad_token_type_id,
         "pad_token": tokenizer.pad_token,
     }
-    pairs = len(task.text_columns) > 1 and task.kind not in ("embedding", "retrieval")
+    pairs = len(task.text_columns) > 1 and task.kind not in _VECTORS
     return (
         templates()
         .get_template(f"{PROGRAM}.j2")
@@ -124,6 +127,6 @@ def _program(folder: Path, file: Path, spec: TrialSpec, labels: Collection[str])
 def _shape(task: TaskDefinition) -> str:
     if task.kind == "tokens":
         return "(words, tags) logits of each row, a list of words."
-    if task.kind in ("embedding", "retrieval"):
+    if task.kind in _VECTORS:
         return "(texts, numbers) vectors."
     return "(rows, classes) logits."

@@ -30,6 +30,7 @@ from lp_sweep.trials.model.sentencefolder import read_sentence_folder
 GRAPH = Path("onnx", "model.onnx")  # in a network's folder, where servers look for it
 _ROUNDING = 1e-4  # x the largest number of an output: another program's order of sums
 _BATCHES = (1, 2, 7)
+_MOST = 2**31  # bytes of one file
 _REAL = "attention_mask"
 Inputs = dict[str, torch.Tensor]  # each (B, T)
 
@@ -39,7 +40,7 @@ class _Outputs(nn.Module):
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
         super().__init__()
-        self.model, self.names = load_network(folder), names
+        self.model, self.names = load_network(folder).float(), names
         # the attention that every family has as plain operators
         self.model.set_attn_implementation("eager")
         self.pooling = read_sentence_folder(folder)
@@ -109,6 +110,13 @@ def _long(inputs: Inputs, rows: int, tokens: int) -> Inputs:
 
 def _write(network: _Outputs, inputs: Inputs, target: Path) -> None:
     """`inputs` must have two rows and two tokens or more: torch takes a 1 for a constant."""
+    kind = network.model.config.model_type
+    size = 4 * sum(parameter.numel() for parameter in network.parameters())
+    if size >= _MOST:
+        raise UnsupportedModelError(
+            f"{kind}: its weights take {size / 1e9:.1f} GB in 32 bits, and an ONNX file holds at "
+            f"most {_MOST / 1e9:.1f}. Export it with --as torch alone."
+        )
     axes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     try:
         with silent(), torch.no_grad():
@@ -124,7 +132,7 @@ def _write(network: _Outputs, inputs: Inputs, target: Path) -> None:
     except Exception as error:  # torch's exporter raises many types, around what went wrong
         cause = error.__cause__ or error
         raise UnsupportedModelError(
-            f"{network.model.config.model_type}: torch can't write this network as ONNX: "
+            f"{kind}: torch can't write this network as ONNX: "
             f"{type(cause).__name__}: {short(str(cause))}. Export it with --as torch alone."
         ) from error
     assert program is not None

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 from huggingface_hub import ModelCard
 
+from lp_sweep import open_store
 from lp_sweep.orchestrator.export import trialfolder
 from lp_sweep.orchestrator.options import ShippedFormat
 from lp_sweep.storage.errors import ExportError, SpecError, UnsupportedModelError
 from lp_sweep.storage.networks import changed_files
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.deploy import graph, quantise
+from lp_sweep.trials.deploy import graph
 from tests.support.everyday import few
 from tests.support.exportworld import World, in_this_process
 from tests.support.families import FAMILIES, save_pretrained
@@ -169,7 +170,7 @@ def test_a_family_without_a_graph_is_refused_before_work(
         world.export(world.kept, tmp_path / "out", formats=BOTH)
 
 
-def test_names_of_graphs() -> None:
-    """As servers and Transformers.js look for them."""
-    assert graph.GRAPH.as_posix() == "onnx/model.onnx"
-    assert quantise.INT8.as_posix() == "onnx/model_int8.onnx"
+def test_python_names_the_formats(tmp_path: Path) -> None:
+    Store(tmp_path / "store", create=True)
+    with pytest.raises(SpecError, match=r"'onx'.*torch, onnx, onnx-int8"):
+        open_store(tmp_path / "store").export(tmp_path / "out", "t1-0", formats=["onx"])

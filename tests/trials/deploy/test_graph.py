@@ -138,6 +138,14 @@ def test_what_torch_can_not_write_is_refused(tmp_path: Path) -> None:
     )
 
 
+def test_a_graph_too_large_for_one_file_is_refused(
+    classifier: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph, "_MOST", 9_000)
+    with pytest.raises(UnsupportedModelError, match="bert: its weights take"):
+        graph.write_graph(classifier, [TEXTS], 12)
+
+
 def test_another_network_is_not_the_graph(
     classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
