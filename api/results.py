@@ -10,13 +10,15 @@ from typing import Any, Literal, Self
 from lp_sweep.analysis.paper import paper_tables
 from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator import service
-from lp_sweep.orchestrator.options import ExportOptions
+from lp_sweep.orchestrator.options import ExportOptions, ShippedFormat
 from lp_sweep.orchestrator.service.store import existing, history, logs_text
 from lp_sweep.orchestrator.service.tables import ResultRows, TableRows, draw, html_table, make_table
 from lp_sweep.orchestrator.watch.states import sweep_states
 from lp_sweep.storage import upkeep
 from lp_sweep.storage.catalog import Catalog
+from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import DEFAULT_STORE
+from lp_sweep.storage.printable import choose
 
 _COUNTED = ("cells", "trials", "trials_done", "trials_failed", "trials_pending")
 
@@ -124,11 +126,17 @@ class Results:
         data_dir: str | os.PathLike[str] | None = None,
         offline: bool = False,
         force: bool = False,
+        formats: Sequence[str] = (),
     ) -> Path:
         """Writes the network of `trial`, or the smallest one that loses at most `within` points on
         `task`, as a folder that plain transformers loads. Name the sweep `file` and `data_dir`
-        (GLUE) if model or data are local. Raises SpecError if the smallest is not known yet,
-        ExportError if the folder does not answer as recorded."""
+        (GLUE) if model or data are local. `formats` adds graphs: "onnx", "onnx-int8". Raises
+        SpecError if the smallest is not known yet, ExportError if the folder does not answer as
+        recorded."""
+        try:
+            chosen = [ShippedFormat(choose("format", each, ShippedFormat)) for each in formats]
+        except ValueError as error:
+            raise SpecError(str(error)) from None
         asked = ExportOptions(
             out=Path(out),
             trial=trial,
@@ -143,6 +151,7 @@ class Results:
             data_dir=None if data_dir is None else Path(data_dir),
             offline=offline,
             force=force,
+            formats=chosen,
         )
         return Path(service.export.export_trial(asked).folder)
 

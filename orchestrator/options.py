@@ -182,6 +182,14 @@ class MirrorKind(StrEnum):
     trackio = "trackio"
 
 
+class ShippedFormat(StrEnum):
+    """The forms in which a network is shipped."""
+
+    torch = "torch"
+    onnx = "onnx"
+    onnx_int8 = "onnx-int8"
+
+
 Format = Literal["table", "csv", "json", "markdown", "latex"]
 FormatOption = Annotated[
     Format, Option("--format", "-f", envvar="LP_SWEEP_FORMAT", help="Output format.")
@@ -356,9 +364,17 @@ class ExportOptions:
             rich_help_panel=ADVANCED,
         ),
     ] = False
-    onnx: Annotated[
-        bool, Option("--onnx", envvar="LP_SWEEP_ONNX", help="Also write onnx/model.onnx.")
-    ] = False
+    formats: Annotated[
+        list[ShippedFormat],
+        Option(
+            "--as", envvar="LP_SWEEP_AS", help="Also as a graph in 32 or 8 bits; may be repeated."
+        ),
+    ] = field(default_factory=list)
+
+    @property
+    def graphs(self) -> set[ShippedFormat]:
+        """The torch folder is always there."""
+        return {*self.formats} - {ShippedFormat.torch}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from lp_sweep.analysis.statistics.networks import Network
 from lp_sweep.orchestrator.export.choice import answers_in
 from lp_sweep.orchestrator.export.forms import form_of
 from lp_sweep.orchestrator.export.places import HUB, hub_source, model_file
+from lp_sweep.orchestrator.export.verify import ShippedGraph
 from lp_sweep.storage.printable import also_in_train, guess_name, metric_name, printable, ranges
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.spec.identity import trial_id
@@ -65,6 +66,7 @@ class CardFacts(NamedTuple):
     taught_by: Record | None = None  # the profile of a student's teacher
     another: str | None = None  # why it is not quite the record's network
     modules: Sequence[str] = ()  # of the model's Sentence Transformers folder
+    graphs: Sequence[ShippedGraph] = ()
 
 
 def trial_card(spec: TrialSpec, record: Record, facts: CardFacts) -> str:
@@ -102,7 +104,7 @@ def trial_card(spec: TrialSpec, record: Record, facts: CardFacts) -> str:
 def pruned_card(base: Base, depth: int, kept: Sequence[int], strategy: str, *, embeds: bool) -> str:
     """The card of a network that was pruned and not fine-tuned."""
     library = "sentence-transformers" if embeds else "transformers"
-    template = _templates().get_template("pruned.md.j2")
+    template = templates().get_template("pruned.md.j2")
     return template.render(
         front_matter=_card_data(base, library_name=library),
         base=base,
@@ -114,11 +116,11 @@ def pruned_card(base: Base, depth: int, kept: Sequence[int], strategy: str, *, e
 
 
 def template_of(task: TaskDefinition) -> Template:
-    return _templates().select_template([f"{task.kind}.md.j2", "card.md.j2"])
+    return templates().select_template([f"{task.kind}.md.j2", "card.md.j2"])
 
 
 @cache
-def _templates() -> Environment:
+def templates() -> Environment:
     environment = Environment(
         loader=PackageLoader("lp_sweep.orchestrator.export"),
         undefined=StrictUndefined,

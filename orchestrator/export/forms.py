@@ -15,7 +15,7 @@ import numpy as np
 
 from lp_sweep.orchestrator.export.places import DevRows
 from lp_sweep.orchestrator.export.verify import AnswerPair, ScorePair
-from lp_sweep.storage.errors import ExportError, SpecError
+from lp_sweep.storage.errors import ExportError
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.kinds.rankmetrics import similarities
 from lp_sweep.trials.kinds.tokens import SILENT
@@ -39,9 +39,6 @@ class Form:
     compared = "logit"  # what the check compares, in the singular
     hub_task = "text-classification"  # the hub's name for the task
     library = "transformers"
-
-    def refuse_onnx(self, trial: str) -> None:
-        """Raises SpecError if ONNX is not supported."""
 
     def finish(self, folder: Path, spec: TrialSpec, model: Path | None) -> None:
         """Completes the kept network in `folder` for its users. `model`: the folder of the model
@@ -84,13 +81,6 @@ class Tagger(Form):
     loads = "AutoModelForTokenClassification"
     hub_task = "token-classification"
 
-    def refuse_onnx(self, trial: str) -> None:
-        raise SpecError(
-            f"{trial} is of a task of kind tokens, and --onnx writes classifiers of texts alone. "
-            "Leave it out; optimum's `ORTModelForTokenClassification.from_pretrained(folder, "
-            "export=True)` makes the graph."
-        )
-
     def finish(self, folder: Path, spec: TrialSpec, model: Path | None) -> None:
         """A pipeline cuts texts to the length that the tokenizer states."""
         _add(folder / "tokenizer_config.json", {"model_max_length": spec.recipe.max_length})
@@ -119,12 +109,6 @@ class BiEncoder(Form):
     compared = "cosine"
     hub_task = "sentence-similarity"
     library = "sentence-transformers"
-
-    def refuse_onnx(self, trial: str) -> None:
-        raise SpecError(
-            f"{trial} is of an embedding task, and --onnx writes classifiers alone. Leave it out; "
-            'sentence_transformers.SentenceTransformer(folder, backend="onnx") makes the graph.'
-        )
 
     def finish(self, folder: Path, spec: TrialSpec, model: Path | None) -> None:
         """Removes the head, and writes the files of Sentence Transformers. Modules that the trial
@@ -192,12 +176,10 @@ class Searcher(BiEncoder):
 def _bare_encoder(folder: Path) -> Any:
     """Replaces the classifier in `folder` by its encoder, with its pooler if it has one. Returns
     the config."""
-    from transformers import AutoModelForSequenceClassification
-
-    from lp_sweep.trials.model.load import quiet
+    from lp_sweep.trials.model.load import load_network, quiet
 
     with quiet():
-        model = AutoModelForSequenceClassification.from_pretrained(folder).base_model
+        model = load_network(folder).base_model
         model.config.problem_type = None
         model.config.num_labels = 2  # the default of a config
         # the network may still read these files: they are removed, not overwritten

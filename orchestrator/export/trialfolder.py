@@ -27,6 +27,7 @@ from lp_sweep.orchestrator.export.card import (
 )
 from lp_sweep.orchestrator.export.folder import describe, staged
 from lp_sweep.orchestrator.export.forms import form_of
+from lp_sweep.orchestrator.export.graphs import add_graphs
 from lp_sweep.orchestrator.export.places import (
     DevRows,
     RecordInputs,
@@ -36,8 +37,15 @@ from lp_sweep.orchestrator.export.places import (
     model_file,
     spec_of,
 )
-from lp_sweep.orchestrator.export.verify import Nearness, RecordedAnswers, Verification, ask, verify
-from lp_sweep.storage.errors import ExportError, SpecError
+from lp_sweep.orchestrator.export.verify import (
+    Nearness,
+    RecordedAnswers,
+    ShippedGraph,
+    Verification,
+    ask,
+    verify,
+)
+from lp_sweep.storage.errors import ExportError, SpecError, UnsupportedModelError
 from lp_sweep.storage.networks import changed_files, fetch_network, has_network
 from lp_sweep.storage.places import expanded
 from lp_sweep.storage.printable import metric_name, say
@@ -45,6 +53,7 @@ from lp_sweep.storage.schema import PUBLISHED_VERSIONS
 from lp_sweep.storage.store import Store
 from lp_sweep.storage.underway import EVERY_SECONDS, Looks
 from lp_sweep.trials.kinds import kind_of
+from lp_sweep.trials.model.modelfiles import graph_problem
 from lp_sweep.trials.model.sentencefolder import MODULES, read_sentence_folder
 from lp_sweep.trials.spec.identity import trial_id
 from lp_sweep.trials.spec.procedures import UNTRAINED, stage_one, teacher_of
@@ -88,7 +97,7 @@ class ExportResult(NamedTuple):
     interval: tuple[float, float] | None  # points
     retrained: bool
     verified: Verification
-    onnx_difference: float | None
+    graphs: list[ShippedGraph]
 
 
 def export(record: Mapping[str, Any], chosen: str, where: Where) -> ExportResult:
@@ -99,6 +108,9 @@ def export(record: Mapping[str, Any], chosen: str, where: Where) -> ExportResult
     inputs = find_inputs(spec, record, where)
     file = model_file(fingerprint, inputs.model_folder, MODULES, offline=offline)
     model = file.parent if file else None
+    config = model_file(fingerprint, inputs.model_folder, "config.json", offline=offline)
+    if options.graphs and config and (problem := graph_problem(json.loads(config.read_text()))):
+        raise UnsupportedModelError(problem)
     with staged(out, force=options.force) as folder:
         device = _device(record)
         trained, another = _trained(spec, record, inputs, where, folder, device)
@@ -106,8 +118,17 @@ def export(record: Mapping[str, Any], chosen: str, where: Where) -> ExportResult
         found = (trained.record, trained.predictions, inputs.source)
         rows = dev_rows(spec, *found, offline=offline)
         scored = f"{len(rows.predicted):,} dev {kind_of(spec.task).scored_by}"
-        say(f"loading the folder in a new process, and comparing its answers on {scored}")
-        verified = _verified(folder, spec, trained.record, rows, device)
+        if not record["removed_feed_forwards"]:
+            say(f"loading the folder in a new process, and comparing its answers on {scored}")
+            verified = _verified(folder, spec, trained.record, rows, device)
+        graphs = list[ShippedGraph]()
+        if options.graphs:
+            expected = _expected(spec, trained.record, rows, "cpu", "onnxruntime")
+            same, graphs = add_graphs(folder, spec, rows, expected, options.graphs)
+        if record["removed_feed_forwards"]:
+            verified = same
+            for path in folder.glob("*.safetensors*"):
+                path.unlink()
         modules = read_sentence_folder(model).modules if model else ()
         facts = CardFacts(
             split=rows.split,
@@ -120,10 +141,11 @@ def export(record: Mapping[str, Any], chosen: str, where: Where) -> ExportResult
             taught_by=taught_by(where.store, trained.record) if spec.distill else None,
             another=another,
             modules=[module.name for module in modules],
+            graphs=graphs,
         )
-        difference = _onnx(folder, spec, rows) if options.onnx else None
         card = trial_card(spec, trained.record, facts)
-        describe(folder, card, _about(trained, chosen, verified))
+        about = _about(trained, chosen, verified)
+        describe(folder, card, about | {"graphs": [graph._asdict() for graph in graphs]})
     low, high = facts.interval[:2]
     return ExportResult(
         folder=str(out),
@@ -134,21 +156,20 @@ def export(record: Mapping[str, Any], chosen: str, where: Where) -> ExportResult
         interval=None if low is None or high is None else (low, high),
         retrained=trained.retrained,
         verified=verified,
-        onnx_difference=difference,
+        graphs=graphs,
     )
 
 
-def refuse_unsupported(record: Mapping[str, Any], *, onnx: bool) -> None:
-    """Raises SpecError for a network that plain transformers would fill with random weights, and
-    for one that ONNX can't express."""
-    if onnx:
-        form_of(spec_of(record).task).refuse_onnx(record["trial_id"])
-    if removed := record["removed_feed_forwards"]:
+def refuse_unsupported(record: Mapping[str, Any], *, graphs: bool) -> None:
+    """Raises SpecError for a network that plain transformers would fill with random weights, unless
+    it is exported as a graph."""
+    removed = record["removed_feed_forwards"]
+    if removed and not graphs:
         raise SpecError(
             f"{record['trial_id']} has no feed-forward in layers {', '.join(map(str, removed))}: "
             "transformers has no class for such a network, and `from_pretrained` would put random "
-            "weights there. Load a kept one with lp_sweep.trials.model.load.load_network "
-            "from weights/<trial> of the store; --best chooses among whole networks alone."
+            "weights there. Export it as a graph: --as onnx. --best chooses among whole networks "
+            "alone."
         )
 
 
@@ -200,15 +221,22 @@ def _verified(
         "device": device,
         "threads": record["threads"] if device == "cpu" else None,
     }
-    expected = RecordedAnswers(
+    expected = _expected(spec, record, rows, device, device_name(torch.device(device)))
+    answer = ask(folder, request)
+    return verify(answer, form.answers(spec, rows, answer.values), expected)
+
+
+def _expected(
+    spec: TrialSpec, record: Mapping[str, Any], rows: DevRows, device: str, name: str
+) -> RecordedAnswers:
+    """`name`: what computes on the device, if its sums may have another order."""
+    return RecordedAnswers(
         label_names=rows.label_names,
         labels=np.asarray(rows.labels),
         score=record["last"],
-        nearness=Nearness.of(record, device, device_name(torch.device(device))),
-        compared=form.compared,
+        nearness=Nearness.of(record, device, name),
+        compared=form_of(spec.task).compared,
     )
-    answer = ask(folder, request)
-    return verify(answer, form.answers(spec, rows, answer.values), expected)
 
 
 def _about(trained: RetrievedNetwork, chosen: str, verified: Verification) -> dict[str, Any]:
@@ -222,13 +250,6 @@ def _about(trained: RetrievedNetwork, chosen: str, verified: Verification) -> di
         "spec": json.loads(trained.record["spec"]),
         "record": record,
     }
-
-
-def _onnx(folder: Path, spec: TrialSpec, rows: DevRows) -> float:
-    from lp_sweep.trials.model.onnxgraph import write_onnx
-
-    say("writing onnx/model.onnx, and comparing it in onnxruntime")
-    return write_onnx(folder, rows.texts, spec.recipe.max_length)
 
 
 # -- the network: the stored one, or one that is trained again

@@ -93,6 +93,16 @@ class Verification(NamedTuple):
     recorded_score: float
 
 
+class ShippedGraph(NamedTuple):
+    """A graph of the folder, and what it answers for the whole dev set, one row at a time."""
+
+    file: str
+    bytes: int
+    score: float  # share
+    largest_difference: float  # of a logit, or of a cosine, from the stored ones
+    other_labels: int  # examples whose label differs from the stored one
+
+
 def verify(answer: FolderAnswers, pair: AnswerPair, expected: RecordedAnswers) -> Verification:
     """Compares a folder's answers with the stored ones. Raises ExportError for another network."""
     what, (_, stored, values, _) = expected.compared, pair
@@ -109,37 +119,51 @@ def verify(answer: FolderAnswers, pair: AnswerPair, expected: RecordedAnswers) -
     return _compare(pair, expected)
 
 
-def _compare(pair: AnswerPair, expected: RecordedAnswers) -> Verification:
-    definition, stored, values, scores = pair
-    what, nearness, kind = expected.compared, expected.nearness, kind_of(definition)
-    difference = float(np.abs(values - stored).max())
-    largest = max(1.0, float(np.abs(stored).max()))
-    if scores is None:
-        rounding = _SAME_SCORE if kind.counts_labels else nearness.correlation
-        both = [
-            score(definition, expected.labels, each, expected.label_names)[definition.metric]
-            for each in (stored, values)
-        ]
-        scores = ScorePair(both[0], both[1], rounding)
-    found = Verification(
+def measured(pair: AnswerPair, expected: RecordedAnswers) -> Verification:
+    """How a folder's answers compare with the stored ones, whatever they are."""
+    definition, stored, values, _ = pair
+    kind = kind_of(definition)
+    return Verification(
         examples=len(values),
-        largest_difference=difference,
-        tolerance=nearness.rounding * largest,
+        largest_difference=float(np.abs(values - stored).max()),
+        tolerance=expected.nearness.rounding * _largest(stored),
         # a difference within the tolerance changes only the label of a near tie
         other_labels=kind.other_labels(values, stored) if kind.counts_labels else 0,
-        score=scores.found,
+        score=_scores(pair, expected).found,
         recorded_score=expected.score,
     )
-    if not difference <= found.tolerance:
+
+
+def _largest(stored: np.ndarray) -> float:
+    return max(1.0, float(np.abs(stored).max()))
+
+
+def _scores(pair: AnswerPair, expected: RecordedAnswers) -> ScorePair:
+    definition, stored, values, scores = pair
+    if scores is not None:
+        return scores
+    both = [
+        score(definition, expected.labels, each, expected.label_names)[definition.metric]
+        for each in (stored, values)
+    ]
+    counts = kind_of(definition).counts_labels
+    return ScorePair(both[0], both[1], _SAME_SCORE if counts else expected.nearness.correlation)
+
+
+def _compare(pair: AnswerPair, expected: RecordedAnswers) -> Verification:
+    definition, stored, values, _ = pair
+    what, nearness, found = expected.compared, expected.nearness, measured(pair, expected)
+    scores = _scores(pair, expected)
+    if not found.largest_difference <= found.tolerance:
         _refuse(
-            f"a {what} differs from the stored one by {difference:.2g}, and rounding explains "
-            f"{found.tolerance:.2g}"
+            f"a {what} differs from the stored one by {found.largest_difference:.2g}, and rounding "
+            f"explains {found.tolerance:.2g}"
         )
     usual = float(np.sqrt(np.square(values - stored, dtype=np.float64).mean()))
-    if not usual <= nearness.usual * largest:
+    if not usual <= nearness.usual * _largest(stored):
         _refuse(
             f"the {what}s differ from the stored ones by {usual:.2g} (root mean square), and "
-            f"rounding explains {nearness.usual * largest:.2g}"
+            f"rounding explains {nearness.usual * _largest(stored):.2g}"
         )
     if found.other_labels and nearness.same_labels:
         _refuse(f"{found.other_labels} dev examples get another label")
@@ -179,9 +203,20 @@ class FolderAnswers(NamedTuple):
 
 def ask(folder: Path, request: Mapping[str, Any]) -> FolderAnswers:
     """Runs the network in `folder` in a new process. Raises ExportError if it can't be loaded."""
-    program = files("lp_sweep.trials.model") / "plainload.py"
-    with tempfile.TemporaryDirectory(prefix="lp-sweep-") as name:
-        scratch = Path(name)
+    failure = "plain transformers can't load the folder in a new process"
+    answer = in_new_process("lp_sweep.trials.model", "plainload.py", folder, request, failure)
+    told = json.loads(str(answer["told"]))
+    return FolderAnswers(answer["values"], told["missing"], told["labels"])
+
+
+def in_new_process(
+    room: str, name: str, folder: Path, request: Mapping[str, Any], failure: str
+) -> dict[str, np.ndarray]:
+    """The arrays that a program of `room` answers for the folder. Raises ExportError, which begins
+    with `failure`, if it ends with an error."""
+    program = files(room) / name
+    with tempfile.TemporaryDirectory(prefix="lp-sweep-") as place:
+        scratch = Path(place)
         (scratch / "request.json").write_text(json.dumps(request), encoding="utf-8")
         places = [str(scratch / "request.json"), str(scratch / "answer.npz")]
         done = subprocess.run(
@@ -196,13 +231,9 @@ def ask(folder: Path, request: Mapping[str, Any]) -> FolderAnswers:
         )
         if done.returncode:
             said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-            raise ExportError(
-                f"plain transformers can't load the folder in a new process: {short(said)}. "
-                "Nothing was published."
-            )
+            raise ExportError(f"{failure}: {short(said)}. Nothing was published.")
         with np.load(places[1]) as answer:
-            told = json.loads(str(answer["told"]))
-            return FolderAnswers(answer["values"], told["missing"], told["labels"])
+            return dict(answer)
 
 
 def _environment(scratch: Path) -> dict[str, str]:

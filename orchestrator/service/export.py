@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,11 +32,9 @@ def export_trial(asked: ExportOptions) -> ExportResult:
     from lp_sweep.orchestrator.export.trialfolder import export, kept_instead, refuse_unsupported
 
     check_free(expanded(asked.out), force=asked.force)
-    if asked.onnx:
-        _check_onnx_packages()
     store = existing(asked.store or DEFAULT_STORE)
     record, choice = _chosen(store, asked)
-    refuse_unsupported(record, onnx=asked.onnx)
+    refuse_unsupported(record, graphs=bool(asked.graphs))
     caution = " ".join(filter(None, (choice.caution, _caution(store, record, asked))))
     say(f"{record['trial_id']}: {choice.why}")
     hint = kept_instead(store, record["trial_id"], choice.seeds)
@@ -86,12 +83,6 @@ def prune_model(
     say(f"{found.name}: {len(kept)} of {found.depth} layers stay, {how}")
     files = _files_of(found, offline)
     return prune(found, files, kept, how, out=out, force=force, offline=offline)
-
-
-def _check_onnx_packages() -> None:
-    missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
-    if missing:
-        raise PreflightError(f"ONNX needs {', '.join(missing)}: pip install 'lp-sweep[onnx]'")
 
 
 def _chosen(store: Store, asked: ExportOptions) -> tuple[Mapping[str, Any], TrialChoice]:

@@ -39,6 +39,7 @@ class Family:
     time_first: layers see (T, B, H). both_ways: transformers lists it as a causal model only.
     mask: the shape of attention mask that it uses without reading its values, for which a GPU would
         wait: (B, T), (B, 1, 1, T), or one (B, 1, T or 1, T) for each type of layer.
+    no_graph: the error with which torch's ONNX exporter refuses it.
     """
 
     feed_forward: FeedForwardParts | None = None
@@ -49,6 +50,7 @@ class Family:
     time_first: bool = False
     both_ways: bool = False
     mask: MaskShape = "rows"
+    no_graph: str | None = None
 
 
 BERT_FEED_FORWARD = FeedForwardParts(
@@ -111,6 +113,7 @@ FAMILIES: dict[str, Family] = {
         positions="endless",
         time_first=True,
         both_ways=True,
+        no_graph="RuntimeError: Cannot find a compatible OpOverload for aten.sub",
     ),
     "modernbert": Family(
         feed_forward=FeedForwardParts(

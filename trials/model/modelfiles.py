@@ -53,6 +53,15 @@ def family_problem(config: Mapping[str, Any]) -> str | None:
     return None
 
 
+def graph_problem(config: Mapping[str, Any]) -> str | None:
+    """Why no ONNX graph of such a model can be written; None if one can, or is to be tried."""
+    kind = config.get("model_type")
+    why = family_of(kind).no_graph
+    return why and (
+        f"{kind}: torch can't write this network as ONNX: {why}. Use --as torch, or another model."
+    )
+
+
 def type_problem(config: Mapping[str, Any]) -> str | None:
     """`family_problem`, or why transformers can't classify texts with the model."""
     problem, kind = family_problem(config) or _weights_problem(config), config.get("model_type")

@@ -90,7 +90,7 @@ def embeddings_of(
     def vectors(inputs: Any) -> torch.Tensor:
         states: torch.Tensor = model(**inputs).last_hidden_state
         mask: torch.Tensor = inputs["attention_mask"]
-        found: torch.Tensor = after(torch.cat([_pooled(states, mask, m) for m in modes], dim=-1))
+        found: torch.Tensor = after(torch.cat([pooled(states, mask, m) for m in modes], dim=-1))
         return found
 
     return _answers(vectors, model.device, tokenizer, [_apart(texts)], max_length)
@@ -100,7 +100,7 @@ def _apart(texts: Sequence[Sequence[str]]) -> list[str]:
     return [text for row in zip(*texts, strict=True) for text in row]
 
 
-def _pooled(states: torch.Tensor, mask: torch.Tensor, mode: str) -> torch.Tensor:
+def pooled(states: torch.Tensor, mask: torch.Tensor, mode: str) -> torch.Tensor:
     """(B, T, H) and (B, T) give (B, H), by a mode of Sentence Transformers."""
     if mode in ("mean", "mean_sqrt_len_tokens"):
         count = mask.sum(1, keepdim=True)

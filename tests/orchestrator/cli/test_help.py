@@ -13,13 +13,13 @@ import pytest
 from typer.main import get_command
 
 from lp_sweep.analysis.tables import TABLES
-from lp_sweep.orchestrator.cli.__main__ import FIRST, RARE, SECTIONS
+from lp_sweep.orchestrator.cli.__main__ import FIRST, RARE, SECTIONS, app
 from lp_sweep.orchestrator.options import Format
 from lp_sweep.trials.spec.select import STRATEGIES
 from tests.support.fake_records import FakeSweep
 from tests.support.program import sweep
 
-ROOT: Any = get_command(root.app)
+ROOT: Any = get_command(app)
 _BY_TYPER = ("--install-completion", "--show-completion")
 COMMANDS: dict[str, Any] = ROOT.commands
 

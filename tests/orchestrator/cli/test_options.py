@@ -52,6 +52,7 @@ TEXTS = {
     "--strategy": "top bottom",
     "--mirror": "mlflow wandb",
     "--to": "mlflow wandb",
+    "--as": "onnx onnx-int8",
 }
 
 

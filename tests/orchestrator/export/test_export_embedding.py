@@ -25,7 +25,7 @@ from lp_sweep.orchestrator.plan.known import WorkHistory
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.service import export as service
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
-from lp_sweep.storage.errors import ExportError, SpecError
+from lp_sweep.storage.errors import ExportError
 from lp_sweep.storage.networks import changed_files
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.fast.forward import pooled
@@ -241,15 +241,6 @@ def test_dense_modules_are_exported(tmp_path: Path) -> None:
 def test_another_network_is_refused(made: Made, searching: Made, tmp_path: Path) -> None:
     made.world.refuses_swapped_layers(tmp_path / "pairs", "cosine")
     searching.world.refuses_swapped_layers(tmp_path / "search", "cosine")
-
-
-def test_a_graph_is_refused_before_anything_is_written(
-    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lp_sweep.orchestrator.service.export._check_onnx_packages", lambda: None)
-    with pytest.raises(SpecError, match=r"embedding task.*--onnx"):
-        made.export("direct", tmp_path / "out", onnx=True)
-    assert not [*tmp_path.iterdir()]
 
 
 def test_the_best_of_a_sweep(made: Made, tmp_path: Path) -> None:

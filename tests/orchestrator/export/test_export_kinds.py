@@ -16,7 +16,6 @@ import pytest
 from huggingface_hub import ModelCard
 from transformers import AutoTokenizer, pipeline
 
-from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.model.plainload import load, logits_of
 from tests.support.everyday import few
@@ -157,11 +156,6 @@ def test_the_card_its_code_and_another_network(worlds: Worlds, name: str, tmp_pa
         if "sentence_transformers" not in code or find_spec("sentence_transformers"):
             python(code, cwd=out)
     made.refuses_swapped_layers(tmp_path / "other")
-
-
-def test_a_graph_of_tags_is_refused(worlds: Worlds, tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="--onnx"):
-        worlds("tags").export(worlds("tags").kept, tmp_path / "out", onnx=True)
 
 
 SIDED = {
