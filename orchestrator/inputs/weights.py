@@ -28,7 +28,7 @@ from lp_sweep.orchestrator.inputs.folder import (
     tokenizer_problems,
 )
 from lp_sweep.storage.printable import listed, short, shown
-from lp_sweep.trials.model.modelfiles import INDEX, WEIGHTS
+from lp_sweep.trials.model.modelfiles import INDEX, WEIGHTS, WORD_TABLE
 
 _SAVE = "load the model once where you trust it and call save_pretrained(folder)."
 # what a folder has in place of weights
@@ -65,7 +65,6 @@ _OTHER_HEADS = re.compile(
 )
 _LAYER = re.compile(r"^(.*?(?:\b|_)(?:layers?|h|blocks?))\.(\d+)\.")
 
-_WORDS = re.compile(r"\b(word_embeddings?|embed_tokens|tok_embeddings|embeddings)\.weight$")
 _POSITIONS = re.compile(r"\bposition_embeddings\.weight$")
 _TYPES = re.compile(r"\btoken_type_embeddings\.weight$")
 _NORM = re.compile(r"norm|\bln", re.IGNORECASE)
@@ -232,7 +231,7 @@ def _check_prefix(folder: Path, names: Sequence[str]) -> None:
             f"'{min(other)}.'. Copy the config.json that belongs to these weights"
         )
     positions = any(map(_POSITIONS.search, names))
-    if positions and not any(map(_WORDS.search, names)):
+    if positions and not any(map(WORD_TABLE.search, names)):
         raise ModelFault(
             "the weights have no table of word embeddings. Copy them again from their source"
         )
@@ -242,7 +241,7 @@ def shape_problems(folder: Path) -> list[str]:
     """Where config.json and the weights disagree. A network built from such a config could take any
     amount of memory, and would keep random weights. Raises ModelFault if one can't be read."""
     config, tensors = read_object(folder / "config.json"), _encoder(folder)
-    words, positions, types = (_sizes(tensors, table) for table in (_WORDS, _POSITIONS, _TYPES))
+    words, positions, types = (_sizes(tensors, table) for table in (WORD_TABLE, _POSITIONS, _TYPES))
     stated = config.get("max_position_embeddings")
     if isinstance(stated, int) and stated + 2 in positions:  # some families add two for padding
         positions.add(stated)
@@ -279,7 +278,7 @@ def shape_problems(folder: Path) -> list[str]:
 def tables(folder: Path) -> Tables:
     """Raises ModelFault."""
     tensors = _encoder(folder)
-    return Tables(*(max(_sizes(tensors, table), default=0) for table in (_WORDS, _TYPES)))
+    return Tables(*(max(_sizes(tensors, table), default=0) for table in (WORD_TABLE, _TYPES)))
 
 
 def _sizes(tensors: Tensors, table: re.Pattern[str]) -> set[int]:

@@ -162,6 +162,7 @@ _IDENTITY_FILES = (
 )
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"
+WORD_TABLE = re.compile(r"\b(word_embeddings?|embed_tokens|tok_embeddings|embeddings)\.weight$")
 DEPTH_FIELDS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
 
 
