@@ -293,6 +293,7 @@ class TableFiles:
             return None
         except NotARecordError as error:
             return Unreadable(self._files.where(path), str(error), newer=error.newer)
+        self._ids[path] = frozenset(rows.column(0).unique().to_pylist())
         if wanted is None:
             return rows
         return rows.filter(pc.is_in(rows.column(0), pa.array([*wanted], pa.string())))

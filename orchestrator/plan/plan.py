@@ -141,12 +141,11 @@ class Plan:
         return (self._networks(id_) - self.known.networks) | self._untaught(id_)
 
     def _networks(self, id_: str) -> Set[str]:
-        work, measured = self.trials.get(id_), id_ in self.measures
-        alone = work is None or not (work.start or work.lesson or measured)  # as most trials are
-        if alone or not self.incomplete(id_):
+        work = self.trials.get(id_)
+        if work is None or not self.incomplete(id_):
             return frozenset()
         needed = {item.spec.against for item in self.missing_measures(id_)}
-        if work and not self.has_network(id_):
+        if not self.has_network(id_):
             needed |= {work.start or "", work.teacher or ""}
         return needed - {""}
 
@@ -176,11 +175,19 @@ class Plan:
 
     def needed_networks(self) -> set[str]:
         """The trials whose networks incomplete work needs."""
-        return set().union(*map(self._networks, self.trials))
+        return set().union(*map(self._networks, self._dependent()))
+
+    def _dependent(self) -> list[str]:
+        """The trials that may need a network of another; most trials need none."""
+        return [
+            id_
+            for id_, work in self.trials.items()
+            if work.start or work.lesson or id_ in self.measures
+        ]
 
     def needed(self) -> set[str]:
         """The trials that incomplete work depends on."""
-        return set().union(*map(self.needs, self.trials))
+        return set().union(*map(self.needs, self._dependent()))
 
     def inputs_needed(self) -> NeededInputs:
         """The inputs of the missing work, and of cells that wait for a profile."""

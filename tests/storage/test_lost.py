@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -205,7 +206,9 @@ SENSELESS: dict[str, dict[str, Any]] = {
     "score": {"last": 50.0},
     "its score is none": {"last": -0.25},
     "score is none that": {"last": float("inf"), "metric": "mcc"},
+    "its kept_layers": {"kept_layers": [1, None]},
     "seed": {"seed": 2},
+    "model_fingerprint": {"model_fingerprint": "sha256:\u00e9"},
     "data_fingerprint": {"data_fingerprint": "sha256:other"},
     "last epoch": {
         "epoch_metrics": [
@@ -271,6 +274,13 @@ def test_scores_that_a_metric_can_have(sound: Store) -> None:
     put(sound, row_of(3, spec=None, identity_version=None))  # from before there were specs
     assert len(sound.read_all("trials").rows) == 6
     assert examine(sound) == []
+
+
+def test_a_fingerprint_whose_json_has_escapes(sound: Store) -> None:
+    spec = replace(spec_of(1), model_fingerprint='hub:\u00e9/"x"@1')
+    row = row_of(1, trial_id=trial_id(spec), spec=canonical_json(spec))
+    name = put(sound, row | {"model_fingerprint": spec.model_fingerprint})
+    assert sound.find("trials", name)
 
 
 def test_two_rows_of_one_trial(sound: Store) -> None:
