@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 from lp_sweep.storage.errors import UnsupportedModelError
+from lp_sweep.trials.deploy.graph import write_graph
 from lp_sweep.trials.deploy.vocabulary import PieceMap, cut, cut_network
 from lp_sweep.trials.deploy.wordtable import cut_graph, four_bit
-from lp_sweep.trials.model.onnxgraph import write_onnx
 from tests.support.vocabularies import CORPUS, save_network
 
 TEXTS = CORPUS[:3]
@@ -166,7 +166,7 @@ def test_four_bits_change_the_word_table_alone_and_little(rows, tmp_path):
 @pytest.mark.parametrize("kind", ["WordPiece", "byte-level BPE"])
 def test_a_graph_that_torch_wrote_is_cut_like_its_network(kind, tmp_path):
     full = save_network(kind, tmp_path / "full")
-    write_onnx(full, [SEEN], max_length=64)
+    write_graph(full, [SEEN], max_length=64)
     pieces, graph = cut(full, TEXTS), full / "onnx/model.onnx"
     cut_network(full, pieces, tmp_path / "cut")
     cut_graph(graph, pieces, tmp_path / "cut.onnx")
