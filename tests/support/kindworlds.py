@@ -156,10 +156,11 @@ def sentence_folder(folder: Path, *names: str, width: int = 5, **pooling: Any) -
     """Makes of an encoder's folder one of Sentence Transformers: Dense gives vectors of `width`."""
     listed = modules("Transformer", "Pooling", *names)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    states = {"word_embedding_dimension": config["hidden_size"]}
+    hidden = config.get("hidden_size") or config["dim"]
+    states = {"word_embedding_dimension": hidden}
     contents = {"modules.json": listed, "1_Pooling/config.json": states | pooling}
     modes = pooling.get("pooling_mode") or [key for key, value in pooling.items() if value is True]
-    size = config["hidden_size"] * max(1, len(modes))
+    size = hidden * max(1, len(modes))
     draw = np.random.default_rng(5)
     for module in listed[2:]:
         (folder / module["path"]).mkdir(exist_ok=True)

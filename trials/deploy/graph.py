@@ -40,10 +40,10 @@ class _Outputs(nn.Module):
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
         super().__init__()
-        self.model, self.names = load_network(folder).float(), names
+        self.names, self.pooling = names, read_sentence_folder(folder)
+        self.model = load_network(folder, bare=bool(self.pooling.modules)).float()
         # the attention that every family has as plain operators
         self.model.set_attn_implementation("eager")
-        self.pooling = read_sentence_folder(folder)
         self.after = vector_modules(folder, self.pooling.after)
         self.outputs = ["logits"]
         if self.pooling.modules:

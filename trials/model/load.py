@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from transformers import (
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
+    MODEL_MAPPING,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     PretrainedConfig,
@@ -79,14 +80,19 @@ def load_encoder(
     return LoadedEncoder(model, fresh)
 
 
-def load_network(folder: str | Path, *, local_files_only: bool = True) -> PreTrainedModel:
+def load_network(
+    folder: str | Path, *, bare: bool = False, local_files_only: bool = True
+) -> PreTrainedModel:
     """Load what `save_pretrained` wrote, with or without feed-forwards, in eval mode on the CPU.
 
-    The class is the one in the config. Every weight must be in the checkpoint, and a reduced
-    network's checkpoint must hold no other. Raises MissingInputError or UnsupportedModelError.
+    The class is the one in the config, or the `bare` encoder's, whose pooler may be new: no vector
+    needs it. Every other weight must be in the checkpoint, and a reduced network's checkpoint must
+    hold no other. Raises MissingInputError or UnsupportedModelError.
     """
     config = _config(folder, "Check the name", local_files_only=local_files_only)
     name = next(iter(config.architectures or []), None)
+    if bare and type(config) in MODEL_MAPPING:
+        name = MODEL_MAPPING[type(config)].__name__
     kind = getattr(transformers, name, None) if name else None
     if not (isinstance(kind, type) and issubclass(kind, PreTrainedModel)):
         raise UnsupportedModelError(
@@ -96,7 +102,9 @@ def load_network(folder: str | Path, *, local_files_only: bool = True) -> PreTra
     is_reduced = removal_of(config) is not None
     kind = reduced_class(kind) if is_reduced else kind
     model, info = _read(kind, folder, config, local_files_only=local_files_only)
-    if misfits := _absent(info) | set(info["unexpected_keys"] if is_reduced else ()):
+    misfits = _absent(info) | set(info["unexpected_keys"] if is_reduced else ())
+    misfits = {name for name in misfits if not (bare and name.startswith("pooler."))}
+    if misfits:
         raise MissingInputError(
             f"model {str(folder)!r}: {len(misfits)} weights are missing, have another shape or "
             f"have no place in the network, for example {min(misfits)!r}. "

@@ -116,7 +116,7 @@ def test_every_family_has_a_graph_of_vectors(name: str, tmp_path: Path) -> None:
         "last_hidden_state",
         "sentence_embedding",
     ]
-    model, tokenizer = load_network(folder), AutoTokenizer.from_pretrained(folder)
+    model, tokenizer = load_network(folder, bare=True), AutoTokenizer.from_pretrained(folder)
     told = read_sentence_folder(folder)
     after = vector_modules(folder, told.after)
     for texts in OTHERS:
