@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from io import BytesIO
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 from pyarrow import csv
@@ -30,8 +30,10 @@ from lp_sweep.analysis.notes import NOT_ASKED
 from lp_sweep.analysis.rows import Row, grouped
 from lp_sweep.analysis.statistics.estimates import Limits, bounded
 from lp_sweep.analysis.tabledef import Table
-from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.errors import SpecError
+
+if TYPE_CHECKING:
+    from lp_sweep.storage.catalog import Catalog
 
 DEPTHS = {
     "bert-base-cased": 12,
