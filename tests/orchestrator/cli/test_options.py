@@ -46,6 +46,7 @@ OTHERS = {
 # texts that an option takes; 2 is good for the others
 TEXTS = {
     "--kind": "ranking",
+    "--as": "torch onnx",
     "--format": "csv",
     "--unit": "percent",
     "--table": "1 4",

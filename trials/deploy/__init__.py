@@ -1,0 +1,1 @@
+"""Networks as they are shipped: made, run, and measured."""
