@@ -54,12 +54,13 @@ class Torch:
         torch.set_num_threads(asked["threads"])
         model, _ = load(folder, asked["loads"])
         self._model = model.float().to(asked["device"])
-        self._asked = asked
-        self._torch: Any = torch
+        self._asked, self._torch = asked, torch
         self._tokenizer = AutoTokenizer.from_pretrained(folder)
         self.pieces = len(self._tokenizer)
         after = vector_modules(Path(folder), asked["after"]).to(asked["device"])
-        self._vectors = lambda inputs: vectors_of(self._model, inputs, asked["pooling"], after)
+        self._vectors: Callable[[Any], Any] = lambda inputs: vectors_of(
+            self._model, inputs, asked["pooling"], after
+        )
 
     def tokens(self, columns: Columns) -> Any:
         return self._tokenizer(
