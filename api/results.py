@@ -155,6 +155,41 @@ class Results:
         )
         return Path(service.export.export_trial(asked).folder)
 
+    def measure(
+        self,
+        task: str,
+        *,
+        formats: Sequence[str] = (),
+        seconds: float = 5.0,
+        threads: int = 1,
+        model: str | None = None,
+        again: bool = False,
+        file: str | os.PathLike[str] | None = None,
+        data_dir: str | os.PathLike[str] | None = None,
+        offline: bool = False,
+    ) -> TableRows:
+        """Measures kept networks of `task` as they are shipped, on this machine: torch, onnx and
+        onnx-int8, or `formats`. Name the sweep `file` and `data_dir` (GLUE) if model or data are
+        local. Raises LpSweepError."""
+        from lp_sweep.orchestrator.options import MeasureOptions
+        from lp_sweep.orchestrator.service.export import measure_task
+
+        asked = MeasureOptions(
+            task=task,
+            store=self.location,
+            formats=list(formats),
+            seconds=seconds,
+            threads=threads,
+            model=model,
+            again=again,
+            sweep=self._sweep,
+            setup=self._setup,
+            file=None if file is None else os.fspath(file),
+            data_dir=None if data_dir is None else Path(data_dir),
+            offline=offline,
+        )
+        return TableRows(measure_task(asked).table)
+
     def status(self) -> list[dict[str, Any]]:
         """The current progress of each sweep, and its active runs."""
         return sweep_states(self._store, self._sweep).plain()

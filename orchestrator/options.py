@@ -169,6 +169,12 @@ UnitOption = Annotated[
         help="The unit of a loss: points, or percent of the full model's score.",
     ),
 ]
+FileOption = Annotated[
+    str | None,
+    Option(
+        "--file", envvar="LP_SWEEP_FILE", help="Sweep file that names model and data. [sweep.yaml]"
+    ),
+]
 OutOption = Annotated[Path, Option("--out", help="Folder to create.")]
 ForceOption = Annotated[bool, Option("--force", help="Overwrite an earlier export there.")]
 JsonOption = Annotated[bool, Option("--json", envvar="LP_SWEEP_JSON", help="Print JSON.")]
@@ -346,14 +352,7 @@ class ExportOptions:
     out: OutOption
     sweep: SweepOption = None
     setup: SetupOption = None
-    file: Annotated[
-        str | None,
-        Option(
-            "--file",
-            envvar="LP_SWEEP_FILE",
-            help="Sweep file that names model and data. [sweep.yaml]",
-        ),
-    ] = None
+    file: FileOption = None
     cache_dir: CacheDirOption = None
     force: ForceOption = False
     accept_retrained: Annotated[
@@ -375,6 +374,52 @@ class ExportOptions:
     def graphs(self) -> set[ShippedFormat]:
         """The torch folder is always there."""
         return {*self.formats} - {ShippedFormat.torch}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureOptions:
+    """Each field is an option. The networks are the best of each number of layers on `task`."""
+
+    task: Annotated[
+        str,
+        Option("--task", autocompletion=tasks, show_default=False, help="Networks of this task."),
+    ]
+    store: StoreOption = None
+    formats: Annotated[
+        list[ShippedFormat],
+        Option("--as", envvar="LP_SWEEP_AS", help="May be repeated.", show_default="all"),
+    ] = field(default_factory=list)
+    seconds: Annotated[
+        float,
+        Option(
+            "--seconds", envvar="LP_SWEEP_SECONDS", min=0.1, help="For the turns of each artefact."
+        ),
+    ] = 5.0
+    threads: Annotated[
+        int,
+        Option(
+            "--threads",
+            envvar="LP_SWEEP_THREADS",
+            min=1,
+            help="CPU threads of one network. A server answers a request on each core.",
+        ),
+    ] = 1
+    device: Annotated[
+        str,
+        Option("--device", envvar="LP_SWEEP_DEVICE", help="cpu, cuda, or auto: a GPU if there is."),
+    ] = "auto"
+    model: Annotated[str | None, Option("--model", help="Only this model.")] = None
+    again: Annotated[bool, Option("--again", help="Also measure what is measured already.")] = False
+    retrain: Annotated[
+        bool, Option("--retrain", help="Train networks again that were not kept.")
+    ] = False
+    data_dir: DataDirOption = None
+    offline: OfflineOption = False
+    manifest: ManifestOption = None
+    sweep: SweepOption = None
+    setup: SetupOption = None
+    file: FileOption = None
+    cache_dir: CacheDirOption = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
 """SQL over a store: loads the records into a read-only, in-memory DuckDB.
 
 The raw tables are `store.trials`, `store.profiles`, `store.attempts`, `store.sweeps`,
-`store.earlier`, `store.predictions`, `store.teacher_logits`, `store.deltas` and
-`store.possible`. The caller passes the views over them as text. `reading` confines the queries.
+`store.earlier`, `store.deployments`, `store.predictions`, `store.teacher_logits`, `store.deltas`
+and `store.possible`. The caller passes the views over them as text. `reading` confines the queries.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lp_sweep.storage import reading
 from lp_sweep.storage.errors import QueryError
@@ -179,6 +180,9 @@ class _Records:
         wanted = _named(self._cells)
         if table in ("attempts", "profiles"):
             return self._ours(table, wanted)
+        if table == "deployments":
+            rows = self._read(table, None)
+            return rows.filter(pc.is_in(rows["trial_id"], pa.array(sorted(wanted), pa.string())))
         return self._read(table, wanted)
 
     def _ours(self, table: str, wanted: set[str]) -> pa.Table:

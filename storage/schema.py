@@ -165,9 +165,48 @@ PROFILES = pa.schema(
     ]
 )
 
+DEPLOYMENTS = pa.schema(
+    [
+        ("deployment_id", _text),
+        ("identity_version", pa.int32()),
+        ("spec", _text),  # canonical JSON of what the identifier is a hash of
+        ("trial_id", _text),  # whose network was measured
+        ("model", _text),
+        ("model_fingerprint", _text),
+        ("depth", pa.int32()),
+        ("kept_layers", _layers),
+        ("removed_feed_forwards", _layers),
+        ("task", _text),
+        ("data_fingerprint", _text),
+        ("seed", _int),
+        ("format", _text),  # torch, onnx, onnx-int8, onnx-int4
+        ("vocabulary", _text),  # full, task
+        ("pieces", _int),  # of its vocabulary
+        ("words_cut", _float),  # share of dev words cut up otherwise than by the full vocabulary
+        ("sha256", _text),  # of the file that holds the weights
+        ("bytes", _int),  # of all files that serving needs
+        ("metric", _text),
+        ("score", _float),  # share, over the whole dev set
+        ("dev_examples", _int),
+        ("session", _text),  # in which artefacts took turns; milliseconds compare only within it
+        ("baseline", _text),  # the deployment of the full model as torch
+        ("baseline_ms", _float),  # its `ms` in this session
+        ("ms", _float),  # of one text, tokenizer included: median
+        ("ms_p95", _float),
+        ("tokenizer_ms", _float),
+        ("texts_per_second", _float),  # in batches of 32
+        ("rounds", pa.int32()),  # in which every artefact took its turn
+        ("peak_memory_bytes", _int),  # of a process of its own
+        ("others_busy_cores", _float),
+        ("seconds_total", _float),
+        ("error", _text),  # why it could not be made or run; then it has no score
+        *_WHERE,
+    ]
+)
+
 PREDICTIONS = pa.schema(
     [
-        ("trial_id", _text),
+        ("trial_id", _text),  # or a deployment_id
         ("split", _text),  # validation, validation_mismatched, ...
         ("example", pa.int32()),  # row number in that split
         ("label", _float),
@@ -235,6 +274,7 @@ CELLS = pa.schema(
 TABLES: dict[str, pa.Schema] = {
     "trials": TRIALS,
     "profiles": PROFILES,
+    "deployments": DEPLOYMENTS,
     "predictions": PREDICTIONS,
     "teacher_logits": TEACHER_LOGITS,
     "attempts": ATTEMPTS,

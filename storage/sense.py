@@ -20,8 +20,13 @@ from lp_sweep.trials.spec.identity import identifier
 DEEPEST = 1000  # layers of a model
 CORRELATIONS = ("pearson", "spearman", "mcc")  # from -1 to 1, other metrics from 0
 _ROUNDING = 1e-6
+# a table whose identifiers are hashes of its specs -> the columns that its rows are checked by
+_SPECIFIED = {
+    "trials": ("kept_layers", "seed", "model_fingerprint", "data_fingerprint"),
+    "profiles": ("measure",),
+    "deployments": (),
+}
 _encode = json.JSONEncoder(separators=(",", ":")).encode  # as specs are
-_OF_SPEC = ("kept_layers", "seed", "model_fingerprint", "data_fingerprint")  # of trials
 
 _Problems = Iterable[tuple[Any, str]]  # masks of bad rows, each with its reason
 
@@ -57,7 +62,7 @@ def senseless(table: str, rows: pa.Table) -> dict[str | None, str]:
         for item in ids.value_counts().to_pylist():
             if item["counts"] > 1:
                 found[item["values"]] = f"{item['counts']} rows have this identifier"
-    if table in ("trials", "profiles"):
+    if table in _SPECIFIED:
         for id_, why in _misidentified(table, rows):
             found.setdefault(id_, why)
     return found
@@ -108,6 +113,11 @@ def _of_measurements(rows: pa.Table) -> _Problems:
     yield _rows_with(odd, of, len(rows)), "its speed-up is no positive number"
 
 
+def _of_deployments(rows: pa.Table) -> _Problems:
+    yield _out_of_range(rows, "score"), "its score is none that its metric can have"
+    yield pc.less_equal(rows["ms"], 0), "its time is no positive number"
+
+
 _CELLS = _Rules(
     ("cell", "model", "depth", "procedure", "strategy", "task", "seed"),
     _of_cells,
@@ -118,9 +128,10 @@ _RULES = {
     "trials": _Rules(
         ("kept_layers", "last"),
         _of_trials,
-        ("spec", "metric", "majority", "epoch_metrics", *_OF_SPEC),
+        ("spec", "metric", "majority", "epoch_metrics", *_SPECIFIED["trials"]),
     ),
     "profiles": _Rules((), _of_measurements, ("spec", "measure", "depth", "layers", "timings")),
+    "deployments": _Rules(("trial_id",), _of_deployments, ("spec", "metric", "score", "ms")),
     "predictions": _Rules(("split", "example"), _of_predictions, many_rows=True),
     "teacher_logits": _Rules(("example",), many_rows=True),
     "attempts": _Rules(("trial_id",)),
@@ -167,18 +178,18 @@ def _out_of_range(trials: pa.Table, column: str) -> Any:
 def _misidentified(table: str, rows: pa.Table) -> Iterator[tuple[str | None, str]]:
     """Records whose identifier is not that of their spec, or whose columns differ from it. A record
     from before there were specs has none."""
-    columns = _OF_SPEC if table == "trials" else ()
-    rows = rows.select([0, "spec", *(columns or ("measure",))])
+    columns = _SPECIFIED[table]
+    rows = rows.select([0, "spec", *columns])
     rows = rows.filter(pc.and_(pc.is_valid(rows.column(0)), pc.is_valid(rows["spec"])))
     ids, specs = rows.column(0).to_pylist(), rows["spec"].to_pylist()
-    kinds = ["TrialSpec"] * len(rows)
+    kinds = ["DeploymentSpec" if table == "deployments" else "TrialSpec"] * len(rows)
     if table == "profiles":
         speed = pc.fill_null(pc.equal(rows["measure"], "speed"), False)
         kinds = pc.if_else(speed, "SpeedSpec", "ProfileSpec").to_pylist()
     for id_, kind, spec in zip(ids, kinds, specs, strict=True):
         if id_ != identifier(id_[:1], kind, spec, id_.partition("-")[0][1:]):
             yield id_, "its identifier is not that of its spec"
-    for name in columns:
+    for name in columns if table == "trials" else ():
         stated = _json_of(name, rows[name]).to_pylist()
         for id_, text, spec in zip(ids, stated, specs, strict=True):
             if text is not None and text not in spec:

@@ -38,7 +38,7 @@ ELSEWHERE = {
 SECTIONS = {
     "Train": ("quickstart", "init", "plan", "prefetch", "run", "retry"),
     "Read results": ("status", "table", "query", "report", "logs"),
-    "Export": ("export",),
+    "Export": ("measure", "export"),
     "Maintain a store": ("compact", "doctor", "mirror"),
     "Help": ("help",),
 }

@@ -24,6 +24,7 @@ from lp_sweep.orchestrator.options import (
     ExportOptions,
     ForceOption,
     JsonOption,
+    MeasureOptions,
     MirrorKind,
     OfflineOption,
     OutOption,
@@ -223,6 +224,21 @@ def export(
     told = done._asdict() | {"verified": done.verified._asdict()}
     told["graphs"] = [graph._asdict() for graph in done.graphs]
     _finish(told, push_to_hub, private, as_json)
+
+
+@app.command()
+@takes_options
+def measure(options: MeasureOptions, as_json: JsonOption = False) -> None:
+    """Measure kept networks as they are shipped, on this machine: score, time, size.
+
+    Example: lp-sweep measure --store lp-sweep-store --task rte --as torch --as onnx-int8
+    """
+    from lp_sweep.analysis.render import render
+    from lp_sweep.orchestrator.service.export import measure_task
+
+    end_in_order()
+    form = "json" if as_json else "table"
+    emit(render(measure_task(options).table, form), end="", form=form)
 
 
 @app.command()

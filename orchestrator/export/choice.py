@@ -46,6 +46,25 @@ ORDER BY score, seed
 """
 
 
+# the best network of each number of layers, and all seeds of it; the full model is that of losses
+_FRONT = """
+WITH seeds AS (
+    SELECT DISTINCT sweep, model, depth, n_kept, kept_layers, seed, trial_id, score,
+        CASE WHEN n_kept = depth THEN NULL ELSE procedure END AS procedure
+    FROM cells
+    WHERE task = $task AND ($model::VARCHAR IS NULL OR model = $model)
+        AND feed_forward = 'none' AND state = 'done' AND score IS NOT NULL
+        AND (n_kept < depth OR trial_id = full_trial_id)
+)
+SELECT sweep, model, depth, n_kept, kept_layers, avg(score) AS mean,
+    list(trial_id ORDER BY score, seed) AS trials
+FROM seeds
+GROUP BY sweep, model, depth, n_kept, kept_layers, procedure
+QUALIFY row_number() OVER (PARTITION BY sweep, model, n_kept ORDER BY mean DESC, kept_layers) = 1
+ORDER BY n_kept DESC
+"""
+
+
 class TrialChoice(NamedTuple):
     trial_id: str
     why: str  # sentences, for the terminal and the card
@@ -79,6 +98,39 @@ def best(catalog: Catalog, asked: ExportOptions, read: Reader | None = None) -> 
     return chosen._replace(caution=" ".join(filter(None, cautions)), luck=luck)
 
 
+class FrontNetwork(NamedTuple):
+    """The best network of its number of layers. `trials`: its seeds, the one with the median score
+    first, then by how near they are to it."""
+
+    kept_layers: tuple[int, ...]
+    depth: int
+    trials: tuple[str, ...]
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.kept_layers) == self.depth
+
+
+def front(catalog: Catalog, task: str, model: str | None) -> list[FrontNetwork]:
+    """The full model, then a network for each smaller number of layers. Raises SpecError if the
+    store has no score of the full model, or several sweeps or models with this task."""
+    _check_names(catalog, {"task": task, "model": model})
+    rows = catalog.query(_FRONT, {"task": task, "model": model}).to_pylist()
+    _check_single(rows, task)
+    if not rows or rows[0]["n_kept"] < rows[0]["depth"]:
+        raise SpecError(
+            f"no network with all layers is done on {task!r} yet, and every artefact is compared "
+            "with it. `lp-sweep run` does what is missing."
+        )
+    found = []
+    for row in rows:
+        median = (len(row["trials"]) - 1) // 2
+        order = sorted(range(len(row["trials"])), key=lambda at: abs(at - median))
+        trials = tuple(row["trials"][at] for at in order)
+        found.append(FrontNetwork(tuple(row["kept_layers"]), row["depth"], trials))
+    return found
+
+
 def stored_answers(store: Store) -> Reader:
     """Reads predictions of the main dev split one network at a time: a store may have many."""
     first: dict[str, Any] = {}  # a record of the task: all have the same split and positive class
@@ -108,25 +160,35 @@ def answers_in(record: Row, metric: str, predictions: Sequence[Row]) -> Answers:
 
 def _answers(catalog: Catalog, asked: ExportOptions) -> list[Row]:
     """One row for each strategy and procedure, all of one sweep and one model."""
-    for column in ("task", "model", "strategy"):
-        if (name := getattr(asked, column)) is not None:
+    _check_names(catalog, {name: getattr(asked, name) for name in ("task", "model", "strategy")})
+    names = {name: getattr(asked, name) for name in ("task", "unit", "model", "strategy")}
+    rows: list[Row] = catalog.query(_ANSWERS, names).to_pylist()
+    _check_single(rows, asked.task)
+    if not rows:
+        raise SpecError(f"no sweep of the store has task {asked.task!r} with this strategy.")
+    return rows
+
+
+def _check_names(catalog: Catalog, named: Mapping[str, str | None]) -> None:
+    """Raises SpecError for a name of a column that no cell has."""
+    for column, name in named.items():
+        if name is not None:
             known = catalog.query(f"SELECT DISTINCT {column} FROM cells ORDER BY ALL")[column]
             try:
                 choose(column, name, known.to_pylist())
             except ValueError as error:
                 raise SpecError(f"--{column}: {error}") from None
-    names = {name: getattr(asked, name) for name in ("task", "unit", "model", "strategy")}
-    rows: list[Row] = catalog.query(_ANSWERS, names).to_pylist()
+
+
+def _check_single(rows: Sequence[Row], task: str) -> None:
+    """Raises SpecError if these are of several sweeps or models."""
     for column in ("sweep", "model"):
         found = sorted({row[column] for row in rows})
         if len(found) > 1:
             raise SpecError(
-                f"the store has {len(found)} {column}s with task {asked.task!r}. Choose one with "
+                f"the store has {len(found)} {column}s with task {task!r}. Choose one with "
                 f"--{column}: {', '.join(found)}."
             )
-    if not rows:
-        raise SpecError(f"no sweep of the store has task {asked.task!r} with this strategy.")
-    return rows
 
 
 def _smallest(rows: Sequence[Row], asked: ExportOptions) -> Row:

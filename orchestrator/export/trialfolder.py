@@ -106,15 +106,12 @@ def export(record: Mapping[str, Any], chosen: str, where: Where) -> ExportResult
     options, spec, fingerprint = where.options, spec_of(record), record["model_fingerprint"]
     out, offline = expanded(options.out), options.offline
     inputs = find_inputs(spec, record, where)
-    file = model_file(fingerprint, inputs.model_folder, MODULES, offline=offline)
-    model = file.parent if file else None
     config = model_file(fingerprint, inputs.model_folder, "config.json", offline=offline)
     if options.graphs and config and (problem := graph_problem(json.loads(config.read_text()))):
         raise UnsupportedModelError(problem)
     with staged(out, force=options.force) as folder:
+        trained, another, model = network_folder(spec, record, inputs, where, folder)
         device = _device(record)
-        trained, another = _trained(spec, record, inputs, where, folder, device)
-        form_of(spec.task).finish(folder, spec, model)
         found = (trained.record, trained.predictions, inputs.source)
         rows = dev_rows(spec, *found, offline=offline)
         scored = f"{len(rows.predicted):,} dev {kind_of(spec.task).scored_by}"
@@ -180,13 +177,29 @@ def _device(record: Mapping[str, Any]) -> str:
     return "cpu" if record["device_type"] == "cpu" else pick_device().type
 
 
-def _trained(
-    spec: TrialSpec,
-    record: Mapping[str, Any],
-    inputs: RecordInputs,
-    where: Where,
-    folder: Path,
-    device: str,
+class FinishedNetwork(NamedTuple):
+    """A network in its folder, complete for its users. `another`: a sentence if it is not quite the
+    record's; `model`: the folder of the model that it was made from, if that has modules."""
+
+    network: RetrievedNetwork
+    another: str | None
+    model: Path | None
+
+
+def network_folder(
+    spec: TrialSpec, record: Mapping[str, Any], inputs: RecordInputs, where: Where, folder: Path
+) -> FinishedNetwork:
+    """Puts the network and what its users need into `folder`. Raises LpSweepError."""
+    fingerprint, offline = record["model_fingerprint"], where.options.offline
+    file = model_file(fingerprint, inputs.model_folder, MODULES, offline=offline)
+    model = file.parent if file else None
+    network, another = _retrieved(spec, record, inputs, where, folder)
+    form_of(spec.task).finish(folder, spec, model)
+    return FinishedNetwork(network, another, model)
+
+
+def _retrieved(
+    spec: TrialSpec, record: Mapping[str, Any], inputs: RecordInputs, where: Where, folder: Path
 ) -> tuple[RetrievedNetwork, str | None]:
     """Puts the network into `folder`. Also returns a sentence if it is not quite the record's."""
     found = from_store(where.store, record, folder)
@@ -197,7 +210,8 @@ def _trained(
         f"{record['trial_id']} is {way} again: {found}. It took "
         f"{record['seconds_total']:.0f} s on {record['device_name']}."
     )
-    again = trained_again(inputs.job(spec, record, where), record, where.store, folder, device)
+    job = inputs.job(spec, record, where)
+    again = trained_again(job, record, where.store, folder, _device(record))
     another = check_same(again.record, record, accept=where.options.accept_retrained)
     if another:
         say(f"warning: {another}")

@@ -1,4 +1,5 @@
-"""`export` and `prune`: a smaller network as a folder that plain transformers loads."""
+"""`export` and `prune`: a smaller network as a folder that plain transformers loads. `measure`: its
+cost."""
 
 from __future__ import annotations
 
@@ -6,16 +7,18 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lp_sweep.orchestrator.options import ExportOptions, Request
+from lp_sweep.orchestrator.options import ExportOptions, MeasureOptions, Request, ShippedFormat
 from lp_sweep.orchestrator.service.store import existing, history
 from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError, StoreError
 from lp_sweep.storage.places import DEFAULT_STORE, expanded, options_of
-from lp_sweep.storage.printable import say
+from lp_sweep.storage.printable import ranges, say
 from lp_sweep.storage.store import Store
 
 if TYPE_CHECKING:
+    from lp_sweep.analysis.tabledef import Table
     from lp_sweep.orchestrator.export.choice import TrialChoice
     from lp_sweep.orchestrator.export.prunedfolder import PruneResult
     from lp_sweep.orchestrator.export.trialfolder import ExportResult
@@ -44,6 +47,142 @@ def export_trial(asked: ExportOptions) -> ExportResult:
     where = Where(asked, store, _sweep(asked, store, record))
     chosen = " ".join(filter(None, (choice.why, choice.luck, caution)))
     return export(record, chosen, where)
+
+
+class DeploymentResult(NamedTuple):
+    """The networks of a task as they are shipped, on this machine. The notes of `table` say what
+    was left out, and why."""
+
+    table: Table
+    measured: int  # records that this call made
+
+
+def measure_task(asked: MeasureOptions) -> DeploymentResult:
+    """Measures the best network of each number of layers and the full model on this machine, each
+    in every format, and stores a record of each. What the store has is not measured again.
+    Progress goes to stderr. Raises LpSweepError."""
+    formats = asked.formats or [*ShippedFormat]
+    from lp_sweep.orchestrator.export import deployments
+    from lp_sweep.orchestrator.export.places import Where
+    from lp_sweep.trials.device import pick_device
+
+    store = existing(asked.store or DEFAULT_STORE)
+    on = deployments.Machine(
+        device=pick_device(asked.device), threads=asked.threads, seconds=asked.seconds
+    )
+    records, notes = _front(store, asked)
+    every = [deployments.Deployment.of(row, each.value, on) for row in records for each in formats]
+    baseline = deployments.Deployment.of(records[0], "torch", on)
+    ids = [each.id for each in every]
+    known = store.read_all(deployments.TABLE, ids, ("deployment_id", "error")).rows.to_pylist()
+    done = {row["deployment_id"] for row in known if row["error"] is None}
+    wanted = [each for each in every if asked.again or each.id not in done]
+    if wanted:
+        # the others' change and share are counted from its record
+        if not (asked.again or baseline.id in done or baseline in wanted):
+            wanted = [baseline, *wanted]
+        options = ExportOptions(out=Path(), **{name: getattr(asked, name) for name in _PLACES})
+        where = Where(options, store, _sweep(options, store, records[0]))
+        with TemporaryDirectory(prefix="lp-sweep-") as scratch:
+            deployments.measure_all(wanted, baseline, on, where, Path(scratch))
+    others = store.read_all(deployments.TABLE, columns=("device_name", "task")).rows.to_pylist()
+    elsewhere = {row["device_name"] for row in others if row["task"] == asked.task} - {on.name}
+    if elsewhere:
+        notes.append(
+            f"Not shown: deployments on {', '.join(sorted(elsewhere))}. Times of two devices are "
+            "not comparable."
+        )
+    threads = f"{on.threads} thread{'s' * (on.threads > 1)}"
+    title = f"{asked.task} as shipped, on {on.name}, {threads}"
+    shown = ids if baseline.id in ids else [baseline.id, *ids]
+    return DeploymentResult(_table(store, shown, title, notes), len(wanted))
+
+
+_PLACES = (
+    "store",
+    "task",
+    "data_dir",
+    "offline",
+    "manifest",
+    "sweep",
+    "setup",
+    "file",
+    "cache_dir",
+)
+
+
+def _front(store: Store, asked: MeasureOptions) -> tuple[list[Mapping[str, Any]], list[str]]:
+    """The records of the networks to measure, the full model first, and notes on those that are
+    left out. Raises LpSweepError if none is left."""
+    from lp_sweep.analysis.views import open_views
+    from lp_sweep.orchestrator.export.choice import front
+    from lp_sweep.storage.networks import has_network
+
+    with open_views(store, sweep=asked.sweep, setup=asked.setup, only=("cells",)) as catalog:
+        networks = front(catalog, asked.task, asked.model)
+    found: list[Mapping[str, Any]] = []
+    notes: list[str] = []
+    for network in networks:
+        kept = [trial for trial in network.trials if has_network(store, trial)]
+        if not kept and not asked.retrain:
+            layers = f"Layers {ranges(network.kept_layers)} of {network.depth}"
+            notes.append(
+                f"{layers}: the network of {network.trials[0]} was not kept. --retrain "
+                "trains it again here; `keep: best` in the sweep file keeps later trials'."
+            )
+            if network.is_full:
+                raise StoreError(f"every artefact is compared with the full model. {notes[0]}")
+            continue
+        (row,) = store.read("trials", (kept or network.trials)[0])
+        found.append(row)
+    return found, notes
+
+
+_SHOWN = """
+FROM deployments
+WHERE list_contains($ids, deployment_id)
+ORDER BY n_kept DESC, list_position($ids, deployment_id)
+"""
+_COLUMNS = {  # heading -> column of the view, and how it is shown
+    "as": ("artefact", "{}"),
+    "score": ("score", "{:.2f}"),
+    "change": ("change", "{:+.2f}"),
+    "ms": ("ms", "{:.2f}"),
+    "95%": ("ms_p95", "{:.2f}"),
+    "times as fast": ("times_as_fast", "{:.1f}"),
+    "texts/s": ("texts_per_second", "{:,.0f}"),
+    "MB": ("mb", "{:.1f}"),
+    "memory, MB": ("peak_memory_mb", "{:,.0f}"),
+}
+
+
+def _table(store: Store, ids: Sequence[str], title: str, notes: Sequence[str]) -> Table:
+    from lp_sweep.analysis.tabledef import Table, text
+    from lp_sweep.analysis.views import open_views
+
+    with open_views(store, only=("deployments",)) as catalog:
+        found = catalog.query(_SHOWN, {"ids": list(ids)})
+    rows = found.to_pylist()
+    shown = [text(column, how) for column, how in _COLUMNS.values()]
+    failed = [
+        f"Layers {ranges(row['kept_layers'])} as {row['artefact']}: {row['error']}."
+        for row in rows
+        if row["error"]
+    ]
+    explained = (
+        "ms: one text with its tokenizer, wall time, median and 95th percentile; texts/s: in "
+        "batches of 32; memory: of a process that serves it. Change and times as fast: against all "
+        "layers as torch."
+    )
+    return Table(
+        title=title,
+        columns=("layers", *_COLUMNS),
+        rows=tuple(
+            (ranges(row["kept_layers"]), *(column(row) for column in shown)) for row in rows
+        ),
+        notes=(explained, *failed, *notes),
+        long=found,
+    )
 
 
 def _check(asked: ExportOptions) -> None:
@@ -102,7 +241,7 @@ def _chosen(store: Store, asked: ExportOptions) -> tuple[Mapping[str, Any], Tria
                 say(f"warning: {file.sentence}")
             chosen = choice.best(catalog, asked, choice.stored_answers(store))
     found = history(store, chosen.trial_id)
-    if found.id.startswith("p"):
+    if found.id[0] in "pd":
         raise SpecError(f"{found.id} is a measurement and has no network. Name a trial.")
     if found.record is None:
         raise StoreError(f"{found.id} failed. Why: lp-sweep logs {found.id}. Next: lp-sweep retry")

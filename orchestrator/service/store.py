@@ -68,9 +68,10 @@ class History(NamedTuple):
 
 
 def history(store: Store, name: str) -> History:
-    """Finds a trial or profile by its identifier or the beginning of one. Raises StoreError."""
+    """Finds a trial, profile or deployment by its identifier or the beginning of one. Raises
+    StoreError."""
     id_ = _find(store, name)
-    table = "profiles" if id_.startswith("p") else "trials"
+    table = {"p": "profiles", "d": "deployments"}.get(id_[0], "trials")
     rows = store.read(table, id_) if id_ in store.names(table) else None
     names = [item for item in store.names("attempts") if attempted_work(item) == id_]
     attempts = store.read_all("attempts", names).rows.to_pylist()
@@ -82,7 +83,7 @@ def _find(store: Store, name: str) -> str:
     if not name:
         raise StoreError("the name of the trial is empty. Give an identifier, or its beginning.")
     attempted = {attempted_work(item) for item in store.names("attempts")}
-    known = store.names("trials") | store.names("profiles") | attempted
+    known = attempted.union(*map(store.names, ("trials", "profiles", "deployments")))
     if name in known:
         return name
     matches = sorted(id_ for id_ in known if id_.startswith(name))

@@ -86,17 +86,26 @@ def embeddings_of(
     """(rows * columns, width) float32, row by row. `pooling`: modes, whose vectors are joined."""
     modes = [pooling] if isinstance(pooling, str) else pooling
     after = after or torch.nn.Identity()
+    return _answers(
+        lambda inputs: vectors_of(model, inputs, modes, after),
+        model.device,
+        tokenizer,
+        [apart(texts)],
+        max_length,
+    )
 
-    def vectors(inputs: Any) -> torch.Tensor:
-        states: torch.Tensor = model(**inputs).last_hidden_state
-        mask: torch.Tensor = inputs["attention_mask"]
-        found: torch.Tensor = after(torch.cat([pooled(states, mask, m) for m in modes], dim=-1))
-        return found
 
-    return _answers(vectors, model.device, tokenizer, [_apart(texts)], max_length)
+def vectors_of(
+    model: Any, inputs: Any, modes: Sequence[str], after: torch.nn.Module
+) -> torch.Tensor:
+    """(B, width): the tokens' states, pooled by each mode and joined, then changed by `after`."""
+    states: torch.Tensor = model(**inputs).last_hidden_state
+    mask: torch.Tensor = inputs["attention_mask"]
+    found: torch.Tensor = after(torch.cat([pooled(states, mask, m) for m in modes], dim=-1))
+    return found
 
 
-def _apart(texts: Sequence[Sequence[str]]) -> list[str]:
+def apart(texts: Sequence[Sequence[str]]) -> list[str]:
     return [text for row in zip(*texts, strict=True) for text in row]
 
 
@@ -177,7 +186,7 @@ def sentence_vectors(folder: str, request: dict[str, Any], model: Any, tokenizer
     )
     length = request["max_length"]
     whole.max_seq_length = min(length, whole.max_seq_length or length)
-    return whole.encode(_apart(request["texts"]), prompt="", show_progress_bar=False)
+    return whole.encode(apart(request["texts"]), prompt="", show_progress_bar=False)
 
 
 def word_logits_of(

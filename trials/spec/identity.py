@@ -15,7 +15,14 @@ from dataclasses import MISSING, fields, is_dataclass
 from functools import cache, lru_cache
 from typing import Any
 
-from lp_sweep.trials.spec.specs import ProfileSpec, Recipe, SpeedSpec, TaskDefinition, TrialSpec
+from lp_sweep.trials.spec.specs import (
+    DeploymentSpec,
+    ProfileSpec,
+    Recipe,
+    SpeedSpec,
+    TaskDefinition,
+    TrialSpec,
+)
 
 IDENTITY_VERSION = 1
 
@@ -87,6 +94,11 @@ def profile_id(spec: ProfileSpec | SpeedSpec) -> str:
     """`p1-` and 20 hex digits. A contribution profile uses only dev rows, so its `spec` must not
     have a train subset."""
     return identifier("p", type(spec).__name__, canonical_json(spec))
+
+
+def deployment_id(spec: DeploymentSpec) -> str:
+    """`d1-` and 20 hex digits."""
+    return identifier("d", "DeploymentSpec", canonical_json(spec))
 
 
 def setup_text(

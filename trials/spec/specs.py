@@ -24,6 +24,9 @@ TaskKind = Literal[
 # map each text to a vector, and learn from the full model alone
 EMBEDDING_KINDS: tuple[TaskKind, ...] = ("embedding", "retrieval")
 WorkKind = Literal["trial", "profile", "speed"]
+# the form in which a network is shipped
+ArtefactFormat = Literal["torch", "onnx", "onnx-int8", "onnx-int4"]
+Vocabulary = Literal["full", "task"]
 TEACHER = "teacher"  # the measurement with the logits that students learn from
 MAX_HALVINGS = 3  # of a micro-batch, after running out of memory
 
@@ -250,6 +253,27 @@ class SpeedSpec:
             object.__setattr__(self, name, _ascending(getattr(self, name)))
         if not self.removed_feed_forwards:
             object.__setattr__(self, "second_norm", "keep")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentSpec:
+    """One measurement of a trial's network as it is shipped, on one type of machine.
+
+    The trial's identifier stands for the network, the rows that score it and their longest text,
+    since it is a hash of them. A device's name stands for the machine: two with the same processor
+    share a measurement. `extra_texts`: the fingerprint of texts beyond the train rows that the
+    vocabulary was cut on.
+    """
+
+    kind: ClassVar[Literal["deployment"]] = "deployment"  # no field: not part of an identifier
+
+    trial: str  # a trial_id
+    device_type: str  # cpu, cuda
+    device_name: str
+    threads: int
+    format: ArtefactFormat = "torch"
+    vocabulary: Vocabulary = "full"
+    extra_texts: str = ""
 
 
 def _ascending(layers: Iterable[int]) -> tuple[int, ...]:

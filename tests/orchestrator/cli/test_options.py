@@ -46,13 +46,13 @@ OTHERS = {
 # texts that an option takes; 2 is good for the others
 TEXTS = {
     "--kind": "ranking",
+    "--as": "torch onnx",
     "--format": "csv",
     "--unit": "percent",
     "--table": "1 4",
     "--strategy": "top bottom",
     "--mirror": "mlflow wandb",
     "--to": "mlflow wandb",
-    "--as": "onnx onnx-int8",
 }
 
 

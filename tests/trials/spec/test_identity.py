@@ -13,10 +13,12 @@ from lp_sweep.trials.spec.identity import (
     IDENTITY_VERSION,
     canonical_json,
     content_hash,
+    deployment_id,
     profile_id,
     trial_id,
 )
 from lp_sweep.trials.spec.specs import (
+    DeploymentSpec,
     Distillation,
     ProfileSpec,
     Recipe,
@@ -58,14 +60,19 @@ SPEED = SpeedSpec(
     kept_layers=(1, 2, 3),
     device_type="cpu",
 )
+DEPLOYMENT = DeploymentSpec(
+    trial="t1-72276f5f4fdb84be709f", device_type="cpu", device_name="AMD EPYC", threads=1
+)
 KINDS = (TrialSpec, Distillation, Recipe, TaskDefinition, ProfileSpec, SpeedSpec)
 
 
-def id_of(spec: TrialSpec | ProfileSpec | SpeedSpec) -> str:
+def id_of(spec: TrialSpec | ProfileSpec | SpeedSpec | DeploymentSpec) -> str:
+    if isinstance(spec, DeploymentSpec):
+        return deployment_id(spec)
     return trial_id(spec) if isinstance(spec, TrialSpec) else profile_id(spec)
 
 
-PINNED: dict[str, tuple[TrialSpec | ProfileSpec | SpeedSpec, str]] = {
+PINNED: dict[str, tuple[TrialSpec | ProfileSpec | SpeedSpec | DeploymentSpec, str]] = {
     "all-defaults": (TRIAL, "t1-72276f5f4fdb84be709f"),
     "pruned-regression-own-recipe": (PRUNED, "t1-a22a3c3391611101245f"),
     "labels-and-two-dev-splits": (MNLI, "t1-601db23a482b71ec7dd7"),
@@ -87,6 +94,11 @@ PINNED: dict[str, tuple[TrialSpec | ProfileSpec | SpeedSpec, str]] = {
             second_norm="drop",
         ),
         "p1-2682a677c89ed94d9d81",
+    ),
+    "a deployment": (DEPLOYMENT, "d1-365270cb6052d8ca2d99"),
+    "a deployment in int8": (
+        replace(DEPLOYMENT, format="onnx-int8", vocabulary="task", extra_texts="sha256:00"),
+        "d1-e195577da466f1485657",
     ),
 }
 

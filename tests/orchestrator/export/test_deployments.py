@@ -1,0 +1,312 @@
+"""`lp-sweep measure`: networks as they are shipped, each measured once for each device."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from lp_sweep import Sweep, open_store
+from lp_sweep.analysis.tabledef import Table
+from lp_sweep.analysis.views import open_views
+from lp_sweep.orchestrator.export import deployments
+from lp_sweep.orchestrator.options import MeasureOptions
+from lp_sweep.orchestrator.service import export as service
+from lp_sweep.storage.errors import ExportError, PreflightError, SpecError, StoreError
+from lp_sweep.storage.store import Store
+from tests.support.exportworld import change_weights, swap_layers
+from tests.support.graphs import in_this_process, save_graph
+from tests.support.kindworlds import (
+    embedding_world,
+    label_world,
+    ranking_world,
+    search_world,
+    token_world,
+)
+from tests.support.toyworld import WORDS, save_world
+
+FULL, SMALL = [1, 2, 3, 4], [1, 2]
+
+
+class Shipped(NamedTuple):
+    """A sweep file, and its store with the kept networks of four layers and of two."""
+
+    file: Path
+    store: Store
+    task: str
+
+    def measure(self, **options: Any) -> service.DeploymentResult:
+        usual = {"formats": ["torch", "onnx"], "seconds": 0.02, "file": str(self.file)}
+        place = {"store": self.store.location, "cache_dir": self.file.parent / "cache"}
+        asked = {"task": self.task, "device": "cpu", **place, **usual, **options}
+        return service.measure_task(MeasureOptions(**asked))
+
+    def records(self) -> dict[tuple[int, str], dict[str, Any]]:
+        """By the number of layers and the format."""
+        rows = self.store.read_all("deployments").rows.to_pylist()
+        return {(len(row["kept_layers"]), row["format"]): row for row in rows}
+
+    def trial(self, layers: list[int]) -> dict[str, Any]:
+        rows: list[dict[str, Any]] = self.store.read_all("trials").rows.to_pylist()
+        (found,) = (row for row in rows if row["kept_layers"] == layers)
+        return found
+
+    def answers(self, id_: str) -> list[dict[str, Any]]:
+        return sorted(self.store.read("predictions", id_), key=lambda row: row["example"])
+
+    def copy(self, folder: Path) -> Shipped:
+        """The same with a store of its own, to be changed."""
+        shutil.copytree(self.store.location, folder / "store")
+        return self._replace(store=Store(folder / "store"))
+
+    def weights(self, layers: list[int]) -> Path:
+        return Path(self.store.location) / "weights" / self.trial(layers)["trial_id"]
+
+
+def trained(file: Path, task: str) -> Shipped:
+    place = file.parent.parent / "store"
+    Sweep.from_yaml(file, store=place).run(inline=True, cache_dir=file.parent / "cache")
+    return Shipped(file, Store(place), task)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Shipped:
+    folder = tmp_path_factory.mktemp("shipped") / "world"
+    return trained(save_world(folder, keep="all"), "mood")
+
+
+@pytest.fixture
+def shipped(made: Shipped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shipped:
+    """Artefacts run in this process, and a graph is written at once: its answers are not those of
+    the network."""
+    in_this_process(monkeypatch)
+    monkeypatch.setattr(deployments, "make_artefact", looked_up)
+    return made.copy(tmp_path)
+
+
+def looked_up(folder: Path, format: str, **_: Any) -> Path | None:
+    table = np.random.default_rng(0).normal(size=(len(WORDS), 2))
+    return None if format == "torch" else save_graph(folder / "m.onnx", table, "logits_of_all")
+
+
+@pytest.fixture(autouse=True)
+def _sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lp_sweep.trials.deploy.runner._OUTPUTS", ("logits_of_all", "logits"))
+
+
+def lines(table: Table) -> dict[tuple[str, str], tuple[str, ...]]:
+    return {(row[0], row[1]): row[2:] for row in table.rows}
+
+
+def test_torch_answers_as_its_trial_and_a_graph_has_its_own_score(shipped: Shipped) -> None:
+    done = shipped.measure()
+    assert done.measured == 4
+    found = shipped.records()
+    assert set(found) == {(4, "torch"), (4, "onnx"), (2, "torch"), (2, "onnx")}
+    for layers in (FULL, SMALL):
+        trial, torch = shipped.trial(layers), found[len(layers), "torch"]
+        onnx = found[len(layers), "onnx"]
+        assert (torch["trial_id"], torch["score"]) == (trial["trial_id"], trial["last"])
+        assert (torch["dev_examples"], torch["seed"]) == (60, 1)
+        stored, own = (shipped.answers(id_) for id_ in (trial["trial_id"], torch["deployment_id"]))
+        for name in ("label", "prediction", "split"):
+            assert [row[name] for row in own] == [row[name] for row in stored]
+        logits = [[row["scores"] for row in rows] for rows in (stored, own)]
+        np.testing.assert_allclose(*logits, atol=1e-4)
+        right = [
+            row["label"] == row["prediction"] for row in shipped.answers(onnx["deployment_id"])
+        ]
+        assert onnx["score"] == np.mean(right) < 0.9
+    full = found[4, "torch"]
+    for row in found.values():
+        assert row["baseline"] == full["deployment_id"]
+        assert (row["session"], row["baseline_ms"]) == (full["session"], full["ms"])
+        assert (row["threads"], row["device_type"], row["pieces"]) == (1, "cpu", len(WORDS))
+        assert "onnxruntime" in dict(row["versions"])
+
+
+def test_the_view_counts_from_the_full_model_as_torch(shipped: Shipped) -> None:
+    done, found = shipped.measure(), shipped.records()
+    with open_views(shipped.store, only=("deployments",)) as catalog:
+        rows = catalog.query("FROM deployments").to_pylist()
+    assert len(rows) == 4
+    full = found[4, "torch"]
+    for row in rows:
+        own = found[row["n_kept"], row["format"]]
+        assert row["artefact"] == own["format"]
+        assert row["score"] == pytest.approx(100 * own["score"])
+        assert row["change"] == pytest.approx(100 * (own["score"] - full["score"]))
+        assert row["times_as_fast"] == pytest.approx(full["ms"] / own["ms"])
+        assert row["mb"] == pytest.approx(own["bytes"] / 1e6)
+        assert row["share_of_size"] == pytest.approx(own["bytes"] / full["bytes"])
+    shown = lines(done.table)
+    assert [*shown] == [("1-4", "torch"), ("1-4", "onnx"), ("1-2", "torch"), ("1-2", "onnx")]
+    assert shown["1-4", "torch"][:2] == (f"{100 * full['score']:.2f}", "+0.00")
+    assert shown["1-4", "torch"][4] == "1.0"
+    assert "1 thread" in done.table.title
+
+
+def test_a_measured_artefact_is_not_measured_again(shipped: Shipped) -> None:
+    """A new one is measured beside the full model, whose record stays."""
+    assert shipped.measure(formats=["torch"]).measured == 2
+    before = shipped.records()
+    assert shipped.measure(formats=["torch"]).measured == 0
+    assert shipped.records() == before
+    assert shipped.measure().measured == 2
+    after = shipped.records()
+    assert {key: after[key] for key in before} == before
+    new, full = after[2, "onnx"], after[4, "torch"]
+    assert new["session"] == after[4, "onnx"]["session"] != full["session"]
+    assert new["baseline_ms"] != full["ms"]
+    assert shipped.measure(again=True).measured == 4
+    assert len({row["session"] for row in shipped.records().values()} - {new["session"]}) == 1
+
+
+def test_the_full_model_as_torch_is_measured_although_only_graphs_are_asked_for(
+    shipped: Shipped,
+) -> None:
+    done = shipped.measure(formats=["onnx"])
+    assert set(shipped.records()) == {(4, "torch"), (4, "onnx"), (2, "onnx")}
+    assert next(iter(lines(done.table))) == ("1-4", "torch")
+
+
+def test_devices_and_threads_are_apart(shipped: Shipped, monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped.measure(formats=["torch"])
+    assert shipped.measure(formats=["torch"], threads=2).measured == 2
+    monkeypatch.setattr(deployments, "device_name", lambda _: "Other CPU")
+    done = shipped.measure(formats=["torch"])
+    assert done.measured == 2
+    assert "Other CPU, 1 thread" in done.table.title
+    assert len(done.table.rows) == 2
+    rows = shipped.store.read_all("deployments").rows.to_pylist()
+    assert len(rows) == 6
+    assert {row["threads"] for row in rows} == {1, 2}
+    (own,) = {row["device_name"] for row in rows} - {"Other CPU"}
+    assert any(f"deployments on {own}. " in note for note in done.table.notes)
+
+
+def test_an_artefact_that_fails_has_a_row_and_is_tried_again(
+    shipped: Shipped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(folder: Path, format: str, **given: Any) -> Path | None:
+        if format == "onnx" and folder.name == shipped.trial(SMALL)["trial_id"]:
+            raise ValueError("no such operator\nand more")
+        return looked_up(folder, format, **given)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(deployments, "make_artefact", failing)
+        done = shipped.measure()
+    row = shipped.records()[2, "onnx"]
+    assert (row["error"], row["score"], row["ms"]) == ("no such operator", None, None)
+    assert shipped.store.find("predictions", row["deployment_id"]) is None
+    assert any("1-2 as onnx: no such operator" in note for note in done.table.notes)
+    assert shipped.measure().measured == 1
+    assert shipped.records()[2, "onnx"]["error"] is None
+
+
+def test_a_network_that_was_not_kept_is_left_out_with_the_way_to_get_it(shipped: Shipped) -> None:
+    shutil.rmtree(shipped.weights(SMALL))
+    done = shipped.measure(formats=["torch"])
+    assert [*lines(done.table)] == [("1-4", "torch")]
+    (note,) = (note for note in done.table.notes if "not kept" in note)
+    assert re.search(rf"1-2 of 4.*{shipped.trial(SMALL)['trial_id']}.*--retrain.*keep: best", note)
+    assert shipped.measure(formats=["torch"], retrain=True).measured == 1
+    assert shipped.records()[2, "torch"]["score"] == shipped.trial(SMALL)["last"]
+    shutil.rmtree(shipped.weights(FULL))
+    with pytest.raises(StoreError, match=r"full model.*1-4 of 4.*not kept.*--retrain"):
+        shipped.measure(formats=["torch"])
+
+
+def test_a_network_whose_file_was_changed_is_not_measured(shipped: Shipped) -> None:
+    change_weights(shipped.weights(SMALL) / "model.safetensors", swap_layers)
+    shipped.measure(formats=["torch"])
+    assert "damaged: model.safetensors" in shipped.records()[2, "torch"]["error"]
+    change_weights(shipped.weights(FULL) / "model.safetensors", swap_layers)
+    with pytest.raises(ExportError, match=r"damaged: model\.safetensors"):
+        shipped.measure(formats=["torch"], again=True)
+
+
+def test_what_can_not_be_asked_is_said_before_anything_is_done(
+    shipped: Shipped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for options, nouns in (
+        ({"formats": ["onnx-int9"]}, r"--as: .*onnx-int9.*torch, onnx, onnx-int8"),
+        ({"task": "moot"}, r"--task: .*moot.*mood"),
+        ({"model": "other"}, r"--model: .*other"),
+    ):
+        with pytest.raises(SpecError, match=nouns):
+            shipped.measure(**options)
+    monkeypatch.setattr(service, "find_spec", lambda name: None if name == "onnxruntime" else True)
+    with pytest.raises(PreflightError, match=r"onnxruntime: pip install 'lp-sweep\[onnx\]'"):
+        shipped.measure()
+    assert shipped.records() == {}
+
+
+def test_a_store_without_deployments_opens_and_a_false_one_is_left_out(shipped: Shipped) -> None:
+    place = Path(shipped.store.location)
+    shutil.rmtree(place / "deployments")
+    with open_store(place) as results:
+        assert len(results.sql("FROM deployments")) == 0
+    shipped.measure(formats=["torch"])
+    row = shipped.records()[2, "torch"]
+    shipped.store.put("deployments", row["deployment_id"], [row | {"score": 1.5}])
+    with open_store(place, sweep="toy") as results:
+        assert len(results.sql("FROM deployments")) == 1
+        [why] = results.unreadable
+        assert "its score" in why
+        shown = results.show(shipped.records()[4, "torch"]["deployment_id"][:8])
+    assert shown["record"]["format"] == "torch"
+
+
+KINDS: dict[str, tuple[Callable[..., Path], str]] = {
+    "tags": (token_world, "names"),
+    "labels": (label_world, "moods"),
+    "ranking": (ranking_world, "search"),
+    "embedding": (embedding_world, "sim"),
+    "search": (search_world, "find"),
+}
+
+
+@pytest.mark.parametrize(
+    "kind", ["tags", *(pytest.param(k, marks=pytest.mark.slow) for k in [*KINDS][1:])]
+)
+def test_each_kind_of_task_has_the_score_of_its_trial(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_this_process(monkeypatch)
+    make, task = KINDS[kind]
+    world = trained(make(tmp_path / "world", keep="all"), task)
+    assert world.measure(formats=["torch"]).measured == 2
+    rows = [*world.records().values()]
+    for row in rows:
+        (trial,) = world.store.read("trials", row["trial_id"])
+        assert (row["error"], row["metric"]) == (None, trial["metric"])
+        assert row["score"] == pytest.approx(trial["last"], abs=1e-5)
+        own, stored = world.answers(row["deployment_id"]), world.answers(row["trial_id"])
+        assert [each["label"] for each in own] == [each["label"] for each in stored]
+
+
+@pytest.mark.slow
+def test_a_real_graph_in_int8_in_processes_of_its_own(made: Shipped, tmp_path: Path) -> None:
+    mine = made.copy(tmp_path)
+    mine.measure(formats=["torch", "onnx", "onnx-int8"], seconds=0.3)
+    found = mine.records()
+    assert all(row["error"] is None for row in found.values())
+    for layers in (FULL, SMALL):
+        torch, onnx = found[len(layers), "torch"], found[len(layers), "onnx"]
+        assert onnx["score"] == torch["score"]
+        assert onnx["peak_memory_bytes"] < torch["peak_memory_bytes"] / 2
+        assert found[len(layers), "onnx-int8"]["bytes"] < onnx["bytes"]
+
+
+def test_python_measures_too(shipped: Shipped) -> None:
+    with open_store(shipped.store.location) as results:
+        given = {"formats": ["torch"], "seconds": 0.02, "file": shipped.file}
+        rows = results.measure("mood", **given)
+    assert len(rows) == 2
+    assert "times as fast" in str(rows)

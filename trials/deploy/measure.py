@@ -1,0 +1,196 @@
+"""Measures artefacts of one task as they are shipped: their answers for the whole dev set, the time
+of one text and of many, and their memory. Starts the processes of `runner`, and reads no store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lp_sweep.storage.errors import ExportError
+from lp_sweep.storage.printable import short
+from lp_sweep.trials.deploy.runner import BATCH, ArtefactAnswers, Columns
+
+_TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artefact:
+    """A network as it is shipped. `graph`: an ONNX file; None: `folder` has weights for torch.
+    `scored`: whether its answers for the dev set are wanted, beside its times."""
+
+    id: str
+    folder: Path
+    graph: Path | None = None
+    scored: bool = True
+
+    def weights(self) -> list[Path]:
+        """The files of its weights."""
+        if self.graph is None:
+            return sorted(self.folder.glob("*.safetensors"))
+        return [self.graph, *sorted(self.graph.parent.glob(f"{self.graph.name}[._]data"))]
+
+    def files(self) -> list[Path]:
+        """All files that serving needs. A graph has the settings of the network in it."""
+        if self.graph is not None:
+            return [*self.weights(), *(self.folder / name for name in _TOKENIZER)]
+        inside = (path for path in self.folder.rglob("*") if path.is_file())
+        return sorted(path for path in inside if path.suffix in (".json", ".safetensors"))
+
+    def sha256(self) -> str:
+        """That of its weights; "" without any."""
+        whole = hashlib.sha256()
+        for path in (weights := self.weights()):
+            if len(weights) == 1:
+                with path.open("rb") as stream:
+                    return hashlib.file_digest(stream, "sha256").hexdigest()
+            whole.update(path.read_bytes())
+        return whole.hexdigest() if weights else ""
+
+    def bytes(self) -> int:
+        return sum(path.stat().st_size for path in self.files() if path.is_file())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What all artefacts are asked for. `texts`: one or two columns of n rows, one of them for
+    embeddings; `singles`: the first rows, of which single ones are timed; `loads`: the class of
+    transformers; `pooling` and `after`: of embeddings, as in `trials.model.plainload`; `words`:
+    a row is a list of words; `seconds`: for the turns of each artefact."""
+
+    texts: Columns
+    singles: int
+    loads: str
+    max_length: int
+    pooling: Sequence[str] = ()
+    after: Sequence[Sequence[str]] = ()
+    words: bool = False
+    device: str = "cpu"
+    threads: int = 1
+    seconds: float = 5.0
+
+
+class ArtefactMeasurement(NamedTuple):
+    """What was found. Times are in milliseconds of wall time, of one row with its tokenizer."""
+
+    answers: ArtefactAnswers | None  # None if none were wanted
+    pieces: int
+    sha256: str
+    bytes: int
+    ms: float
+    ms_p95: float
+    tokenizer_ms: float
+    texts_per_second: float
+    rounds: int
+    peak_memory_bytes: int
+    others_busy_cores: float | None
+    seconds: float  # for its answers and its turns
+
+
+def measure(artefacts: Sequence[Artefact], asked: Workload) -> dict[str, ArtefactMeasurement | str]:
+    """The measurement of each artefact by its id, or why it could not be run.
+
+    Each is tried in a process of its own, which has its peak memory. Then those that answered share
+    one process. Raises ExportError if that one fails as a whole, as for lack of memory.
+    """
+    found: dict[str, ArtefactMeasurement | str] = {}
+    told: dict[str, dict[str, Any]] = {}
+    for artefact in artefacts:
+        try:
+            checksum = artefact.sha256()
+            _, own = _run([artefact], asked, alone=True)
+            told[artefact.id] = own | {"sha256": checksum}
+        except (ExportError, OSError) as error:
+            found[artefact.id] = str(error)
+    able = [artefact for artefact in artefacts if artefact.id in told]
+    if not able:
+        return found
+    arrays, shared = _run(able, asked, alone=False)
+    for number, artefact in enumerate(able):
+        own = told[artefact.id]
+        if why := shared["errors"].get(str(number)):
+            found[artefact.id] = why
+        elif artefact.sha256() != own["sha256"]:
+            found[artefact.id] = (
+                f"{artefact.weights()[0].name} was changed while it was measured: its checksum "
+                "is another one now. Measure it again."
+            )
+        else:
+            single, batch = arrays[f"single{number}"], arrays[f"batch{number}"]
+            names = (f"values{number}", f"places{number}")
+            found[artefact.id] = ArtefactMeasurement(
+                answers=ArtefactAnswers(*map(arrays.__getitem__, names))
+                if artefact.scored
+                else None,
+                pieces=own["pieces"],
+                sha256=own["sha256"],
+                bytes=artefact.bytes(),
+                ms=float(np.median(single[:, 1])),
+                ms_p95=float(np.percentile(single[:, 1], 95)),
+                tokenizer_ms=float(np.median(single[:, 0])),
+                texts_per_second=1e3 * BATCH / float(np.median(batch)),
+                rounds=shared["rounds"],
+                peak_memory_bytes=own["peak_memory_bytes"],
+                others_busy_cores=shared["others_busy_cores"],
+                seconds=shared["seconds"][number] + float(single[:, 1].sum() + batch.sum()) / 1e3,
+            )
+    return found
+
+
+def _run(
+    artefacts: Sequence[Artefact], asked: Workload, *, alone: bool
+) -> tuple[Mapping[str, np.ndarray], dict[str, Any]]:
+    """Raises ExportError with the last line that a process said which failed."""
+    request = asdict(asked) | {
+        "alone": alone,
+        "artefacts": [
+            {
+                "folder": str(artefact.folder.absolute()),
+                "graph": None if artefact.graph is None else str(artefact.graph.absolute()),
+                "scored": artefact.scored,
+            }
+            for artefact in artefacts
+        ],
+    }
+    with tempfile.TemporaryDirectory(prefix="lp-sweep-") as name:
+        scratch = Path(name)
+        places = [scratch / "request.json", scratch / "answer.npz"]
+        places[0].write_text(json.dumps(request), encoding="utf-8")
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "lp_sweep.trials.deploy.runner", *map(str, places)],
+            env=_environment(asked.threads),
+            cwd=scratch,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        if done.returncode:
+            ended = f"its process ended with exit code {done.returncode}"
+            said = done.stderr.strip().splitlines() if done.returncode > 0 else []
+            raise ExportError(short((said or [ended])[-1]))
+        with np.load(places[1]) as answer:
+            arrays = {name: answer[name] for name in answer.files}
+    return arrays, json.loads(str(arrays.pop("told")))
+
+
+_HIDDEN = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "AWS_")  # no network is ever asked
+
+
+def _environment(threads: int) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_HIDDEN)}
+    return kept | {
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "OMP_NUM_THREADS": str(threads),
+    }
