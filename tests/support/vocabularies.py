@@ -26,6 +26,7 @@ CORPUS = [
     "he added a jade bead, a faded flag & a deaf aged chef; a baggage cage hid a fig",
     "high ice is hideable: hijab, gadget, decide, defiance, beachhead, cabbages, badges",
     "the chief hacked a high beach hedge, fed a caged bee and begged a decaf",
+    "the box has 0 1 2 3 4 5 6 7 8 9 A B C D E F < >",  # letters of the names of bytes
 ] * 3
 MARKS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 _BYTES = [f"<0x{byte:02X}>" for byte in range(256)]

