@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 from lp_sweep.analysis.paper import paper_tables
 from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator import service
-from lp_sweep.orchestrator.options import ExportOptions, ShippedFormat
+from lp_sweep.orchestrator.options import ExportOptions, MeasureOptions, ShippedFormat
 from lp_sweep.orchestrator.service.store import existing, history, logs_text
 from lp_sweep.orchestrator.service.tables import ResultRows, TableRows, draw, html_table, make_table
 from lp_sweep.orchestrator.watch.states import sweep_states
@@ -133,10 +133,6 @@ class Results:
         (GLUE) if model or data are local. `formats` adds graphs: "onnx", "onnx-int8". Raises
         SpecError if the smallest is not known yet, ExportError if the folder does not answer as
         recorded."""
-        try:
-            chosen = [ShippedFormat(choose("format", each, ShippedFormat)) for each in formats]
-        except ValueError as error:
-            raise SpecError(str(error)) from None
         asked = ExportOptions(
             out=Path(out),
             trial=trial,
@@ -151,7 +147,7 @@ class Results:
             data_dir=None if data_dir is None else Path(data_dir),
             offline=offline,
             force=force,
-            formats=chosen,
+            formats=_formats(formats),
         )
         return Path(service.export.export_trial(asked).folder)
 
@@ -171,13 +167,10 @@ class Results:
         """Measures kept networks of `task` as they are shipped, on this machine: torch, onnx and
         onnx-int8, or `formats`. Name the sweep `file` and `data_dir` (GLUE) if model or data are
         local. Raises LpSweepError."""
-        from lp_sweep.orchestrator.options import MeasureOptions
-        from lp_sweep.orchestrator.service.export import measure_task
-
         asked = MeasureOptions(
             task=task,
             store=self.location,
-            formats=list(formats),
+            formats=_formats(formats),
             seconds=seconds,
             threads=threads,
             model=model,
@@ -188,7 +181,7 @@ class Results:
             data_dir=None if data_dir is None else Path(data_dir),
             offline=offline,
         )
-        return TableRows(measure_task(asked).table)
+        return TableRows(service.export.measure_task(asked).table)
 
     def status(self) -> list[dict[str, Any]]:
         """The current progress of each sweep, and its active runs."""
@@ -234,3 +227,11 @@ class Results:
         columns = ["sweep", *_COUNTED]
         rows = [[str(state[name]) for name in columns] for state in self.status()]
         return html_table(repr(self), columns, rows)
+
+
+def _formats(names: Sequence[str]) -> list[ShippedFormat]:
+    """Raises SpecError for an unknown one."""
+    try:
+        return [ShippedFormat(choose("format", name, ShippedFormat)) for name in names]
+    except ValueError as error:
+        raise SpecError(str(error)) from None
