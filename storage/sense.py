@@ -192,7 +192,7 @@ def _misidentified(table: str, rows: pa.Table) -> Iterator[tuple[str | None, str
     for name in columns if table == "trials" else ():
         stated = _json_of(name, rows[name]).to_pylist()
         for id_, text, spec in zip(ids, stated, specs, strict=True):
-            if text is not None and text not in spec:
+            if text is not None and f'"{name}":' in spec and text not in spec:
                 yield id_, f"its {name} is not that of its spec"
 
 

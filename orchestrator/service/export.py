@@ -61,7 +61,7 @@ def measure_task(asked: MeasureOptions) -> DeploymentResult:
     """Measures the best network of each number of layers and the full model on this machine, each
     in every format, and stores a record of each. What the store has is not measured again.
     Progress goes to stderr. Raises LpSweepError."""
-    formats = asked.formats or [*ShippedFormat]
+    formats = [ShippedFormat(name) for name in dict.fromkeys(asked.formats or [*ShippedFormat])]
     from lp_sweep.orchestrator.export import deployments
     from lp_sweep.orchestrator.export.places import Where
     from lp_sweep.trials.device import pick_device
