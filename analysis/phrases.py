@@ -197,6 +197,43 @@ def seed(row: Row) -> str:
     return f"all {row['n_seeds']}" if row["seed"] is None else str(row["seed"])
 
 
+# -- networks as they are shipped
+
+
+def shipped(row: Row) -> str:
+    """`layers 1,3,5-6 as onnx-int8: 85.42 (−1.30, 95% −1.70 to −0.90), 1.5 ms (10.2 times as fast),
+    19.5 MB (21%)`."""
+    change = signed(row["change"])
+    if row["reason"] is None:
+        change += f", 95% {signed(row['low'])} to {signed(row['high'])}"
+    return (
+        f"layers {ranges(row['kept_layers'])} as {row['artefact']}: {row['score']:.2f} ({change}), "
+        f"{milliseconds(row['ms'])} ({row['times_as_fast']:.1f} times as fast), "
+        f"{row['mb']:.1f} MB ({percent_of(row['share_of_size'])})"
+    )
+
+
+def served_by(row: Row) -> str:
+    return f"{row['device_name']}, {row['threads']} thread{'s' * (row['threads'] > 1)}"
+
+
+def milliseconds(value: float) -> str:
+    return f"{value:.3g} ms" if value < 100 else f"{value:,.0f} ms"
+
+
+def percent_of(share: float | None) -> str:
+    return "?" if share is None else f"{100 * share:.0f}%"
+
+
+def shipped_change(row: Row) -> str:
+    return "failed" if row["error"] else change_with_interval(row)
+
+
+def chosen_within(row: Row) -> str:
+    """`1, 2`: the allowed losses whose choice it is."""
+    return ", ".join(f"{loss:g}" for loss in row["chosen_within"])
+
+
 def change_with_interval(row: Row) -> str:
     if row["reason"]:
         return str(row["reason"])

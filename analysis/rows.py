@@ -17,12 +17,25 @@ _Item = TypeVar("_Item")
 _Key = TypeVar("_Key", bound=Hashable)
 
 
+class Budget(NamedTuple):
+    """What a network may cost where it is served: milliseconds of one text, megabytes on disk.
+    Among those that meet it, the fastest is chosen, or the smallest."""
+
+    max_ms: float | None = None
+    max_mb: float | None = None
+    smallest: bool = False
+
+
+NO_BUDGET = Budget()
+
+
 class TableSelection(NamedTuple):
     """The unit, models and strategies to show. No name: all models, all strategies."""
 
     unit: Unit = "points"
     models: Sequence[str] = ()
     strategies: Sequence[str] = ()
+    budget: Budget = NO_BUDGET
 
 
 def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:

@@ -6,6 +6,7 @@ come from a view or from `statistics`. A number that is missing there is shown a
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lp_sweep.analysis import needed, phrases
@@ -17,7 +18,7 @@ from lp_sweep.analysis.notes import (
     majorities,
     where_nothing_was_learned,
 )
-from lp_sweep.analysis.rows import Row, TableSelection, grouped
+from lp_sweep.analysis.rows import Row, TableSelection, grouped, picked
 from lp_sweep.analysis.statistics import DIP
 from lp_sweep.analysis.tabledef import (
     CONTEXT,
@@ -84,6 +85,48 @@ def _setups(table: TableDef, catalog: Catalog, wanted: TableSelection) -> pa.Tab
     return pa.Table.from_pylist(rows, pa.schema(zip(names, types, strict=True)))
 
 
+def _candidates(table: TableDef, catalog: Catalog, wanted: TableSelection) -> pa.Table:
+    from lp_sweep.analysis.statistics.candidates import candidate_rows
+
+    return candidate_rows(catalog, wanted)
+
+
+def _to_ship(rows: list[Row]) -> Iterator[str]:
+    """The choice for each task, device and loss; losses with the same choice share a sentence."""
+    devices = {(row["device_name"], row["threads"]) for row in rows}
+    for row in rows:
+        if row["chosen_within"]:
+            on = f" on {row['device_name']}" if len(devices) > 1 else ""
+            losses = phrases.chosen_within(row)
+            points = "point" if losses == "1" else "points"
+            yield f"{row['task']}{on}, within {losses} {points}: ship {phrases.shipped(row)}"
+
+
+def _failed_deployments(rows: Sequence[Row], *_: Any) -> Iterator[str]:
+    for row in rows:
+        if row["error"]:
+            network = f"Layers {ranges(row['kept_layers'])} as {row['artefact']}"
+            yield f"{network} failed: {row['error']}."
+
+
+def _nothing_fits(rows: Sequence[Row], catalog: Catalog, wanted: TableSelection) -> Iterator[str]:
+    """Names what comes closest for each task and loss without a choice."""
+    from lp_sweep.analysis.statistics.candidates import nearest
+
+    losses = catalog.query("SELECT delta FROM store.deltas ORDER BY ALL")["delta"].to_pylist()
+    for group in grouped(rows, lambda row: picked(row, _TOGETHER)).values():
+        met = {loss for row in group for loss in row["chosen_within"]}
+        for loss in sorted({*losses} - met):
+            if near := nearest(group, loss, wanted.budget):
+                told = "; ".join(dict.fromkeys(map(phrases.shipped, near)))
+                limit = f"{loss:g} point{'s' * (loss != 1)}"
+                yield (
+                    f"Nothing on {group[0]['task']} loses at most {limit} within the budget. "
+                    f"Nearest: {told}."
+                )
+
+
+_TOGETHER = ("model", "task", "device_name", "threads")  # rows that are compared
 _ANSWERS = ("trials", "predictions", "cells")  # views with the networks' answers
 _NOT_NEEDED = f"{NOT_NEEDED}: a search (`until: min_layers`) found its answer without it."
 _NOT_SEARCHED = note(
@@ -263,6 +306,48 @@ TABLES: dict[str, TableDef] = {
                 ),
             ),
         ),
+    ),
+    "candidates": TableDef(
+        title="Networks as they are shipped, and which to ship",
+        view="deployments",
+        takes=("model",),
+        fetch=_candidates,
+        reads=("trials", "predictions"),
+        report="open",
+        lead=_to_ship,
+        columns={
+            "task": _task_and_metric,
+            "device": Column(
+                phrases.served_by,
+                "where it was measured. Rows of two devices are never compared.",
+            ),
+            "layers": Column(text("kept_layers", ranges), "1 is next to the embeddings."),
+            "as": Column(
+                text("artefact"),
+                "the form in which it is shipped. `task`: the vocabulary is cut to train texts.",
+            ),
+            "score": text("score", "{:.2f}"),
+            "change": Column(
+                phrases.shipped_change,
+                "points against the full model as torch, on the same rows; its 95% interval covers "
+                "other dev rows, not other seeds.",
+                below=True,
+            ),
+            "ms": Column(
+                text("ms", "{:.3g}"), "one text with its tokenizer, wall time, median.", below=True
+            ),
+            "times as fast": text("times_as_fast", "{:.1f}"),
+            "MB": Column(text("mb", "{:.1f}"), "all files that serving needs, in 10^6 bytes."),
+            "of full": text("share_of_size", phrases.percent_of),
+            "ship within": Column(
+                phrases.chosen_within,
+                "the losses, in points, for which it is the choice: the fastest within the loss; "
+                "with --smallest, the smallest.",
+                below=True,
+            ),
+        },
+        notes=(_failed_deployments, _nothing_fits),
+        empty="Nothing is measured as shipped yet: lp-sweep measure --task TASK",
     ),
     "embeddings": TableDef(
         title="Embeddings: score, speed and index",

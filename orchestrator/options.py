@@ -169,6 +169,20 @@ UnitOption = Annotated[
         help="The unit of a loss: points, or percent of the full model's score.",
     ),
 ]
+MaxMsOption = Annotated[
+    float | None,
+    Option(
+        "--max-ms", envvar="LP_SWEEP_MAX_MS", min=0, help="Milliseconds of one text, as measured."
+    ),
+]
+MaxMbOption = Annotated[
+    float | None,
+    Option("--max-mb", envvar="LP_SWEEP_MAX_MB", min=0, help="Megabytes on disk, as measured."),
+]
+SmallestOption = Annotated[
+    bool,
+    Option("--smallest", envvar="LP_SWEEP_SMALLEST", help="Choose the smallest, not the fastest."),
+]
 FileOption = Annotated[
     str | None,
     Option(

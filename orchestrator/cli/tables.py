@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Argument, Option
 
-from lp_sweep.analysis.rows import VIEWS
+from lp_sweep.analysis.rows import VIEWS, Budget
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.orchestrator import service
 from lp_sweep.orchestrator.cli.output import (
@@ -29,7 +29,10 @@ from lp_sweep.orchestrator.options import (
     Format,
     FormatOption,
     JsonOption,
+    MaxMbOption,
+    MaxMsOption,
     SetupOption,
+    SmallestOption,
     StoreOption,
     SweepOption,
     UnitOption,
@@ -163,6 +166,9 @@ def table(
     as_json: JsonOption = False,
     within: WithinOption = "1,2,3",
     unit: UnitOption = "points",
+    max_ms: MaxMsOption = None,
+    max_mb: MaxMbOption = None,
+    smallest: SmallestOption = False,
 ) -> None:
     """Print a table of results: layers needed, scores, speed, intervals.
 
@@ -172,7 +178,12 @@ def table(
     needed = {"deltas": _losses(within), "only": tables.table_named(name).views}
     with _opened(store, sweep=sweep, setup=setup, **needed) as catalog:
         made = tables.make_table(
-            catalog, name, unit=unit, models=model or (), strategies=strategy or ()
+            catalog,
+            name,
+            unit=unit,
+            models=model or (),
+            strategies=strategy or (),
+            budget=Budget(max_ms, max_mb, smallest),
         )
     form = "json" if as_json else form
     if form in ("csv", "json"):  # forms without notes

@@ -1,0 +1,129 @@
+"""Candidates: the networks of a task as they are shipped, each next to the full model as torch, and
+which of them to ship.
+
+An artefact is judged by its own answers to the whole dev set, never by those of its network. Its
+change is paired with the full model's by row, so the interval covers other dev rows, not other
+seeds: a deployment is of one network. Speeds are compared as ratios to the full model, which takes
+part in every session; rows of two devices are never compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from lp_sweep.analysis.rows import Budget, Row, TableSelection, grouped
+from lp_sweep.analysis.statistics.intervals import paired_test
+from lp_sweep.analysis.statistics.networks import Network, Reader, compare, reader
+from lp_sweep.storage.catalog import Catalog
+
+_text, _int, _float = pa.string(), pa.int64(), pa.float64()
+CANDIDATES = pa.schema(
+    [
+        *[("model", _text), ("task", _text), ("device_name", _text), ("threads", _int)],
+        *[("deployment_id", _text), ("trial_id", _text), ("seed", _int)],
+        *[("kept_layers", pa.list_(_int)), ("n_kept", _int), ("depth", _int)],
+        *[("format", _text), ("vocabulary", _text), ("artefact", _text)],
+        *[("metric", _text), ("score", _float), ("dev_examples", _int)],  # score in points
+        ("change", _float),  # points against the full model as torch; negative is a loss
+        *[("low", _float), ("high", _float)],  # its 95% interval over other dev rows
+        ("reason", _text),  # why there is no interval
+        *[("ms", _float), ("ms_p95", _float), ("times_as_fast", _float)],
+        ("texts_per_second", _float),
+        *[("mb", _float), ("share_of_size", _float), ("peak_memory_mb", _float)],
+        ("front", pa.bool_()),  # whether none is better in score, speed or size and as good in all
+        ("chosen_within", pa.list_(_float)),  # the allowed losses, in points, whose choice it is
+        ("error", _text),  # why it could not be made or run
+    ]
+)
+_ROUNDING = 1e-9  # points
+_DEPLOYMENTS = """
+SELECT own.*, trials.epoch_metrics[1].split AS split, whole.trial_id AS full_trial_id
+FROM deployments AS own
+JOIN trials ON trials.trial_id = own.trial_id
+LEFT JOIN deployments AS whole ON whole.deployment_id = own.baseline
+WHERE len($models::VARCHAR[]) = 0 OR list_contains($models::VARCHAR[], own.model)
+ORDER BY own.model, own.task, own.device_name, own.threads, own.ms DESC NULLS LAST,
+    own.deployment_id
+"""
+
+
+def candidate_rows(catalog: Catalog, wanted: TableSelection) -> pa.Table:
+    """Rows of CANDIDATES, the slowest first."""
+    read = reader(catalog)
+    rows = catalog.query(_DEPLOYMENTS, {"models": list(wanted.models)}).to_pylist()
+    losses = catalog.query("SELECT delta FROM store.deltas ORDER BY ALL")["delta"].to_pylist()
+    rows = [row | _interval(row, read) for row in rows]
+    for group in grouped(rows, _place).values():
+        chosen = {loss: choice(group, loss, wanted.budget) for loss in losses}
+        for row in group:
+            row["front"] = _is_able(row) and not any(_is_better(other, row) for other in group)
+            row["chosen_within"] = [loss for loss, best in chosen.items() if best is row]
+    return pa.Table.from_pylist(rows, schema=CANDIDATES)
+
+
+def _place(row: Row) -> tuple[Any, ...]:
+    return row["model"], row["task"], row["device_name"], row["threads"]
+
+
+def _interval(row: Row, read: Reader) -> dict[str, Any]:
+    """The change against the full model, and its interval."""
+    if row["error"] or row["change"] is None:
+        return {"low": None, "high": None, "reason": "not measured"}
+    split = row["split"] or "validation"
+    score = row["score"] - row["change"]
+    whole = Network(row["baseline"], row["metric"], split, score, row["full_trial_id"])
+    own = Network(row["deployment_id"], row["metric"], split, row["score"], row["trial_id"])
+    sheet = compare([whole, own], read)
+    if isinstance(sheet, str):
+        return {"low": None, "high": None, "reason": sheet}
+    test = paired_test(sheet.metric, sheet.labels, sheet.predicted[:, :1], sheet.predicted[:, 1:])
+    return {"low": test.low, "high": test.high, "reason": None}
+
+
+def choice(rows: Iterable[Mapping[str, Any]], loss: float, budget: Budget) -> Any:
+    """The row to ship: of those that lose at most `loss` points and meet the budget, the fastest,
+    or the smallest. None if no row does."""
+    able = [row for row in rows if _loses(row) <= loss + _ROUNDING and not excess(row, budget)]
+    return min(able, key=lambda row: _order(row, budget), default=None)
+
+
+def nearest(rows: Sequence[Row], loss: float, budget: Budget) -> list[Row]:
+    """What comes closest where nothing meets loss and budget: the best score within the budget,
+    and of those within the loss the one that is least beyond the budget."""
+    within = [row for row in rows if _loses(row) <= loss + _ROUNDING]
+    affordable = [row for row in rows if _is_able(row) and not excess(row, budget)]
+    found = [
+        min(affordable, key=_loses, default=None),
+        min(within, key=lambda row: (excess(row, budget), _order(row, budget)), default=None),
+    ]
+    return [row for row in found if row is not None]
+
+
+def excess(row: Row, budget: Budget) -> float:
+    """How far a row is beyond the budget: the largest share of a limit; 0 within it."""
+    limits = ((row["ms"], budget.max_ms), (row["mb"], budget.max_mb))
+    return max((value / most - 1 for value, most in limits if most and value > most), default=0.0)
+
+
+def _order(row: Row, budget: Budget) -> tuple[float, float]:
+    size, speed = row["mb"], -row["times_as_fast"]
+    return (size, speed) if budget.smallest else (speed, size)
+
+
+def _is_able(row: Row) -> bool:
+    return row["error"] is None and row["change"] is not None
+
+
+def _loses(row: Row) -> float:
+    return -row["change"] if _is_able(row) else float("inf")
+
+
+def _is_better(other: Row, row: Row) -> bool:
+    """Whether `other` is as good in score, speed and size, and better in one of them."""
+    if not _is_able(other):
+        return False
+    both = [(each["score"], each["times_as_fast"], -each["mb"]) for each in (other, row)]
+    return both[0] != both[1] and all(a >= b for a, b in zip(*both, strict=True))
