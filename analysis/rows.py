@@ -17,7 +17,7 @@ _Item = TypeVar("_Item")
 _Key = TypeVar("_Key", bound=Hashable)
 
 
-class Budget(NamedTuple):
+class ServingBudget(NamedTuple):
     """What a network may cost where it is served: milliseconds of one text, megabytes on disk.
     Among those that meet it, the fastest is chosen, or the smallest."""
 
@@ -26,7 +26,7 @@ class Budget(NamedTuple):
     smallest: bool = False
 
 
-NO_BUDGET = Budget()
+NO_BUDGET = ServingBudget()
 
 
 class TableSelection(NamedTuple):
@@ -35,7 +35,7 @@ class TableSelection(NamedTuple):
     unit: Unit = "points"
     models: Sequence[str] = ()
     strategies: Sequence[str] = ()
-    budget: Budget = NO_BUDGET
+    budget: ServingBudget = NO_BUDGET
 
 
 def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from lp_sweep.analysis.notes import NOT_ASKED
-from lp_sweep.analysis.rows import NO_BUDGET, Budget, Row, TableSelection, Unit
+from lp_sweep.analysis.rows import NO_BUDGET, Row, ServingBudget, TableSelection, Unit
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -101,7 +101,7 @@ class TableDef:
         unit: Unit = "points",
         models: Sequence[str] = (),
         strategies: Sequence[str] = (),
-        budget: Budget = NO_BUDGET,
+        budget: ServingBudget = NO_BUDGET,
     ) -> Table:
         wanted = TableSelection(unit, models, strategies, budget)
         long = (self.fetch or rows_of_view)(self, catalog, wanted)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lp_sweep.analysis.rows import Budget, Row, TableSelection, grouped
+from lp_sweep.analysis.rows import Row, ServingBudget, TableSelection, grouped
 from lp_sweep.analysis.statistics.intervals import paired_test
 from lp_sweep.analysis.statistics.networks import Network, Reader, compare, reader
 from lp_sweep.storage.catalog import Catalog
@@ -83,14 +83,14 @@ def _interval(row: Row, read: Reader) -> dict[str, Any]:
     return {"low": test.low, "high": test.high, "reason": None}
 
 
-def choice(rows: Iterable[Mapping[str, Any]], loss: float, budget: Budget) -> Any:
+def choice(rows: Iterable[Mapping[str, Any]], loss: float, budget: ServingBudget) -> Any:
     """The row to ship: of those that lose at most `loss` points and meet the budget, the fastest,
     or the smallest. None if no row does."""
     able = [row for row in rows if _loses(row) <= loss + _ROUNDING and not excess(row, budget)]
     return min(able, key=lambda row: _order(row, budget), default=None)
 
 
-def nearest(rows: Sequence[Row], loss: float, budget: Budget) -> list[Row]:
+def nearest(rows: Sequence[Row], loss: float, budget: ServingBudget) -> list[Row]:
     """What comes closest where nothing meets loss and budget: the best score within the budget,
     and of those within the loss the one that is least beyond the budget."""
     within = [row for row in rows if _loses(row) <= loss + _ROUNDING]
@@ -102,13 +102,13 @@ def nearest(rows: Sequence[Row], loss: float, budget: Budget) -> list[Row]:
     return [row for row in found if row is not None]
 
 
-def excess(row: Row, budget: Budget) -> float:
+def excess(row: Row, budget: ServingBudget) -> float:
     """How far a row is beyond the budget: the largest share of a limit; 0 within it."""
     limits = ((row["ms"], budget.max_ms), (row["mb"], budget.max_mb))
     return max((value / most - 1 for value, most in limits if most and value > most), default=0.0)
 
 
-def _order(row: Row, budget: Budget) -> tuple[float, float]:
+def _order(row: Row, budget: ServingBudget) -> tuple[float, float]:
     size, speed = row["mb"], -row["times_as_fast"]
     return (size, speed) if budget.smallest else (speed, size)
 

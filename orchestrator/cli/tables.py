@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Argument, Option
 
-from lp_sweep.analysis.rows import VIEWS, Budget
+from lp_sweep.analysis.rows import VIEWS, ServingBudget
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.orchestrator import service
 from lp_sweep.orchestrator.cli.output import (
@@ -183,7 +183,7 @@ def table(
             unit=unit,
             models=model or (),
             strategies=strategy or (),
-            budget=Budget(max_ms, max_mb, smallest),
+            budget=ServingBudget(max_ms, max_mb, smallest),
         )
     form = "json" if as_json else form
     if form in ("csv", "json"):  # forms without notes

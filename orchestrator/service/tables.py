@@ -22,7 +22,7 @@ from lp_sweep.analysis.paper import (
     store_models,
 )
 from lp_sweep.analysis.render import RAW, render, render_rows
-from lp_sweep.analysis.rows import NO_BUDGET, Budget, Unit
+from lp_sweep.analysis.rows import NO_BUDGET, ServingBudget, Unit
 from lp_sweep.analysis.tabledef import Table, TableDef
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.storage.errors import SpecError, StoreError
@@ -133,7 +133,7 @@ def make_table(
     unit: Unit = "points",
     models: Sequence[str] = (),
     strategies: Sequence[str] = (),
-    budget: Budget = NO_BUDGET,
+    budget: ServingBudget = NO_BUDGET,
 ) -> Table:
     """Models and strategies are names or patterns (empty: all). Raises SpecError for an unknown
     table, and for a model or strategy that is not in the store."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lp_sweep.analysis.rows import Budget
+from lp_sweep.analysis.rows import ServingBudget
 from lp_sweep.analysis.tabledef import Table
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
@@ -73,7 +73,7 @@ def deploy(
 
 def made(store: Any, *deltas: float, **budget: Any) -> Table:
     with open_views(store, deltas=deltas, only=TABLES["candidates"].views) as catalog:
-        return TABLES["candidates"](catalog, budget=Budget(**budget))
+        return TABLES["candidates"](catalog, budget=ServingBudget(**budget))
 
 
 def chosen(table: Table) -> dict[float, tuple[int, str]]:
