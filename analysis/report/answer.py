@@ -334,20 +334,22 @@ def answer_lines(store: Store, sweep: str, loss: float) -> list[str]:
     sweep is so large that reading all predictions would take minutes, the answers don't say how
     sure they are. Raises what `open_views` raises."""
     place = redact_text(store.location)
-    with open_views(store, sweep=sweep, deltas=[loss], only=_ANSWER_VIEWS) as catalog:
+    views = (*_ANSWER_VIEWS, *TABLES["candidates"].views)
+    with open_views(store, sweep=sweep, deltas=[loss], only=views) as catalog:
         [[trials]] = catalog.query(_DONE).to_pydict().values()
         names = [name for name in _ANSWER if trials <= _MOST_READ or name != _SURE]
         made = {name: TABLES[name](catalog) for name in names}
         places = places_of(store, [sweep])
         found = answers(made, catalog, place, name_sweep=True, places=places)
         mixed = [*mixed_notes(catalog, sweep=sweep)]
+        shipped = TABLES["candidates"](catalog).lead
     several = len({answer.model for answer in found}) > 1
     lines = [line for answer in found for line in in_short(answer, name_model=several)]
     report = f"report: lp-sweep report --out report.html {reading_options(place, sweep, None)}"
     # no export where the full model did not learn: then any network is as good
     choices = [one for answer in found for one in answer.choices if not one.untaught]
     exports = [f"export: {one.export}" for one in choices if one.export and not all(one.kept)]
-    return [*mixed, *lines, report, *exports[:1]]
+    return [*mixed, *lines, *shipped, report, *exports[:1]]
 
 
 def places_of(store: Store, sweeps: Sequence[str]) -> dict[str, list[str]]:

@@ -39,6 +39,7 @@ CANDIDATES = pa.schema(
     ]
 )
 _ROUNDING = 1e-9  # points
+_NOISE = 0.05  # share of a speed that differs from one measurement to the next
 _DEPLOYMENTS = """
 SELECT own.*, trials.epoch_metrics[1].split AS split, whole.trial_id AS full_trial_id
 FROM deployments AS own
@@ -85,9 +86,13 @@ def _interval(row: Row, read: Reader) -> dict[str, Any]:
 
 def choice(rows: Iterable[Mapping[str, Any]], loss: float, budget: ServingBudget) -> Any:
     """The row to ship: of those that lose at most `loss` points and meet the budget, the fastest,
-    or the smallest. None if no row does."""
+    or the smallest. Of those that are as fast within `_NOISE`, it is the smallest. None if no row
+    loses so little."""
     able = [row for row in rows if _loses(row) <= loss + _ROUNDING and not excess(row, budget)]
-    return min(able, key=lambda row: _order(row, budget), default=None)
+    if able and not budget.smallest:
+        fastest = max(row["times_as_fast"] for row in able)
+        able = [row for row in able if row["times_as_fast"] >= fastest * (1 - _NOISE)]
+    return min(able, key=lambda row: (row["mb"], -row["times_as_fast"]), default=None)
 
 
 def nearest(rows: Sequence[Row], loss: float, budget: ServingBudget) -> list[Row]:
@@ -97,7 +102,7 @@ def nearest(rows: Sequence[Row], loss: float, budget: ServingBudget) -> list[Row
     affordable = [row for row in rows if _is_able(row) and not excess(row, budget)]
     found = [
         min(affordable, key=_loses, default=None),
-        min(within, key=lambda row: (excess(row, budget), _order(row, budget)), default=None),
+        min(within, key=lambda row: excess(row, budget), default=None),
     ]
     return [row for row in found if row is not None]
 
@@ -106,11 +111,6 @@ def excess(row: Row, budget: ServingBudget) -> float:
     """How far a row is beyond the budget: the largest share of a limit; 0 within it."""
     limits = ((row["ms"], budget.max_ms), (row["mb"], budget.max_mb))
     return max((value / most - 1 for value, most in limits if most and value > most), default=0.0)
-
-
-def _order(row: Row, budget: ServingBudget) -> tuple[float, float]:
-    size, speed = row["mb"], -row["times_as_fast"]
-    return (size, speed) if budget.smallest else (speed, size)
 
 
 def _is_able(row: Row) -> bool:

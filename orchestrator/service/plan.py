@@ -44,6 +44,7 @@ from lp_sweep.trials.spec.specs import SpeedSpec
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.inputs.prefetch import PrefetchResult
 
+_ARTEFACT_SECONDS = 30  # to write a graph, answer the dev set, and take turns
 _SHARED_SHOWN = 8
 _IMPOSSIBLE = "no layer would stay, or none that a removed feed-forward or a bridge needs"
 
@@ -288,7 +289,23 @@ def _matrix(plan: Plan) -> list[str]:
     if spec.feed_forward != [NONE]:
         lines.append(f"  feed-forwards that go {', '.join(spec.feed_forward)}")
     lines.append(f"  tasks {', '.join(map(_task, plan.sweep.tasks.values()))}")
-    return [*lines, f"  seeds {', '.join(map(str, spec.seeds))}", ""]
+    lines.append(f"  seeds {', '.join(map(str, spec.seeds))}")
+    return [*lines, *_as_shipped(plan), ""]
+
+
+def _as_shipped(plan: Plan) -> list[str]:
+    """What `deploy:` adds at the end of a run."""
+    formats = plan.sweep.spec.deploy
+    if not formats:
+        return []
+    cells = (cell for cell in plan.cells if cell.kept)
+    depths = {(cell.asked.model, cell.asked.task, len(cell.kept or ())) for cell in cells}
+    artefacts = len(depths) * len(formats)
+    minutes = artefacts * _ARTEFACT_SECONDS / 60
+    return [
+        f"  measured as shipped at the end: at most {artefacts} ({', '.join(formats)}), about "
+        f"{minutes:.0f} min; weights stay in the store (keep: {plan.sweep.spec.keep})"
+    ]
 
 
 def _task(task: TaskInput) -> str:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import html
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from lp_sweep.orchestrator import service
 from lp_sweep.orchestrator.engine.course import Budget
 from lp_sweep.orchestrator.engine.driver import run_sweep
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.estimate import Rates
 from lp_sweep.orchestrator.inputs import checks
 from lp_sweep.orchestrator.mirrors.copying import check_installed
-from lp_sweep.orchestrator.options import Request, from_environment
+from lp_sweep.orchestrator.options import (
+    MeasureOptions,
+    Request,
+    ShippedFormat,
+    from_environment,
+)
 from lp_sweep.orchestrator.plan.listing import unkept_note
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
@@ -143,11 +150,35 @@ class PreparedRun(NamedTuple):
                 queue.spooled,
                 len(queue.unkept),
             )
+            if result.exit_code == 0:
+                _measure_as_shipped(self.planned, store, options)
             if stream:
                 stream.event("ended", exit_code=result.exit_code, **result.summary())
             told(result)
         compact_many(store)
         return result
+
+
+def _measure_as_shipped(made: PreparedPlan, store: Store, options: RunOptions) -> None:
+    """Measures the networks of `deploy:`, now that no trial computes beside them. What can't be
+    measured costs no sweep its exit code: the records are complete, and `measure` goes on."""
+    sweep = made.sweep
+    for task, model in itertools.product(sweep.tasks, sweep.models if sweep.spec.deploy else ()):
+        asked = MeasureOptions(
+            task=task,
+            store=store.location,
+            model=model.name,
+            formats=[ShippedFormat(name) for name in sweep.spec.deploy],
+            sweep=sweep.name,
+            file=options.file,
+            data_dir=options.data_dir,
+            offline=options.offline,
+            manifest=options.manifest,
+        )
+        try:
+            service.export.measure_task(asked)
+        except LpSweepError as error:
+            say(f"note: {task} was not measured as shipped: {error}")
 
 
 def compact_many(store: Store) -> None:

@@ -23,6 +23,7 @@ from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.spec.feedforward import NONE, FeedForward
 from lp_sweep.trials.spec.procedures import DIRECT, PROCEDURES, UNTRAINED, Procedure
 from lp_sweep.trials.spec.select import find_strategy
+from lp_sweep.trials.spec.specs import ArtefactFormat
 
 _APART = "Put one of the two into its own sweep: sweeps over one store share trials."
 
@@ -101,6 +102,11 @@ class SweepSpec(entries.Entry):
     keep: Literal["none", "best", "all"] = Field(
         "none", description="trained weights to keep; best: only the best seed of each network"
     )
+    deploy: Annotated[list[ArtefactFormat], BeforeValidator(listed)] = Field(
+        default=[],
+        description="forms in which the best network of each depth is measured as it is shipped, "
+        "at the end of a run: `torch`, `onnx`, `onnx-int8`; needs `keep: best` or `all`",
+    )
 
     @property
     def trainings(self) -> list[Procedure]:
@@ -150,7 +156,8 @@ class SweepSpec(entries.Entry):
         return labels
 
     @field_validator(
-        "models", "tasks", "procedures", "distill", "bridge", "feed_forward", "strategies", "seeds"
+        *("models", "tasks", "procedures", "distill", "bridge", "feed_forward", "strategies"),
+        *("seeds", "deploy"),
     )
     @classmethod
     def _each_once(cls, entries: list[Any]) -> list[Any]:
@@ -158,6 +165,13 @@ class SweepSpec(entries.Entry):
         if twice := [str(name) for name, count in counts.items() if count > 1]:
             raise ValueError(f"{listed_names(twice)} is listed twice. Keep one of them.")
         return entries
+
+    @field_validator("deploy")
+    @classmethod
+    def _kept(cls, formats: list[str], info: ValidationInfo) -> list[str]:
+        if formats and info.data.get("keep") == "none":
+            raise ValueError("it measures networks that were kept. Add `keep: best`.")
+        return formats
 
     @field_validator("trials_per_gpu")
     @classmethod
