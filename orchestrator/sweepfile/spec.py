@@ -170,7 +170,7 @@ class SweepSpec(entries.Entry):
     @classmethod
     def _kept(cls, formats: list[str], info: ValidationInfo) -> list[str]:
         if formats and info.data.get("keep") == "none":
-            raise ValueError("it measures networks that were kept. Add `keep: best`.")
+            raise ValueError("deploy measures networks that were kept: add `keep: best`")
         return formats
 
     @field_validator("trials_per_gpu")

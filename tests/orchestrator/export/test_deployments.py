@@ -28,6 +28,7 @@ from tests.support.kindworlds import (
     search_world,
     token_world,
 )
+from tests.support.program import sweep
 from tests.support.toyworld import WORDS, save_world
 
 FULL, SMALL = [1, 2, 3, 4], [1, 2]
@@ -306,3 +307,17 @@ def test_python_measures_too(shipped: Shipped) -> None:
         rows = results.measure("mood", **given)
     assert len(rows) == 2
     assert "times as fast" in str(rows)
+
+
+@pytest.mark.slow  # five seconds of turns for each
+def test_a_run_ends_with_what_to_ship(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`deploy:` measures after the last trial; the same command again measures nothing."""
+    in_this_process(monkeypatch)
+    file = save_world(tmp_path / "world", keep="best", deploy=["torch"])
+    plan = sweep("plan", str(file), cwd=tmp_path).stdout
+    assert "measured as shipped at the end: at most 2 (torch)" in plan
+    for making in (2, 0):
+        done = sweep("run", str(file), "--inline", "--store", "st", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert len(re.findall("making layers", done.stderr)) == making
+        assert re.search(r"within 1 point: ship layers .* as torch: .*, 95% ", done.stderr)

@@ -58,7 +58,7 @@ MISTAKES = [
     (1, "schema_version: 2", "schema_version is 2; this lp-sweep reads 1"),
     (4, "  - {k: [1]}", "the key 'id' is missing in models.0"),
     (8, "  - {name: top, k: []}", "strategies.0.k must not be empty"),
-    (9, "deploy: [onnx]", "deploy: it measures networks that were kept. Add `keep: best`"),
+    (9, "deploy: [onnx]", "deploy measures networks that were kept: add `keep: best`"),
     (9, "deploy: [onx]", "'onnx'"),
     (9, "exclude: [{model: '*'}]", "every one is excluded"),
     (5, "tasks: [rte, RTE]", "rte is listed twice"),
