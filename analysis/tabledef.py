@@ -178,6 +178,8 @@ def by_statistics(name: str) -> Fetch:
 
     def fetch(table: TableDef, catalog: Catalog, wanted: TableSelection) -> pa.Table:
         make = getattr(import_module(f"lp_sweep.analysis.statistics.{module}"), function)
+        if module == "candidates":
+            return make(catalog, wanted)
         if module == "minimum":
             return make(catalog, rows_of_view(table, catalog, wanted))
         return make(catalog, wanted.models, wanted.strategies)

@@ -85,12 +85,6 @@ def _setups(table: TableDef, catalog: Catalog, wanted: TableSelection) -> pa.Tab
     return pa.Table.from_pylist(rows, pa.schema(zip(names, types, strict=True)))
 
 
-def _candidates(table: TableDef, catalog: Catalog, wanted: TableSelection) -> pa.Table:
-    from lp_sweep.analysis.statistics.candidates import candidate_rows
-
-    return candidate_rows(catalog, wanted)
-
-
 def _to_ship(rows: list[Row]) -> Iterator[str]:
     """The choice for each task, device and loss; losses with the same choice share a sentence."""
     devices = {(row["device_name"], row["threads"]) for row in rows}
@@ -110,24 +104,19 @@ def _failed_deployments(rows: Sequence[Row], *_: Any) -> Iterator[str]:
             yield f"{network} failed: {row['error']}."
 
 
-def _nothing_fits(rows: Sequence[Row], catalog: Catalog, wanted: TableSelection) -> Iterator[str]:
-    """Names what comes closest for each task and loss without a choice."""
-    from lp_sweep.analysis.statistics.candidates import nearest
-
-    losses = catalog.query("SELECT delta FROM store.deltas ORDER BY ALL")["delta"].to_pylist()
-    for group in grouped(rows, lambda row: picked(row, _TOGETHER)).values():
-        met = {loss for row in group for loss in row["chosen_within"]}
-        for loss in sorted({*losses} - met):
-            if near := nearest(group, loss, wanted.budget):
-                told = "; ".join(dict.fromkeys(map(phrases.shipped, near)))
-                limit = f"{loss:g} point{'s' * (loss != 1)}"
-                yield (
-                    f"Nothing on {group[0]['task']} loses at most {limit} within the budget. "
-                    f"Nearest: {told}."
-                )
+def _nothing_fits(rows: Sequence[Row], *_: Any) -> Iterator[str]:
+    """Names what comes closest for each task, device and loss without a choice."""
+    near = [(loss, row) for row in rows for loss in row["nearest_within"]]
+    for (loss, *_place, task), found in grouped(near, _limit_of).items():
+        told = "; ".join(phrases.shipped(row) for _loss, row in found)
+        limit = f"{loss:g} point{'s' * (loss != 1)}"
+        yield f"Nothing on {task} loses at most {limit} within the budget. Nearest: {told}."
 
 
-_TOGETHER = ("model", "task", "device_name", "threads")  # rows that are compared
+def _limit_of(near: tuple[float, Row]) -> tuple[Any, ...]:
+    return near[0], *picked(near[1], ("model", "device_name", "threads", "task"))
+
+
 _ANSWERS = ("trials", "predictions", "cells")  # views with the networks' answers
 _NOT_NEEDED = f"{NOT_NEEDED}: a search (`until: min_layers`) found its answer without it."
 _NOT_SEARCHED = note(
@@ -312,7 +301,7 @@ TABLES: dict[str, TableDef] = {
         title="Networks as they are shipped, and which to ship",
         view="deployments",
         takes=("model",),
-        fetch=_candidates,
+        fetch=by_statistics("candidates.candidate_rows"),
         reads=("trials", "predictions"),
         report="open",
         lead=_to_ship,

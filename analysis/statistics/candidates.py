@@ -35,6 +35,7 @@ CANDIDATES = pa.schema(
         *[("mb", _float), ("share_of_size", _float), ("peak_memory_mb", _float)],
         ("front", pa.bool_()),  # whether none is better in score, speed or size and as good in all
         ("chosen_within", pa.list_(_float)),  # the allowed losses, in points, whose choice it is
+        ("nearest_within", pa.list_(_float)),  # those that nothing meets, where it comes closest
         ("error", _text),  # why it could not be made or run
     ]
 )
@@ -58,10 +59,15 @@ def candidate_rows(catalog: Catalog, wanted: TableSelection) -> pa.Table:
     losses = catalog.query("SELECT delta FROM store.deltas ORDER BY ALL")["delta"].to_pylist()
     rows = [row | _interval(row, read) for row in rows]
     for group in grouped(rows, _place).values():
-        chosen = {loss: choice(group, loss, wanted.budget) for loss in losses}
         for row in group:
             row["front"] = _is_able(row) and not any(_is_better(other, row) for other in group)
-            row["chosen_within"] = [loss for loss, best in chosen.items() if best is row]
+            row |= {"chosen_within": [], "nearest_within": []}
+        for loss in losses:
+            if best := choice(group, loss, wanted.budget):
+                best["chosen_within"].append(loss)
+            else:
+                for row in nearest(group, loss, wanted.budget):
+                    row["nearest_within"].append(loss)
     return pa.Table.from_pylist(rows, schema=CANDIDATES)
 
 
@@ -95,7 +101,7 @@ def choice(rows: Iterable[Mapping[str, Any]], loss: float, budget: ServingBudget
     return min(able, key=lambda row: (row["mb"], -row["times_as_fast"]), default=None)
 
 
-def nearest(rows: Sequence[Row], loss: float, budget: ServingBudget) -> list[Row]:
+def nearest(rows: Sequence[Any], loss: float, budget: ServingBudget) -> list[Any]:
     """What comes closest where nothing meets loss and budget: the best score within the budget,
     and of those within the loss the one that is least beyond the budget."""
     within = [row for row in rows if _loses(row) <= loss + _ROUNDING]
@@ -104,7 +110,7 @@ def nearest(rows: Sequence[Row], loss: float, budget: ServingBudget) -> list[Row
         min(affordable, key=_loses, default=None),
         min(within, key=lambda row: excess(row, budget), default=None),
     ]
-    return [row for row in found if row is not None]
+    return [row for row in found[: 1 if found[0] is found[1] else 2] if row is not None]
 
 
 def excess(row: Row, budget: ServingBudget) -> float:
