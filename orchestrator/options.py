@@ -30,6 +30,7 @@ from typing import (
 import typer
 from typer import Argument, Option
 
+from lp_sweep.analysis.rows import NO_BUDGET, ServingBudget
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import BUILT_IN, DEFAULT_STORE, expanded
 from lp_sweep.trials.spec.specs import TaskKind
@@ -351,6 +352,14 @@ class ExportOptions:
     ] = ""
     within: Annotated[float, Option("--within", help="--best: the allowed loss.")] = 1.0
     unit: UnitOption = "points"
+    fastest: Annotated[
+        bool, Option("--fastest", help="--best: of what `measure` measured, not of layers.")
+    ] = False
+    smallest: Annotated[bool, Option("--smallest", help="--best: likewise, by megabytes.")] = False
+    max_ms: Annotated[
+        float | None, Option("--max-ms", min=0, help="--best: milliseconds of one text.")
+    ] = None
+    max_mb: Annotated[float | None, Option("--max-mb", min=0, help="--best: megabytes.")] = None
     model: Annotated[str | None, Option("--model", help="--best: only this model.")] = None
     strategy: Annotated[
         str | None,
@@ -383,6 +392,15 @@ class ExportOptions:
             "--as", envvar="LP_SWEEP_AS", help="Also as a graph in 32 or 8 bits; may be repeated."
         ),
     ] = field(default_factory=list)
+
+    @property
+    def budget(self) -> ServingBudget:
+        return ServingBudget(self.max_ms, self.max_mb, self.smallest)
+
+    @property
+    def as_shipped(self) -> bool:
+        """Whether an artefact is chosen, by what was measured, and not a number of layers."""
+        return self.fastest or self.budget != NO_BUDGET
 
     @property
     def graphs(self) -> set[ShippedFormat]:

@@ -328,7 +328,7 @@ _MOST_READ = 2_000  # trials: reading their predictions takes about ten seconds
 _ANSWER_VIEWS = frozenset[str]().union(*(TABLES[name].views for name in _ANSWER))
 
 
-def answer_lines(store: Store, sweep: str, loss: float) -> list[str]:
+def closing_lines(store: Store, sweep: str, loss: float) -> list[str]:
     """The report's answer for one allowed loss in points: a note where scores are not comparable,
     two lines per task, and the commands for the report and for the first smaller network. If the
     sweep is so large that reading all predictions would take minutes, the answers don't say how

@@ -64,13 +64,13 @@ def _lines(result: RunResult, options: RunOptions) -> Iterator[str]:
 
 def _answer(result: RunResult) -> Iterator[str]:
     """Layers needed for each task, and what to do with them; a note if they can't be read."""
-    from lp_sweep.analysis.report.answer import answer_lines
+    from lp_sweep.analysis.report.answer import closing_lines
 
     losses = searched_losses(result.plan.sweep.spec.strategies)
     loss = losses[0] if losses else WITHIN[0]
     try:
         with said_if_slow(say, "reading the results for the answer ..."):
-            lines = answer_lines(result.store, result.plan.sweep.name, loss)
+            lines = closing_lines(result.store, result.plan.sweep.name, loss)
         yield from lines
     except LpSweepError as error:
         yield f"note: no answer could be read from the store: {error}"

@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lp_sweep.analysis import needed
+from lp_sweep.analysis import needed, phrases
 from lp_sweep.analysis.notes import barely, mixed_notes, untaught
+from lp_sweep.analysis.rows import TableSelection
 from lp_sweep.analysis.statistics import selection
+from lp_sweep.analysis.statistics.candidates import candidate_rows
 from lp_sweep.analysis.statistics.minimum import credible_sets
 from lp_sweep.analysis.statistics.networks import Answers, Network, Reader, answers_of
 from lp_sweep.orchestrator.options import ExportOptions
@@ -23,6 +25,7 @@ from lp_sweep.storage.printable import choose
 from lp_sweep.storage.store import Store
 
 VIEWS = ("min_layers_by_unit", "cells")  # that the queries here read
+SHIPPED_VIEWS = ("deployments", "trials", "predictions", "cells")
 Row = Mapping[str, Any]
 
 _ANSWERS = """
@@ -96,6 +99,34 @@ def best(catalog: Catalog, asked: ExportOptions, read: Reader | None = None) -> 
         loaded = selection.load(catalog, whole, read)
         luck = selection.sentence(loaded, asked.within, asked.unit)
     return chosen._replace(caution=" ".join(filter(None, cautions)), luck=luck)
+
+
+def to_ship(catalog: Catalog, asked: ExportOptions, device: str) -> tuple[TrialChoice, Row]:
+    """The artefact that loses at most `asked.within` and meets the budget, and its row of
+    `candidates`: of those measured on `device`, or on the only one. Raises SpecError."""
+    _check_names(catalog, {"task": asked.task, "model": asked.model})
+    models = [asked.model] if asked.model else []
+    table = candidate_rows(catalog, TableSelection(models=models, budget=asked.budget))
+    rows = [row for row in table.to_pylist() if row["task"] == asked.task]
+    places = {(row["model"], row["device_name"], row["threads"]) for row in rows}
+    here = {place for place in places if place[1] == device} or places
+    if not rows:
+        raise SpecError(
+            f"nothing of {asked.task!r} is measured as it is shipped. Measure it on the machine "
+            f"that serves: lp-sweep measure --task {asked.task}"
+        )
+    if len(here) > 1:
+        known = "; ".join(f"{model} on {on}, threads {n}" for model, on, n in sorted(here))
+        raise SpecError(f"{asked.task!r} is measured in several places: {known}. Name a --model.")
+    ((_, on, threads),) = here
+    rows = [row for row in rows if (row["model"], row["device_name"], row["threads"]) in here]
+    for row in rows:
+        if row["chosen_within"]:
+            why = f"{asked.task}: {phrases.shipped(row)}, measured on {on}, threads {threads}."
+            return TrialChoice(row["trial_id"], why, {}), row
+    near = "; ".join(phrases.shipped(row) for row in rows if row["nearest_within"])
+    limit = f"at most {asked.within:g} point{'s' * (asked.within != 1)}"
+    raise SpecError(f"nothing on {asked.task!r} loses {limit} within the budget. Nearest: {near}")
 
 
 class FrontNetwork(NamedTuple):

@@ -36,7 +36,11 @@ def export_trial(asked: ExportOptions) -> ExportResult:
 
     check_free(expanded(asked.out), force=asked.force)
     store = existing(asked.store or DEFAULT_STORE)
-    record, choice = _chosen(store, asked)
+    if asked.as_shipped:
+        choice, asked = _to_ship(store, asked)
+        record = _record(store, choice.trial_id)
+    else:
+        record, choice = _chosen(store, asked)
     refuse_unsupported(record, graphs=bool(asked.graphs))
     caution = " ".join(filter(None, (choice.caution, _caution(store, record, asked))))
     say(f"{record['trial_id']}: {choice.why}")
@@ -191,6 +195,8 @@ def _check(asked: ExportOptions) -> None:
         raise SpecError(f"name a trial, or choose one with --best --task NAME{both}.")
     if asked.best and not asked.task:
         raise SpecError("--best: on which task? Name it with --task.")
+    if asked.as_shipped and not asked.best:
+        raise SpecError("--fastest, --smallest, --max-ms and --max-mb are for --best --task NAME.")
     if asked.setup and not asked.best:
         raise SpecError("--setup is for --best: an identifier names one trial in any setup.")
 
@@ -240,12 +246,31 @@ def _chosen(store: Store, asked: ExportOptions) -> tuple[Mapping[str, Any], Tria
             for file in catalog.unreadable:
                 say(f"warning: {file.sentence}")
             chosen = choice.best(catalog, asked, choice.stored_answers(store))
-    found = history(store, chosen.trial_id)
+    return _record(store, chosen.trial_id), chosen
+
+
+def _to_ship(store: Store, asked: ExportOptions) -> tuple[TrialChoice, ExportOptions]:
+    """The network of the artefact to ship, and options that ask for its form."""
+    from lp_sweep.analysis.views import open_views
+    from lp_sweep.orchestrator.export.choice import SHIPPED_VIEWS, to_ship
+    from lp_sweep.trials.device import device_name, pick_device
+
+    views = open_views(
+        store, sweep=asked.sweep, setup=asked.setup, deltas=(asked.within,), only=SHIPPED_VIEWS
+    )
+    with views as catalog:
+        choice, row = to_ship(catalog, asked, device_name(pick_device("auto")))
+    return choice, replace(asked, formats=[ShippedFormat(row["format"])])
+
+
+def _record(store: Store, trial: str) -> Mapping[str, Any]:
+    """Raises StoreError and SpecError where there is none."""
+    found = history(store, trial)
     if found.id[0] in "pd":
         raise SpecError(f"{found.id} is a measurement and has no network. Name a trial.")
     if found.record is None:
         raise StoreError(f"{found.id} failed. Why: lp-sweep logs {found.id}. Next: lp-sweep retry")
-    return found.record, chosen
+    return found.record
 
 
 def _caution(store: Store, record: Mapping[str, Any], asked: ExportOptions) -> str:

@@ -12,6 +12,9 @@ from lp_sweep.analysis.rows import ServingBudget
 from lp_sweep.analysis.tabledef import Table
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
+from lp_sweep.orchestrator.export.choice import SHIPPED_VIEWS, to_ship
+from lp_sweep.orchestrator.options import ExportOptions
+from lp_sweep.storage.errors import SpecError
 from tests.support.fake_records import STARTED, FakeSweep, identifier
 
 ROWS = 400
@@ -157,3 +160,30 @@ def test_two_devices_are_never_compared(tmp_path: Path) -> None:
         "SST-2 on Big CPU",
         "SST-2 on GPU",
     ]
+
+
+def test_an_export_takes_what_was_measured_here_or_at_the_only_place(
+    shipped: Any, tmp_path: Path
+) -> None:
+    fake = FakeSweep(tmp_path)
+    cell = fake.cell(k=0, score=90.0)
+    for device in ("Big CPU", "GPU"):
+        deploy(fake, cell, "torch", range(40), ms=15, mb=90, device=device)
+    two = fake.publish()
+
+    def taken(store: Any, device: str, **options: Any) -> tuple[str, str]:
+        asked = ExportOptions(out=tmp_path / "out", task="SST-2", within=5, **options)
+        with open_views(store, deltas=[5], only=SHIPPED_VIEWS) as catalog:
+            choice, row = to_ship(catalog, asked, device)
+        assert choice.trial_id == row["trial_id"]
+        return row["device_name"], row["format"]
+
+    assert taken(shipped, "a laptop", max_ms=5.0) == ("Big CPU", "onnx-int8")
+    assert taken(two, "GPU", fastest=True) == ("GPU", "torch")
+    for store, device, options, nouns in (
+        (two, "a laptop", {"fastest": True}, "Big CPU.*GPU"),
+        (shipped, "Big CPU", {"max_ms": 0.1}, "5 points.*Nearest: layers 1-6 as onnx-int8"),
+        (FakeSweep(tmp_path / "none").publish(), "x", {"fastest": True}, "SST-2"),
+    ):
+        with pytest.raises(SpecError, match=nouns):
+            taken(store, device, **options)

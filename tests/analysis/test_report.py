@@ -18,7 +18,7 @@ import pytest
 
 from lp_sweep.analysis.figures.drawings import FIGURES, Drawing
 from lp_sweep.analysis.report.about import Gaps, gaps
-from lp_sweep.analysis.report.answer import TaskAnswer, answer_lines, answers
+from lp_sweep.analysis.report.answer import TaskAnswer, closing_lines, answers
 from lp_sweep.analysis.report.writing import FIRST, Page, gather, write_report
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import VIEWS, open_views
@@ -88,7 +88,7 @@ def page(written: Path) -> Reading:
 
 @pytest.fixture(scope="module")
 def short(store: Store) -> list[str]:
-    return answer_lines(store, "demo", 1.0)
+    return closing_lines(store, "demo", 1.0)
 
 
 def page_of(store: Store, sweep: str | None = None, within: tuple[float, ...] = (1, 2, 3)) -> Page:
@@ -301,13 +301,13 @@ def test_the_answer_in_short(tmp_path: Path, short: list[str]) -> None:
     fake.curve({0: 90.0, 2: 89.5, 4: 85.0}, task="a")
     fake.curve({0: 50.0, 11: 49.9}, task="b")
     fake.curve({2: 49.9}, task="c")
-    lines = answer_lines(fake.publish(), "demo", 2.0)
+    lines = closing_lines(fake.publish(), "demo", 2.0)
     needed, how = "a: needs 9–10 of 12 layers to lose at most 2 points", "top K=2, −0.50, one seed"
     assert lines[:2] == [
         f"{needed} ({how}; K=3 not tried; only top was tried)",
         "  score 89.50; 93.0 M parameters, 86.9%",
     ]
-    assert answer_lines(fake.store, "demo", 0.1)[0].startswith("a: needs 11–12 of 12 layers to")
+    assert closing_lines(fake.store, "demo", 0.1)[0].startswith("a: needs 11–12 of 12 layers to")
     unanswered = [line.partition(":")[0] for line in lines if "no answer yet: " in line]
     assert unanswered == ["b", "c"]
     commands = [shlex.split(line.partition(": ")[2])[:2] for line in lines[-2:]]
@@ -319,7 +319,7 @@ def test_the_answer_in_short(tmp_path: Path, short: list[str]) -> None:
 )
 def test_no_smaller_network_no_export(fake: FakeSweep, scores: dict[int, float]) -> None:
     fake.curve(scores)
-    assert "export" not in "".join(answer_lines(fake.publish(), "demo", 1.0))
+    assert "export" not in "".join(closing_lines(fake.publish(), "demo", 1.0))
 
 
 # -- what is missing is said
@@ -327,7 +327,7 @@ def test_no_smaller_network_no_export(fake: FakeSweep, scores: dict[int, float])
 
 def test_a_pruned_network_that_learned_nothing_is_no_answer_without_a_word(fake: FakeSweep) -> None:
     fake.curve({0: 52.5, 2: 51.9, 4: 50.0}, task="a")  # always the same answer scores 50
-    one, more = (answer_lines(fake.publish(), "demo", loss)[0] for loss in (1.0, 3.0))
+    one, more = (closing_lines(fake.publish(), "demo", loss)[0] for loss in (1.0, 3.0))
     assert "top K=2" in one
     assert "majority" not in one
     assert "top K=4: no better than the majority class" in more
@@ -337,7 +337,7 @@ def test_a_huge_sweep_has_its_answer_without_reading_all_predictions(
     store: Store, short: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lp_sweep.analysis.report.answer._MOST_READ", 3)
-    quick = answer_lines(store, "demo", 1.0)
+    quick = closing_lines(store, "demo", 1.0)
     assert quick[0] == short[0]
     assert ("90% sure" in short[1], "90% sure" in quick[1]) == (True, False)
 

@@ -178,15 +178,15 @@ class _Run:
                 self.optimizer.state[parameter] = averages[parameter]
 
     def _begin(self, phase: int) -> None:
-        model, setting, held = self.model, self.setting, self._held()
+        model, setting, graphs = self.model, self.setting, self._uses_graphs()
         self.phase = phase
         keep_original(model, setting.phases[phase].kept_layers)
         freeze(model, setting.recipe)
-        self.optimizer = make_optimizer(model, setting.recipe, capturable=held)
+        self.optimizer = make_optimizer(model, setting.recipe, capturable=graphs)
         # a new one for each phase, since a graph holds the layers of its phase
-        self.learn: EagerPass = (GraphPass if held else EagerPass)(model, setting)
+        self.learn: EagerPass = (GraphPass if graphs else EagerPass)(model, setting)
 
-    def _held(self) -> bool:
+    def _uses_graphs(self) -> bool:
         """Whether steps are CUDA graphs."""
         used = compute_used(self.model, self.setting.recipe.compute, self.setting.device)
         return used == GRAPHS

@@ -55,7 +55,7 @@ def execute(plain: Mapping[str, Any]) -> dict[str, Any]:
                 elif stored is not None and given.own is not None:
                     network = load_trained(given.job, given.own, way.halvings)
                     result = Result(stored, measure_trained(given.job, network, way, handover))
-                else:
+                else:  # also where a record is stored, but its network was not kept
                     saver.begin(way.halvings)
                     with handover.telling() as tell:
                         trained = run_trial(given, way, saver, tell)

@@ -1,6 +1,7 @@
-"""One trial, from its specification to its record: load, select, delete, seed, fine-tune, evaluate.
+"""One trial, from its specification to its record: loads the kept layers, fits bridges, removes
+feed-forwards, trains, scores.
 
-Returns plain data, writes nothing, and imports no Ray.
+Returns plain data, writes only checkpoints (through its saver), and imports no Ray.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def run_trial(given: Supplies, way: Way, saver: Saver, tell: Tell | None = None)
         )
         trained = finetune(inputs.model, inputs.encoded, setting, saver, tell)
         record = {
-            **identity_columns(job),
+            **asked_columns(job),
             **_score_columns(spec, inputs.encoded, trained, setting.phases),
             **_run_columns(job, inputs, setting, trained),
             **more,
@@ -171,7 +172,7 @@ def _run_columns(job: Job, inputs: Inputs, setting: Setting, trained: Training) 
     }
 
 
-def identity_columns(job: Job) -> dict[str, Any]:
+def asked_columns(job: Job) -> dict[str, Any]:
     spec, depth = job.trial, job.model.depth
     dropped = [layer for layer in range(1, depth + 1) if layer not in spec.kept_layers]
     return {
@@ -214,8 +215,8 @@ def _score_columns(
     kind = kind_of(spec.task)
     dev_rows = sum(len(split) for split in data.dev.values())
     examples = sum(len(kind.stored_labels(split.labels)) for split in data.dev.values())
-    rate = len(curve) if len(phases) == 1 else None
-    learned = rate and phases[-1].epochs
+    evaluations = len(curve) if len(phases) == 1 else None  # else networks of several depths
+    epochs = evaluations and phases[-1].epochs
     positive = positive_label(spec.task, data.label_names)
     return {
         "metric": spec.task.metric,
@@ -237,8 +238,8 @@ def _score_columns(
         "steps": done.step,
         "seconds_train": done.seconds_train,
         "seconds_evaluate": done.seconds_evaluate,
-        "train_examples_per_second": learned and learned * len(data.train) / done.seconds_train,
-        "dev_examples_per_second": rate and rate * dev_rows / done.seconds_evaluate,
+        "train_examples_per_second": epochs and epochs * len(data.train) / done.seconds_train,
+        "dev_examples_per_second": evaluations and evaluations * dev_rows / done.seconds_evaluate,
     }
 
 

@@ -25,7 +25,7 @@ def _train_nothing(run: Any) -> None:
 
 
 def _noop_trial(given: Any, *_: Any) -> Any:
-    from lp_sweep.trials.worker.trial import TrialResult, identity_columns
+    from lp_sweep.trials.worker.trial import TrialResult, asked_columns
 
     job = given.job
 
@@ -36,7 +36,7 @@ def _noop_trial(given: Any, *_: Any) -> Any:
         raise RuntimeError(f"refused: {known}")
     scores = {"metric": "accuracy", "last": 0.5, "seconds_total": 0.001}
     sizes = {"train_examples": 1, "dev_examples": 1}
-    return TrialResult({**identity_columns(job), **scores, **sizes}, [], None)
+    return TrialResult({**asked_columns(job), **scores, **sizes}, [], None)
 
 
 def _rest_after_each_step(checkpoint: Any) -> None:

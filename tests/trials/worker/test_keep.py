@@ -117,7 +117,7 @@ def scored(
         job = jobs(world, f"seed={seed}", *QUICK, *overrides)[0]
 
         def reach(given: Any, *rest: Any) -> Any:
-            own = trial.identity_columns(given.job)
+            own = trial.asked_columns(given.job)
             record = {**trained.record, **own, "last": score, "epoch_metrics": []}
             rows = [{**row, "trial_id": job["id"]} for row in trained.predictions]
             return trained._replace(record=record, predictions=rows)
