@@ -18,7 +18,7 @@ import pytest
 
 from lp_sweep.analysis.figures.drawings import FIGURES, Drawing
 from lp_sweep.analysis.report.about import Gaps, gaps
-from lp_sweep.analysis.report.answer import TaskAnswer, closing_lines, answers
+from lp_sweep.analysis.report.answer import TaskAnswer, answers, closing_lines
 from lp_sweep.analysis.report.writing import FIRST, Page, gather, write_report
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import VIEWS, open_views
