@@ -132,6 +132,7 @@ class Page:
     title: str
     asked: Mapping[str, Sequence[Fact]]  # by sweep: its axes, and how much of it is done
     answers: Sequence[TaskAnswer]
+    to_ship: Sequence[str]  # sentences about artefacts, each before its command
     banner: str  # names the tasks that did not learn; "" if all learned
     drawings: Sequence[Drawing]
     absent: Sequence[str]  # for each other figure why it could not be drawn
@@ -165,6 +166,7 @@ def gather(
     return Page(
         title=sweep or _title([*sweeps]),
         asked=sweeps,
+        to_ship=made["candidates"].lead,
         answers=answers(
             made,
             catalog,
