@@ -183,8 +183,8 @@ class _Records:
         if table == "deployments":
             rows = self._read(table, None)
             return rows.filter(pc.is_in(rows["trial_id"], pa.array(sorted(wanted), pa.string())))
-        if table == "predictions":  # those of deployments too
-            wanted |= {*self.read("deployments")["deployment_id"].to_pylist()}
+        if table == "predictions":
+            wanted = wanted.union(self.read("deployments")["deployment_id"].to_pylist())
         return self._read(table, wanted)
 
     def _ours(self, table: str, wanted: set[str]) -> pa.Table:
