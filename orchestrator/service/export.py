@@ -67,6 +67,8 @@ def measure_task(asked: MeasureOptions) -> DeploymentResult:
     from lp_sweep.trials.device import pick_device
 
     store = existing(asked.store or DEFAULT_STORE)
+    if asked.device not in ("auto", "cpu") and pick_device() == pick_device("cpu"):
+        raise PreflightError(f"--device {asked.device}: torch sees no GPU here. Use --device cpu.")
     on = deployments.Machine(
         device=pick_device(asked.device), threads=asked.threads, seconds=asked.seconds
     )

@@ -17,7 +17,7 @@ from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.export import deployments
 from lp_sweep.orchestrator.options import MeasureOptions
 from lp_sweep.orchestrator.service import export as service
-from lp_sweep.storage.errors import ExportError, SpecError, StoreError
+from lp_sweep.storage.errors import ExportError, PreflightError, SpecError, StoreError
 from lp_sweep.storage.store import Store
 from tests.support.exportworld import change_weights, swap_layers
 from tests.support.graphs import in_this_process, save_graph
@@ -252,6 +252,12 @@ def test_what_can_not_be_asked_is_said_before_anything_is_done(
     with pytest.raises(SpecError, match=nouns):
         shipped.measure(**options)
     assert shipped.records() == {}
+
+
+def test_a_gpu_that_is_not_there(shipped: Shipped, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(PreflightError, match=r"--device cuda: .*no GPU"):
+        shipped.measure(device="cuda")
 
 
 def test_a_store_without_deployments_opens_and_a_false_one_is_left_out(shipped: Shipped) -> None:
