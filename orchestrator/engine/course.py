@@ -38,6 +38,7 @@ from lp_sweep.trials.worker.job import Answer, Failure, Place, attempt_row
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _LOOK_SECONDS = 2.0  # between two looks at the work of other runs
 _SHORT_SECONDS = 0.02  # a claim that takes no longer needs no rest
+_LONGEST_REST = 10.0  # seconds: a claim may have waited for minutes until the store was back
 _GRACE_SECONDS = 30.0  # for trials to end, or to write their checkpoints, at the limit of hours
 
 
@@ -226,7 +227,7 @@ class Course:
                 self.queue.look_elsewhere()
                 work = self.queue.take(slots)
         if (ended := now()) - began > _SHORT_SECONDS:
-            self._rests_until = ended + 3 * (ended - began)
+            self._rests_until = ended + min(3 * (ended - began), _LONGEST_REST)
         return work
 
     def place(self, slots: Slots) -> Place:

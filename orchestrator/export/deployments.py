@@ -22,6 +22,7 @@ from lp_sweep.orchestrator.export.places import DevRows, Where, dev_rows, find_i
 from lp_sweep.orchestrator.export.trialfolder import network_folder
 from lp_sweep.storage.errors import DivergedError, ExportError, lines_of
 from lp_sweep.storage.printable import ranges, say
+from lp_sweep.storage.store import Store
 from lp_sweep.trials.deploy.graph import GRAPH, write_graph
 from lp_sweep.trials.deploy.measure import Artefact, ArtefactMeasurement, Workload, measure
 from lp_sweep.trials.deploy.quantise import INT8, int8
@@ -90,10 +91,11 @@ def measure_all(
     wanted: Sequence[Deployment], baseline: Deployment, on: Machine, where: Where, scratch: Path
 ) -> list[dict[str, Any]]:
     """Measures these artefacts and the baseline in one session, and stores a record of each of
-    `wanted`, which is returned. Raises LpSweepError if the baseline can't be measured."""
+    `wanted`, which is returned; what fails now does not replace a record with a score. Raises
+    LpSweepError if the baseline can't be measured."""
     started, session = now(), uuid.uuid4().hex[:12]
     first = _prepared(baseline, where, scratch, None)
-    prepared = {baseline.spec.trial: first}
+    prepared: dict[str, _Prepared | Exception] = {baseline.spec.trial: first}
     made: dict[str, Artefact] = {}
     failed: dict[str, str] = {}
     seconds: dict[str, float] = {}
@@ -102,9 +104,9 @@ def measure_all(
         say(f"making {each.called}")
         begun = time.perf_counter()
         try:
-            if (trial := each.spec.trial) not in prepared:
-                prepared[trial] = _prepared(each, where, scratch, first)
-            made[each.id] = _artefact(each, prepared[trial], scored=each.id in scored)
+            if each.spec.trial not in prepared:
+                prepared[each.spec.trial] = _tried(each, where, scratch, first)
+            made[each.id] = _artefact(each, prepared[each.spec.trial], scored=each.id in scored)
         except Exception as error:  # of torch's exporter and of onnxruntime there are many types
             failed[each.id] = lines_of(error)[0]
         seconds[each.id] = time.perf_counter() - begun
@@ -129,14 +131,32 @@ def measure_all(
         }
         measured = failed.get(each.id) or found[each.id]
         row |= _outcome(each.id, measured, first, where, seconds[each.id])
-        where.store.put(TABLE, each.id, [row])
-        rows.append(row)
+        if _stored(where.store, each, row):
+            rows.append(row)
     return rows
+
+
+def _stored(store: Store, each: Deployment, row: Mapping[str, Any]) -> bool:
+    """Stores the record, unless it failed now and has a score from before."""
+    before = store.find(TABLE, each.id)
+    if "error" in row and before is not None and before[0]["error"] is None:
+        say(f"{each.called} can't be measured now, and its record stays: {row['error']}")
+        return False
+    store.put(TABLE, each.id, [row])
+    return True
 
 
 def _minutes(artefacts: int, asked: Workload) -> str:
     seconds = artefacts * asked.seconds
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def _tried(each: Deployment, where: Where, scratch: Path, full: _Prepared) -> _Prepared | Exception:
+    """As `_prepared`; an error is that of every format of the network."""
+    try:
+        return _prepared(each, where, scratch, full)
+    except Exception as error:
+        return error
 
 
 def _prepared(each: Deployment, where: Where, scratch: Path, full: _Prepared | None) -> _Prepared:
@@ -158,8 +178,10 @@ def _prepared(each: Deployment, where: Where, scratch: Path, full: _Prepared | N
     return _Prepared(folder, spec, dev_rows(spec, *found, offline=where.options.offline))
 
 
-def _artefact(each: Deployment, own: _Prepared, *, scored: bool) -> Artefact:
-    """Raises what torch's exporter and onnxruntime raise."""
+def _artefact(each: Deployment, own: _Prepared | Exception, *, scored: bool) -> Artefact:
+    """Raises why there is no network, and what torch's exporter and onnxruntime raise."""
+    if isinstance(own, Exception):
+        raise own
     graph = _graph(own, each.spec.format)
     return Artefact(id=each.id, folder=own.folder, graph=graph, scored=scored)
 

@@ -71,6 +71,8 @@ def measure_task(asked: MeasureOptions) -> DeploymentResult:
     from lp_sweep.trials.device import pick_device
 
     store = existing(asked.store or DEFAULT_STORE)
+    if asked.device not in ("auto", "cpu") and pick_device() == pick_device("cpu"):
+        raise PreflightError(f"--device {asked.device}: torch sees no GPU here. Use --device cpu.")
     on = deployments.Machine(
         device=pick_device(asked.device), threads=asked.threads, seconds=asked.seconds
     )
@@ -78,17 +80,21 @@ def measure_task(asked: MeasureOptions) -> DeploymentResult:
     every = [deployments.Deployment.of(row, each.value, on) for row in records for each in formats]
     baseline = deployments.Deployment.of(records[0], "torch", on)
     ids = [each.id for each in every]
-    known = store.read_all(deployments.TABLE, ids, ("deployment_id", "error")).rows.to_pylist()
+    asked_for = [baseline.id, *ids]
+    known = store.read_all(
+        deployments.TABLE, asked_for, ("deployment_id", "error")
+    ).rows.to_pylist()
     done = {row["deployment_id"] for row in known if row["error"] is None}
     wanted = [each for each in every if asked.again or each.id not in done]
+    made: list[dict[str, Any]] = []
     if wanted:
         # the others' change and share are counted from its record
-        if not (asked.again or baseline.id in done or baseline in wanted):
+        if baseline.id not in done and baseline not in wanted:
             wanted = [baseline, *wanted]
         options = ExportOptions(out=Path(), **{name: getattr(asked, name) for name in _PLACES})
         where = Where(options, store, _sweep(options, store, records[0]))
         with TemporaryDirectory(prefix="lp-sweep-") as scratch:
-            deployments.measure_all(wanted, baseline, on, where, Path(scratch))
+            made = deployments.measure_all(wanted, baseline, on, where, Path(scratch))
     others = store.read_all(deployments.TABLE, columns=("device_name", "task")).rows.to_pylist()
     elsewhere = {row["device_name"] for row in others if row["task"] == asked.task} - {on.name}
     if elsewhere:
@@ -99,7 +105,7 @@ def measure_task(asked: MeasureOptions) -> DeploymentResult:
     threads = f"{on.threads} thread{'s' * (on.threads > 1)}"
     title = f"{asked.task} as shipped, on {on.name}, {threads}"
     shown = ids if baseline.id in ids else [baseline.id, *ids]
-    return DeploymentResult(_table(store, shown, title, notes), len(wanted))
+    return DeploymentResult(_table(store, shown, title, notes), len(made))
 
 
 _PLACES = (

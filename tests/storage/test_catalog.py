@@ -13,6 +13,7 @@ from lp_sweep.storage.errors import QueryError, SpecError
 from lp_sweep.storage.schema import CELLS, TRIALS
 from lp_sweep.storage.store import Store
 from tests.support.fake_records import FakeSweep
+from tests.support.stores import predictions
 
 
 @pytest.fixture
@@ -117,6 +118,16 @@ def test_one_sweep_has_the_attempts_that_no_cell_names(fake: FakeSweep) -> None:
         fake.store.put("attempts", name, [{"attempt_id": name, "error_type": "bug", **row}])
     found = open_views(fake.store, sweep="demo").query("FROM attempts")["attempt_id"]
     assert set(found.to_pylist()) == {"measurement", "stage one", "speed"}
+
+
+def test_one_sweep_has_the_deployments_of_its_networks_with_their_answers(fake: FakeSweep) -> None:
+    mine = fake.cells[0]["trial_id"]
+    for id_, trial in (("d1-mine", mine), ("d1-theirs", "t1-theirs")):
+        fake.store.put("deployments", id_, [{"deployment_id": id_, "trial_id": trial}])
+        fake.store.put("predictions", id_, predictions(id_))
+    for table in ("deployments", "predictions"):
+        found = open_views(fake.store, sweep="demo").query(f"SELECT DISTINCT * FROM {table}")
+        assert set(found.column(0).to_pylist()) == {"d1-mine"}, table
 
 
 def test_an_unknown_sweep_is_the_users_error(fake: FakeSweep) -> None:

@@ -127,6 +127,21 @@ def test_a_record_that_no_pack_may_take_stays(store: Store) -> None:
     assert sorted(store.read_all("trials").rows["trial_id"].to_pylist()) == ["t1-00000", "t1-00001"]
 
 
+def test_what_is_measured_again_counts_after_a_compaction(store: Store) -> None:
+    """A trial is never done again, but a deployment may be."""
+
+    def put(answer: float) -> None:
+        for name in ("t1-a", "t1-b", "d1-a", "d1-b"):
+            store.put("predictions", name, [predictions(name)[0] | {"prediction": answer}])
+
+    put(0.0)
+    compact(store)
+    put(1.0)
+    compact(store)
+    rows = store.read_all("predictions", ["d1-a", "d1-b"]).rows
+    assert rows["prediction"].to_pylist() == [1.0, 1.0]
+
+
 # -- stopped, together, or on damaged packs
 
 

@@ -76,7 +76,11 @@ def write_graph(folder: Path, texts: Sequence[Sequence[Any]], max_length: int) -
     target = folder / GRAPH
     target.parent.mkdir(exist_ok=True)
     _write(network, batches[-1], target)
-    _check(network, target, batches)
+    try:
+        _check(network, target, batches)
+    except Exception:
+        target.unlink()  # who finds a graph there takes it for a checked one
+        raise
     return target
 
 

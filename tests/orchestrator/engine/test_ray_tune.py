@@ -108,6 +108,28 @@ def test_claims_in_a_distant_store_leave_the_driver_time(
         assert {*queue.claims._held} == {*queue.live}
 
 
+def test_slots_are_filled_soon_after_an_outage_of_the_store(
+    queue: WorkQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim that waited for ten minutes keeps no slot idle for half an hour."""
+    clock, course = Clock(), course_of(queue)
+    write = queue.store.put_text
+
+    def back_after_ten_minutes(*given: str) -> None:
+        clock.seconds += 600
+        write(*given)
+
+    course.budget = Budget(now=clock)
+    with presence_of(queue.store).announced() as queue.claims:
+        monkeypatch.setattr(queue.store, "put_text", back_after_ten_minutes)
+        searcher = PlanSearcher(course, ON_CPU, lambda: 2)
+        assert "job" in searcher.suggest("1")
+        assert "job" in searcher.suggest("2")
+        queue.ended(searcher.works["1"].id, None)
+        clock.seconds += 30
+        assert "job" in searcher.suggest("3")
+
+
 @pytest.mark.parametrize(("room", "pieces"), [(1, 2), (3, 3)], ids=["few slots", "many"])
 def test_a_tuner_takes_more_where_there_are_more_slots(
     queue: WorkQueue, monkeypatch: pytest.MonkeyPatch, room: int, pieces: int

@@ -17,7 +17,7 @@ from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.export import deployments
 from lp_sweep.orchestrator.options import MeasureOptions
 from lp_sweep.orchestrator.service import export as service
-from lp_sweep.storage.errors import ExportError, SpecError, StoreError
+from lp_sweep.storage.errors import ExportError, PreflightError, SpecError, StoreError
 from lp_sweep.storage.store import Store
 from tests.support.exportworld import change_weights, swap_layers
 from tests.support.graphs import in_this_process, save_graph
@@ -174,6 +174,11 @@ def test_the_full_model_as_torch_is_measured_although_only_graphs_are_asked_for(
     done = shipped.measure(formats=["onnx"])
     assert set(shipped.records()) == {(4, "torch"), (4, "onnx"), (2, "onnx")}
     assert next(iter(lines(done.table))) == ("1-4", "torch")
+    full = shipped.records()[4, "torch"]
+    assert shipped.measure(formats=["onnx"], again=True).measured == 2
+    assert shipped.measure(formats=["onnx"], threads=2, again=True).measured == 3
+    assert shipped.measure(formats=["onnx-int8"]).measured == 2
+    assert full in shipped.store.read_all("deployments").rows.to_pylist()
 
 
 def test_devices_and_threads_are_apart(shipped: Shipped, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +212,12 @@ def test_an_artefact_that_fails_has_a_row_and_is_tried_again(
     assert shipped.store.find("predictions", row["deployment_id"]) is None
     assert any("1-2 as onnx: no such operator" in note for note in done.table.notes)
     assert shipped.measure().measured == 1
-    assert shipped.records()[2, "onnx"]["error"] is None
+    sound = shipped.records()[2, "onnx"]
+    assert sound["error"] is None
+    with monkeypatch.context() as broken:
+        broken.setattr(deployments, "_graph", failing)
+        assert shipped.measure(again=True).measured == 3
+    assert shipped.records()[2, "onnx"] == sound
 
 
 def test_a_network_that_was_not_kept_is_left_out_with_the_way_to_get_it(shipped: Shipped) -> None:
@@ -225,8 +235,9 @@ def test_a_network_that_was_not_kept_is_left_out_with_the_way_to_get_it(shipped:
 
 def test_a_network_whose_file_was_changed_is_not_measured(shipped: Shipped) -> None:
     change_weights(shipped.weights(SMALL) / "model.safetensors", swap_layers)
-    shipped.measure(formats=["torch"])
-    assert "damaged: model.safetensors" in shipped.records()[2, "torch"]["error"]
+    shipped.measure()
+    for format in ("torch", "onnx"):
+        assert "damaged: model.safetensors" in shipped.records()[2, format]["error"]
     change_weights(shipped.weights(FULL) / "model.safetensors", swap_layers)
     with pytest.raises(ExportError, match=r"damaged: model\.safetensors"):
         shipped.measure(formats=["torch"], again=True)
@@ -242,6 +253,12 @@ def test_what_can_not_be_asked_is_said_before_anything_is_done(
     with pytest.raises(SpecError, match=nouns):
         shipped.measure(**options)
     assert shipped.records() == {}
+
+
+def test_a_gpu_that_is_not_there(shipped: Shipped, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(PreflightError, match=r"--device cuda: .*no GPU"):
+        shipped.measure(device="cuda")
 
 
 def test_a_store_without_deployments_opens_and_a_false_one_is_left_out(shipped: Shipped) -> None:

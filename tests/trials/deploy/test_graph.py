@@ -158,6 +158,7 @@ def test_another_network_is_not_the_graph(
     model.save_pretrained(folder)
     with pytest.raises(ExportError, match=r"logits differ from the network's by 0\.01"):
         graph.write_graph(folder, [TEXTS], 12)
+    assert not (folder / graph.GRAPH).exists()
 
 
 def test_eight_bits_hold_matrices_and_the_word_table(classifier: Path, tmp_path: Path) -> None:
