@@ -10,7 +10,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lp_sweep.orchestrator.options import ExportOptions, MeasureOptions, Request, ShippedFormat
+from lp_sweep.orchestrator.options import (
+    MEASURED,
+    ExportOptions,
+    MeasureOptions,
+    Request,
+    ShippedFormat,
+    ShippedVocabulary,
+)
 from lp_sweep.orchestrator.service.store import existing, history
 from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError, StoreError
 from lp_sweep.storage.places import DEFAULT_STORE, expanded, options_of
@@ -61,9 +68,11 @@ def measure_task(asked: MeasureOptions) -> DeploymentResult:
     """Measures the best network of each number of layers and the full model on this machine, each
     in every format, and stores a record of each. What the store has is not measured again.
     Progress goes to stderr. Raises LpSweepError."""
-    formats = [ShippedFormat(name) for name in dict.fromkeys(asked.formats or [*ShippedFormat])]
+    formats = [ShippedFormat(name) for name in dict.fromkeys(asked.formats or MEASURED)]
+    vocabularies = [*dict.fromkeys(asked.vocabularies)] or [ShippedVocabulary.full]
+    _check_texts(asked.texts, vocabularies)
     from lp_sweep.orchestrator.export import deployments
-    from lp_sweep.orchestrator.export.places import Where
+    from lp_sweep.orchestrator.export.places import Where, extra_texts, spec_of
     from lp_sweep.trials.device import pick_device
 
     store = existing(asked.store or DEFAULT_STORE)
@@ -71,8 +80,16 @@ def measure_task(asked: MeasureOptions) -> DeploymentResult:
         device=pick_device(asked.device), threads=asked.threads, seconds=asked.seconds
     )
     records, notes = _front(store, asked)
-    every = [deployments.Deployment.of(row, each.value, on) for row in records for each in formats]
-    baseline = deployments.Deployment.of(records[0], "torch", on)
+    extra = {"full": "", "task": extra_texts(spec_of(records[0]).task, asked.texts)}
+    every = [
+        deployments.Deployment.of(
+            row, on, format=each.value, vocabulary=pieces.value, extra_texts=extra[pieces]
+        )
+        for row in records
+        for pieces in vocabularies
+        for each in formats
+    ]
+    baseline = deployments.Deployment.of(records[0], on)
     ids = [each.id for each in every]
     known = store.read_all(deployments.TABLE, ids, ("deployment_id", "error")).rows.to_pylist()
     done = {row["deployment_id"] for row in known if row["error"] is None}
@@ -108,6 +125,7 @@ _PLACES = (
     "setup",
     "file",
     "cache_dir",
+    "texts",
 )
 
 
@@ -191,8 +209,14 @@ def _check(asked: ExportOptions) -> None:
         raise SpecError(f"name a trial, or choose one with --best --task NAME{both}.")
     if asked.best and not asked.task:
         raise SpecError("--best: on which task? Name it with --task.")
+    _check_texts(asked.texts, [asked.vocabulary])
     if asked.setup and not asked.best:
         raise SpecError("--setup is for --best: an identifier names one trial in any setup.")
+
+
+def _check_texts(texts: Sequence[str], vocabularies: Sequence[ShippedVocabulary]) -> None:
+    if texts and "task" not in vocabularies:
+        raise SpecError("--texts: only a vocabulary is cut on texts. Add --vocabulary task.")
 
 
 def prune_model(
