@@ -94,7 +94,8 @@ def _to_ship(rows: list[Row]) -> Iterator[str]:
             losses = phrases.chosen_within(row)
             points = "point" if losses == "1" else "points"
             yield f"{row['task']}{on}, within {losses} {points}: ship {phrases.shipped(row)}"
-            yield f"  lp-sweep export {row['trial_id']} --as {row['format']} --out smaller"
+            cut = " --vocabulary task" * (row["vocabulary"] == "task")
+            yield f"  lp-sweep export {row['trial_id']} --as {row['format']}{cut} --out smaller"
 
 
 def _failed_deployments(rows: Sequence[Row], *_: Any) -> Iterator[str]:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from lp_sweep.analysis.paper import paper_tables
 from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator import service
-from lp_sweep.orchestrator.options import ExportOptions, MeasureOptions, ShippedFormat
+from lp_sweep.orchestrator.options import (
+    ExportOptions,
+    MeasureOptions,
+    ShippedFormat,
+    ShippedVocabulary,
+)
 from lp_sweep.orchestrator.service.store import existing, history, logs_text
 from lp_sweep.orchestrator.service.tables import ResultRows, TableRows, draw, html_table, make_table
 from lp_sweep.orchestrator.watch.states import sweep_states
@@ -127,12 +132,15 @@ class Results:
         offline: bool = False,
         force: bool = False,
         formats: Sequence[str] = (),
+        vocabulary: str = "full",
+        texts: Sequence[str | os.PathLike[str]] = (),
     ) -> Path:
         """Writes the network of `trial`, or the smallest one that loses at most `within` points on
         `task`, as a folder that plain transformers loads. Name the sweep `file` and `data_dir`
-        (GLUE) if model or data are local. `formats` adds graphs: "onnx", "onnx-int8". Raises
-        SpecError if the smallest is not known yet, ExportError if the folder does not answer as
-        recorded."""
+        (GLUE) if model or data are local. `formats` adds graphs: "onnx", "onnx-int8",
+        "onnx-int4". `vocabulary`: "task" leaves the pieces of the train rows and of the files
+        `texts`. Raises SpecError if the smallest is not known yet, ExportError if the folder does
+        not answer as recorded."""
         asked = ExportOptions(
             out=Path(out),
             trial=trial,
@@ -147,7 +155,9 @@ class Results:
             data_dir=None if data_dir is None else Path(data_dir),
             offline=offline,
             force=force,
-            formats=_formats(formats),
+            formats=_members(ShippedFormat, "format", formats),
+            vocabulary=_members(ShippedVocabulary, "vocabulary", [vocabulary])[0],
+            texts=[os.fspath(path) for path in texts],
         )
         return Path(service.export.export_trial(asked).folder)
 
@@ -156,6 +166,8 @@ class Results:
         task: str,
         *,
         formats: Sequence[str] = (),
+        vocabularies: Sequence[str] = (),
+        texts: Sequence[str | os.PathLike[str]] = (),
         seconds: float = 5.0,
         threads: int = 1,
         model: str | None = None,
@@ -165,12 +177,15 @@ class Results:
         offline: bool = False,
     ) -> TableRows:
         """Measures kept networks of `task` as they are shipped, on this machine: torch, onnx and
-        onnx-int8, or `formats`. Name the sweep `file` and `data_dir` (GLUE) if model or data are
-        local. Raises LpSweepError."""
+        onnx-int8, or `formats`, with the full vocabulary, or with `vocabularies` as in `export`.
+        Name the sweep `file` and `data_dir` (GLUE) if model or data are local. Raises
+        LpSweepError."""
         asked = MeasureOptions(
             task=task,
             store=self.location,
-            formats=_formats(formats),
+            formats=_members(ShippedFormat, "format", formats),
+            vocabularies=_members(ShippedVocabulary, "vocabulary", vocabularies),
+            texts=[os.fspath(path) for path in texts],
             seconds=seconds,
             threads=threads,
             model=model,
@@ -229,9 +244,12 @@ class Results:
         return html_table(repr(self), columns, rows)
 
 
-def _formats(names: Sequence[str]) -> list[ShippedFormat]:
+_Member = TypeVar("_Member", ShippedFormat, ShippedVocabulary)
+
+
+def _members(kind: type[_Member], what: str, names: Sequence[str]) -> list[_Member]:
     """Raises SpecError for an unknown one."""
     try:
-        return [ShippedFormat(choose("format", name, ShippedFormat)) for name in names]
+        return [kind(choose(what, name, kind)) for name in names]
     except ValueError as error:
         raise SpecError(str(error)) from None

@@ -209,7 +209,25 @@ class ShippedFormat(StrEnum):
     torch = "torch"
     onnx = "onnx"
     onnx_int8 = "onnx-int8"
+    onnx_int4 = "onnx-int4"  # matrices in 8 bits, the word table in 4
 
+
+class ShippedVocabulary(StrEnum):
+    """The pieces of its tokenizer: all, or those that a task uses."""
+
+    full = "full"
+    task = "task"
+
+
+MEASURED = (ShippedFormat.torch, ShippedFormat.onnx, ShippedFormat.onnx_int8)  # if none is named
+TextsOption = Annotated[
+    list[str],
+    Option(
+        "--texts",
+        help="--vocabulary task: more texts that it is cut on, a file with the task's columns.",
+        rich_help_panel=ADVANCED,
+    ),
+]
 
 Format = Literal["table", "csv", "json", "markdown", "latex"]
 FormatOption = Annotated[
@@ -392,6 +410,15 @@ class ExportOptions:
             "--as", envvar="LP_SWEEP_AS", help="Also as a graph in 32 or 8 bits; may be repeated."
         ),
     ] = field(default_factory=list)
+    vocabulary: Annotated[
+        ShippedVocabulary,
+        Option(
+            "--vocabulary",
+            envvar="LP_SWEEP_VOCABULARY",
+            help="task: only the pieces that the task's train rows use.",
+        ),
+    ] = ShippedVocabulary.full
+    texts: TextsOption = field(default_factory=list)
 
     @property
     def budget(self) -> ServingBudget:
@@ -419,8 +446,23 @@ class MeasureOptions:
     store: StoreOption = None
     formats: Annotated[
         list[ShippedFormat],
-        Option("--as", envvar="LP_SWEEP_AS", help="May be repeated.", show_default="all"),
+        Option(
+            "--as",
+            envvar="LP_SWEEP_AS",
+            help="May be repeated.",
+            show_default=", ".join(MEASURED),
+        ),
     ] = field(default_factory=list)
+    vocabularies: Annotated[
+        list[ShippedVocabulary],
+        Option(
+            "--vocabulary",
+            envvar="LP_SWEEP_VOCABULARY",
+            help="May be repeated; task: only the pieces that the task's train rows use.",
+            show_default="full",
+        ),
+    ] = field(default_factory=list)
+    texts: TextsOption = field(default_factory=list)
     seconds: Annotated[
         float,
         Option(

@@ -13,13 +13,16 @@ import hashlib
 import json
 import math
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.spec.identity import content_hash
 
 WEIGHTS = "weights"
+GRAPH = Path("onnx", "model.onnx")  # in a network's folder, where servers look for it
 SUMS = "SHA256SUMS"  # checksums of a kept or exported network's files, for `sha256sum -c`
 CONFIG = "config.json"  # is written last: the network is complete when it is there
 KEPT_BY = "kept-by.txt"  # one of the texts below; a network without it is never deleted
@@ -99,6 +102,30 @@ def fetch_network(store: Store, trial: str, folder: Path) -> bool:
     return all(store.fetch_file(where, name, folder / name) for name in names)
 
 
+def fetch_graph(store: Store, trial: str, folder: Path) -> bool:
+    """Copies the kept graph of the trial's network to `folder`, which has the finished network and
+    nothing else. Returns False if the store has none, or that of other files."""
+    where, target = f"{WEIGHTS}/{trial}/{GRAPH.parent}", folder / GRAPH
+    target.parent.mkdir(exist_ok=True)
+    with suppress(StoreError):  # it can be written again
+        sums = store.read_text(where, SUMS)
+        if sums and store.fetch_file(where, GRAPH.name, target) and _sums(folder) == sums:
+            return True
+    target.unlink(missing_ok=True)
+    return False
+
+
+def keep_graph(store: Store, trial: str, folder: Path) -> None:
+    """Keeps the graph of a kept network with it, and last the checksums of all files of `folder`:
+    it is the graph of these alone. A store that does not take it is no failure."""
+    where = f"{WEIGHTS}/{trial}/{GRAPH.parent}"
+    with suppress(StoreError):  # read-only, or full
+        if has_network(store, trial):
+            store.delete(where, SUMS)
+            store.put_file(where, GRAPH.name, folder / GRAPH)
+            store.put_text(where, SUMS, _sums(folder))
+
+
 def is_for_good(store: Store, trial: str) -> bool:
     """Whether the store has the trial's network and never deletes it."""
     by = kept_by(store, trial)
@@ -133,9 +160,11 @@ def release(store: Store, record: dict[str, Any], *, keep_best: bool) -> None:
 def delete_network(store: Store, trial: str) -> None:
     """Deletes CONFIG first, so that the rest no longer counts as a network, and KEPT_BY last, so
     that an interrupted deletion can be continued."""
-    names = [item.name for item in store.listing(f"{WEIGHTS}/{trial}")]
-    for name in sorted(names, key=lambda name: (name != CONFIG, name == KEPT_BY, name)):
-        store.delete(f"{WEIGHTS}/{trial}", name)
+    where = f"{WEIGHTS}/{trial}"
+    folders = (where, f"{where}/{GRAPH.parent}")
+    files = [(item.name, folder) for folder in folders for item in store.listing(folder)]
+    for name, folder in sorted(files, key=lambda file: (file[0] != CONFIG, file[0] == KEPT_BY)):
+        store.delete(folder, name)
 
 
 def _look(store: Store) -> None:
@@ -164,8 +193,7 @@ def _rank(row: dict[str, Any]) -> _Rank | None:
 
 def write_sums(folder: Path) -> None:
     """Writes the checksums of all files below `folder` to SUMS, sorted by name."""
-    lines = [f"{_digest(folder / name)}  {name}\n" for name in _names(folder)]
-    (folder / SUMS).write_text("".join(lines), encoding="utf-8")
+    (folder / SUMS).write_text(_sums(folder), encoding="utf-8")
 
 
 def changed_files(folder: Path) -> list[str]:
@@ -175,6 +203,10 @@ def changed_files(folder: Path) -> list[str]:
         return []
     told = (line.partition("  ") for line in path.read_text(encoding="utf-8").splitlines())
     return [name for digest, _, name in told if _digest(folder / name) != digest]
+
+
+def _sums(folder: Path) -> str:
+    return "".join(f"{_digest(folder / name)}  {name}\n" for name in _names(folder))
 
 
 def _names(folder: Path) -> list[str]:

@@ -218,11 +218,15 @@ def export(
     if done.interval:
         score += f" (95% {done.interval[0]:.2f} to {done.interval[1]:.2f} over the dev set)"
     same = f"its {done.verified.examples:,} answers are those in the store"
+    if done.vocabulary:
+        pieces = f"{done.vocabulary.pieces:,} of {done.vocabulary.of:,} pieces"
+        same = f"with {pieces}, {100 * done.verified.score:.2f}"
     say(f"{len(done.kept_layers)} layers, {score}; {same}. How to load it: {done.folder}/README.md")
     for graph in done.graphs:
         say(f"{graph.file}, {graph.bytes / 1e6:.1f} MB: {done.metric} {100 * graph.score:.2f}")
     told = done._asdict() | {"verified": done.verified._asdict()}
     told["graphs"] = [graph._asdict() for graph in done.graphs]
+    told["vocabulary"] = done.vocabulary and done.vocabulary._asdict()
     _finish(told, push_to_hub, private, as_json)
 
 

@@ -24,7 +24,7 @@ from lp_sweep.analysis.statistics.networks import Network
 from lp_sweep.orchestrator.export.choice import answers_in
 from lp_sweep.orchestrator.export.forms import form_of
 from lp_sweep.orchestrator.export.places import HUB, hub_source, model_file
-from lp_sweep.orchestrator.export.verify import ShippedGraph
+from lp_sweep.orchestrator.export.verify import CutVocabulary, ShippedGraph
 from lp_sweep.storage.printable import also_in_train, guess_name, metric_name, printable, ranges
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.spec.identity import trial_id
@@ -67,6 +67,7 @@ class CardFacts(NamedTuple):
     another: str | None = None  # why it is not quite the record's network
     modules: Sequence[str] = ()  # of the model's Sentence Transformers folder
     graphs: Sequence[ShippedGraph] = ()
+    vocabulary: CutVocabulary | None = None  # if it has fewer pieces
 
 
 def trial_card(spec: TrialSpec, record: Record, facts: CardFacts) -> str:

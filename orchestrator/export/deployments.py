@@ -18,21 +18,20 @@ import numpy as np
 import torch
 
 from lp_sweep.orchestrator.export.forms import form_of
+from lp_sweep.orchestrator.export.graphs import shipped_network
 from lp_sweep.orchestrator.export.places import DevRows, Where, dev_rows, find_inputs, spec_of
 from lp_sweep.orchestrator.export.trialfolder import network_folder
 from lp_sweep.storage.errors import DivergedError, ExportError, lines_of
 from lp_sweep.storage.printable import ranges, say
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.deploy.graph import GRAPH, write_graph
+from lp_sweep.trials.deploy.artefacts import ShippedNetwork
 from lp_sweep.trials.deploy.measure import Artefact, ArtefactMeasurement, Workload, measure
-from lp_sweep.trials.deploy.quantise import INT8, int8
 from lp_sweep.trials.device import device_name
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.kinds.tokens import SILENT
-from lp_sweep.trials.model.plainload import apart
 from lp_sweep.trials.model.sentencefolder import read_sentence_folder
 from lp_sweep.trials.spec.identity import IDENTITY_VERSION, canonical_json, deployment_id
-from lp_sweep.trials.spec.specs import ArtefactFormat, DeploymentSpec, TrialSpec
+from lp_sweep.trials.spec.specs import DeploymentSpec, TrialSpec
 from lp_sweep.trials.train.metrics import score
 from lp_sweep.trials.worker.provenance import now
 from lp_sweep.trials.worker.provenance import where as made_where
@@ -60,13 +59,14 @@ class Deployment(NamedTuple):
     spec: DeploymentSpec
 
     @classmethod
-    def of(cls, record: Mapping[str, Any], format: ArtefactFormat, on: Machine) -> Deployment:
+    def of(cls, record: Mapping[str, Any], on: Machine, **artefact: Any) -> Deployment:
+        """`artefact`: fields of the specification; without any it is torch."""
         spec = DeploymentSpec(
             trial=record["trial_id"],
             device_type=on.device.type,
             device_name=on.name,
             threads=on.threads,
-            format=format,
+            **artefact,
         )
         return cls(record, spec)
 
@@ -76,13 +76,14 @@ class Deployment(NamedTuple):
 
     @property
     def called(self) -> str:
-        return f"layers {ranges(self.record['kept_layers'])} as {self.spec.format}"
+        pieces = "" if self.spec.vocabulary == "full" else ", a cut vocabulary"
+        return f"layers {ranges(self.record['kept_layers'])} as {self.spec.format}{pieces}"
 
 
 class _Prepared(NamedTuple):
-    """A network in its folder, with the dev rows that it is scored on."""
+    """A network, with the dev rows that it is scored on."""
 
-    folder: Path
+    network: ShippedNetwork
     spec: TrialSpec
     rows: DevRows
 
@@ -130,7 +131,9 @@ def measure_all(
             **_place(on, started),
         }
         measured = failed.get(each.id) or found[each.id]
-        row |= _outcome(each.id, measured, first, where, seconds[each.id])
+        own = prepared.get(each.spec.trial, first)
+        whole = first if isinstance(own, Exception) else own
+        row |= _outcome(each, measured, whole, where, seconds[each.id])
         if _stored(where.store, each, row):
             rows.append(row)
     return rows
@@ -162,38 +165,33 @@ def _tried(each: Deployment, where: Where, scratch: Path, full: _Prepared) -> _P
 def _prepared(each: Deployment, where: Where, scratch: Path, full: _Prepared | None) -> _Prepared:
     """Puts the network into a folder as an export would, with the dev rows of the full model.
     Raises LpSweepError, also if it was scored on others."""
-    folder = scratch / each.spec.trial
     spec = spec_of(each.record)
     if full is not None and _setup(spec) != _setup(full.spec):
         raise ExportError(
             "it was trained with another recipe or other data than the full model: `lp-sweep table "
             "setups` lists them, and --setup chooses one"
         )
+    folder = scratch / each.spec.trial
     folder.mkdir()
     inputs = find_inputs(spec, each.record, where)
-    network = network_folder(spec, each.record, inputs, where, folder).network
+    found = network_folder(spec, each.record, inputs, where, folder).network
     if full is not None:
-        return _Prepared(folder, spec, full.rows)
-    found = (network.record, network.predictions, inputs.source)
-    return _Prepared(folder, spec, dev_rows(spec, *found, offline=where.options.offline))
+        rows = full.rows
+    else:
+        stored = (found.record, found.predictions, inputs.source)
+        rows = dev_rows(spec, *stored, offline=where.options.offline)
+    cut = scratch / f"{each.spec.trial}-task"
+    network = shipped_network(folder, cut, found, rows, inputs.source, where)
+    return _Prepared(network, spec, rows)
 
 
 def _artefact(each: Deployment, own: _Prepared | Exception, *, scored: bool) -> Artefact:
-    """Raises why there is no network, and what torch's exporter and onnxruntime raise."""
+    """Raises why there is no network, and what `ShippedNetwork.make` raises."""
     if isinstance(own, Exception):
         raise own
-    graph = _graph(own, each.spec.format)
-    return Artefact(id=each.id, folder=own.folder, graph=graph, scored=scored)
-
-
-def _graph(own: _Prepared, format: ArtefactFormat) -> Path | None:
-    """The graph of the network, written once for all its formats; None for torch."""
-    if format == "torch":
-        return None
-    graph = own.folder / GRAPH
-    if not graph.is_file():
-        write_graph(own.folder, own.rows.texts, own.spec.recipe.max_length)
-    return graph if format == "onnx" else int8(graph, own.folder / INT8)
+    format, vocabulary = each.spec.format, each.spec.vocabulary
+    graph = own.network.make(format, vocabulary)
+    return Artefact(id=each.id, folder=own.network.home(vocabulary), graph=graph, scored=scored)
 
 
 def _setup(spec: TrialSpec) -> tuple[object, ...]:
@@ -202,18 +200,16 @@ def _setup(spec: TrialSpec) -> tuple[object, ...]:
     return spec.task, spec.data_fingerprint, recipe.max_length, recipe.limit_dev
 
 
-def _request(network: _Prepared, on: Machine) -> Workload:
-    folder, spec, rows = network
-    kind, texts = kind_of(spec.task), rows.texts
-    if kind.embeds:
-        texts = (apart(texts),)
+def _request(first: _Prepared, on: Machine) -> Workload:
+    network, spec, rows = first
+    kind, texts = kind_of(spec.task), network.texts
     return Workload(
         texts=texts,
         singles=len(rows.predicted) if kind.searches else len(texts[0]),  # queries
         loads=form_of(spec.task).loads,
         max_length=spec.recipe.max_length,
         pooling=[spec.task.pooling] if kind.embeds else [],
-        after=read_sentence_folder(folder).after,
+        after=read_sentence_folder(network.folder).after,
         words=kind.words,
         device=str(on.device),
         threads=on.threads,
@@ -225,16 +221,20 @@ def _request(network: _Prepared, on: Machine) -> Workload:
 
 
 def _outcome(
-    id_: str, measured: ArtefactMeasurement | str, full: _Prepared, where: Where, making: float
+    each: Deployment,
+    measured: ArtefactMeasurement | str,
+    own: _Prepared,
+    where: Where,
+    making: float,
 ) -> dict[str, Any]:
     """The columns of what was found, or why there is nothing. Stores the answers first. `making`:
     seconds that it took to make the artefact."""
-    definition = full.spec.task
+    definition, rows = own.spec.task, own.rows
     if not isinstance(measured, str):
         try:
-            logits = _logits(full, measured)
-            scored = score(definition, full.rows.labels, logits, full.rows.label_names)
-            where.store.put("predictions", id_, [*_predictions(id_, full, logits)])
+            logits = _logits(own, measured)
+            scored = score(definition, rows.labels, logits, rows.label_names)
+            where.store.put("predictions", each.id, [*_predictions(each.id, own, logits)])
         except DivergedError:
             measured = "some of its answers are NaN or infinite"
     if isinstance(measured, str):
@@ -242,7 +242,7 @@ def _outcome(
     return {
         **{name: getattr(measured, name) for name in _MEASURED},
         "score": scored[definition.metric],
-        "words_cut": 0.0,
+        "words_cut": own.network.words_cut if each.spec.vocabulary == "task" else 0.0,
         "seconds_total": making + measured.seconds,
     }
 

@@ -1,75 +1,167 @@
-"""Adds ONNX graphs to an exported folder, with a program that answers with them: each graph answers
-the whole dev set in a process without torch, by that program, before anything is published."""
+"""Adds artefacts to an exported folder: ONNX graphs, with a program that answers with them, and a
+network for torch with fewer pieces. Each answers the whole dev set in a process of its own, a graph
+by that program and without torch, before anything is published."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+from transformers import AutoTokenizer
+
 from lp_sweep.orchestrator.export.card import templates
 from lp_sweep.orchestrator.export.forms import form_of
-from lp_sweep.orchestrator.export.places import DevRows
+from lp_sweep.orchestrator.export.places import (
+    DevRows,
+    RetrievedNetwork,
+    Where,
+    spec_of,
+    vocabulary_texts,
+)
 from lp_sweep.orchestrator.export.verify import (
+    AnswerPair,
+    CutVocabulary,
     FolderAnswers,
+    Nearness,
     RecordedAnswers,
     ShippedGraph,
     Verification,
+    ask,
     in_new_process,
     measured,
     verify,
 )
-from lp_sweep.orchestrator.options import ShippedFormat
-from lp_sweep.storage.errors import ExportError
+from lp_sweep.orchestrator.options import ExportOptions, ShippedFormat
+from lp_sweep.storage.networks import GRAPH
 from lp_sweep.storage.printable import say
-from lp_sweep.trials.spec.specs import TaskDefinition, TrialSpec
+from lp_sweep.trials.data.tasks import TaskSource
+from lp_sweep.trials.deploy.artefacts import ShippedNetwork
+from lp_sweep.trials.deploy.runner import Torch, answers
+from lp_sweep.trials.kinds import kind_of
+from lp_sweep.trials.model.plainload import apart
+from lp_sweep.trials.spec.specs import TaskDefinition, TrialSpec, Vocabulary
 
 PROGRAM = "predict.py"
 _VECTORS = ("embedding", "retrieval")  # the kinds of task whose answers are vectors
 
 
-def add_graphs(
+def shipped_network(
     folder: Path,
+    cut: Path,
+    found: RetrievedNetwork,
+    rows: DevRows,
+    source: TaskSource,
+    where: Where,
+) -> ShippedNetwork:
+    """The finished network in `folder`, to be shipped. `cut`: a folder for it with fewer pieces."""
+    spec = spec_of(found.record)
+    # each text of a row has a vector of its own
+    texts = (apart(rows.texts),) if kind_of(spec.task).embeds else rows.texts
+    return ShippedNetwork(
+        folder,
+        cut,
+        texts=texts,
+        max_length=spec.recipe.max_length,
+        learned=lambda: vocabulary_texts(spec, source, where.options),
+        kept=None if found.retrained else (where.store, found.record["trial_id"]),
+    )
+
+
+def add_graphs(
+    network: ShippedNetwork,
     spec: TrialSpec,
     rows: DevRows,
     expected: RecordedAnswers,
-    formats: Collection[ShippedFormat],
+    options: ExportOptions,
 ) -> tuple[Verification, list[ShippedGraph]]:
     """Writes the graphs of these formats, and `PROGRAM`, which answers with the smallest one.
     Returns how the answers in fp32 compare with the stored ones, and what was written.
 
     Raises UnsupportedModelError if torch can't write the network as ONNX, ExportError if it
-    answers otherwise in fp32. In 8 bits it may: its own score says how much.
+    answers otherwise in fp32. In 8 bits or with fewer pieces it may: its own score says how much.
     """
-    from lp_sweep.trials.deploy.graph import GRAPH, write_graph
-    from lp_sweep.trials.deploy.quantise import INT8, int8
-
     say(f"writing {GRAPH}, and answering the dev set with it in a new process, without torch")
-    texts = rows.texts
-    if spec.task.kind in _VECTORS:  # each text of a row has its own
-        texts = ([text for row in zip(*texts, strict=True) for text in row],)
-    graph = write_graph(folder, texts, spec.recipe.max_length)
-    found = _answers(folder, GRAPH, spec, texts, rows.label_names)
-    pair = form_of(spec.task).answers(spec, rows, found.values)
-    same, shipped = verify(found, pair, expected), list[ShippedGraph]()
-    if ShippedFormat.onnx in formats:
-        shipped.append(_shipped(folder, GRAPH, same))
-    if ShippedFormat.onnx_int8 in formats:
-        say(f"writing {INT8}, and answering the dev set with it")
-        int8(graph, folder / INT8)
-        found = _answers(folder, INT8, spec, texts, rows.label_names)
-        pair = form_of(spec.task).answers(spec, rows, found.values)
-        shipped.append(_shipped(folder, INT8, measured(pair, expected)))
-    if ShippedFormat.onnx not in formats:
-        graph.unlink()
+    vocabulary: Vocabulary = options.vocabulary.value
+    shipped = list[ShippedGraph]()
+
+    def answered(graph: Path, folder: Path) -> tuple[FolderAnswers, AnswerPair]:
+        found = _answers(folder, graph, spec, network.texts, rows.label_names)
+        return found, form_of(spec.task).answers(spec, rows, found.values)
+
+    whole = network.make("onnx")
+    assert whole is not None
+    same = verify(*answered(whole, network.folder), expected)
+    folder = network.home(vocabulary)
+    for format in sorted(options.graphs, key=[*ShippedFormat].index):
+        graph = network.make(format.value, vocabulary)
+        assert graph is not None
+        found = same
+        if graph != whole:
+            say(f"writing {graph.relative_to(folder)}, and answering the dev set with it")
+            found = measured(answered(graph, folder)[1], expected)
+        shipped.append(_shipped(folder, graph, found))
+    if ShippedFormat.onnx not in options.graphs:
+        (folder / GRAPH).unlink()
     return same, shipped
 
 
-def _shipped(folder: Path, file: Path, found: Verification) -> ShippedGraph:
+def check_cut(
+    network: ShippedNetwork,
+    spec: TrialSpec,
+    rows: DevRows,
+    expected: RecordedAnswers,
+    asked: Mapping[str, Any],
+) -> Verification:
+    """Writes the network for torch with fewer pieces. The answers of its folder in a new process,
+    asked as `ask` says, must be those that the whole network gives here for the same pieces: the
+    stored ones are of other pieces. Raises ExportError."""
+    form, kind = form_of(spec.task), kind_of(spec.task)
+    told = {"loads": form.loads, "words": kind.words, "threads": torch.get_num_threads()}
+    told["pooling"] = [spec.task.pooling] if kind.embeds else []
+    network.make("torch", "task")
+    here = answers(_Whole(network, {**asked, **told}), network.texts, words=kind.words)
+    there = ask(network.cut, asked)
+    own, pair = (form.answers(spec, rows, values) for values in (here.values, there.values))
+    if own.scores and pair.scores:
+        pair = pair._replace(scores=pair.scores._replace(stored=own.scores.found))
+    same = expected._replace(score=measured(own, expected).score, nearness=Nearness(1e-4, False))
+    return verify(there, pair._replace(stored=own.found), same)
+
+
+def cut_vocabulary(
+    network: ShippedNetwork, extra_texts: str, checked: Verification | None
+) -> CutVocabulary:
+    """`checked`: as `check_cut` found, if there is a network for torch."""
+    return CutVocabulary(
+        pieces=len(network.pieces.old),
+        of=network.pieces.full,
+        words_cut=network.words_cut,
+        extra_texts=extra_texts,
+        score=checked and checked.score,
+    )
+
+
+class _Whole(Torch):
+    """A network with all its pieces, asked for those of a cut tokenizer."""
+
+    def __init__(self, network: ShippedNetwork, asked: dict[str, Any]) -> None:
+        super().__init__(str(network.folder), asked)
+        self._tokenizer = AutoTokenizer.from_pretrained(network.cut)
+        self._old = torch.tensor(network.pieces.old)
+
+    def tokens(self, columns: Any) -> Any:
+        found = super().tokens(columns)
+        found["input_ids"] = self._old[found["input_ids"]]
+        return found
+
+
+def _shipped(folder: Path, graph: Path, found: Verification) -> ShippedGraph:
     return ShippedGraph(
-        file.as_posix(),
-        (folder / file).stat().st_size,
+        graph.relative_to(folder).as_posix(),
+        graph.stat().st_size,
         found.score,
         found.largest_difference,
         found.other_labels,
@@ -77,10 +169,14 @@ def _shipped(folder: Path, file: Path, found: Verification) -> ShippedGraph:
 
 
 def _answers(
-    folder: Path, file: Path, spec: TrialSpec, texts: Sequence[Sequence[Any]], labels: Sequence[str]
+    folder: Path,
+    graph: Path,
+    spec: TrialSpec,
+    texts: Sequence[Sequence[Any]],
+    labels: Sequence[str],
 ) -> FolderAnswers:
     """The graph's own answers, by the program that is published with it."""
-    (folder / PROGRAM).write_text(_program(folder, file, spec, labels), encoding="utf-8")
+    (folder / PROGRAM).write_text(_program(folder, graph, spec, labels), encoding="utf-8")
     answer = in_new_process(
         "lp_sweep.trials.deploy",
         "plainrun.py",
@@ -91,14 +187,7 @@ def _answers(
     return FolderAnswers(answer["values"], {}, list(labels))
 
 
-def _program(folder: Path, file: Path, spec: TrialSpec, labels: Sequence[str]) -> str:
-    from transformers import AutoTokenizer
-
-    if not (folder / "tokenizer.json").is_file():
-        raise ExportError(
-            f"{PROGRAM} reads tokenizer.json, and this tokenizer has none: load it with "
-            "AutoTokenizer, and save_pretrained into the model's folder, or export --as torch."
-        )
+def _program(folder: Path, graph: Path, spec: TrialSpec, labels: Sequence[str]) -> str:
     tokenizer, task = AutoTokenizer.from_pretrained(folder), spec.task
     padding: dict[str, Any] = {
         "direction": tokenizer.padding_side,
@@ -114,7 +203,7 @@ def _program(folder: Path, file: Path, spec: TrialSpec, labels: Sequence[str]) -
             kind=task.kind,
             pairs=pairs,
             labels=list(labels),
-            file=file.as_posix(),
+            file=graph.relative_to(folder).as_posix(),
             max_length=spec.recipe.max_length,
             truncation=tokenizer.truncation_side,
             padding=", ".join(f"{name}={json.dumps(value)}" for name, value in padding.items()),

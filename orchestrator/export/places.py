@@ -26,11 +26,12 @@ from lp_sweep.trials.data.datasource import (
     load_task,
     prompted,
     unlabelled_fingerprint,
+    unlabelled_rows,
 )
 from lp_sweep.trials.data.tasks import TaskSource, canonical_name, glue_source
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.spec.identity import trial_id
-from lp_sweep.trials.spec.specs import TrialSpec, trial_spec_from_canonical
+from lp_sweep.trials.spec.specs import TaskDefinition, TrialSpec, trial_spec_from_canonical
 from lp_sweep.trials.worker.job import Job, ModelPlace, Place, TaskPlace
 
 HUB = "hub:"
@@ -173,6 +174,15 @@ def model_file(print_: str, folder: str | None, name: str, *, offline: bool) -> 
         return None
 
 
+class RetrievedNetwork(NamedTuple):
+    """The record and the predictions of a network in a folder: the stored ones, or others if it was
+    trained again."""
+
+    record: Mapping[str, Any]
+    predictions: list[dict[str, Any]]
+    retrained: bool = False
+
+
 class DevRows(NamedTuple):
     """The main dev split, n examples in its order."""
 
@@ -224,3 +234,22 @@ def dev_rows(
         kind_of(spec.task).restored(split.labels, [row["scores"] for row in said]),
         [row["tally"] for row in said],
     )
+
+
+def vocabulary_texts(spec: TrialSpec, source: TaskSource, options: ExportOptions) -> list[Any]:
+    """What a vocabulary is cut on: all train rows of the task, whatever `limit_train` is, the
+    files of `options.texts`, and its prompts. Never the dev rows. Raises MissingInputError."""
+    task = load_task(spec.task, source, offline=options.offline)
+    more = (unlabelled_rows(path, spec.task) for path in options.texts)
+    texts = [text for text in (spec.task.query_prompt, spec.task.document_prompt) if text]
+    for split in (task.train, *more):
+        for column in prompted(spec.task, split, scored=False):
+            texts += column
+    return texts
+
+
+def extra_texts(definition: TaskDefinition, paths: Sequence[str]) -> str:
+    """The fingerprints of files of texts. Raises MissingInputError, as for a column that is not
+    there."""
+    sources = (TaskSource(unlabelled=path) for path in paths)
+    return " ".join(sorted({unlabelled_fingerprint(source, definition) for source in sources}))

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from lp_sweep.orchestrator.export.card import (
     CardFacts,
@@ -27,17 +28,25 @@ from lp_sweep.orchestrator.export.card import (
 )
 from lp_sweep.orchestrator.export.folder import describe, staged
 from lp_sweep.orchestrator.export.forms import form_of
-from lp_sweep.orchestrator.export.graphs import add_graphs
+from lp_sweep.orchestrator.export.graphs import (
+    add_graphs,
+    check_cut,
+    cut_vocabulary,
+    shipped_network,
+)
 from lp_sweep.orchestrator.export.places import (
     DevRows,
     RecordInputs,
+    RetrievedNetwork,
     Where,
     dev_rows,
+    extra_texts,
     find_inputs,
     model_file,
     spec_of,
 )
 from lp_sweep.orchestrator.export.verify import (
+    CutVocabulary,
     Nearness,
     RecordedAnswers,
     ShippedGraph,
@@ -52,6 +61,7 @@ from lp_sweep.storage.printable import metric_name, say
 from lp_sweep.storage.schema import PUBLISHED_VERSIONS
 from lp_sweep.storage.store import Store
 from lp_sweep.storage.underway import EVERY_SECONDS, Looks
+from lp_sweep.trials.device import device_name, pick_device
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.model.modelfiles import graph_problem
 from lp_sweep.trials.model.sentencefolder import MODULES, read_sentence_folder
@@ -98,6 +108,7 @@ class ExportResult(NamedTuple):
     retrained: bool
     verified: Verification
     graphs: list[ShippedGraph]
+    vocabulary: CutVocabulary | None
 
 
 def export(record: Mapping[str, Any], chosen: str, where: Where) -> ExportResult:
@@ -105,23 +116,34 @@ def export(record: Mapping[str, Any], chosen: str, where: Where) -> ExportResult
     LpSweepError, and then leaves nothing behind."""
     options, spec, fingerprint = where.options, spec_of(record), record["model_fingerprint"]
     out, offline = expanded(options.out), options.offline
+    extra = extra_texts(spec.task, options.texts)  # before a network is trained
     inputs = find_inputs(spec, record, where)
     config = model_file(fingerprint, inputs.model_folder, "config.json", offline=offline)
     if options.graphs and config and (problem := graph_problem(json.loads(config.read_text()))):
         raise UnsupportedModelError(problem)
-    with staged(out, force=options.force) as folder:
-        trained, another, model = network_folder(spec, record, inputs, where, folder)
+    cuts = options.vocabulary == "task"
+    with staged(out, force=options.force) as folder, TemporaryDirectory(prefix="lp-sweep-") as name:
+        whole = Path(name) if cuts else folder
+        trained, another, model = network_folder(spec, record, inputs, where, whole)
         device = _device(record)
         found = (trained.record, trained.predictions, inputs.source)
         rows = dev_rows(spec, *found, offline=offline)
         scored = f"{len(rows.predicted):,} dev {kind_of(spec.task).scored_by}"
+        network = shipped_network(whole, folder, trained, rows, inputs.source, where)
+        fewer, graphs = None, list[ShippedGraph]()
         if not record["removed_feed_forwards"]:
             say(f"loading the folder in a new process, and comparing its answers on {scored}")
-            verified = _verified(folder, spec, trained.record, rows, device)
-        graphs = list[ShippedGraph]()
+            request = _request(whole, spec, trained.record, rows, device)
+            expected = _expected(spec, trained.record, rows, device)
+            answer = ask(whole, request)
+            pair = form_of(spec.task).answers(spec, rows, answer.values)
+            verified = verify(answer, pair, expected)
+            if cuts:
+                say("cutting its vocabulary, and comparing its answers to the same pieces")
+                verified = fewer = check_cut(network, spec, rows, expected, request)
         if options.graphs:
-            expected = _expected(spec, trained.record, rows, "cpu", "onnxruntime")
-            same, graphs = add_graphs(folder, spec, rows, expected, options.graphs)
+            expected = _expected(spec, trained.record, rows)
+            same, graphs = add_graphs(network, spec, rows, expected, options)
         if record["removed_feed_forwards"]:
             verified = same
             for path in folder.glob("*.safetensors*"):
@@ -139,10 +161,13 @@ def export(record: Mapping[str, Any], chosen: str, where: Where) -> ExportResult
             another=another,
             modules=[module.name for module in modules],
             graphs=graphs,
+            vocabulary=cut_vocabulary(network, extra, fewer) if cuts else None,
         )
         card = trial_card(spec, trained.record, facts)
         about = _about(trained, chosen, verified)
-        describe(folder, card, about | {"graphs": [graph._asdict() for graph in graphs]})
+        about["graphs"] = [graph._asdict() for graph in graphs]
+        about["vocabulary"] = facts.vocabulary and facts.vocabulary._asdict()
+        describe(folder, card, about)
     low, high = facts.interval[:2]
     return ExportResult(
         folder=str(out),
@@ -154,6 +179,7 @@ def export(record: Mapping[str, Any], chosen: str, where: Where) -> ExportResult
         retrained=trained.retrained,
         verified=verified,
         graphs=graphs,
+        vocabulary=facts.vocabulary,
     )
 
 
@@ -172,8 +198,6 @@ def refuse_unsupported(record: Mapping[str, Any], *, graphs: bool) -> None:
 
 def _device(record: Mapping[str, Any]) -> str:
     """The record's type of device, if this machine has one, since its answers are the same."""
-    from lp_sweep.trials.device import pick_device
-
     return "cpu" if record["device_type"] == "cpu" else pick_device().type
 
 
@@ -218,16 +242,12 @@ def _retrieved(
     return again, another
 
 
-def _verified(
+def _request(
     folder: Path, spec: TrialSpec, record: Mapping[str, Any], rows: DevRows, device: str
-) -> Verification:
-    import torch
-
-    from lp_sweep.trials.device import device_name
-
-    form = form_of(spec.task)
-    request = {
-        "kinds": [form.loads],
+) -> dict[str, Any]:
+    """What `ask` takes."""
+    return {
+        "kinds": [form_of(spec.task).loads],
         "texts": rows.texts,
         "pooling": spec.task.pooling,
         "after": read_sentence_folder(folder).after,
@@ -235,20 +255,18 @@ def _verified(
         "device": device,
         "threads": record["threads"] if device == "cpu" else None,
     }
-    expected = _expected(spec, record, rows, device, device_name(torch.device(device)))
-    answer = ask(folder, request)
-    return verify(answer, form.answers(spec, rows, answer.values), expected)
 
 
 def _expected(
-    spec: TrialSpec, record: Mapping[str, Any], rows: DevRows, device: str, name: str
+    spec: TrialSpec, record: Mapping[str, Any], rows: DevRows, device: str = ""
 ) -> RecordedAnswers:
-    """`name`: what computes on the device, if its sums may have another order."""
+    """`device`: its type; onnxruntime, whose sums have another order, without one."""
+    name = device_name(torch.device(device)) if device else "onnxruntime"
     return RecordedAnswers(
         label_names=rows.label_names,
         labels=np.asarray(rows.labels),
         score=record["last"],
-        nearness=Nearness.of(record, device, name),
+        nearness=Nearness.of(record, device or "cpu", name),
         compared=form_of(spec.task).compared,
     )
 
@@ -267,14 +285,6 @@ def _about(trained: RetrievedNetwork, chosen: str, verified: Verification) -> di
 
 
 # -- the network: the stored one, or one that is trained again
-
-
-class RetrievedNetwork(NamedTuple):
-    """The record and the predictions of the network in the folder."""
-
-    record: Mapping[str, Any]
-    predictions: list[dict[str, Any]]
-    retrained: bool = False
 
 
 def from_store(store: Store, record: Mapping[str, Any], folder: Path) -> RetrievedNetwork | str:
@@ -321,7 +331,7 @@ def trained_again(
     from lp_sweep.trials.worker.run import execute
 
     halvings, graphs = record["out_of_memory_retries"] or 0, record["compute_used"] == GRAPHS
-    with tempfile.TemporaryDirectory(prefix="lp-sweep-") as name:
+    with TemporaryDirectory(prefix="lp-sweep-") as name:
         store = Store(Path(name) / "store", create=True)
         place = replace(
             job.place, store=store.location, device=device, threads=record["threads"], keep="all"

@@ -103,6 +103,16 @@ class ShippedGraph(NamedTuple):
     other_labels: int  # examples whose label differs from the stored one
 
 
+class CutVocabulary(NamedTuple):
+    """The vocabulary of a folder that has a part of its model's pieces."""
+
+    pieces: int
+    of: int
+    words_cut: float  # share of the dev set's words that are cut up otherwise
+    extra_texts: str  # fingerprints of texts that it was cut on, beyond the train rows
+    score: float | None  # share, of the network for torch over the dev set; None: there is none
+
+
 def verify(answer: FolderAnswers, pair: AnswerPair, expected: RecordedAnswers) -> Verification:
     """Compares a folder's answers with the stored ones. Raises ExportError for another network."""
     what, (_, stored, values, _) = expected.compared, pair

@@ -10,7 +10,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lp_sweep.orchestrator.options import ExportOptions, MeasureOptions, Request, ShippedFormat
+from lp_sweep.orchestrator.options import (
+    MEASURED,
+    ExportOptions,
+    MeasureOptions,
+    Request,
+    ShippedFormat,
+    ShippedVocabulary,
+)
 from lp_sweep.orchestrator.service.store import existing, history
 from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError, StoreError
 from lp_sweep.storage.places import DEFAULT_STORE, expanded, options_of
@@ -65,9 +72,11 @@ def measure_task(asked: MeasureOptions) -> DeploymentResult:
     """Measures the best network of each number of layers and the full model on this machine, each
     in every format, and stores a record of each. What the store has is not measured again.
     Progress goes to stderr. Raises LpSweepError."""
-    formats = [ShippedFormat(name) for name in dict.fromkeys(asked.formats or [*ShippedFormat])]
+    formats = [ShippedFormat(name) for name in dict.fromkeys(asked.formats or MEASURED)]
+    vocabularies = [*dict.fromkeys(asked.vocabularies)] or [ShippedVocabulary.full]
+    _check_texts(asked.texts, vocabularies)
     from lp_sweep.orchestrator.export import deployments
-    from lp_sweep.orchestrator.export.places import Where
+    from lp_sweep.orchestrator.export.places import Where, extra_texts, spec_of
     from lp_sweep.trials.device import pick_device
 
     store = existing(asked.store or DEFAULT_STORE)
@@ -77,8 +86,16 @@ def measure_task(asked: MeasureOptions) -> DeploymentResult:
         device=pick_device(asked.device), threads=asked.threads, seconds=asked.seconds
     )
     records, notes = _front(store, asked)
-    every = [deployments.Deployment.of(row, each.value, on) for row in records for each in formats]
-    baseline = deployments.Deployment.of(records[0], "torch", on)
+    extra = {"full": "", "task": extra_texts(spec_of(records[0]).task, asked.texts)}
+    every = [
+        deployments.Deployment.of(
+            row, on, format=each.value, vocabulary=pieces.value, extra_texts=extra[pieces]
+        )
+        for row in records
+        for pieces in vocabularies
+        for each in formats
+    ]
+    baseline = deployments.Deployment.of(records[0], on)
     ids = [each.id for each in every]
     asked_for = [baseline.id, *ids]
     known = store.read_all(
@@ -118,6 +135,7 @@ _PLACES = (
     "setup",
     "file",
     "cache_dir",
+    "texts",
 )
 
 
@@ -203,8 +221,14 @@ def _check(asked: ExportOptions) -> None:
         raise SpecError("--best: on which task? Name it with --task.")
     if asked.as_shipped and not asked.best:
         raise SpecError("--fastest, --smallest, --max-ms and --max-mb are for --best --task NAME.")
+    _check_texts(asked.texts, [asked.vocabulary])
     if asked.setup and not asked.best:
         raise SpecError("--setup is for --best: an identifier names one trial in any setup.")
+
+
+def _check_texts(texts: Sequence[str], vocabularies: Sequence[ShippedVocabulary]) -> None:
+    if texts and "task" not in vocabularies:
+        raise SpecError("--texts: only a vocabulary is cut on texts. Add --vocabulary task.")
 
 
 def prune_model(
@@ -266,7 +290,8 @@ def _to_ship(store: Store, asked: ExportOptions) -> tuple[TrialChoice, ExportOpt
     )
     with views as catalog:
         choice, row = to_ship(catalog, asked, device_name(pick_device("auto")))
-    return choice, replace(asked, formats=[ShippedFormat(row["format"])])
+    form, pieces = ShippedFormat(row["format"]), ShippedVocabulary(row["vocabulary"])
+    return choice, replace(asked, formats=[form], vocabulary=pieces)
 
 
 def _record(store: Store, trial: str) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from lp_sweep.orchestrator.export import trialfolder
+from lp_sweep.orchestrator.export import graphs, trialfolder
 from lp_sweep.orchestrator.export.trialfolder import ExportResult
 from lp_sweep.orchestrator.export.verify import FolderAnswers
 from lp_sweep.orchestrator.service import export as service
@@ -94,7 +94,8 @@ def answer_here(folder: Path, request: Mapping[str, Any]) -> FolderAnswers:
 
 def in_this_process(monkeypatch: Any) -> None:
     """For what is not about the process: its start takes seconds."""
-    monkeypatch.setattr(trialfolder, "ask", answer_here)
+    for module in (trialfolder, graphs):
+        monkeypatch.setattr(module, "ask", answer_here)
 
 
 def change_weights(path: Path, change: Callable[[dict[str, np.ndarray]], None]) -> None:

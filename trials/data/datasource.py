@@ -122,6 +122,12 @@ def _unlabelled(source: TaskSource) -> TaskSource:
     return TaskSource(files={UNLABELLED: source.unlabelled})
 
 
+def unlabelled_rows(path: str, definition: TaskDefinition) -> Split:
+    """All rows of such a file. Raises MissingInputError."""
+    rows = _read(TaskSource(files={UNLABELLED: path}), UNLABELLED, definition, offline=True)
+    return _split(definition, (), rows, None)
+
+
 def load_task(
     definition: TaskDefinition,
     source: TaskSource,

@@ -22,12 +22,12 @@ from torch import nn
 from transformers import AutoTokenizer
 
 from lp_sweep.storage.errors import ExportError, UnsupportedModelError
+from lp_sweep.storage.networks import GRAPH
 from lp_sweep.storage.printable import short
 from lp_sweep.trials.model.load import load_network, quiet
 from lp_sweep.trials.model.plainload import pooled, vector_modules
 from lp_sweep.trials.model.sentencefolder import read_sentence_folder
 
-GRAPH = Path("onnx", "model.onnx")  # in a network's folder, where servers look for it
 _ROUNDING = 1e-4  # x the largest number of an output: another program's order of sums
 _BATCHES = (1, 2, 7)
 _MOST = 2**31  # bytes of one file

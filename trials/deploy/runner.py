@@ -7,9 +7,9 @@ as plain transformers does, a graph with onnxruntime and tokenizers alone. Neith
 the other, so that the peak memory of a process is that of a server.
 
 REQUEST is `measure.Workload` as JSON. With `alone`, the process loads the first artefact and
-answers one batch of the longest rows. Else all artefacts answer all rows of the dev set, batches
-sorted by length; then they take turns with single rows, and with batches. ANSWER has the arrays of
-each artefact, by its number, and JSON `told`.
+answers one batch of the longest rows. Else all artefacts answer all rows of the dev set, torch in
+batches sorted by length, a graph row by row; then they take turns with single rows, and with
+batches. ANSWER has the arrays of each artefact, by its number, and JSON `told`.
 """
 
 from __future__ import annotations
@@ -161,8 +161,10 @@ def answers(runner: Runner, columns: Columns, *, words: bool) -> ArtefactAnswers
     parts: dict[int, np.ndarray] = {}
     places: dict[int, list[tuple[int, int]]] = {}
     order = _longest_first(columns)
-    for start in range(0, len(order), BATCH):
-        rows = order[start : start + BATCH]
+    # in 8 bits an answer depends on what else is in the batch
+    size = BATCH if isinstance(runner, Torch) else 1
+    for start in range(0, len(order), size):
+        rows = order[start : start + size]
         tokens = runner.tokens(_rows(columns, rows))
         found = runner.answer(tokens)
         for at, row in enumerate(rows):

