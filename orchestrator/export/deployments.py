@@ -85,6 +85,11 @@ class _Prepared(NamedTuple):
     spec: TrialSpec
     rows: DevRows
 
+    @property
+    def labels(self) -> np.ndarray:
+        """One for each answer: an embedding has two texts in a row."""
+        return np.repeat(self.rows.labels, kind_of(self.spec.task).rows_each, axis=0)
+
 
 def measure_all(
     wanted: Sequence[Deployment], baseline: Deployment, on: Machine, where: Where, scratch: Path
@@ -211,7 +216,7 @@ def _outcome(
     if not isinstance(measured, str):
         try:
             logits = _logits(full, measured)
-            scored = score(definition, full.rows.labels, logits, full.rows.label_names)
+            scored = score(definition, full.labels, logits, full.rows.label_names)
             where.store.put("predictions", id_, [*_predictions(id_, full, logits)])
         except DivergedError:
             measured = "some of its answers are NaN or infinite"
@@ -244,7 +249,7 @@ def _logits(own: _Prepared, measured: ArtefactMeasurement) -> np.ndarray:
 
 def _predictions(id_: str, own: _Prepared, logits: np.ndarray) -> Iterator[dict[str, Any]]:
     definition, rows = own.spec.task, own.rows
-    stored = kind_of(definition).stored(rows.labels, logits, definition.metric, rows.label_names)
+    stored = kind_of(definition).stored(own.labels, logits, definition.metric, rows.label_names)
     for index, found in enumerate(stored):
         yield {"trial_id": id_, "split": rows.split, "example": index, **found}
 
