@@ -87,6 +87,11 @@ class _Prepared(NamedTuple):
     spec: TrialSpec
     rows: DevRows
 
+    @property
+    def labels(self) -> np.ndarray:
+        """One for each answer: an embedding has two texts in a row."""
+        return np.repeat(self.rows.labels, kind_of(self.spec.task).rows_each, axis=0)
+
 
 def measure_all(
     wanted: Sequence[Deployment], baseline: Deployment, on: Machine, where: Where, scratch: Path
@@ -229,11 +234,11 @@ def _outcome(
 ) -> dict[str, Any]:
     """The columns of what was found, or why there is nothing. Stores the answers first. `making`:
     seconds that it took to make the artefact."""
-    definition, rows = own.spec.task, own.rows
+    definition = own.spec.task
     if not isinstance(measured, str):
         try:
             logits = _logits(own, measured)
-            scored = score(definition, rows.labels, logits, rows.label_names)
+            scored = score(definition, own.labels, logits, own.rows.label_names)
             where.store.put("predictions", each.id, [*_predictions(each.id, own, logits)])
         except DivergedError:
             measured = "some of its answers are NaN or infinite"
@@ -266,7 +271,7 @@ def _logits(own: _Prepared, measured: ArtefactMeasurement) -> np.ndarray:
 
 def _predictions(id_: str, own: _Prepared, logits: np.ndarray) -> Iterator[dict[str, Any]]:
     definition, rows = own.spec.task, own.rows
-    stored = kind_of(definition).stored(rows.labels, logits, definition.metric, rows.label_names)
+    stored = kind_of(definition).stored(own.labels, logits, definition.metric, rows.label_names)
     for index, found in enumerate(stored):
         yield {"trial_id": id_, "split": rows.split, "example": index, **found}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from pathlib import Path
 
+import onnx
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from lp_sweep.trials.deploy.graph import silent
@@ -34,6 +35,8 @@ def int8(graph: Path, target: Path) -> Path:
             per_channel=True,
             reduce_range=not adds_wide(),
             weight_type=QuantType.QInt8,
+            # onnx does not know the type of a 4-bit word table's rows, nor of what is made of them
+            extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
         )
     return target
 
