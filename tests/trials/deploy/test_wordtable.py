@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 
 from lp_sweep.storage.errors import UnsupportedModelError
 from lp_sweep.trials.deploy.graph import write_graph
+from lp_sweep.trials.deploy.quantise import int8
 from lp_sweep.trials.deploy.vocabulary import PieceMap, cut, cut_network
 from lp_sweep.trials.deploy.wordtable import cut_graph, four_bit
 from tests.support.vocabularies import CORPUS, save_network
@@ -178,6 +179,7 @@ def test_a_graph_that_torch_wrote_is_cut_like_its_network(kind, tmp_path):
         answers(tmp_path / "cut.onnx", **inputs[1]), answers(graph, **inputs[0])
     )
     four_bit(tmp_path / "cut.onnx", tmp_path / "small.onnx")
+    int8(tmp_path / "small.onnx", tmp_path / "small.onnx")
     assert answers(tmp_path / "small.onnx", **inputs[1]).shape == (len(SEEN), 3)
 
 
