@@ -61,6 +61,10 @@ def four_bit(graph: Path, target: Path) -> None:
             block_size=_BLOCK,
         )
     )
+    # the type that onnx can't derive, and int8 asks for
+    model.graph.value_info.append(
+        onnx.helper.make_tensor_value_info(lookup.output[0], table.data_type, None)
+    )
     model.graph.initializer.remove(table)
     model.graph.initializer.extend(parts)
     if _CONTRIB not in {opset.domain for opset in model.opset_import}:
