@@ -16,16 +16,16 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LINES = {
-    "orchestrator": 16_128,
-    "trials": 14_690,
-    "analysis": 6_639,
-    "storage": 3_943,
-    "api": 428,
-    "tests": 35_340,
+    "orchestrator": 16_538,
+    "trials": 14_829,
+    "analysis": 6_909,
+    "storage": 3_985,
+    "api": 446,
+    "tests": 35_810,
 }
 ROOMS = [room for room in LINES if room != "tests"]
 IMPORTS_INSIDE = 124  # in functions: only where the time to start needs one
-MODULES = 211
+MODULES = 213
 RAY = "orchestrator/engine/raycompat.py"  # all that touches what Ray keeps to itself
 PRIVATE_RAY = re.compile(r"\bray(?:\.\w+)*\._\w+")
 

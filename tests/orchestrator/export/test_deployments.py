@@ -110,6 +110,7 @@ def shipped(made: Shipped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> S
 
 def looked_up(folder: Path, *_: Any) -> Path:
     table = np.random.default_rng(0).normal(size=(len(WORDS), 2))
+    (folder / GRAPH).parent.mkdir(exist_ok=True)
     return save_graph(folder / GRAPH, table, "logits_of_all")
 
 
