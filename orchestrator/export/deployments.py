@@ -210,7 +210,7 @@ def _outcome(
     if not isinstance(measured, str):
         try:
             logits = _logits(own, measured)
-            scored = score(definition, rows.labels, logits, rows.label_names)
+            scored = score(definition, _labels(own), logits, rows.label_names)
             where.store.put("predictions", each.id, [*_predictions(each.id, own, logits)])
         except DivergedError:
             measured = "some of its answers are NaN or infinite"
@@ -241,9 +241,15 @@ def _logits(own: _Prepared, measured: ArtefactMeasurement) -> np.ndarray:
     return logits
 
 
+def _labels(own: _Prepared) -> np.ndarray:
+    """As `kinds` take them: of a pair whose texts have vectors of their own, for each text."""
+    embeds = kind_of(own.spec.task).embeds
+    return np.repeat(own.rows.labels, len(own.rows.texts) if embeds else 1, axis=0)
+
+
 def _predictions(id_: str, own: _Prepared, logits: np.ndarray) -> Iterator[dict[str, Any]]:
     definition, rows = own.spec.task, own.rows
-    stored = kind_of(definition).stored(rows.labels, logits, definition.metric, rows.label_names)
+    stored = kind_of(definition).stored(_labels(own), logits, definition.metric, rows.label_names)
     for index, found in enumerate(stored):
         yield {"trial_id": id_, "split": rows.split, "example": index, **found}
 
