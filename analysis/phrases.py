@@ -10,6 +10,7 @@ from lp_sweep.analysis.rows import Row
 from lp_sweep.storage.printable import ranges
 from lp_sweep.trials.spec.procedures import own_label
 
+_BUSY = 0.5  # cores, as in the view `speed_table`
 _METRICS = {
     "f1": "F1",
     "macro_f1": "macro F1",
@@ -211,6 +212,17 @@ def shipped(row: Row) -> str:
         f"{milliseconds(row['ms'])} ({row['times_as_fast']:.1f} times as fast), "
         f"{row['mb']:.1f} MB ({percent_of(row['share_of_size'])})"
     )
+
+
+def one_text(row: Row) -> str:
+    """`1.11`, `1.11 busy`."""
+    if row["ms"] is None:
+        return ""
+    return f"{row['ms']:.3g}" + " busy" * is_disturbed(row)
+
+
+def is_disturbed(row: Row) -> bool:
+    return (row["others_busy_cores"] or 0) > _BUSY
 
 
 def served_by(row: Row) -> str:

@@ -325,7 +325,7 @@ TABLES: dict[str, TableDef] = {
                 below=True,
             ),
             "ms": Column(
-                text("ms", "{:.3g}"), "one text with its tokenizer, wall time, median.", below=True
+                phrases.one_text, "one text with its tokenizer, wall time, median.", below=True
             ),
             "times as fast": text("times_as_fast", "{:.1f}"),
             "MB": Column(text("mb", "{:.1f}"), "all files that serving needs, in 10^6 bytes."),
@@ -337,7 +337,15 @@ TABLES: dict[str, TableDef] = {
                 below=True,
             ),
         },
-        notes=(_failed_deployments, _nothing_fits),
+        notes=(
+            _failed_deployments,
+            _nothing_fits,
+            note(
+                "busy: other processes used more than half a core meanwhile. Measure again on an "
+                "idle machine: lp-sweep measure --again.",
+                phrases.is_disturbed,
+            ),
+        ),
         empty="Nothing is measured as shipped yet: lp-sweep measure --task TASK",
     ),
     "embeddings": TableDef(

@@ -33,6 +33,7 @@ CANDIDATES = pa.schema(
         *[("ms", _float), ("ms_p95", _float), ("times_as_fast", _float)],
         ("texts_per_second", _float),
         *[("mb", _float), ("share_of_size", _float), ("peak_memory_mb", _float)],
+        ("others_busy_cores", _float),  # that other processes kept busy meanwhile
         ("front", pa.bool_()),  # whether none is better in score, speed or size and as good in all
         ("chosen_within", pa.list_(_float)),  # the allowed losses, in points, whose choice it is
         ("nearest_within", pa.list_(_float)),  # those that nothing meets, where it comes closest

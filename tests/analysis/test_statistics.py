@@ -284,6 +284,8 @@ def test_an_interval_is_over_seeds_and_rows_or_over_rows(fake: FakeSweep) -> Non
 
 # --- for people
 
+_OTHERS = ("embeddings", "candidates")  # of other kinds of task, and of what is measured
+
 
 def test_tables_narrow_to_models_and_strategies_and_render(fake: FakeSweep) -> None:
     name = 'it\'s a|"model"'
@@ -294,7 +296,7 @@ def test_tables_narrow_to_models_and_strategies_and_render(fake: FakeSweep) -> N
             network(fake, right(85), k=2, model=model, strategy=strategy, procedure=TAUGHT)
         network(fake, right(70), k=2, model=model, strategy="random 0", dropped=(3, 5))
     catalog = open_views(fake.publish())
-    for make in [table for key, table in TABLES.items() if table.takes and key != "embeddings"]:
+    for make in [table for key, table in TABLES.items() if table.takes and key not in _OTHERS]:
         table = make(catalog, models=[name], strategies=["top"])
         long = table.long.to_pylist()
         assert {row["model"] for row in long} == {name}

@@ -213,7 +213,7 @@ def test_a_trial_without_a_recording_runs_again_without_graphs(
         return GraphPass(model, how, Refusing() if how.graphs else None)
 
     monkeypatch.setattr(finetuning, "GraphPass", made)
-    monkeypatch.setattr(finetuning._Run, "_held", lambda run: True)
+    monkeypatch.setattr(finetuning._Run, "_uses_graphs", lambda run: True)
     optimizer = finetuning.make_optimizer  # a CPU has no capturable one
     monkeypatch.setattr(finetuning, "make_optimizer", lambda *of, capturable: optimizer(*of))
     store = Store(tmp_path / "store", create=True)
