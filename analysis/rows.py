@@ -18,7 +18,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 class ServingBudget(NamedTuple):
-    """What a network may cost where it is served: milliseconds of one text, megabytes on disk.
+    """The limits of a network where it is served: milliseconds of one text, megabytes on disk.
     Among those that meet it, the fastest is chosen, or the smallest."""
 
     max_ms: float | None = None

@@ -103,8 +103,8 @@ def choice(rows: Iterable[Mapping[str, Any]], loss: float, budget: ServingBudget
 
 
 def nearest(rows: Sequence[Any], loss: float, budget: ServingBudget) -> list[Any]:
-    """What comes closest where nothing meets loss and budget: the best score within the budget,
-    and of those within the loss the one that is least beyond the budget."""
+    """The rows that come closest where nothing meets loss and budget: the best score within the
+    budget, and of those within the loss the one that is least beyond the budget."""
     within = [row for row in rows if _loses(row) <= loss + _ROUNDING]
     affordable = [row for row in rows if _is_able(row) and not excess(row, budget)]
     found = [

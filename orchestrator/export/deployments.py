@@ -200,7 +200,7 @@ def _artefact(each: Deployment, own: _Prepared | Exception, *, scored: bool) -> 
 
 
 def _setup(spec: TrialSpec) -> tuple[object, ...]:
-    """What networks share that answer the same texts."""
+    """Equal for networks that answer the same texts."""
     recipe = spec.recipe
     return spec.task, spec.data_fingerprint, recipe.max_length, recipe.limit_dev
 

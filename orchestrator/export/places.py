@@ -237,8 +237,8 @@ def dev_rows(
 
 
 def vocabulary_texts(spec: TrialSpec, source: TaskSource, options: ExportOptions) -> list[Any]:
-    """What a vocabulary is cut on: all train rows of the task, whatever `limit_train` is, the
-    files of `options.texts`, and its prompts. Never the dev rows. Raises MissingInputError."""
+    """The texts that a vocabulary is cut on: all train rows of the task, whatever `limit_train` is,
+    the files of `options.texts`, and its prompts. Never the dev rows. Raises MissingInputError."""
     task = load_task(spec.task, source, offline=options.offline)
     more = (unlabelled_rows(path, spec.task) for path in options.texts)
     texts = [text for text in (spec.task.query_prompt, spec.task.document_prompt) if text]

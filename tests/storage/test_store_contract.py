@@ -208,7 +208,7 @@ def test_what_is_no_record_is_named_and_never_in_the_way(store: Store, kind: str
     ],
 )
 def test_every_single_flipped_bit_is_noticed(tmp_path: Path, every: int) -> None:
-    """Of a record with a value in nearly every column."""
+    """For a record with a value in nearly every column."""
     fake = FakeSweep(tmp_path)
     name = fake.cell(k=3, score=91.25)["trial_id"]
     content = bytearray(fake.store.files.read(f"trials/{name}.parquet"))

@@ -33,7 +33,7 @@ _BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 
 
 def _trained(model: Any, trainer: Any, cutter: Any, normalizer: Any = None) -> dict[str, Any]:
-    """What tokenizer.json says of a model that was trained on the corpus."""
+    """The content of tokenizer.json, for a model that was trained on the corpus."""
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = cutter
     if normalizer is not None:

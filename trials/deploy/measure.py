@@ -63,7 +63,7 @@ class Artefact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What all artefacts are asked for. `texts`: one or two columns of n rows, one of them for
+    """The work that all artefacts are given. `texts`: one or two columns of n rows, one of them for
     embeddings; `singles`: the first rows, of which single ones are timed; `loads`: the class of
     transformers; `pooling` and `after`: of embeddings, as in `trials.model.plainload`; `words`:
     a row is a list of words; `seconds`: for the turns of each artefact."""
@@ -81,7 +81,8 @@ class Workload:
 
 
 class ArtefactMeasurement(NamedTuple):
-    """What was found. Times are in milliseconds of wall time, of one row with its tokenizer."""
+    """One artefact's answers, times and sizes. Times are in milliseconds of wall time, of one row
+    with its tokenizer."""
 
     answers: ArtefactAnswers | None  # None if none were wanted
     pieces: int

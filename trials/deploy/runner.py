@@ -196,7 +196,7 @@ def _rows(columns: Columns, rows: Sequence[int]) -> Columns:
 
 
 class _Times:
-    """What one artefact took, in milliseconds."""
+    """The times of one artefact, in milliseconds."""
 
     def __init__(self) -> None:
         self.single: list[tuple[float, float]] = []  # tokenizer, all
@@ -253,7 +253,7 @@ def message(error: BaseException) -> str:
 
 
 def _peak_bytes() -> int:
-    """Of this process alone: `ru_maxrss` may be that of the process that started it."""
+    """The peak memory of this process alone: `ru_maxrss` may be that of the one that started it."""
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii")
         return int(status.split("VmHWM:")[1].split()[0]) * 1024

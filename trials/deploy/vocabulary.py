@@ -290,7 +290,7 @@ def _cut_backend(backend: Any, pieces: PieceMap) -> Any:
 
 
 def _cut_state(state: Mapping[str, Any], pieces: PieceMap) -> dict[str, Any]:
-    """What tokenizer.json says, of these pieces alone."""
+    """The content of tokenizer.json, with these pieces alone."""
     new, model = pieces.new, dict(state["model"])
     given = model["vocab"]
     if model["type"] == "Unigram":

@@ -265,7 +265,7 @@ def test_a_network_whose_file_was_changed_is_not_measured(shipped: Shipped) -> N
 
 
 def test_a_cut_vocabulary_has_records_of_its_own(shipped: Shipped, tmp_path: Path) -> None:
-    """Of w19 alone no train row knows, and dev rows have it."""
+    """w19 is in dev rows and in no train row."""
     dev = [row["text"].split() for row in rows(60, 2)]
     words = [word for text in dev for word in text]
     both = {"formats": ["torch", "onnx"], "vocabularies": [*ShippedVocabulary]}
