@@ -29,8 +29,8 @@ from lp_sweep.orchestrator.export.verify import (
     RecordedAnswers,
     ShippedGraph,
     Verification,
+    answered_by,
     ask,
-    in_new_process,
     measured,
     verify,
 )
@@ -177,7 +177,7 @@ def _answers(
 ) -> FolderAnswers:
     """The graph's own answers, by the program that is published with it."""
     (folder / PROGRAM).write_text(_program(folder, graph, spec, labels), encoding="utf-8")
-    answer = in_new_process(
+    answer = answered_by(
         "lp_sweep.trials.deploy",
         "plainrun.py",
         folder,

@@ -9,9 +9,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -20,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lp_sweep.storage.errors import ExportError
-from lp_sweep.storage.printable import metric_name, short
+from lp_sweep.storage.printable import metric_name
+from lp_sweep.trials.deploy.measure import in_new_process
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.spec.specs import TaskDefinition
 from lp_sweep.trials.train.metrics import score
@@ -214,36 +212,21 @@ class FolderAnswers(NamedTuple):
 def ask(folder: Path, request: Mapping[str, Any]) -> FolderAnswers:
     """Runs the network in `folder` in a new process. Raises ExportError if it can't be loaded."""
     failure = "plain transformers can't load the folder in a new process"
-    answer = in_new_process("lp_sweep.trials.model", "plainload.py", folder, request, failure)
+    answer = answered_by("lp_sweep.trials.model", "plainload.py", folder, request, failure)
     told = json.loads(str(answer["told"]))
     return FolderAnswers(answer["values"], told["missing"], told["labels"])
 
 
-def in_new_process(
+def answered_by(
     room: str, name: str, folder: Path, request: Mapping[str, Any], failure: str
 ) -> dict[str, np.ndarray]:
     """The arrays that a program of `room` answers for the folder. Raises ExportError, which begins
     with `failure`, if it ends with an error."""
-    program = files(room) / name
-    with tempfile.TemporaryDirectory(prefix="lp-sweep-") as place:
-        scratch = Path(place)
-        (scratch / "request.json").write_text(json.dumps(request), encoding="utf-8")
-        places = [str(scratch / "request.json"), str(scratch / "answer.npz")]
-        done = subprocess.run(
-            # -P: the program's folder has modules with the names of standard ones
-            [sys.executable, "-P", str(program), str(folder.absolute()), *places],
-            env=_environment(scratch),
-            cwd=scratch,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
-        if done.returncode:
-            said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-            raise ExportError(f"{failure}: {short(said)}. Nothing was published.")
-        with np.load(places[1]) as answer:
-            return dict(answer)
+    program = [str(files(room) / name), str(folder.absolute())]
+    try:
+        return in_new_process(program, request, _environment)
+    except ExportError as error:
+        raise ExportError(f"{failure}: {error}. Nothing was published.") from None
 
 
 def _environment(scratch: Path) -> dict[str, str]:

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -163,13 +163,26 @@ def _run(
             for artefact in artefacts
         ],
     }
+    program = ["-m", "lp_sweep.trials.deploy.runner"]
+    arrays = in_new_process(program, request, lambda scratch: _environment(asked.threads))
+    return arrays, json.loads(str(arrays.pop("told")))
+
+
+def in_new_process(
+    program: Sequence[str],
+    request: Mapping[str, Any],
+    environment: Callable[[Path], dict[str, str]],
+) -> dict[str, np.ndarray]:
+    """The arrays of ANSWER.npz, which `python -P PROGRAM REQUEST.json ANSWER.npz` writes in a
+    scratch folder. Raises ExportError with the last line that a failed program printed."""
     with tempfile.TemporaryDirectory(prefix="lp-sweep-") as name:
         scratch = Path(name)
         places = [scratch / "request.json", scratch / "answer.npz"]
         places[0].write_text(json.dumps(request), encoding="utf-8")
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "lp_sweep.trials.deploy.runner", *map(str, places)],
-            env=_environment(asked.threads),
+            # -P: a program's folder may have modules with the names of standard ones
+            [sys.executable, "-P", *program, *map(str, places)],
+            env=environment(scratch),
             cwd=scratch,
             capture_output=True,
             text=True,
@@ -181,8 +194,7 @@ def _run(
             said = done.stderr.strip().splitlines() if done.returncode > 0 else []
             raise ExportError(short((said or [ended])[-1]))
         with np.load(places[1]) as answer:
-            arrays = {name: answer[name] for name in answer.files}
-    return arrays, json.loads(str(arrays.pop("told")))
+            return dict(answer)
 
 
 _HIDDEN = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "AWS_")  # no network is ever asked
