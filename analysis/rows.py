@@ -30,12 +30,13 @@ NO_BUDGET = ServingBudget()
 
 
 class TableSelection(NamedTuple):
-    """The unit, models and strategies to show. No name: all models, all strategies."""
+    """The unit, and the models, strategies and deployments to show. No name: all of them."""
 
     unit: Unit = "points"
     models: Sequence[str] = ()
     strategies: Sequence[str] = ()
     budget: ServingBudget = NO_BUDGET
+    deployments: Sequence[str] = ()  # identifiers
 
 
 def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:

@@ -102,8 +102,9 @@ class TableDef:
         models: Sequence[str] = (),
         strategies: Sequence[str] = (),
         budget: ServingBudget = NO_BUDGET,
+        deployments: Sequence[str] = (),
     ) -> Table:
-        wanted = TableSelection(unit, models, strategies, budget)
+        wanted = TableSelection(unit, models, strategies, budget, deployments)
         long = (self.fetch or rows_of_view)(self, catalog, wanted)
         raw = long.to_pylist()
         made = self.worded(raw)

@@ -95,6 +95,7 @@ def _to_ship(rows: list[Row]) -> Iterator[str]:
             points = "point" if losses == "1" else "points"
             yield f"{row['task']}{on}, within {losses} {points}: ship {phrases.shipped(row)}"
             cut = " --vocabulary task" * (row["vocabulary"] == "task")
+            cut += " --texts FILE" * bool(row["extra_texts"])
             yield f"  lp-sweep export {row['trial_id']} --as {row['format']}{cut} --out smaller"
 
 

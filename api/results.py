@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, get_args
 
 from lp_sweep.analysis.paper import paper_tables
 from lp_sweep.analysis.views import open_views
@@ -13,8 +13,6 @@ from lp_sweep.orchestrator import service
 from lp_sweep.orchestrator.options import (
     ExportOptions,
     MeasureOptions,
-    ShippedFormat,
-    ShippedVocabulary,
 )
 from lp_sweep.orchestrator.service.store import existing, history, logs_text
 from lp_sweep.orchestrator.service.tables import ResultRows, TableRows, draw, html_table, make_table
@@ -24,6 +22,7 @@ from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import DEFAULT_STORE
 from lp_sweep.storage.printable import choose
+from lp_sweep.trials.spec.specs import ArtefactFormat, Vocabulary
 
 _COUNTED = ("cells", "trials", "trials_done", "trials_failed", "trials_pending")
 
@@ -155,8 +154,8 @@ class Results:
             data_dir=None if data_dir is None else Path(data_dir),
             offline=offline,
             force=force,
-            formats=_members(ShippedFormat, "format", formats),
-            vocabulary=_members(ShippedVocabulary, "vocabulary", [vocabulary])[0],
+            formats=_members("format", formats, ArtefactFormat),
+            vocabulary=_members("vocabulary", [vocabulary], Vocabulary)[0],
             texts=[os.fspath(path) for path in texts],
         )
         return Path(service.export.export_trial(asked).folder)
@@ -183,8 +182,8 @@ class Results:
         asked = MeasureOptions(
             task=task,
             store=self.location,
-            formats=_members(ShippedFormat, "format", formats),
-            vocabularies=_members(ShippedVocabulary, "vocabulary", vocabularies),
+            formats=_members("format", formats, ArtefactFormat),
+            vocabularies=_members("vocabulary", vocabularies, Vocabulary),
             texts=[os.fspath(path) for path in texts],
             seconds=seconds,
             threads=threads,
@@ -244,12 +243,9 @@ class Results:
         return html_table(repr(self), columns, rows)
 
 
-_Member = TypeVar("_Member", ShippedFormat, ShippedVocabulary)
-
-
-def _members(kind: type[_Member], what: str, names: Sequence[str]) -> list[_Member]:
-    """Raises SpecError for an unknown one."""
+def _members(what: str, names: Sequence[str], literal: Any) -> list[Any]:
+    """Raises SpecError for a name that the type `literal` does not list."""
     try:
-        return [kind(choose(what, name, kind)) for name in names]
+        return [choose(what, name, get_args(literal)) for name in names]
     except ValueError as error:
         raise SpecError(str(error)) from None

@@ -20,6 +20,7 @@ from typing import (
     TYPE_CHECKING,
     Annotated,
     Any,
+    ClassVar,
     Literal,
     TypeVar,
     get_args,
@@ -33,7 +34,7 @@ from typer import Argument, Option
 from lp_sweep.analysis.rows import NO_BUDGET, ServingBudget
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import BUILT_IN, DEFAULT_STORE, expanded
-from lp_sweep.trials.spec.specs import TaskKind
+from lp_sweep.trials.spec.specs import ArtefactFormat, TaskKind, Vocabulary
 
 if TYPE_CHECKING:  # `--help` needs the options alone
     from lp_sweep.orchestrator.inputs.resolve import SweepInputs
@@ -203,23 +204,7 @@ class MirrorKind(StrEnum):
     trackio = "trackio"
 
 
-class ShippedFormat(StrEnum):
-    """The forms in which a network is shipped."""
-
-    torch = "torch"
-    onnx = "onnx"
-    onnx_int8 = "onnx-int8"
-    onnx_int4 = "onnx-int4"  # matrices in 8 bits, the word table in 4
-
-
-class ShippedVocabulary(StrEnum):
-    """The pieces of its tokenizer: all, or those that a task uses."""
-
-    full = "full"
-    task = "task"
-
-
-MEASURED = (ShippedFormat.torch, ShippedFormat.onnx, ShippedFormat.onnx_int8)  # if none is named
+MEASURED: tuple[ArtefactFormat, ...] = ("torch", "onnx", "onnx-int8")  # if none is named
 TextsOption = Annotated[
     list[str],
     Option(
@@ -251,9 +236,18 @@ def options_of(kind: Any) -> dict[str, inspect.Parameter]:
                 item.name,
                 inspect.Parameter.KEYWORD_ONLY,
                 default=inspect.Parameter.empty if default is MISSING else default,
-                annotation=hints[item.name],
+                annotation=_for_typer(hints[item.name]),
             )
     return found
+
+
+def _for_typer(hint: Any) -> Any:
+    """typer takes a Literal, but no list of one: then a list of an enumeration with its names."""
+    kind, option = get_args(hint)[0], hint.__metadata__
+    if get_origin(kind) is list and get_origin(get_args(kind)[0]) is Literal:
+        names = get_args(get_args(kind)[0])
+        return Annotated[list[StrEnum("Choice", [(name, name) for name in names])], *option]  # type: ignore[misc]
+    return hint
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -405,19 +399,19 @@ class ExportOptions:
         ),
     ] = False
     formats: Annotated[
-        list[ShippedFormat],
+        list[ArtefactFormat],
         Option(
             "--as", envvar="LP_SWEEP_AS", help="Also as a graph in 32 or 8 bits; may be repeated."
         ),
     ] = field(default_factory=list)
     vocabulary: Annotated[
-        ShippedVocabulary,
+        Vocabulary,
         Option(
             "--vocabulary",
             envvar="LP_SWEEP_VOCABULARY",
             help="task: only the pieces that the task's train rows use.",
         ),
-    ] = ShippedVocabulary.full
+    ] = "full"
     texts: TextsOption = field(default_factory=list)
 
     @property
@@ -430,14 +424,16 @@ class ExportOptions:
         return self.fastest or self.budget != NO_BUDGET
 
     @property
-    def graphs(self) -> set[ShippedFormat]:
+    def graphs(self) -> set[ArtefactFormat]:
         """The torch folder is always there."""
-        return {*self.formats} - {ShippedFormat.torch}
+        return {*self.formats} - {"torch"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureOptions:
     """Each field is an option. The networks are the best of each number of layers on `task`."""
+
+    accept_retrained: ClassVar[bool] = False
 
     task: Annotated[
         str,
@@ -445,7 +441,7 @@ class MeasureOptions:
     ]
     store: StoreOption = None
     formats: Annotated[
-        list[ShippedFormat],
+        list[ArtefactFormat],
         Option(
             "--as",
             envvar="LP_SWEEP_AS",
@@ -454,7 +450,7 @@ class MeasureOptions:
         ),
     ] = field(default_factory=list)
     vocabularies: Annotated[
-        list[ShippedVocabulary],
+        list[Vocabulary],
         Option(
             "--vocabulary",
             envvar="LP_SWEEP_VOCABULARY",

@@ -102,28 +102,35 @@ def fetch_network(store: Store, trial: str, folder: Path) -> bool:
     return all(store.fetch_file(where, name, folder / name) for name in names)
 
 
-def fetch_graph(store: Store, trial: str, folder: Path) -> bool:
+def fetch_graph(store: Store, trial: str, folder: Path, version: int) -> bool:
     """Copies the kept graph of the trial's network to `folder`, which has the finished network and
-    nothing else. Returns False if the store has none, or that of other files."""
+    nothing else. Returns False if the store has none, that of other files, or one that another
+    `version` of the code wrote."""
     where, target = f"{WEIGHTS}/{trial}/{GRAPH.parent}", folder / GRAPH
     target.parent.mkdir(exist_ok=True)
     with suppress(StoreError):  # it can be written again
         sums = store.read_text(where, SUMS)
-        if sums and store.fetch_file(where, GRAPH.name, target) and _sums(folder) == sums:
+        fetched = sums is not None and store.fetch_file(where, GRAPH.name, target)
+        if fetched and sums == _graph_sums(folder, version):
             return True
     target.unlink(missing_ok=True)
     return False
 
 
-def keep_graph(store: Store, trial: str, folder: Path) -> None:
-    """Keeps the graph of a kept network with it, and last the checksums of all files of `folder`:
-    it is the graph of these alone. A store that does not take it is no failure."""
+def keep_graph(store: Store, trial: str, folder: Path, version: int) -> None:
+    """Keeps the graph of a kept network with it, and last its version and the checksums of all
+    files of `folder`: it is the graph of these alone. A store that does not take it is no
+    failure."""
     where = f"{WEIGHTS}/{trial}/{GRAPH.parent}"
     with suppress(StoreError):  # read-only, or full
         if has_network(store, trial):
             store.delete(where, SUMS)
             store.put_file(where, GRAPH.name, folder / GRAPH)
-            store.put_text(where, SUMS, _sums(folder))
+            store.put_text(where, SUMS, _graph_sums(folder, version))
+
+
+def _graph_sums(folder: Path, version: int) -> str:
+    return f"# graph version {version}\n{_sums(folder)}"
 
 
 def is_for_good(store: Store, trial: str) -> bool:

@@ -1,5 +1,7 @@
 -- predictions: one row per trial and dev example. Loaded when a query names this view.
 --
+-- trial_id    or a deployment_id, d1-...: the answers of a network as it is shipped. A count over
+--             trials joins this view with trials.
 -- example     row number in the split, 0 is the first.
 -- label       the class index, or the value of a regression task; prediction likewise. For several
 --             labels, how many. For a query, label is the number of relevant passages, and

@@ -25,7 +25,7 @@ CANDIDATES = pa.schema(
         *[("model", _text), ("task", _text), ("device_name", _text), ("threads", _int)],
         *[("deployment_id", _text), ("trial_id", _text), ("seed", _int)],
         *[("kept_layers", pa.list_(_int)), ("n_kept", _int), ("depth", _int)],
-        *[("format", _text), ("vocabulary", _text), ("artefact", _text)],
+        *[("format", _text), ("vocabulary", _text), ("extra_texts", _text), ("artefact", _text)],
         *[("metric", _text), ("score", _float), ("dev_examples", _int)],  # score in points
         ("change", _float),  # points against the full model as torch; negative is a loss
         *[("low", _float), ("high", _float)],  # its 95% interval over other dev rows
@@ -47,7 +47,8 @@ SELECT own.*, trials.epoch_metrics[1].split AS split, whole.trial_id AS full_tri
 FROM deployments AS own
 JOIN trials ON trials.trial_id = own.trial_id
 LEFT JOIN deployments AS whole ON whole.deployment_id = own.baseline
-WHERE len($models::VARCHAR[]) = 0 OR list_contains($models::VARCHAR[], own.model)
+WHERE (len($models::VARCHAR[]) = 0 OR list_contains($models::VARCHAR[], own.model))
+    AND (len($ids::VARCHAR[]) = 0 OR list_contains($ids::VARCHAR[], own.deployment_id))
 ORDER BY own.model, own.task, own.device_name, own.threads, own.ms DESC NULLS LAST,
     own.deployment_id
 """
@@ -56,7 +57,8 @@ ORDER BY own.model, own.task, own.device_name, own.threads, own.ms DESC NULLS LA
 def candidate_rows(catalog: Catalog, wanted: TableSelection) -> pa.Table:
     """Rows of CANDIDATES, the slowest first."""
     read = reader(catalog)
-    rows = catalog.query(_DEPLOYMENTS, {"models": list(wanted.models)}).to_pylist()
+    names = {"models": list(wanted.models), "ids": list(wanted.deployments)}
+    rows = catalog.query(_DEPLOYMENTS, names).to_pylist()
     losses = catalog.query("SELECT delta FROM store.deltas ORDER BY ALL")["delta"].to_pylist()
     rows = [row | _interval(row, read) for row in rows]
     for group in grouped(rows, _place).values():

@@ -23,7 +23,12 @@ from lp_sweep.storage.upkeep import compact
 
 RESULTS = Path("docs/results")
 RECORDS = RESULTS / "records"
-IDS = {"trials": "trial_id", "profiles": "profile_id", "predictions": "trial_id"}
+IDS = {  # the tables that are copied: predictions are also those of deployments
+    "trials": "trial_id",
+    "profiles": "profile_id",
+    "deployments": "deployment_id",
+    "predictions": "trial_id",
+}
 MOST_LOGITS = 20  # per row; logits of every word, or of 28 emotions, would fill the folder
 PRINTS = re.compile(r"lp-sweep (?:table|query) .*--format markdown")
 
@@ -60,10 +65,13 @@ def publish(store: Path, names: list[str]) -> None:
                 longest = pc.max(pc.list_value_length(rows["scores"])).as_py() or 0
                 rows = _with(rows, "scores", None) if longest > MOST_LOGITS else rows
             target.put(table, file.stem, rows)
+            wanted |= {file.stem} if table == "deployments" else set()
     print(compact(target))
 
 
 def _ids(folder: Path, column: str) -> set[str]:
+    if not folder.is_dir():
+        return set()
     return set(pq.read_table(folder, columns=[column])[column].to_pylist())
 
 

@@ -233,7 +233,8 @@ def export(
 @app.command()
 @takes_options
 def measure(options: MeasureOptions, as_json: JsonOption = False) -> None:
-    """Measure kept networks as they are shipped, on this machine: score, time, size.
+    """Measure kept networks as they are shipped, on this machine: score, time, size. Exit 1 if one
+    could not be measured.
 
     Example: lp-sweep measure --store lp-sweep-store --task rte --as torch --as onnx-int8
     """
@@ -242,7 +243,9 @@ def measure(options: MeasureOptions, as_json: JsonOption = False) -> None:
 
     end_in_order()
     form = "json" if as_json else "table"
-    emit(render(measure_task(options).table, form), end="", form=form)
+    done = measure_task(options)
+    emit(render(done.table, form), end="", form=form)
+    raise typer.Exit(int(done.failed > 0))
 
 
 @app.command()

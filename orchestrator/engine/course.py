@@ -127,12 +127,20 @@ class Recorder:
     def __init__(self, store: Store, *, part: bool, command: str, overrides: str = "") -> None:
         self.store, self.part, self.command = store, part, command
         self.overrides = overrides
+        self._as_run: str | None = None  # the store's copy of the sweep file, when the run began
 
     def cells(self, plan: Plan) -> None:
-        """Writes the sweep's cells, for the views, unless the store has them."""
+        """Writes the sweep's cells, for the views, unless the store has them. Once a later run has
+        begun with another sweep file, it writes only what it knows of that run's cells."""
         name = plan.sweep.name
         listed = self.store.find("sweeps", name) or []
         listing = relisted(plan, listed, part=self.part, overrides=self.overrides)
+        # the first line says where the file was
+        as_run = (self.store.read_text("sweeps", f"{name}.yaml") or "").partition("\n")[2]
+        if self._as_run is None:
+            self._as_run = as_run
+        elif self._as_run != as_run:
+            listing = listing.within(listed)
         if listing.replaced:  # written first, so that no cell is ever missing from both tables
             earlier = with_earlier(self.store.find(EARLIER, name) or [], listing)
             self.store.put(EARLIER, name, pa.Table.from_pylist(earlier, TABLES[EARLIER]))

@@ -25,6 +25,7 @@ from lp_sweep.orchestrator.inputs.checks import count_gpus
 from lp_sweep.orchestrator.plan.plan import Work
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from lp_sweep.storage.errors import GraphRecordingError, StoreError
+from lp_sweep.trials.worker.job import not_stored
 
 # after these this process can't use the device any more
 _UNFIT = ("device_error", GraphRecordingError.kind)
@@ -62,8 +63,8 @@ def run_inline(course: Course, signals: StopSignals) -> None:
             try:
                 with contextlib.redirect_stdout(sys.stderr):  # stdout belongs to the command
                     answer = execute(job)
-            except StoreError as error:  # neither the store nor the spool took the record
-                answer = {"status": "not stored", "message": str(error)}
+            except StoreError as error:
+                answer = not_stored(error)
             except Exception as error:  # `execute` reports a trial's own failures
                 answer = _loss_of(error)
             with books:

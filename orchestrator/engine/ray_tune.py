@@ -19,6 +19,7 @@ from ray.exceptions import ActorUnavailableError, RayTaskError
 from ray.tune.search import Searcher
 
 from lp_sweep.storage.errors import GraphRecordingError, StoreError
+from lp_sweep.trials.worker.job import not_stored
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.engine.capacity import Capacity, Slots
@@ -172,8 +173,8 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
             from lp_sweep.trials.worker.run import execute
 
             told = execute(job)
-        except StoreError as error:  # neither the store nor the spool took the record
-            told = {"id": job["id"], "status": "not stored", "message": str(error)}
+        except StoreError as error:
+            told = {"id": job["id"], **not_stored(error)}
         return {**told, "done": True}
 
     def get_auto_filled_metrics(self, *given: Any, **named: Any) -> dict[str, Any]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from importlib import metadata
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import onnxruntime
 import torch
 
 from lp_sweep.orchestrator.export.forms import form_of
@@ -37,15 +37,14 @@ from lp_sweep.trials.worker.provenance import now
 from lp_sweep.trials.worker.provenance import where as made_where
 
 TABLE = "deployments"
+_Made = TypeVar("_Made")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """Where networks are measured, and for how many seconds each takes turns."""
+class Machine(NamedTuple):
+    """Where networks are measured."""
 
     device: torch.device
     threads: int
-    seconds: float
 
     @property
     def name(self) -> str:
@@ -61,14 +60,12 @@ class Deployment(NamedTuple):
     @classmethod
     def of(cls, record: Mapping[str, Any], on: Machine, **artefact: Any) -> Deployment:
         """`artefact`: fields of the specification; without any it is torch."""
-        spec = DeploymentSpec(
-            trial=record["trial_id"],
-            device_type=on.device.type,
-            device_name=on.name,
-            threads=on.threads,
-            **artefact,
-        )
-        return cls(record, spec)
+        machine: Any = {
+            "device_type": on.device.type,
+            "device_name": on.name,
+            "threads": on.threads,
+        }
+        return cls(record, DeploymentSpec(trial=record["trial_id"], **machine, **artefact))
 
     @property
     def id(self) -> str:
@@ -80,133 +77,117 @@ class Deployment(NamedTuple):
         return f"layers {ranges(self.record['kept_layers'])} as {self.spec.format}{pieces}"
 
 
-class _Prepared(NamedTuple):
-    """A network, with the dev rows that it is scored on."""
+def measure_all(
+    wanted: Sequence[Deployment],
+    baseline: Deployment,
+    on: Machine,
+    seconds: float,
+    where: Where,
+    scratch: Path,
+) -> list[dict[str, Any]]:
+    """Measures these artefacts and the baseline in one session, with about `seconds` of turns for
+    each. Stores and returns a record of each of `wanted`; one that fails now does not replace a
+    record with a score. Raises LpSweepError if the baseline can't be measured."""
+    started = now()
+    full = _scored_network(baseline, where, scratch)
+    networks: dict[str, _ScoredNetwork | str] = {baseline.spec.trial: full}  # or why there is none
+    made: dict[str, Artefact | str] = {}
+    ids = {each.id for each in wanted}
+    for each in {each.id: each for each in (baseline, *wanted)}.values():
+        say(f"making {each.called}")
+        trial = each.spec.trial
+        if trial not in networks:
+            networks[trial] = _or_why(_scored_network, each, where, scratch, full)
+        made[each.id] = _or_why(_artefact, each, networks[trial], each.id in ids)
+    whole = [artefact for artefact in made.values() if isinstance(artefact, Artefact)]
+    found = {**made, **measure(whole, _workload(full, on, seconds))}
+    base = found[baseline.id]
+    if not isinstance(base, ArtefactMeasurement):
+        raise ExportError(f"the full model can't be run as torch: {base}")
+    session = {
+        **{"session": uuid.uuid4().hex[:12], "baseline": baseline.id, "baseline_ms": base.ms},
+        "dev_examples": len(full.rows.predicted),
+        **_provenance(on, started),
+    }
+    rows = []
+    # the baseline's own record first: the others name it
+    for each in sorted(wanted, key=lambda each: each.id != baseline.id):
+        columns = _stored_answers(each, networks[each.spec.trial], found[each.id], where.store)
+        row = _identity(each) | session | columns
+        _store(each, row, where.store)
+        rows.append(row)
+    return rows
+
+
+def _or_why(make: Callable[..., _Made], *given: Any) -> _Made | str:
+    """What `make` returns, or why it fails: torch's exporter and onnxruntime raise many types."""
+    try:
+        return make(*given)
+    except Exception as error:
+        return lines_of(error)[0]
+
+
+def _store(each: Deployment, row: Mapping[str, Any], store: Store) -> None:
+    before = store.find(TABLE, each.id)
+    if "error" in row and before is not None and before[0]["error"] is None:
+        say(f"{each.called} can't be measured now, and its record stays: {row['error']}")
+    else:
+        store.put(TABLE, each.id, [row])
+
+
+class _ScoredNetwork(NamedTuple):
+    """A network in a folder, and the dev rows that it is scored on."""
 
     network: ShippedNetwork
     spec: TrialSpec
     rows: DevRows
 
-    @property
-    def labels(self) -> np.ndarray:
-        """One for each answer: an embedding has two texts in a row."""
-        return np.repeat(self.rows.labels, kind_of(self.spec.task).rows_each, axis=0)
 
-
-def measure_all(
-    wanted: Sequence[Deployment], baseline: Deployment, on: Machine, where: Where, scratch: Path
-) -> list[dict[str, Any]]:
-    """Measures these artefacts and the baseline in one session, and stores a record of each of
-    `wanted`, which is returned; what fails now does not replace a record with a score. Raises
-    LpSweepError if the baseline can't be measured."""
-    started, session = now(), uuid.uuid4().hex[:12]
-    first = _prepared(baseline, where, scratch, None)
-    prepared: dict[str, _Prepared | Exception] = {baseline.spec.trial: first}
-    made: dict[str, Artefact] = {}
-    failed: dict[str, str] = {}
-    seconds: dict[str, float] = {}
-    scored = {each.id for each in wanted}
-    for each in [baseline, *(each for each in wanted if each.id != baseline.id)]:
-        say(f"making {each.called}")
-        begun = time.perf_counter()
-        try:
-            if each.spec.trial not in prepared:
-                prepared[each.spec.trial] = _tried(each, where, scratch, first)
-            made[each.id] = _artefact(each, prepared[each.spec.trial], scored=each.id in scored)
-        except Exception as error:  # of torch's exporter and of onnxruntime there are many types
-            failed[each.id] = lines_of(error)[0]
-        seconds[each.id] = time.perf_counter() - begun
-    if baseline.id in failed:
-        raise ExportError(f"the full model can't be run: {failed[baseline.id]}")
-    asked = _request(first, on)
-    say(f"measuring on {on.name}: about {_minutes(len(made), asked)} of turns, after all answers")
-    found = measure([*made.values()], asked)
-    base = found[baseline.id]
-    if isinstance(base, str):
-        raise ExportError(f"the full model can't be run as torch: {base}")
-    rows = []
-    # the baseline's own record first: the others name it
-    for each in sorted(wanted, key=lambda each: each.id != baseline.id):
-        row = {
-            **_identity(each),
-            "session": session,
-            "baseline": baseline.id,
-            "baseline_ms": base.ms,
-            "dev_examples": len(first.rows.predicted),
-            **_place(on, started),
-        }
-        measured = failed.get(each.id) or found[each.id]
-        own = prepared.get(each.spec.trial, first)
-        whole = first if isinstance(own, Exception) else own
-        row |= _outcome(each, measured, whole, where, seconds[each.id])
-        if _stored(where.store, each, row):
-            rows.append(row)
-    return rows
-
-
-def _stored(store: Store, each: Deployment, row: Mapping[str, Any]) -> bool:
-    """Stores the record, unless it failed now and has a score from before."""
-    before = store.find(TABLE, each.id)
-    if "error" in row and before is not None and before[0]["error"] is None:
-        say(f"{each.called} can't be measured now, and its record stays: {row['error']}")
-        return False
-    store.put(TABLE, each.id, [row])
-    return True
-
-
-def _minutes(artefacts: int, asked: Workload) -> str:
-    seconds = artefacts * asked.seconds
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-
-
-def _tried(each: Deployment, where: Where, scratch: Path, full: _Prepared) -> _Prepared | Exception:
-    """As `_prepared`; an error is that of every format of the network."""
-    try:
-        return _prepared(each, where, scratch, full)
-    except Exception as error:
-        return error
-
-
-def _prepared(each: Deployment, where: Where, scratch: Path, full: _Prepared | None) -> _Prepared:
+def _scored_network(
+    each: Deployment, where: Where, scratch: Path, full: _ScoredNetwork | None = None
+) -> _ScoredNetwork:
     """Puts the network into a folder as an export would, with the dev rows of the full model.
     Raises LpSweepError, also if it was scored on others."""
     spec = spec_of(each.record)
-    if full is not None and _setup(spec) != _setup(full.spec):
+    if full and _answered_texts(spec) != _answered_texts(full.spec):
         raise ExportError(
             "it was trained with another recipe or other data than the full model: `lp-sweep table "
             "setups` lists them, and --setup chooses one"
         )
-    folder = scratch / each.spec.trial
+    folder, cut = scratch / each.spec.trial, scratch / f"{each.spec.trial}-task"
     folder.mkdir()
     inputs = find_inputs(spec, each.record, where)
-    found = network_folder(spec, each.record, inputs, where, folder).network
-    if full is not None:
-        rows = full.rows
-    else:
-        stored = (found.record, found.predictions, inputs.source)
-        rows = dev_rows(spec, *stored, offline=where.options.offline)
-    cut = scratch / f"{each.spec.trial}-task"
+    found = network_folder(spec, each.record, inputs, where, folder)
+    stored = (found.record, found.predictions, inputs.source)
+    rows = full.rows if full else dev_rows(spec, *stored, offline=where.options.offline)
     network = shipped_network(folder, cut, found, rows, inputs.source, where)
-    return _Prepared(network, spec, rows)
+    return _ScoredNetwork(network, spec, rows)
 
 
-def _artefact(each: Deployment, own: _Prepared | Exception, *, scored: bool) -> Artefact:
-    """Raises why there is no network, and what `ShippedNetwork.make` raises."""
-    if isinstance(own, Exception):
-        raise own
-    format, vocabulary = each.spec.format, each.spec.vocabulary
-    graph = own.network.make(format, vocabulary)
-    return Artefact(id=each.id, folder=own.network.home(vocabulary), graph=graph, scored=scored)
-
-
-def _setup(spec: TrialSpec) -> tuple[object, ...]:
-    """Equal for networks that answer the same texts."""
+def _answered_texts(spec: TrialSpec) -> tuple[object, ...]:
+    """Equal for networks that answer the same texts, cut off at the same length."""
     recipe = spec.recipe
     return spec.task, spec.data_fingerprint, recipe.max_length, recipe.limit_dev
 
 
-def _request(first: _Prepared, on: Machine) -> Workload:
-    network, spec, rows = first
+def _artefact(each: Deployment, own: _ScoredNetwork | str, scored: bool) -> Artefact:
+    """Raises why there is no network, and what `ShippedNetwork.make` raises."""
+    if isinstance(own, str):
+        raise ExportError(own)
+    begun = time.perf_counter()
+    graph = own.network.make(each.spec.format, each.spec.vocabulary)
+    return Artefact(
+        id=each.id,
+        name=each.called,
+        folder=own.network.home(each.spec.vocabulary),
+        graph=graph,
+        scored=scored,
+        seconds=time.perf_counter() - begun,
+    )
+
+
+def _workload(full: _ScoredNetwork, on: Machine, seconds: float) -> Workload:
+    network, spec, rows = full
     kind, texts = kind_of(spec.task), network.texts
     return Workload(
         texts=texts,
@@ -218,62 +199,37 @@ def _request(first: _Prepared, on: Machine) -> Workload:
         words=kind.words,
         device=str(on.device),
         threads=on.threads,
-        seconds=on.seconds,
+        seconds=seconds,
     )
 
 
 # -- the record
 
 
-def _outcome(
-    each: Deployment,
-    measured: ArtefactMeasurement | str,
-    own: _Prepared,
-    where: Where,
-    making: float,
-) -> dict[str, Any]:
-    """The columns of what was found, or why there is nothing. Stores the answers first. `making`:
-    seconds that it took to make the artefact."""
-    definition = own.spec.task
-    if not isinstance(measured, str):
-        try:
-            logits = _logits(own, measured)
-            scored = score(definition, own.labels, logits, own.rows.label_names)
-            where.store.put("predictions", each.id, [*_predictions(each.id, own, logits)])
-        except DivergedError:
-            measured = "some of its answers are NaN or infinite"
+def _stored_answers(each: Deployment, own: Any, measured: Any, store: Store) -> dict[str, Any]:
+    """Stores the answers to the dev set, and returns the columns of what was measured, or of why
+    nothing was: then `measured` says so."""
     if isinstance(measured, str):
-        return {"error": measured, "seconds_total": making}
-    return {
-        **{name: getattr(measured, name) for name in _MEASURED},
-        "score": scored[definition.metric],
-        "words_cut": own.network.words_cut if each.spec.vocabulary == "task" else 0.0,
-        "seconds_total": making + measured.seconds,
-    }
-
-
-_MEASURED = (
-    *("pieces", "sha256", "bytes", "ms", "ms_p95", "tokenizer_ms", "texts_per_second"),
-    *("rounds", "peak_memory_bytes", "others_busy_cores"),
-)
-
-
-def _logits(own: _Prepared, measured: ArtefactMeasurement) -> np.ndarray:
-    """As `kinds` take them: for tags (n, W, C)."""
-    assert measured.answers is not None
-    values, places = measured.answers
-    if not kind_of(own.spec.task).words:
-        return values
-    logits = np.full((*own.rows.labels.shape, values.shape[-1]), SILENT, np.float32)
-    logits[places[:, 0], places[:, 1]] = values
-    return logits
-
-
-def _predictions(id_: str, own: _Prepared, logits: np.ndarray) -> Iterator[dict[str, Any]]:
-    definition, rows = own.spec.task, own.rows
-    stored = kind_of(definition).stored(own.labels, logits, definition.metric, rows.label_names)
-    for index, found in enumerate(stored):
-        yield {"trial_id": id_, "split": rows.split, "example": index, **found}
+        return {"error": measured}
+    columns: dict[str, Any] = measured._asdict()
+    logits, places = columns.pop("answers")
+    definition, rows, kind = own.spec.task, own.rows, kind_of(own.spec.task)
+    if kind.words:  # as `kinds` take them: (n, W, C)
+        values, shape = logits, (*rows.labels.shape, logits.shape[-1])
+        logits = np.full(shape, SILENT, np.float32)
+        logits[places[:, 0], places[:, 1]] = values
+    # one for each answer: an embedding has two texts in a row
+    labels = np.repeat(rows.labels, kind.rows_each, axis=0)
+    try:
+        scores = score(definition, labels, logits, rows.label_names)
+    except DivergedError:
+        return {"error": "some of its answers are NaN or infinite"}
+    stored = kind.stored(labels, logits, definition.metric, rows.label_names)
+    place = {"trial_id": each.id, "split": rows.split}
+    answers = [place | {"example": index, **found} for index, found in enumerate(stored)]
+    store.put("predictions", each.id, answers)
+    cut = own.network.words_cut if each.spec.vocabulary == "task" else 0.0
+    return columns | {"score": scores[definition.metric], "words_cut": cut}
 
 
 _OF_TRIAL = (
@@ -293,19 +249,7 @@ def _identity(each: Deployment) -> dict[str, Any]:
     }
 
 
-def _place(on: Machine, started: Any) -> dict[str, Any]:
-    place = made_where(on.device, started)
-    versions = dict(place["versions"])
-    if (runtime := _runtime()) is not None:
-        versions["onnxruntime"] = runtime
-    return place | {"device_name": on.name, "threads": on.threads, "versions": versions}
-
-
-def _runtime() -> str | None:
-    """The version of onnxruntime, which has several packages."""
-    for name in ("onnxruntime", "onnxruntime-gpu"):
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return None
+def _provenance(on: Machine, started: datetime) -> dict[str, Any]:
+    found = made_where(on.device, started)
+    versions = {**dict(found["versions"]), "onnxruntime": onnxruntime.__version__}
+    return found | {"device_name": on.name, "threads": on.threads, "versions": versions}

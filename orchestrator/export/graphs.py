@@ -23,7 +23,6 @@ from lp_sweep.orchestrator.export.places import (
 )
 from lp_sweep.orchestrator.export.verify import (
     AnswerPair,
-    CutVocabulary,
     FolderAnswers,
     Nearness,
     RecordedAnswers,
@@ -34,18 +33,17 @@ from lp_sweep.orchestrator.export.verify import (
     measured,
     verify,
 )
-from lp_sweep.orchestrator.options import ExportOptions, ShippedFormat
+from lp_sweep.orchestrator.options import ExportOptions
 from lp_sweep.storage.networks import GRAPH
 from lp_sweep.storage.printable import say
 from lp_sweep.trials.data.tasks import TaskSource
-from lp_sweep.trials.deploy.artefacts import ShippedNetwork
+from lp_sweep.trials.deploy.artefacts import GRAPHS, ShippedNetwork
 from lp_sweep.trials.deploy.runner import Torch, answers
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.model.plainload import apart
-from lp_sweep.trials.spec.specs import TaskDefinition, TrialSpec, Vocabulary
+from lp_sweep.trials.spec.specs import TrialSpec
 
 PROGRAM = "predict.py"
-_VECTORS = ("embedding", "retrieval")  # the kinds of task whose answers are vectors
 
 
 def shipped_network(
@@ -65,7 +63,7 @@ def shipped_network(
         cut,
         texts=texts,
         max_length=spec.recipe.max_length,
-        learned=lambda: vocabulary_texts(spec, source, where.options),
+        learned=lambda: vocabulary_texts(spec, source, where),
         kept=None if found.retrained else (where.store, found.record["trial_id"]),
     )
 
@@ -84,7 +82,6 @@ def add_graphs(
     answers otherwise in fp32. In 8 bits or with fewer pieces it may: its own score says how much.
     """
     say(f"writing {GRAPH}, and answering the dev set with it in a new process, without torch")
-    vocabulary: Vocabulary = options.vocabulary.value
     shipped = list[ShippedGraph]()
 
     def answered(graph: Path, folder: Path) -> tuple[FolderAnswers, AnswerPair]:
@@ -94,16 +91,18 @@ def add_graphs(
     whole = network.make("onnx")
     assert whole is not None
     same = verify(*answered(whole, network.folder), expected)
-    folder = network.home(vocabulary)
-    for format in sorted(options.graphs, key=[*ShippedFormat].index):
-        graph = network.make(format.value, vocabulary)
+    folder = network.home(options.vocabulary)
+    for format in sorted(options.graphs, key=[*GRAPHS].index):
+        graph = network.make(format, options.vocabulary)
         assert graph is not None
         found = same
         if graph != whole:
             say(f"writing {graph.relative_to(folder)}, and answering the dev set with it")
             found = measured(answered(graph, folder)[1], expected)
-        shipped.append(_shipped(folder, graph, found))
-    if ShippedFormat.onnx not in options.graphs:
+        file, size = graph.relative_to(folder).as_posix(), graph.stat().st_size
+        answers = (found.score, found.largest_difference, found.other_labels)
+        shipped.append(ShippedGraph(file, size, *answers))
+    if "onnx" not in options.graphs:
         (folder / GRAPH).unlink()
     return same, shipped
 
@@ -131,19 +130,6 @@ def check_cut(
     return verify(there, pair._replace(stored=own.found), same)
 
 
-def cut_vocabulary(
-    network: ShippedNetwork, extra_texts: str, checked: Verification | None
-) -> CutVocabulary:
-    """`checked`: as `check_cut` found, if there is a network for torch."""
-    return CutVocabulary(
-        pieces=len(network.pieces.old),
-        of=network.pieces.full,
-        words_cut=network.words_cut,
-        extra_texts=extra_texts,
-        score=checked and checked.score,
-    )
-
-
 class _Whole(Torch):
     """A network with all its pieces, asked for those of a cut tokenizer."""
 
@@ -156,16 +142,6 @@ class _Whole(Torch):
         found = super().tokens(columns)
         found["input_ids"] = self._old[found["input_ids"]]
         return found
-
-
-def _shipped(folder: Path, graph: Path, found: Verification) -> ShippedGraph:
-    return ShippedGraph(
-        graph.relative_to(folder).as_posix(),
-        graph.stat().st_size,
-        found.score,
-        found.largest_difference,
-        found.other_labels,
-    )
 
 
 def _answers(
@@ -188,34 +164,22 @@ def _answers(
 
 
 def _program(folder: Path, graph: Path, spec: TrialSpec, labels: Sequence[str]) -> str:
-    tokenizer, task = AutoTokenizer.from_pretrained(folder), spec.task
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     padding: dict[str, Any] = {
         "direction": tokenizer.padding_side,
         "pad_id": tokenizer.pad_token_id,
         "pad_type_id": tokenizer.pad_token_type_id,
         "pad_token": tokenizer.pad_token,
     }
-    pairs = len(task.text_columns) > 1 and task.kind not in _VECTORS
     return (
         templates()
         .get_template(f"{PROGRAM}.j2")
         .render(
-            kind=task.kind,
-            pairs=pairs,
+            task=spec.task,
             labels=list(labels),
             file=graph.relative_to(folder).as_posix(),
             max_length=spec.recipe.max_length,
             truncation=tokenizer.truncation_side,
             padding=", ".join(f"{name}={json.dumps(value)}" for name, value in padding.items()),
-            prompts=[text for text in (task.query_prompt, task.document_prompt) if text],
-            shape=_shape(task),
         )
     )
-
-
-def _shape(task: TaskDefinition) -> str:
-    if task.kind == "tokens":
-        return "(words, tags) logits of each row, a list of words."
-    if task.kind in _VECTORS:
-        return "(texts, numbers) vectors."
-    return "(rows, classes) logits."

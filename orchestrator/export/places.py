@@ -15,7 +15,7 @@ import numpy as np
 from huggingface_hub import constants, hf_hub_download
 
 from lp_sweep.orchestrator.inputs.resolve import SweepInputs
-from lp_sweep.orchestrator.options import ExportOptions
+from lp_sweep.orchestrator.options import ExportOptions, MeasureOptions
 from lp_sweep.storage import shipped
 from lp_sweep.storage.errors import ExportError, LpSweepError, PreflightError, StoreError
 from lp_sweep.storage.networks import has_network
@@ -40,7 +40,7 @@ HUB = "hub:"
 class Where(NamedTuple):
     """Where inputs may be, apart from the hub. `sweep`: that of the sweep file, if there is one."""
 
-    options: ExportOptions
+    options: ExportOptions | MeasureOptions
     store: Store
     sweep: SweepInputs | None = None
 
@@ -176,11 +176,12 @@ def model_file(print_: str, folder: str | None, name: str, *, offline: bool) -> 
 
 class RetrievedNetwork(NamedTuple):
     """The record and the predictions of a network in a folder: the stored ones, or others if it was
-    trained again."""
+    trained again. `another`: a sentence if it then is not quite the record's network."""
 
     record: Mapping[str, Any]
     predictions: list[dict[str, Any]]
     retrained: bool = False
+    another: str | None = None
 
 
 class DevRows(NamedTuple):
@@ -236,11 +237,11 @@ def dev_rows(
     )
 
 
-def vocabulary_texts(spec: TrialSpec, source: TaskSource, options: ExportOptions) -> list[Any]:
+def vocabulary_texts(spec: TrialSpec, source: TaskSource, where: Where) -> list[Any]:
     """The texts that a vocabulary is cut on: all train rows of the task, whatever `limit_train` is,
-    the files of `options.texts`, and its prompts. Never the dev rows. Raises MissingInputError."""
-    task = load_task(spec.task, source, offline=options.offline)
-    more = (unlabelled_rows(path, spec.task) for path in options.texts)
+    the files of --texts, and its prompts. Never the dev rows. Raises MissingInputError."""
+    task = load_task(spec.task, source, offline=where.options.offline)
+    more = (unlabelled_rows(path, spec.task) for path in where.options.texts)
     texts = [text for text in (spec.task.query_prompt, spec.task.document_prompt) if text]
     for split in (task.train, *more):
         for column in prompted(spec.task, split, scored=False):

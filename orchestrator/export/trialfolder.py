@@ -28,12 +28,7 @@ from lp_sweep.orchestrator.export.card import (
 )
 from lp_sweep.orchestrator.export.folder import describe, staged
 from lp_sweep.orchestrator.export.forms import form_of
-from lp_sweep.orchestrator.export.graphs import (
-    add_graphs,
-    check_cut,
-    cut_vocabulary,
-    shipped_network,
-)
+from lp_sweep.orchestrator.export.graphs import add_graphs, check_cut, shipped_network
 from lp_sweep.orchestrator.export.places import (
     DevRows,
     RecordInputs,
@@ -54,6 +49,7 @@ from lp_sweep.orchestrator.export.verify import (
     ask,
     verify,
 )
+from lp_sweep.orchestrator.options import ExportOptions
 from lp_sweep.storage.errors import ExportError, SpecError, UnsupportedModelError
 from lp_sweep.storage.networks import changed_files, fetch_network, has_network
 from lp_sweep.storage.places import expanded
@@ -111,10 +107,12 @@ class ExportResult(NamedTuple):
     vocabulary: CutVocabulary | None
 
 
-def export(record: Mapping[str, Any], chosen: str, where: Where) -> ExportResult:
+def export(
+    record: Mapping[str, Any], chosen: str, options: ExportOptions, where: Where
+) -> ExportResult:
     """Exports a record's network. `chosen`: sentences on why it is this one. Raises
     LpSweepError, and then leaves nothing behind."""
-    options, spec, fingerprint = where.options, spec_of(record), record["model_fingerprint"]
+    spec, fingerprint = spec_of(record), record["model_fingerprint"]
     out, offline = expanded(options.out), options.offline
     extra = extra_texts(spec.task, options.texts)  # before a network is trained
     inputs = find_inputs(spec, record, where)
@@ -124,7 +122,7 @@ def export(record: Mapping[str, Any], chosen: str, where: Where) -> ExportResult
     cuts = options.vocabulary == "task"
     with staged(out, force=options.force) as folder, TemporaryDirectory(prefix="lp-sweep-") as name:
         whole = Path(name) if cuts else folder
-        trained, another, model = network_folder(spec, record, inputs, where, whole)
+        trained = network_folder(spec, record, inputs, where, whole)
         device = _device(record)
         found = (trained.record, trained.predictions, inputs.source)
         rows = dev_rows(spec, *found, offline=offline)
@@ -148,6 +146,7 @@ def export(record: Mapping[str, Any], chosen: str, where: Where) -> ExportResult
             verified = same
             for path in folder.glob("*.safetensors*"):
                 path.unlink()
+        model = _sentence_model(record, inputs, where)
         modules = read_sentence_folder(model).modules if model else ()
         facts = CardFacts(
             split=rows.split,
@@ -158,10 +157,18 @@ def export(record: Mapping[str, Any], chosen: str, where: Where) -> ExportResult
             speeds=speeds_of(where.store, trained.record),
             chosen=chosen,
             taught_by=taught_by(where.store, trained.record) if spec.distill else None,
-            another=another,
+            another=trained.another,
             modules=[module.name for module in modules],
             graphs=graphs,
-            vocabulary=cut_vocabulary(network, extra, fewer) if cuts else None,
+            vocabulary=CutVocabulary(
+                pieces=len(network.pieces.old),
+                of=network.pieces.full,
+                words_cut=network.words_cut,
+                extra_texts=extra,
+                score=fewer and fewer.score,
+            )
+            if cuts
+            else None,
         )
         card = trial_card(spec, trained.record, facts)
         about = _about(trained, chosen, verified)
@@ -201,45 +208,32 @@ def _device(record: Mapping[str, Any]) -> str:
     return "cpu" if record["device_type"] == "cpu" else pick_device().type
 
 
-class FinishedNetwork(NamedTuple):
-    """A network in its folder, complete for its users. `another`: a sentence if it is not quite the
-    record's; `model`: the folder of the model that it was made from, if that has modules."""
-
-    network: RetrievedNetwork
-    another: str | None
-    model: Path | None
-
-
 def network_folder(
     spec: TrialSpec, record: Mapping[str, Any], inputs: RecordInputs, where: Where, folder: Path
-) -> FinishedNetwork:
+) -> RetrievedNetwork:
     """Puts the network and what its users need into `folder`. Raises LpSweepError."""
-    fingerprint, offline = record["model_fingerprint"], where.options.offline
-    file = model_file(fingerprint, inputs.model_folder, MODULES, offline=offline)
-    model = file.parent if file else None
-    network, another = _retrieved(spec, record, inputs, where, folder)
-    form_of(spec.task).finish(folder, spec, model)
-    return FinishedNetwork(network, another, model)
-
-
-def _retrieved(
-    spec: TrialSpec, record: Mapping[str, Any], inputs: RecordInputs, where: Where, folder: Path
-) -> tuple[RetrievedNetwork, str | None]:
-    """Puts the network into `folder`. Also returns a sentence if it is not quite the record's."""
     found = from_store(where.store, record, folder)
-    if isinstance(found, RetrievedNetwork):
-        return found, None
-    way = "made" if spec.procedure == UNTRAINED else "trained"
-    say(
-        f"{record['trial_id']} is {way} again: {found}. It took "
-        f"{record['seconds_total']:.0f} s on {record['device_name']}."
-    )
-    job = inputs.job(spec, record, where)
-    again = trained_again(job, record, where.store, folder, _device(record))
-    another = check_same(again.record, record, accept=where.options.accept_retrained)
-    if another:
-        say(f"warning: {another}")
-    return again, another
+    if isinstance(found, str):
+        way = "made" if spec.procedure == UNTRAINED else "trained"
+        say(
+            f"{record['trial_id']} is {way} again: {found}. It took "
+            f"{record['seconds_total']:.0f} s on {record['device_name']}."
+        )
+        job = inputs.job(spec, record, where)
+        found = trained_again(job, record, where.store, folder, _device(record))
+        another = check_same(found.record, record, accept=where.options.accept_retrained)
+        if another:
+            say(f"warning: {another}")
+        found = found._replace(another=another)
+    form_of(spec.task).finish(folder, spec, _sentence_model(record, inputs, where))
+    return found
+
+
+def _sentence_model(record: Mapping[str, Any], inputs: RecordInputs, where: Where) -> Path | None:
+    """The folder of the model that a network was made from, if it has modules."""
+    place = record["model_fingerprint"], inputs.model_folder, MODULES
+    file = model_file(*place, offline=where.options.offline)
+    return file.parent if file else None
 
 
 def _request(

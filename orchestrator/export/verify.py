@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -198,9 +197,6 @@ def _refuse(what: str) -> None:
     )
 
 
-_UNWANTED = ("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "LP_SWEEP_")  # such as tokens and caches
-
-
 class FolderAnswers(NamedTuple):
     """See `trials.model.plainload`."""
 
@@ -224,12 +220,6 @@ def answered_by(
     with `failure`, if it ends with an error."""
     program = [str(files(room) / name), str(folder.absolute())]
     try:
-        return in_new_process(program, request, _environment)
+        return in_new_process(program, request)
     except ExportError as error:
         raise ExportError(f"{failure}: {error}. Nothing was published.") from None
-
-
-def _environment(scratch: Path) -> dict[str, str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(_UNWANTED)}
-    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(scratch)}
-    return clean | offline | {"TOKENIZERS_PARALLELISM": "false"}

@@ -35,6 +35,12 @@ class Listing(NamedTuple):
     cells: list[Row]
     replaced: list[Row]
 
+    def within(self, listed: Iterable[Row]) -> Listing:
+        """The `listed` rows; those with a cell of the same setup here are as they are here."""
+        own = {(point(row), row["setup"]): row for row in self.cells}
+        rows = [own.get((point(row), row["setup"]), row) | {"cell": row["cell"]} for row in listed]
+        return Listing(rows, [])
+
 
 def point(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """The values that identify a cell. The k of a threshold is a result, and not among them."""

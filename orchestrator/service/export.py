@@ -15,8 +15,6 @@ from lp_sweep.orchestrator.options import (
     ExportOptions,
     MeasureOptions,
     Request,
-    ShippedFormat,
-    ShippedVocabulary,
 )
 from lp_sweep.orchestrator.service.store import existing, history
 from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError, StoreError
@@ -25,6 +23,8 @@ from lp_sweep.storage.printable import ranges, say
 from lp_sweep.storage.store import Store
 
 if TYPE_CHECKING:
+    from torch import device
+
     from lp_sweep.analysis.tabledef import Table
     from lp_sweep.orchestrator.export.choice import TrialChoice
     from lp_sweep.orchestrator.export.prunedfolder import PruneResult
@@ -43,11 +43,8 @@ def export_trial(asked: ExportOptions) -> ExportResult:
 
     check_free(expanded(asked.out), force=asked.force)
     store = existing(asked.store or DEFAULT_STORE)
-    if asked.as_shipped:
-        choice, asked = _to_ship(store, asked)
-        record = _record(store, choice.trial_id)
-    else:
-        record, choice = _chosen(store, asked)
+    choice, asked = _chosen(store, asked)
+    record = _record(store, choice.trial_id)
     refuse_unsupported(record, graphs=bool(asked.graphs))
     caution = " ".join(filter(None, (choice.caution, _caution(store, record, asked))))
     say(f"{record['trial_id']}: {choice.why}")
@@ -57,86 +54,82 @@ def export_trial(asked: ExportOptions) -> ExportResult:
             say(note)
     where = Where(asked, store, _sweep(asked, store, record))
     chosen = " ".join(filter(None, (choice.why, choice.luck, caution)))
-    return export(record, chosen, where)
+    return export(record, chosen, asked, where)
 
 
 class DeploymentResult(NamedTuple):
-    """The networks of a task as they are shipped, on this machine. The notes of `table` say what
-    was left out, and why."""
+    """The networks of a task as they are shipped, on this machine, and which of them to ship. The
+    notes of the table, `candidates`, also say what was left out, and why."""
 
     table: Table
-    measured: int  # records that this call made
+    measured: int  # artefacts, in this call
+    failed: int
 
 
 def measure_task(asked: MeasureOptions) -> DeploymentResult:
     """Measures the best network of each number of layers and the full model on this machine, each
     in every format, and stores a record of each. What the store has is not measured again.
     Progress goes to stderr. Raises LpSweepError."""
-    formats = [ShippedFormat(name) for name in dict.fromkeys(asked.formats or MEASURED)]
-    vocabularies = [*dict.fromkeys(asked.vocabularies)] or [ShippedVocabulary.full]
+    vocabularies = [*dict.fromkeys(asked.vocabularies)] or ["full"]
     _check_texts(asked.texts, vocabularies)
-    from lp_sweep.orchestrator.export import deployments
+    from lp_sweep.analysis.tables import TABLES
+    from lp_sweep.analysis.views import open_views
+    from lp_sweep.orchestrator.export.deployments import TABLE, Deployment, Machine, measure_all
     from lp_sweep.orchestrator.export.places import Where, extra_texts, spec_of
-    from lp_sweep.trials.device import pick_device
 
     store = existing(asked.store or DEFAULT_STORE)
-    if asked.device not in ("auto", "cpu") and pick_device() == pick_device("cpu"):
-        raise PreflightError(f"--device {asked.device}: torch sees no GPU here. Use --device cpu.")
-    on = deployments.Machine(
-        device=pick_device(asked.device), threads=asked.threads, seconds=asked.seconds
-    )
+    on = Machine(_serving_device(asked.device), asked.threads)
     records, notes = _front(store, asked)
     extra = {"full": "", "task": extra_texts(spec_of(records[0]).task, asked.texts)}
     every = [
-        deployments.Deployment.of(
-            row, on, format=each.value, vocabulary=pieces.value, extra_texts=extra[pieces]
-        )
-        for row in records
+        Deployment.of(record, on, format=form, vocabulary=pieces, extra_texts=extra[pieces])
+        for record in records
         for pieces in vocabularies
-        for each in formats
+        for form in dict.fromkeys(asked.formats or MEASURED)
     ]
-    baseline = deployments.Deployment.of(records[0], on)
-    ids = [each.id for each in every]
-    asked_for = [baseline.id, *ids]
-    known = store.read_all(
-        deployments.TABLE, asked_for, ("deployment_id", "error")
-    ).rows.to_pylist()
-    done = {row["deployment_id"] for row in known if row["error"] is None}
+    baseline = Deployment.of(records[0], on)
+    ids = [*dict.fromkeys([baseline.id, *(each.id for each in every)])]
+    known = store.read_all(TABLE, columns=("deployment_id", "error", "device_name", "task"))
+    rows = known.rows.to_pylist()
+    done = {row["deployment_id"] for row in rows if row["error"] is None}
     wanted = [each for each in every if asked.again or each.id not in done]
+    if wanted and baseline.id not in done and baseline not in wanted:
+        wanted = [baseline, *wanted]  # the others' change and share are counted from its record
     made: list[dict[str, Any]] = []
     if wanted:
-        # the others' change and share are counted from its record
-        if baseline.id not in done and baseline not in wanted:
-            wanted = [baseline, *wanted]
-        options = ExportOptions(out=Path(), **{name: getattr(asked, name) for name in _PLACES})
-        where = Where(options, store, _sweep(options, store, records[0]))
+        where = Where(asked, store, _sweep(asked, store, records[0]))
         with TemporaryDirectory(prefix="lp-sweep-") as scratch:
-            made = deployments.measure_all(wanted, baseline, on, where, Path(scratch))
-    others = store.read_all(deployments.TABLE, columns=("device_name", "task")).rows.to_pylist()
-    elsewhere = {row["device_name"] for row in others if row["task"] == asked.task} - {on.name}
+            made = measure_all(wanted, baseline, on, asked.seconds, where, Path(scratch))
+    elsewhere = {row["device_name"] for row in rows if row["task"] == asked.task} - {on.name}
     if elsewhere:
         notes.append(
             f"Not shown: deployments on {', '.join(sorted(elsewhere))}. Times of two devices are "
             "not comparable."
         )
-    threads = f"{on.threads} thread{'s' * (on.threads > 1)}"
-    title = f"{asked.task} as shipped, on {on.name}, {threads}"
-    shown = ids if baseline.id in ids else [baseline.id, *ids]
-    return DeploymentResult(_table(store, shown, title, notes), len(made))
+    candidates = TABLES["candidates"]
+    with open_views(store, sweep=asked.sweep, setup=asked.setup, only=candidates.views) as catalog:
+        table = candidates(catalog, deployments=ids)
+    failed = sum("error" in row for row in made)
+    return DeploymentResult(
+        replace(table, notes=(*table.notes, *notes)), len(made) - failed, failed
+    )
 
 
-_PLACES = (
-    "store",
-    "task",
-    "data_dir",
-    "offline",
-    "manifest",
-    "sweep",
-    "setup",
-    "file",
-    "cache_dir",
-    "texts",
-)
+def _serving_device(named: str) -> device:
+    """Raises SpecError or PreflightError if it is no device of this machine."""
+    from torch import cuda
+
+    from lp_sweep.trials.device import pick_device
+
+    try:
+        found = pick_device(named)
+    except (LpSweepError, RuntimeError):  # torch can't read it
+        raise SpecError(f"--device {named}: choose auto, cpu, cuda, or a GPU: cuda:1.") from None
+    number = cuda.device_count() if cuda.is_available() else 0
+    if found.type == "cuda" and (found.index or 0) >= number:
+        seen = f"{number} GPUs" if number else "no GPU"
+        raise PreflightError(f"--device {named}: torch sees {seen} here. Use --device cpu.")
+    return found
 
 
 def _front(store: Store, asked: MeasureOptions) -> tuple[list[Mapping[str, Any]], list[str]]:
@@ -152,65 +145,17 @@ def _front(store: Store, asked: MeasureOptions) -> tuple[list[Mapping[str, Any]]
     notes: list[str] = []
     for network in networks:
         kept = [trial for trial in network.trials if has_network(store, trial)]
-        if not kept and not asked.retrain:
-            layers = f"Layers {ranges(network.kept_layers)} of {network.depth}"
-            notes.append(
-                f"{layers}: the network of {network.trials[0]} was not kept. --retrain "
-                "trains it again here; `keep: best` in the sweep file keeps later trials'."
-            )
-            if network.is_full:
-                raise StoreError(f"every artefact is compared with the full model. {notes[0]}")
+        if kept or asked.retrain:
+            found += store.read("trials", (kept or network.trials)[0])
             continue
-        (row,) = store.read("trials", (kept or network.trials)[0])
-        found.append(row)
+        notes.append(
+            f"Layers {ranges(network.kept_layers)} of {network.depth}: the network of "
+            f"{network.trials[0]} was not kept. --retrain trains it again here; `keep: best` in "
+            "the sweep file keeps later trials'."
+        )
+        if network.is_full:
+            raise StoreError(f"every artefact is compared with the full model. {notes[0]}")
     return found, notes
-
-
-_SHOWN = """
-FROM deployments
-WHERE list_contains($ids, deployment_id)
-ORDER BY n_kept DESC, list_position($ids, deployment_id)
-"""
-_COLUMNS = {  # heading -> column of the view, and how it is shown
-    "as": ("artefact", "{}"),
-    "score": ("score", "{:.2f}"),
-    "change": ("change", "{:+.2f}"),
-    "ms": ("ms", "{:.2f}"),
-    "95%": ("ms_p95", "{:.2f}"),
-    "times as fast": ("times_as_fast", "{:.1f}"),
-    "texts/s": ("texts_per_second", "{:,.0f}"),
-    "MB": ("mb", "{:.1f}"),
-    "memory, MB": ("peak_memory_mb", "{:,.0f}"),
-}
-
-
-def _table(store: Store, ids: Sequence[str], title: str, notes: Sequence[str]) -> Table:
-    from lp_sweep.analysis.tabledef import Table, text
-    from lp_sweep.analysis.views import open_views
-
-    with open_views(store, only=("deployments",)) as catalog:
-        found = catalog.query(_SHOWN, {"ids": list(ids)})
-    rows = found.to_pylist()
-    shown = [text(column, how) for column, how in _COLUMNS.values()]
-    failed = [
-        f"Layers {ranges(row['kept_layers'])} as {row['artefact']}: {row['error']}."
-        for row in rows
-        if row["error"]
-    ]
-    explained = (
-        "ms: one text with its tokenizer, wall time, median and 95th percentile; texts/s: in "
-        "batches of 32; memory: of a process that serves it. Change and times as fast: against all "
-        "layers as torch."
-    )
-    return Table(
-        title=title,
-        columns=("layers", *_COLUMNS),
-        rows=tuple(
-            (ranges(row["kept_layers"]), *(column(row) for column in shown)) for row in rows
-        ),
-        notes=(explained, *failed, *notes),
-        long=found,
-    )
 
 
 def _check(asked: ExportOptions) -> None:
@@ -226,7 +171,7 @@ def _check(asked: ExportOptions) -> None:
         raise SpecError("--setup is for --best: an identifier names one trial in any setup.")
 
 
-def _check_texts(texts: Sequence[str], vocabularies: Sequence[ShippedVocabulary]) -> None:
+def _check_texts(texts: Sequence[str], vocabularies: Sequence[str]) -> None:
     if texts and "task" not in vocabularies:
         raise SpecError("--texts: only a vocabulary is cut on texts. Add --vocabulary task.")
 
@@ -260,38 +205,31 @@ def prune_model(
     return prune(found, files, kept, how, out=out, force=force, offline=offline)
 
 
-def _chosen(store: Store, asked: ExportOptions) -> tuple[Mapping[str, Any], TrialChoice]:
-    """The record, and why it was chosen."""
+def _chosen(store: Store, asked: ExportOptions) -> tuple[TrialChoice, ExportOptions]:
+    """The network, and options that ask for the form to ship, if that was chosen also."""
     from lp_sweep.analysis.views import open_views
     from lp_sweep.orchestrator.export import choice
-
-    if not asked.best:
-        chosen = choice.TrialChoice(str(asked.trial), "Named by its identifier.", {})
-    else:
-        deltas = (asked.within,)
-        views = open_views(
-            store, sweep=asked.sweep, setup=asked.setup, deltas=deltas, only=choice.VIEWS
-        )
-        with views as catalog:
-            for file in catalog.unreadable:
-                say(f"warning: {file.sentence}")
-            chosen = choice.best(catalog, asked, choice.stored_answers(store))
-    return _record(store, chosen.trial_id), chosen
-
-
-def _to_ship(store: Store, asked: ExportOptions) -> tuple[TrialChoice, ExportOptions]:
-    """The network of the artefact to ship, and options that ask for its form."""
-    from lp_sweep.analysis.views import open_views
-    from lp_sweep.orchestrator.export.choice import SHIPPED_VIEWS, to_ship
+    from lp_sweep.orchestrator.export.places import extra_texts, spec_of
     from lp_sweep.trials.device import device_name, pick_device
 
-    views = open_views(
-        store, sweep=asked.sweep, setup=asked.setup, deltas=(asked.within,), only=SHIPPED_VIEWS
-    )
+    if not asked.best:
+        return choice.TrialChoice(str(asked.trial), "Named by its identifier.", {}), asked
+    only, deltas = choice.SHIPPED_VIEWS if asked.as_shipped else choice.VIEWS, (asked.within,)
+    views = open_views(store, sweep=asked.sweep, setup=asked.setup, deltas=deltas, only=only)
     with views as catalog:
-        choice, row = to_ship(catalog, asked, device_name(pick_device("auto")))
-    form, pieces = ShippedFormat(row["format"]), ShippedVocabulary(row["vocabulary"])
-    return choice, replace(asked, formats=[form], vocabulary=pieces)
+        for file in catalog.unreadable:
+            say(f"warning: {file.sentence}")
+        if not asked.as_shipped:
+            return choice.best(catalog, asked, choice.stored_answers(store)), asked
+        chosen, row = choice.to_ship(catalog, asked, device_name(pick_device()))
+    task = spec_of(_record(store, chosen.trial_id)).task
+    if row["extra_texts"] != extra_texts(task, asked.texts):
+        again = "add --vocabulary task --texts FILE" if row["extra_texts"] else "leave out --texts"
+        raise SpecError(
+            f"{chosen.why} It was measured with {'other' if row['extra_texts'] else 'no'} texts to "
+            f"cut its vocabulary on: {again}, as in `lp-sweep measure`."
+        )
+    return chosen, replace(asked, formats=[row["format"]], vocabulary=row["vocabulary"])
 
 
 def _record(store: Store, trial: str) -> Mapping[str, Any]:
@@ -315,7 +253,9 @@ def _caution(store: Store, record: Mapping[str, Any], asked: ExportOptions) -> s
     return untaught_network(record, full)
 
 
-def _sweep(asked: ExportOptions, store: Store, record: Mapping[str, Any]) -> SweepInputs | None:
+def _sweep(
+    asked: ExportOptions | MeasureOptions, store: Store, record: Mapping[str, Any]
+) -> SweepInputs | None:
     """The sweep that knows where the record's model and data are: that of the file, or else of
     sweep.yaml here or of the file that the record's run used. Without a file of the user's own an
     unusable one is skipped with a note, since model and data may all be on the hub."""

@@ -4,6 +4,7 @@ file asks for, what the store lacks, and an estimate for the rest."""
 from __future__ import annotations
 
 import html
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -295,17 +296,36 @@ def _matrix(plan: Plan) -> list[str]:
 
 def _as_shipped(plan: Plan) -> list[str]:
     """What `deploy:` adds at the end of a run."""
-    formats = plan.sweep.spec.deploy
-    if not formats:
+    spec = plan.sweep.spec
+    if not spec.deploy:
         return []
     cells = (cell for cell in plan.cells if cell.kept)
     depths = {(cell.asked.model, cell.asked.task, len(cell.kept or ())) for cell in cells}
-    artefacts = len(depths) * len(formats)
+    artefacts = len(depths) * len(spec.deploy) * len(spec.vocabulary)
     minutes = artefacts * _ARTEFACT_SECONDS / 60
+    forms = ", ".join(spec.deploy) + " with a cut vocabulary" * ("task" in spec.vocabulary)
     return [
-        f"  measured as shipped at the end: at most {artefacts} ({', '.join(formats)}), about "
-        f"{minutes:.0f} min; weights stay in the store (keep: {plan.sweep.spec.keep})"
+        f"  measured as shipped at the end: at most {artefacts} ({forms}), about {minutes:.0f} min",
+        f"  weights that are kept for it: {_kept_space(plan)} (keep: {spec.keep})",
     ]
+
+
+def _kept_space(plan: Plan) -> str:
+    """`about 1.2 GB`: the weights that `keep` keeps, from the files of their models."""
+    models = {model.name: model for model in plan.sweep.models}
+    networks = dict[tuple[Any, ...], float]()
+    for cell in plan.cells:
+        asked, model = cell.asked, models[cell.asked.model]
+        if cell.kept and cell.trial_id:
+            seed = asked.seed if plan.sweep.spec.keep == "all" else None
+            alike = model.name, cell.kept, asked.task, asked.procedure, asked.feed_forward, seed
+            whole = sum(path.stat().st_size for path in model.folder.glob("*.safetensors"))
+            left_out = 4 * (model.depth - len(cell.kept)) * (model.layer_parameters or 0)
+            networks[alike] = whole - left_out if whole else math.nan
+    total = sum(networks.values())
+    if math.isnan(total):
+        return f"those of {len(networks)} networks"
+    return f"about {total / 1e9:.1f} GB" if total >= 1e9 else f"about {total / 1e6:.0f} MB"
 
 
 def _task(task: TaskInput) -> str:

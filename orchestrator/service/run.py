@@ -19,7 +19,6 @@ from lp_sweep.orchestrator.mirrors.copying import check_installed
 from lp_sweep.orchestrator.options import (
     MeasureOptions,
     Request,
-    ShippedFormat,
     from_environment,
 )
 from lp_sweep.orchestrator.plan.listing import unkept_note
@@ -168,7 +167,8 @@ def _measure_as_shipped(made: PreparedPlan, store: Store, options: RunOptions) -
             task=task,
             store=store.location,
             model=model.name,
-            formats=[ShippedFormat(name) for name in sweep.spec.deploy],
+            formats=sweep.spec.deploy,
+            vocabularies=sweep.spec.vocabulary,
             sweep=sweep.name,
             file=options.file,
             data_dir=options.data_dir,

@@ -23,7 +23,7 @@ from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.spec.feedforward import NONE, FeedForward
 from lp_sweep.trials.spec.procedures import DIRECT, PROCEDURES, UNTRAINED, Procedure
 from lp_sweep.trials.spec.select import find_strategy
-from lp_sweep.trials.spec.specs import ArtefactFormat
+from lp_sweep.trials.spec.specs import ArtefactFormat, Vocabulary
 
 _APART = "Put one of the two into its own sweep: sweeps over one store share trials."
 
@@ -107,6 +107,11 @@ class SweepSpec(entries.Entry):
         description="forms in which the best network of each depth is measured as it is shipped, "
         "at the end of a run: `torch`, `onnx`, `onnx-int8`; needs `keep: best` or `all`",
     )
+    vocabulary: Annotated[list[Vocabulary], BeforeValidator(listed)] = Field(
+        default=["full"],
+        min_length=1,
+        description="of `deploy`: `full`, or `task`, cut to the pieces that the train rows use",
+    )
 
     @property
     def trainings(self) -> list[Procedure]:
@@ -157,7 +162,7 @@ class SweepSpec(entries.Entry):
 
     @field_validator(
         *("models", "tasks", "procedures", "distill", "bridge", "feed_forward", "strategies"),
-        *("seeds", "deploy"),
+        *("seeds", "deploy", "vocabulary"),
     )
     @classmethod
     def _each_once(cls, entries: list[Any]) -> list[Any]:
@@ -172,6 +177,13 @@ class SweepSpec(entries.Entry):
         if formats and info.data.get("keep") == "none":
             raise ValueError("deploy measures networks that were kept: add `keep: best`")
         return formats
+
+    @field_validator("vocabulary")
+    @classmethod
+    def _shipped(cls, vocabularies: list[str], info: ValidationInfo) -> list[str]:
+        if vocabularies != ["full"] and info.data.get("deploy") == []:
+            raise ValueError("vocabulary is of what `deploy` measures: add `deploy: [onnx-int8]`")
+        return vocabularies
 
     @field_validator("trials_per_gpu")
     @classmethod

@@ -14,7 +14,7 @@ from typing import Any
 from lp_sweep.storage.errors import ExportError, UnsupportedModelError
 from lp_sweep.storage.networks import GRAPH, fetch_graph, keep_graph
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.deploy.graph import write_graph
+from lp_sweep.trials.deploy.graph import VERSION, write_graph
 from lp_sweep.trials.deploy.quantise import INT8, int8
 from lp_sweep.trials.deploy.vocabulary import (
     PieceMap,
@@ -63,9 +63,7 @@ class ShippedNetwork:
     def words_cut(self) -> float:
         """The share of the dev set's words that `task` cuts up otherwise than `full`."""
         assert self.pieces
-        return words_cut(self.folder, self.cut, [text for column in self.texts for text in column])[
-            0
-        ]
+        return words_cut(self.folder, self.cut, [text for column in self.texts for text in column])
 
     def home(self, vocabulary: Vocabulary) -> Path:
         """The folder that has the tokenizer, and that serves."""
@@ -112,8 +110,8 @@ class ShippedNetwork:
         config = (self.folder / "config.json").read_text(encoding="utf-8")
         if problem := graph_problem(json.loads(config)):
             raise UnsupportedModelError(problem)
-        if self._kept and fetch_graph(*self._kept, self.folder):
+        if self._kept and fetch_graph(*self._kept, self.folder, VERSION):
             return
         write_graph(self.folder, self.texts, self._max_length)
         if self._kept:
-            keep_graph(*self._kept, self.folder)
+            keep_graph(*self._kept, self.folder, VERSION)

@@ -28,6 +28,7 @@ from lp_sweep.trials.model.load import load_network, quiet
 from lp_sweep.trials.model.plainload import pooled, vector_modules
 from lp_sweep.trials.model.sentencefolder import read_sentence_folder
 
+VERSION = 1  # raise it where `write_graph` writes others: kept ones are then written again
 _ROUNDING = 1e-4  # x the largest number of an output: another program's order of sums
 _BATCHES = (1, 2, 7)
 _MOST = 2**31  # bytes of one file

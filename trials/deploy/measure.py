@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lp_sweep.storage.errors import ExportError
-from lp_sweep.storage.printable import short
+from lp_sweep.storage.printable import say, short
 from lp_sweep.trials.deploy.runner import BATCH, ArtefactAnswers, Columns
 
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
@@ -27,12 +27,15 @@ _TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artefact:
     """A network as it is shipped. `graph`: an ONNX file; None: `folder` has weights for torch.
-    `scored`: whether its answers for the dev set are wanted, beside its times."""
+    `scored`: whether its answers for the dev set are wanted, beside its times. `name`: for people;
+    `seconds`: that it took to make."""
 
     id: str
+    name: str = ""
     folder: Path
     graph: Path | None = None
     scored: bool = True
+    seconds: float = 0.0
 
     def weights(self) -> list[Path]:
         """The files of its weights."""
@@ -51,10 +54,8 @@ class Artefact:
         """That of its weights; "" without any."""
         whole = hashlib.sha256()
         for path in (weights := self.weights()):
-            if len(weights) == 1:
-                with path.open("rb") as stream:
-                    return hashlib.file_digest(stream, "sha256").hexdigest()
-            whole.update(path.read_bytes())
+            with path.open("rb") as stream:
+                hashlib.file_digest(stream, lambda: whole)
         return whole.hexdigest() if weights else ""
 
     def bytes(self) -> int:
@@ -81,8 +82,8 @@ class Workload:
 
 
 class ArtefactMeasurement(NamedTuple):
-    """One artefact's answers, times and sizes. Times are in milliseconds of wall time, of one row
-    with its tokenizer."""
+    """One artefact's answers, then columns of DEPLOYMENTS: its times and sizes. Times are in
+    milliseconds of wall time, of one row with its tokenizer."""
 
     answers: ArtefactAnswers | None  # None if none were wanted
     pieces: int
@@ -95,30 +96,30 @@ class ArtefactMeasurement(NamedTuple):
     rounds: int
     peak_memory_bytes: int
     others_busy_cores: float | None
-    seconds: float  # for its answers and its turns
+    seconds_total: float  # to make it, for its answers, and for its turns
 
 
-def measure(artefacts: Sequence[Artefact], asked: Workload) -> dict[str, ArtefactMeasurement | str]:
-    """The measurement of each artefact by its id, or why it could not be run.
+def measure(artefacts: Sequence[Artefact], work: Workload) -> dict[str, ArtefactMeasurement | str]:
+    """The measurement of each artefact by its id, or why it could not be run. Says what it does.
 
     Each is tried in a process of its own, which has its peak memory. Then those that answered share
     one process. Raises ExportError if that one fails as a whole, as for lack of memory.
     """
     found: dict[str, ArtefactMeasurement | str] = {}
-    told: dict[str, dict[str, Any]] = {}
+    alone: dict[str, dict[str, Any]] = {}
     for artefact in artefacts:
         try:
             checksum = artefact.sha256()
-            _, own = _run([artefact], asked, alone=True)
-            told[artefact.id] = own | {"sha256": checksum}
+            _, own = _run([artefact], work, alone=True)
+            alone[artefact.id] = own | {"sha256": checksum, "bytes": artefact.bytes()}
         except (ExportError, OSError) as error:
             found[artefact.id] = str(error)
-    able = [artefact for artefact in artefacts if artefact.id in told]
+    able = [artefact for artefact in artefacts if artefact.id in alone]
     if not able:
         return found
-    arrays, shared = _run(able, asked, alone=False)
+    arrays, shared = _run(able, work, alone=False)
     for number, artefact in enumerate(able):
-        own = told[artefact.id]
+        own = alone[artefact.id]
         if why := shared["errors"].get(str(number)):
             found[artefact.id] = why
         elif artefact.sha256() != own["sha256"]:
@@ -128,82 +129,82 @@ def measure(artefacts: Sequence[Artefact], asked: Workload) -> dict[str, Artefac
             )
         else:
             single, batch = arrays[f"single{number}"], arrays[f"batch{number}"]
-            names = (f"values{number}", f"places{number}")
+            turns = float(single[:, 1].sum() + batch.sum()) / 1e3
             found[artefact.id] = ArtefactMeasurement(
-                answers=ArtefactAnswers(*map(arrays.__getitem__, names))
+                answers=ArtefactAnswers(arrays[f"values{number}"], arrays[f"places{number}"])
                 if artefact.scored
                 else None,
-                pieces=own["pieces"],
-                sha256=own["sha256"],
-                bytes=artefact.bytes(),
                 ms=float(np.median(single[:, 1])),
                 ms_p95=float(np.percentile(single[:, 1], 95)),
                 tokenizer_ms=float(np.median(single[:, 0])),
                 texts_per_second=1e3 * BATCH / float(np.median(batch)),
                 rounds=shared["rounds"],
-                peak_memory_bytes=own["peak_memory_bytes"],
                 others_busy_cores=shared["others_busy_cores"],
-                seconds=shared["seconds"][number] + float(single[:, 1].sum() + batch.sum()) / 1e3,
+                seconds_total=artefact.seconds + shared["seconds"][number] + turns,
+                **own,
             )
     return found
 
 
 def _run(
-    artefacts: Sequence[Artefact], asked: Workload, *, alone: bool
-) -> tuple[Mapping[str, np.ndarray], dict[str, Any]]:
+    artefacts: Sequence[Artefact], work: Workload, *, alone: bool
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Raises ExportError with the last line that a process said which failed."""
-    request = asdict(asked) | {
-        "alone": alone,
-        "artefacts": [
-            {
-                "folder": str(artefact.folder.absolute()),
-                "graph": None if artefact.graph is None else str(artefact.graph.absolute()),
-                "scored": artefact.scored,
-            }
-            for artefact in artefacts
-        ],
-    }
+    plain = [asdict(artefact) for artefact in artefacts]
+    for artefact in plain:
+        for name in ("folder", "graph"):
+            artefact[name] = artefact[name] and str(artefact[name].absolute())
+    request = {**asdict(work), "alone": alone, "artefacts": plain}
     program = ["-m", "lp_sweep.trials.deploy.runner"]
-    arrays = in_new_process(program, request, lambda scratch: _environment(asked.threads))
+    arrays = in_new_process(program, request, say, threads=work.threads)
     return arrays, json.loads(str(arrays.pop("told")))
 
 
 def in_new_process(
     program: Sequence[str],
     request: Mapping[str, Any],
-    environment: Callable[[Path], dict[str, str]],
+    told: Callable[[str], object] = lambda line: None,
+    *,
+    threads: int | None = None,
 ) -> dict[str, np.ndarray]:
     """The arrays of ANSWER.npz, which `python -P PROGRAM REQUEST.json ANSWER.npz` writes in a
-    scratch folder. Raises ExportError with the last line that a failed program printed."""
-    with tempfile.TemporaryDirectory(prefix="lp-sweep-") as name:
+    scratch folder. `told` gets each line that it prints. Raises ExportError with the last line on
+    stderr of a program that fails."""
+    with tempfile.TemporaryDirectory(prefix="lp-sweep-") as name, tempfile.TemporaryFile() as said:
         scratch = Path(name)
         places = [scratch / "request.json", scratch / "answer.npz"]
         places[0].write_text(json.dumps(request), encoding="utf-8")
-        done = subprocess.run(
+        running = subprocess.Popen(
             # -P: a program's folder may have modules with the names of standard ones
             [sys.executable, "-P", *program, *map(str, places)],
-            env=environment(scratch),
+            env=_environment(scratch, threads),
             cwd=scratch,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=said,
             text=True,
             errors="replace",
-            check=False,
         )
-        if done.returncode:
-            ended = f"its process ended with exit code {done.returncode}"
-            said = done.stderr.strip().splitlines() if done.returncode > 0 else []
-            raise ExportError(short((said or [ended])[-1]))
+        with running:
+            try:
+                for line in running.stdout or ():
+                    told(line.rstrip())
+            except BaseException:  # as Ctrl-C: it would go on alone
+                running.kill()
+                raise
+        if running.returncode:
+            said.seek(0)
+            lines = said.read().decode(errors="replace").strip().splitlines()
+            ended = f"its process ended with exit code {running.returncode}"
+            raise ExportError(short(lines[-1] if lines and running.returncode > 0 else ended))
         with np.load(places[1]) as answer:
             return dict(answer)
 
 
-_HIDDEN = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "AWS_")  # no network is ever asked
+_HIDDEN = ("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "LP_SWEEP_", "AWS_")  # tokens, caches
 
 
-def _environment(threads: int) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_HIDDEN)}
-    return kept | {
-        "HF_HUB_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        "OMP_NUM_THREADS": str(threads),
-    }
+def _environment(scratch: Path, threads: int | None) -> dict[str, str]:
+    """This one without secrets and settings: no network is ever asked."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(_HIDDEN)}
+    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(scratch), "TOKENIZERS_PARALLELISM": "false"}
+    return clean | offline | ({"OMP_NUM_THREADS": str(threads)} if threads else {})

@@ -9,7 +9,8 @@ the other, so that the peak memory of a process is that of a server.
 REQUEST is `measure.Workload` as JSON. With `alone`, the process loads the first artefact and
 answers one batch of the longest rows. Else all artefacts answer all rows of the dev set, torch in
 batches sorted by length, a graph row by row; then they take turns with single rows, and with
-batches. ANSWER has the arrays of each artefact, by its number, and JSON `told`.
+batches. ANSWER has the arrays of each artefact, by its number, and JSON `told`. What it does now
+is printed on stdout, a line at a time.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ _IN_A_TURN = 8  # single rows
 _FEWEST = 5  # rounds, however slow the networks are
 _SINGLE = 2 / 3  # of the time; the rest is for batches
 _OUTPUTS = ("sentence_embedding", "logits")  # of a graph: the first that it has
+_TOLD_EVERY = 10.0  # seconds
 _DIED = 1  # exit code after an error that is told
 
 Columns = Sequence[Sequence[Any]]  # one or two columns of texts; for tags, sentences of words
@@ -79,10 +81,6 @@ class Torch:
             found = self._vectors(inputs) if pooled else self._model(**inputs).logits
             answer: np.ndarray = found.float().cpu().numpy()
         return answer
-
-    def words(self, tokens: Any, row: int) -> list[int | None]:
-        """The word of each token."""
-        return list(tokens.word_ids(row))
 
 
 class Onnx:
@@ -141,9 +139,6 @@ class Onnx:
         answer: np.ndarray = self._session.run([self._output], given)[0]
         return answer
 
-    def words(self, tokens: Any, row: int) -> list[int | None]:
-        return list(tokens[row].word_ids)
-
 
 Runner = Torch | Onnx
 
@@ -157,20 +152,25 @@ def loaded(artefact: dict[str, Any], asked: dict[str, Any]) -> Runner:
 # -- the answers for all rows
 
 
-def answers(runner: Runner, columns: Columns, *, words: bool) -> ArtefactAnswers:
+def answers(runner: Runner, columns: Columns, *, words: bool, name: str = "") -> ArtefactAnswers:
+    """`name`: of what answers, to tell how far it is."""
     parts: dict[int, np.ndarray] = {}
     places: dict[int, list[tuple[int, int]]] = {}
     order = _longest_first(columns)
     # in 8 bits an answer depends on what else is in the batch
     size = BATCH if isinstance(runner, Torch) else 1
+    told = time.perf_counter()
     for start in range(0, len(order), size):
         rows = order[start : start + size]
+        if name and time.perf_counter() - told > _TOLD_EVERY:
+            told = time.perf_counter()
+            print(f"{name}: {start:,} of {len(order):,} dev texts answered", flush=True)
         tokens = runner.tokens(_rows(columns, rows))
         found = runner.answer(tokens)
         for at, row in enumerate(rows):
             if words:  # a word is answered at its first token
-                named = runner.words(tokens, at)
-                first = {word: token for token, word in reversed([*enumerate(named)])}
+                named = [*enumerate(tokens[at].word_ids)]
+                first = {word: token for token, word in reversed(named)}
                 there = sorted(word for word in first if word is not None)
                 parts[row] = found[at, [first[word] for word in there]]
                 places[row] = [(row, word) for word in there]
@@ -282,7 +282,9 @@ def together(asked: dict[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, An
         try:
             _timed(runner, _rows(texts, [0]))  # a graph may be fixed to other shapes
             if artefacts[number]["scored"]:
-                own = answers(runner, texts, words=asked["words"])
+                name = artefacts[number]["name"]
+                print(f"{name}: answering {len(texts[0]):,} dev texts", flush=True)
+                own = answers(runner, texts, words=asked["words"], name=name)
                 found[f"values{number}"], found[f"places{number}"] = own
         except Exception as error:
             told["errors"][number] = message(error)
@@ -290,6 +292,7 @@ def together(asked: dict[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, An
         told["seconds"].append(time.perf_counter() - begun)
     times = {number: _Times() for number in runners}
     seconds = asked["seconds"] * len(runners)
+    print(f"{len(runners)} artefacts take turns, for about {seconds:.0f} s", flush=True)
     bystanders = Bystanders()
     told["rounds"] = _rounds(
         runners,

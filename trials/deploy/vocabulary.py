@@ -63,14 +63,6 @@ class PieceMap(NamedTuple):
         return {old: new for new, old in enumerate(self.old)}
 
 
-class WordsCut(NamedTuple):
-    """How texts are cut up with fewer pieces. share: of words, those cut up otherwise than with the
-    full vocabulary. longer: tokens that a text has more, on average."""
-
-    share: float
-    longer: float
-
-
 def cut(folder: Path, texts: Sequence[Text]) -> PieceMap:
     """The pieces that these texts need, and all single characters, bytes and special tokens.
 
@@ -160,17 +152,16 @@ def _cut_weights(folder: Path, pieces: PieceMap, rows: int, target: Path) -> Non
         (target / INDEX).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
 
 
-def words_cut(folder: Path, cut: Path, texts: Sequence[Text]) -> WordsCut:
-    """Compares how both folders' tokenizers cut up texts. Special tokens don't count."""
+def words_cut(folder: Path, cut: Path, texts: Sequence[Text]) -> float:
+    """The share of words that the tokenizers of both folders cut up in different ways."""
     full, other = _backend(folder), _backend(cut)
-    words = differing = longer = 0
+    words = differing = 0
     for chunk in _chunks(texts):
         for before, after in zip(_encoded(full, chunk), _encoded(other, chunk), strict=True):
             old, new = _by_word(before), _by_word(after)
             words += len(old)
             differing += sum(new.get(word) != pieces for word, pieces in old.items())
-            longer += len(after.ids) - len(before.ids)
-    return WordsCut(differing / max(words, 1), longer / max(len(texts), 1))
+    return differing / max(words, 1)
 
 
 def _by_word(encoding: Any) -> dict[int, list[str]]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from lp_sweep.storage.errors import TrialError
+from lp_sweep.storage.errors import StoreError, TrialError
 from lp_sweep.storage.redact import redact_text
 from lp_sweep.trials.data.tasks import TaskSource
 from lp_sweep.trials.spec.specs import (
@@ -210,6 +210,12 @@ class Answer(NamedTuple):
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Answer:
         return cls(**{name: plain[name] for name in cls._fields if name in plain})
+
+
+def not_stored(error: StoreError) -> dict[str, str]:
+    """The answer of an engine whose worker found that neither the store nor the spool takes the
+    record."""
+    return {"status": "not stored", "message": str(error)}
 
 
 def attempt_row(

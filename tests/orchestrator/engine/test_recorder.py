@@ -11,6 +11,7 @@ from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.engine.course import Recorder
 from lp_sweep.orchestrator.plan.known import WorkHistory, read_ledger
 from lp_sweep.orchestrator.plan.listing import trained_otherwise
+from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import is_part
 from lp_sweep.storage.store import Store
@@ -52,6 +53,29 @@ def asked(file: Path, *runs: str) -> dict[int, set[str]]:
 )
 def test_whose_run_asked_for_a_cell(file: Path, runs: list[str], told: dict[int, str]) -> None:
     assert asked(file, *runs) == {seed: {words} for seed, words in told.items()}
+
+
+def test_a_run_does_not_write_its_cells_over_those_of_a_later_run(file: Path) -> None:
+    """The later run has another recipe and one seed more; both write their sweep file first."""
+    store = Store(file.parent / "store", create=True)
+
+    def began(*overrides: str) -> tuple[Recorder, Plan]:
+        plan = make_plan(find(file, ["task=rte", *overrides]), WorkHistory.nothing())
+        store.put_text("sweeps", f"{plan.sweep.name}.yaml", f"# where\n{overrides}")
+        recorder = Recorder(store, part=False, command="")
+        recorder.cells(plan)
+        return recorder, plan
+
+    first, old = began()
+    began("recipe.epochs=1", "seeds=[42,44]")
+    newer = store.read_all("sweeps").rows.to_pylist()
+    first.cells(old)
+    assert store.read_all("sweeps").rows.to_pylist() == newer
+    again, today = began()
+    store.put_text("sweeps", f"{today.sweep.name}.yaml", f"# elsewhere\n{()}")
+    store.delete("sweeps", f"{today.sweep.name}.parquet")
+    again.cells(today)
+    assert {row["seed"] for row in store.read_all("sweeps").rows.to_pylist()} == {42, 43}
 
 
 # -- what a run of a part leaves listed

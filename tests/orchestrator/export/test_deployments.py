@@ -20,14 +20,13 @@ from lp_sweep.orchestrator.export import deployments
 from lp_sweep.orchestrator.options import (
     ExportOptions,
     MeasureOptions,
-    ShippedFormat,
-    ShippedVocabulary,
 )
 from lp_sweep.orchestrator.service import export as service
 from lp_sweep.storage.errors import (
     ExportError,
     LpSweepError,
     PreflightError,
+    SpecError,
     StoreError,
 )
 from lp_sweep.storage.networks import GRAPH, delete_network
@@ -120,7 +119,9 @@ def _sums(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lines(table: Table) -> dict[tuple[str, str], tuple[str, ...]]:
-    return {(row[0], row[1]): row[2:] for row in table.rows}
+    """The cells of each artefact, by its layers and its format."""
+    at = table.columns.index("layers")
+    return {(row[at], row[at + 1]): row for row in table.rows}
 
 
 def test_torch_answers_as_its_trial_and_a_graph_has_its_own_score(shipped: Shipped) -> None:
@@ -165,10 +166,10 @@ def test_the_view_counts_from_the_full_model_as_torch(shipped: Shipped) -> None:
         assert row["mb"] == pytest.approx(own["bytes"] / 1e6)
         assert row["share_of_size"] == pytest.approx(own["bytes"] / full["bytes"])
     shown = lines(done.table)
-    assert [*shown] == [("1-4", "torch"), ("1-4", "onnx"), ("1-2", "torch"), ("1-2", "onnx")]
-    assert shown["1-4", "torch"][:2] == (f"{100 * full['score']:.2f}", "+0.00")
-    assert shown["1-4", "torch"][4] == "1.0"
-    assert "1 thread" in done.table.title
+    assert set(shown) == {(f"1-{n}", form) for n in (4, 2) for form in ("torch", "onnx")}
+    own = dict(zip(done.table.columns, shown["1-4", "torch"], strict=True))
+    assert (own["score"], own["times as fast"]) == (f"{100 * full['score']:.2f}", "1.0")
+    assert own["device"].endswith("1 thread")
 
 
 def test_a_measured_artefact_is_not_measured_again(shipped: Shipped) -> None:
@@ -192,7 +193,7 @@ def test_the_full_model_as_torch_is_measured_although_only_graphs_are_asked_for(
 ) -> None:
     done = shipped.measure(formats=["onnx"])
     assert set(shipped.records()) == {(4, "torch"), (4, "onnx"), (2, "onnx")}
-    assert next(iter(lines(done.table))) == ("1-4", "torch")
+    assert ("1-4", "torch") in lines(done.table)
     full = shipped.records()[4, "torch"]
     assert shipped.measure(formats=["onnx"], again=True).measured == 2
     assert shipped.measure(formats=["onnx"], threads=2, again=True).measured == 3
@@ -206,7 +207,7 @@ def test_devices_and_threads_are_apart(shipped: Shipped, monkeypatch: pytest.Mon
     monkeypatch.setattr(deployments, "device_name", lambda _: "Other CPU")
     done = shipped.measure(formats=["torch"])
     assert done.measured == 2
-    assert "Other CPU, 1 thread" in done.table.title
+    assert all("Other CPU, 1 thread" in row for row in done.table.rows)
     assert len(done.table.rows) == 2
     rows = shipped.store.read_all("deployments").rows.to_pylist()
     assert len(rows) == 6
@@ -230,21 +231,30 @@ def test_an_artefact_that_fails_has_a_row_and_is_tried_again(
     row = shipped.records()[2, "onnx"]
     assert (row["error"], row["score"], row["ms"]) == ("no such operator", None, None)
     assert shipped.store.find("predictions", row["deployment_id"]) is None
-    assert any("1-2 as onnx: no such operator" in note for note in done.table.notes)
+    assert any("1-2 as onnx failed: no such operator" in note for note in done.table.notes)
+    assert (done.measured, done.failed) == (3, 1)
     assert shipped.measure().measured == 1
     sound = shipped.records()[2, "onnx"]
     assert sound["error"] is None
+    typed = ["measure", "--task", "mood", "--store", shipped.store.location, "--device", "cpu"]
+    typed += ["--as", "onnx", "--seconds", "0.1", "--file", str(shipped.file)]
     with monkeypatch.context() as broken:
         broken.setattr(artefacts, "fetch_graph", lambda *_: False)
         broken.setattr(artefacts, "write_graph", failing)
-        assert shipped.measure(again=True).measured == 3
+        done_now = sweep(*typed, "--again", cwd=shipped.file.parent)
+        assert done_now.returncode == 1, "one could not be measured"
+        assert "layers 1-2 as onnx can't be measured now" in done_now.stderr
     assert shipped.records()[2, "onnx"] == sound
+    there = sweep(*typed, cwd=shipped.file.parent)
+    assert there.returncode == 0, there.stderr
+    assert "within 1 point: ship layers" in there.stdout
 
 
 def test_a_network_that_was_not_kept_is_left_out_with_the_way_to_get_it(shipped: Shipped) -> None:
     shutil.rmtree(shipped.weights(SMALL))
     done = shipped.measure(formats=["torch"])
     assert [*lines(done.table)] == [("1-4", "torch")]
+    assert not done.failed
     (note,) = (note for note in done.table.notes if "not kept" in note)
     assert re.search(rf"1-2 of 4.*{shipped.trial(SMALL)['trial_id']}.*--retrain.*keep: best", note)
     assert shipped.measure(formats=["torch"], retrain=True).measured == 1
@@ -268,7 +278,7 @@ def test_a_cut_vocabulary_has_records_of_its_own(shipped: Shipped, tmp_path: Pat
     """w19 is in dev rows and in no train row."""
     dev = [row["text"].split() for row in rows(60, 2)]
     words = [word for text in dev for word in text]
-    both = {"formats": ["torch", "onnx"], "vocabularies": [*ShippedVocabulary]}
+    both = {"formats": ["torch", "onnx"], "vocabularies": ["full", "task"]}
     assert shipped.measure(**both).measured == 8
     found = shipped.store.read_all("deployments").rows.to_pylist()
     full, task = ([row for row in found if row["vocabulary"] == name] for name in ("full", "task"))
@@ -290,6 +300,13 @@ def test_a_cut_vocabulary_has_records_of_its_own(shipped: Shipped, tmp_path: Pat
     assert shipped.measure(**both | {"texts": [str(tmp_path / "more.jsonl")]}).measured == 4
     more = shipped.store.read_all("deployments").rows.to_pylist()
     assert {row["pieces"] for row in more if "sha256:" in row["spec"]} == {len(WORDS)}
+    smallest = ExportOptions(
+        **{"best": True, "task": "mood", "within": 100, "smallest": True, "vocabulary": "task"},
+        **{"store": shipped.store.location, "out": tmp_path / "out", "file": str(shipped.file)},
+        texts=[str(tmp_path / "more.jsonl")],
+    )
+    with pytest.raises(SpecError, match=r"onnx, task: .*no texts.*leave out --texts"):
+        service.export_trial(smallest)
 
 
 def test_a_graph_is_written_once_and_kept_with_its_network(
@@ -302,6 +319,8 @@ def test_a_graph_is_written_once_and_kept_with_its_network(
         no_exporter.setattr(artefacts, "write_graph", None)
         shipped.measure(formats=["onnx"], again=True)
         assert shipped.records()[2, "onnx"]["error"] is None
+        no_exporter.setattr(artefacts, "VERSION", artefacts.VERSION + 1)
+        assert shipped.measure(formats=["onnx"], again=True).failed == 2, "it is another's graph"
     kept.write_bytes(graph[:-1])  # of other files than its checksums
     shipped.measure(formats=["onnx"], again=True)
     assert shipped.records()[2, "onnx"]["error"] is None
@@ -326,10 +345,10 @@ def test_a_store_that_takes_no_graph_is_no_failure(shipped: Shipped) -> None:
         ({"model": "other"}, r"--model: .*other"),
         ({"texts": ["more.csv"]}, "--texts: .*--vocabulary task"),
         (
-            {"texts": ["more.csv"], "vocabularies": [ShippedVocabulary.task]},
+            {"texts": ["more.csv"], "vocabularies": ["task"]},
             r"more\.csv: no column 'text'.*txt",
         ),
-        ({"texts": ["gone.csv"], "vocabularies": [ShippedVocabulary.task]}, r"gone\.csv"),
+        ({"texts": ["gone.csv"], "vocabularies": ["task"]}, r"gone\.csv"),
     ],
 )
 def test_what_can_not_be_asked_is_said_before_anything_is_done(
@@ -346,10 +365,13 @@ def test_what_can_not_be_asked_is_said_before_anything_is_done(
     assert shipped.records() == {}
 
 
-def test_a_gpu_that_is_not_there(shipped: Shipped, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_is_not_there(shipped: Shipped, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(PreflightError, match=r"--device cuda: .*no GPU"):
         shipped.measure(device="cuda")
+    for name in ("cuda:x", "tpu"):
+        with pytest.raises(SpecError, match=rf"--device {name}: .*auto, cpu, cuda"):
+            shipped.measure(device=name)
 
 
 def test_a_store_without_deployments_opens_and_a_false_one_is_left_out(shipped: Shipped) -> None:
@@ -421,7 +443,7 @@ def test_an_export_of_minilm_is_what_was_measured(tmp_path: Path) -> None:
     shutil.copytree(Path(package.origin).parent / "model", model)
     world = trained(file, "sim")
     formats = ["onnx-int8", "onnx-int4"]
-    world.measure(formats=formats, vocabularies=[ShippedVocabulary.task], seconds=0.3)
+    world.measure(formats=formats, vocabularies=["task"], seconds=0.3)
     found = {key: row for key, row in world.records().items() if row["vocabulary"] == "task"}
     assert all(row["error"] is None for row in found.values())
     least = min(layers for layers, _ in found)
@@ -430,8 +452,8 @@ def test_an_export_of_minilm_is_what_was_measured(tmp_path: Path) -> None:
         trial=found[least, "onnx-int4"]["trial_id"],
         store=world.store.location,
         file=str(file),
-        formats=[*map(ShippedFormat, formats)],
-        vocabulary=ShippedVocabulary.task,
+        formats=formats,
+        vocabulary="task",
     )
     done = service.export_trial(asked)
     for format, graph in zip(formats, done.graphs, strict=True):
@@ -458,6 +480,7 @@ def test_a_run_ends_with_what_to_ship(tmp_path: Path, monkeypatch: pytest.Monkey
     file = save_world(tmp_path / "world", keep="best", deploy=["torch"])
     plan = sweep("plan", str(file), cwd=tmp_path).stdout
     assert "measured as shipped at the end: at most 2 (torch)" in plan
+    assert re.search(r"weights that are kept for it: about \d+ MB \(keep: best\)", plan)
     for making in (2, 0):
         done = sweep("run", str(file), "--inline", "--store", "st", cwd=tmp_path)
         assert done.returncode == 0, done.stderr

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from huggingface_hub import ModelCard
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from lp_sweep import open_store
 from lp_sweep.orchestrator.export import trialfolder
-from lp_sweep.orchestrator.options import ShippedFormat, ShippedVocabulary
 from lp_sweep.storage.errors import ExportError, SpecError, UnsupportedModelError
 from lp_sweep.storage.networks import changed_files
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.deploy import artefacts, graph
 from lp_sweep.trials.deploy.artefacts import GRAPHS
 from lp_sweep.trials.deploy.vocabulary import PieceMap
+from lp_sweep.trials.model.plainload import embeddings_of
 from tests.support.everyday import few
 from tests.support.exportworld import World, change_weights, in_this_process, swap_layers
 from tests.support.families import FAMILIES, save_pretrained
@@ -38,7 +41,7 @@ from tests.support.plain_jobs import execute
 from tests.support.tiny import tiny_tokenizer
 from tests.support.toyworld import WORDS, jobs, save_world
 
-BOTH = [ShippedFormat.onnx, ShippedFormat.onnx_int8]
+BOTH = ["onnx", "onnx-int8"]
 SHORT = {"epochs": 1, "max_length": 24, "limit_train": 48, "batch_size": 16, "compute": "reference"}
 
 
@@ -111,7 +114,7 @@ def unseen(tmp_path: Path) -> World:
 
 def test_a_network_with_fewer_pieces_states_its_own_score(unseen: World, tmp_path: Path) -> None:
     done, out = (
-        unseen.export(unseen.kept, tmp_path / "out", vocabulary=ShippedVocabulary.task),
+        unseen.export(unseen.kept, tmp_path / "out", vocabulary="task"),
         tmp_path / "out",
     )
     found = done.vocabulary
@@ -141,7 +144,7 @@ def test_a_network_that_was_cut_wrongly_is_not_published(
 
     monkeypatch.setattr(artefacts, "cut_network", wrong)
     with pytest.raises(ExportError, match="a logit differs"):
-        unseen.export(unseen.kept, tmp_path / "out", vocabulary=ShippedVocabulary.task)
+        unseen.export(unseen.kept, tmp_path / "out", vocabulary="task")
     assert not (tmp_path / "out").exists()
 
 
@@ -149,8 +152,8 @@ def test_a_network_that_was_cut_wrongly_is_not_published(
 @pytest.mark.parametrize("kind", [*WORLDS])
 def test_each_kind_is_shipped_with_fewer_pieces(kind: str, tmp_path: Path) -> None:
     world, out = made(kind, tmp_path), tmp_path / "out"
-    formats = [*ShippedFormat]
-    done = world.export(world.kept, out, formats=formats, vocabulary=ShippedVocabulary.task)
+    formats = ["torch", *GRAPHS]
+    done = world.export(world.kept, out, formats=formats, vocabulary="task")
     assert [graph.file for graph in done.graphs] == [str(path) for path in GRAPHS.values()]
     assert done.vocabulary is not None
     assert done.graphs[0].score == pytest.approx(done.vocabulary.score, abs=1e-6)
@@ -189,7 +192,7 @@ def test_a_network_without_feed_forwards_is_a_graph_alone(kind: str, tmp_path: P
     assert record["removed_feed_forwards"]
     with pytest.raises(SpecError, match=r"no feed-forward in layers \d.*--as onnx"):
         world.export(world.kept, tmp_path / "out")
-    done = world.export(world.kept, tmp_path / "out", formats=[ShippedFormat.onnx_int8])
+    done = world.export(world.kept, tmp_path / "out", formats=["onnx-int8"])
     assert done.verified.examples
     assert not [*(tmp_path / "out").glob("*.safetensors")]
     assert not (tmp_path / "out" / graph.GRAPH).exists(), "only 8 bits were asked for"
@@ -235,3 +238,34 @@ def test_python_names_the_formats(tmp_path: Path) -> None:
     Store(tmp_path / "store", create=True)
     with pytest.raises(SpecError, match=r"'onx'.*torch, onnx, onnx-int8"):
         open_store(tmp_path / "store").export(tmp_path / "out", "t1-0", formats=["onx"])
+
+
+FASTEMBED = os.environ.get("LP_SWEEP_TEST_FASTEMBED")  # a Python that has it, if not this one
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not (FASTEMBED or find_spec("fastembed")),
+    reason="needs fastembed here, or LP_SWEEP_TEST_FASTEMBED=PYTHON that has it",
+)
+@pytest.mark.parametrize("normalised", [True, False])
+def test_fastembed_serves_a_graph_as_the_card_says(normalised: bool, tmp_path: Path) -> None:
+    file = embedding_world(tmp_path / "world", procedures=["untrained"])
+    sentence_folder(file.parent / "model", *["Normalize"] * normalised, pooling_mode=["mean"])
+    out = tmp_path / "out"
+    world = world_of(file, tmp_path)
+    world.export(world.kept, out, formats=["onnx"])
+    blocks = re.findall(r"```python\n(.*?)```", (out / "README.md").read_text(), re.DOTALL)
+    (block,) = (block for block in blocks if "fastembed" in block)
+    assert "A cat sleeps." in block
+    texts = ["good film", "bad plot w3 w4"]
+    code = block.replace('["A cat sleeps.", "A cat is asleep."]', repr(texts))
+    code += "import numpy\nnumpy.save('../vectors.npy', vectors)\n"
+    python = FASTEMBED or sys.executable
+    subprocess.run([python, "-c", code], cwd=out, check=True)
+    found = np.load(tmp_path / "vectors.npy")
+    network, tokenizer = AutoModel.from_pretrained(out).eval(), AutoTokenizer.from_pretrained(out)
+    expected = embeddings_of(network, tokenizer, [texts], 24, "mean")
+    if normalised:
+        expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(found, expected, atol=1e-5)

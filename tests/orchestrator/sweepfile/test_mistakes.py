@@ -60,6 +60,7 @@ MISTAKES = [
     (8, "  - {name: top, k: []}", "strategies.0.k must not be empty"),
     (9, "deploy: [onnx]", "deploy measures networks that were kept: add `keep: best`"),
     (9, "deploy: [onx]", "'onnx'"),
+    (9, "vocabulary: [task]", "vocabulary is of what `deploy` measures: add `deploy: "),
     (9, "exclude: [{model: '*'}]", "every one is excluded"),
     (5, "tasks: [rte, RTE]", "rte is listed twice"),
     (6, "seeds: [42, 40-44]", "42 is listed twice"),

@@ -64,14 +64,17 @@ def by_hand(text: str) -> Any:
     return TABLE[[2, *ids, 3]].sum(axis=0)
 
 
-def test_processes_measure_torch_and_a_graph_side_by_side(folder: Path) -> None:
+def test_processes_measure_torch_and_a_graph_side_by_side(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The one test that starts them: a server with a graph loads no torch, and takes less memory.
     The output of a graph need not be that of torch."""
     asked = replace(ASKED, seconds=0.3)
-    network = Artefact(id="t", folder=folder)
+    network = Artefact(id="t", name="a network", folder=folder)
     graph = Artefact(id="g", folder=folder, graph=folder / "vectors.onnx", scored=False)
     gone = Artefact(id="x", folder=folder, graph=folder / "gone.onnx")
     made = measure.measure([network, graph, gone], asked)
+    assert "a network: answering 40 dev texts" in capsys.readouterr().err
     torch, onnx = made["t"], made["g"]
     assert isinstance(made["x"], str)
     assert "gone.onnx" in made["x"]
@@ -169,12 +172,12 @@ def test_a_file_that_changes_meanwhile_is_refused(
 ) -> None:
     graph = save_graph(tmp_path / "own.onnx", TABLE, "sentence_embedding")
 
-    def changing(*given: Any, alone: bool) -> Any:
-        if not alone:
+    def changing(program: Any, request: Any, *_: Any, **__: Any) -> Any:
+        if not request["alone"]:
             save_graph(graph, TABLE, "sentence_embedding", scale=2.0)
-        return run_here(*given, alone=alone)
+        return run_here(program, request)
 
-    monkeypatch.setattr(measure, "_run", changing)
+    monkeypatch.setattr(measure, "in_new_process", changing)
     [why] = measure.measure([Artefact(id="g", folder=folder, graph=graph)], ASKED).values()
     assert "own.onnx was changed" in str(why)
 
