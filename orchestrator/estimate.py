@@ -34,6 +34,7 @@ from lp_sweep.storage.printable import clock
 from lp_sweep.trials.data.tasks import canonical_name
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.measures.pairs import RULE
+from lp_sweep.trials.spec.autorecipe import FIND_RECIPE, RATES, try_size
 from lp_sweep.trials.spec.procedures import ITERATIVE, UNTAUGHT
 from lp_sweep.trials.spec.select import held_out_rows
 from lp_sweep.trials.spec.specs import TEACHER, ProfileSpec, Recipe, SpeedSpec, TrialSpec
@@ -225,7 +226,7 @@ def deferred(plan: Plan) -> Iterator[tuple[Work, int]]:
             task=task.definition,
             data_fingerprint=task.fingerprint,
             seed=0,
-            recipe=plan.sweep.recipe,
+            recipe=plan.recipe((name, task_name)) or plan.sweep.expected_recipe(task.train_rows),
         )
         yield Work(id="", spec=spec, model=model, task=task), count
 
@@ -330,10 +331,14 @@ def _trial_flop(
 
 def _profile_flop(spec: ProfileSpec, depth: int, train: int, read: int) -> float:
     """FLOP per token and layer parameter of a pass over the rows that are `read`. Greedy selection
-    trains the full network, and scores it for each layer that it tries."""
+    trains the full network, and scores it for each layer that it tries; the search for a recipe
+    trains it with each learning rate."""
     if spec.recipe is None:
         return _SCORING * read * depth
     held_out = held_out_rows(train)
+    if spec.measure == FIND_RECIPE:
+        rows, epochs = try_size(train - held_out, spec.recipe.batch_size)
+        return len(RATES) * epochs * depth * (_TRAINING * rows + _SCORING * held_out)
     tried = sum(left * (left - 1) for left in range(2, depth + 1))
     return _TRAINING * (train - held_out) * depth * spec.recipe.epochs + _SCORING * held_out * tried
 

@@ -26,6 +26,7 @@ OURS = ("LP_SWEEP_TEST_", "LP_SWEEP_DATA_DIR", "LP_SWEEP_CLUSTER_PYTHON", "LP_SW
 for name in [*os.environ]:  # a user's options, as every option has its variable
     if name.startswith("LP_SWEEP_") and not name.startswith(OURS):
         del os.environ[name]
+os.environ["LP_SWEEP_EVEN_IF_NOT_LEARNED"] = "1"  # many worlds are too small to learn from
 os.environ.pop("RAY_ADDRESS", None)
 os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
 for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE", "AWS_REGION"):

@@ -8,6 +8,9 @@
 --                            output of `other`, as a share of pi
 --           greedy           value: the step, from 1, at which the layer was dropped (0: it stayed);
 --                            rows named score: the score of the layers left, on held-out train rows
+--           `recipe: auto` asks for one that is not of a layer, which is 0:
+--           recipe           name: learning_rate and epochs, as found; score at 2e-05, ...: of held-out
+--                            train rows, after `other` steps
 --           `measure:` in the sweep asks for these, of trained networks:
 --           probes           name: the metric of a linear classifier on the sentence token
 --           similarity       cosine with the pre-trained network; name: sentence (token), tokens

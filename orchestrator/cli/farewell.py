@@ -81,7 +81,7 @@ def _again(result: RunResult, options: RunOptions) -> str:
     those that are left."""
     changed: dict[str, object] = {}
     if result.stopped_by == "nothing-learned":
-        changed = {"stop_if_nothing_learned": False}
+        changed = {"even_if_not_learned": True}
     left = [name for name in options.trials if _is_left(name, result)]
     if options.retry and (left or not options.trials):
         return options.again("retry", trials=left, **changed)
@@ -118,8 +118,11 @@ def _stopped(result: RunResult, again: str, retry: str) -> Iterator[str]:
         yield f"stopped after {len(result.failed)} failures. Go on with the rest: {again}"
         yield f"Retry the failed trials: {retry}"
     elif result.stopped_by == "nothing-learned":
-        yield f"stopped: a full model did not learn. {result.done} done in this run."
-        yield f"Change the recipe, or go on as it is: {again}"
+        yield (
+            f"stopped: {result.stop_detail} trials were not started, since their full model did "
+            f"not learn (see above). {result.done} done in this run; they are stored."
+        )
+        yield f"Change the recipe, or train them all the same: {again}"
     else:
         by = "Ctrl-C" if result.stopped_by == "SIGINT" else result.stopped_by
         yield f"stopped by {by}: {result.done} done in this run. Go on: {again}"

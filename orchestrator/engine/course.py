@@ -24,7 +24,7 @@ from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.inputs.data import FEWEST_STEPS
 from lp_sweep.orchestrator.plan.listing import relisted, with_earlier
 from lp_sweep.orchestrator.plan.naming import short_model
-from lp_sweep.orchestrator.plan.plan import Plan, Work
+from lp_sweep.orchestrator.plan.plan import ModelTask, Plan, Work
 from lp_sweep.storage import underway
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.printable import guess_name, listed
@@ -204,7 +204,28 @@ class Course:
             run = self._met.pop(id_)
             ended = f"the other run has ended: sweep {run.sweep!r} on {run.host} (pid {run.pid})"
             self.reporter.note(ended, id_, ends=True)
+            self.judge_full_models()
         self.reporter.tick()
+
+    def judge_full_models(self) -> None:
+        """Judges those that are done already, by an earlier run or by another one."""
+        if self.goes_on:
+            return
+        for work in [work for work in self.queue.plan.trials.values() if work.is_full_model]:
+            self._judge(work)
+
+    def _judge(self, work: Work) -> None:
+        """Notes a full model that did not learn, and leaves out its other trials: their scores
+        would say nothing about their layers."""
+        if note := self.full_models.note(work):
+            self.reporter.note(*note)
+            if not self.goes_on:
+                self.queue.leave_out(work.pair, out=not note.ends)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether pruned networks are trained although their full model did not learn."""
+        return self.options.even_if_not_learned or self.options.retry
 
     def check(self) -> bool:
         """Called often: whether the run must end now."""
@@ -273,11 +294,7 @@ class Course:
             with self._store_errors_kept():
                 self.queue.ended(work.id, None, told.measures_failed)
             self.reporter.ended(work.id, "done", *_outcome(told))
-            if note := self.full_models.note(work):
-                self.reporter.note(*note)
-                if self.options.stop_if_nothing_learned and not note.ends:
-                    self.queue.stop("nothing-learned")
-                    self.must_end = True
+            self._judge(work)
         else:
             self.queue.not_stored(work.id, told.message, spooled=told.status == "spooled")
             self.reporter.ended(work.id, told.status, told.message)
@@ -323,25 +340,29 @@ def _outcome(told: Answer) -> tuple[str, Facts]:
     return words, facts
 
 
-_Pair = tuple[str, str]  # a model and a task, by name
 _COLUMNS = ("trial_id", "last", "majority", "dev_blind", "steps", "learning_rate")
 
 
 class FullModels:
-    """Notices full models that did not learn their task: no pruned network can be judged by
-    them."""
+    """Notices full models that did not learn their task: no pruned network can be judged by them.
+
+    All seeds that the sweep asks for count, not the first alone: of a small data set some seeds of
+    a large model often fail while the others learn."""
 
     def __init__(self, queue: WorkQueue) -> None:
         self._queue = queue
         self._plan: Plan | None = None
-        self._seeds: dict[_Pair, list[str]] = defaultdict(list)  # of the plan's full models
-        self._untaught: dict[_Pair, bool] = {}  # of those that were looked at
+        self._seeds: dict[ModelTask, list[str]] = defaultdict(list)  # of the plan's full models
+        self._judged: dict[ModelTask, tuple[list[str], bool]] = {}  # seeds, and whether they failed
 
     def note(self, work: Work) -> Note | None:
         """Returns a note once all seeds of a full model are done and none scores better than
         guessing; and a second one if a later seed, which a search asked for, does."""
-        pair, before = _pair(work), self._untaught.get(_pair(work))
-        if before is False or not _is_full(work) or not (seeds := self._done_seeds(pair)):
+        pair, plan = work.pair, self._queue.plan
+        known, before = self._judged.get(pair, ([], None))
+        if before is False or not work.is_full_model or not (seeds := self._done_seeds(pair)):
+            return None
+        if seeds == known:
             return None
         store = self._queue.store.asked_once()
         try:
@@ -350,49 +371,43 @@ class FullModels:
             return None
         if len(rows) < len(seeds):
             return None
-        untaught = self._untaught[pair] = all(map(is_untaught, rows))
-        if untaught == bool(before):
+        failed = all(map(is_untaught, rows))
+        self._judged[pair] = seeds, failed
+        if failed == bool(before):
             return None
         name = f"the full {short_model(pair[0])}"
         points = ("nothing" if row["last"] is None else f"{100 * row['last']:.2f}" for row in rows)
         scores, about = listed(points, 5), f"{pair[1]}, {pair[0]}"
-        if not untaught:
+        if not failed:
             learned = f"{name} learned {pair[1]} with a later seed: it scores {scores}"
             return Note(learned, about, ends=True)
-        steps, rate = rows[0]["steps"], rows[0]["learning_rate"]
-        advice = f"Try another recipe.learning_rate (it is {rate:g})"
-        if steps < FEWEST_STEPS:
-            advice = f"Try more recipe.epochs ({steps} optimiser steps are few)"
-        if blind := rows[0]["dev_blind"]:
-            advice = f"The cause may be the data: {blind}. Give other or more dev rows"
         guess = max(row["majority"] for row in rows)
         return Note(
             f"{name} did not learn {pair[1]}: it scores {scores}, and "
             f"{guess_name(work.task.definition.kind)} scores {100 * guess:.2f}. No pruned network "
-            f"can be judged by it. {advice}; --stop-if-nothing-learned ends such a run here",
+            f"can be judged by it. {_advice(rows[0], auto=bool(plan.sweep.spec.recipe.automatic))}",
             about,
         )
 
-    def _done_seeds(self, pair: _Pair) -> list[str]:
+    def _done_seeds(self, pair: ModelTask) -> list[str]:
         """The trials of a full model; none while one of them is not done."""
         done, plan = self._queue.done, self._queue.plan
         if plan is not self._plan:  # it grows; to go through it at each end would take too long
             self._plan = plan
             self._seeds.clear()
-            for work in filter(_is_full, plan.trials.values()):
-                self._seeds[_pair(work)].append(work.id)
+            for work in plan.trials.values():
+                if work.is_full_model:
+                    self._seeds[work.pair].append(work.id)
         seeds = self._seeds[pair]
         return seeds if all(id_ in done or id_ in plan.known.trials for id_ in seeds) else []
 
 
-def _pair(work: Work) -> _Pair:
-    return work.model.name, work.task.name
-
-
-def _is_full(work: Work) -> bool:
-    spec = work.spec
-    return (
-        spec.kind == "trial"
-        and len(spec.kept_layers) == work.model.depth
-        and not spec.removed_feed_forwards
-    )
+def _advice(record: Mapping[str, Any], *, auto: bool) -> str:
+    """What to try. `record`: of a full model that did not learn; `auto`: with a found recipe."""
+    if blind := record["dev_blind"]:
+        return f"The cause may be the data: {blind}. Give other or more dev rows"
+    steps, rate = record["steps"], record["learning_rate"]
+    few = f" ({steps} optimiser steps are few)" if steps < FEWEST_STEPS else ""
+    first = "" if auto else "`recipe: auto`, or by hand "
+    higher = f"a higher recipe.learning_rate (it is {rate:g})"
+    return f"Try {first}{higher}, more recipe.epochs{few}, more rows"

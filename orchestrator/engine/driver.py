@@ -115,15 +115,7 @@ def run_sweep(
         queue.claims = presence
         course.meet_others()
         try:
-            if options.inline:
-                from lp_sweep.orchestrator.engine.inline import run_inline
-
-                run_inline(course, signals)
-            else:
-                from lp_sweep.orchestrator.engine.connection import run_on_ray
-
-                address = options.address or os.environ.get("RAY_ADDRESS")
-                run_on_ray(course, signals, address, at_the_end)
+            _on_engine(course, signals, at_the_end)
         except KeyboardInterrupt:
             queue.stop((signals.received or ["SIGINT"])[0])
         finally:
@@ -136,6 +128,23 @@ def run_sweep(
         except StoreError as error:
             queue.stop("store", str(error))
     return queue
+
+
+def _on_engine(course: Course, signals: StopSignals, at_the_end: ExitStack) -> None:
+    """Runs what is left: nothing, where no full model that is done has learned."""
+    queue, options = course.queue, course.options
+    course.judge_full_models()
+    if queue.open and options.inline:
+        from lp_sweep.orchestrator.engine.inline import run_inline
+
+        run_inline(course, signals)
+    elif queue.open:
+        from lp_sweep.orchestrator.engine.connection import run_on_ray
+
+        address = options.address or os.environ.get("RAY_ADDRESS")
+        run_on_ray(course, signals, address, at_the_end)
+    if left_out := queue.left_out():
+        queue.stop("nothing-learned", str(left_out))
 
 
 def _blocked(recorder: Recorder, reporter: Reporter, work: Work, need: str) -> None:

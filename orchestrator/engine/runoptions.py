@@ -38,6 +38,15 @@ class RunOptions(Request):
         ),
     ] = None
     cache_dir: CacheDirOption = None
+    even_if_not_learned: Annotated[
+        bool,
+        Option(
+            "--even-if-not-learned",
+            envvar="LP_SWEEP_EVEN_IF_NOT_LEARNED",
+            help="Also prune full models that score no better than guessing.",
+            rich_help_panel=ADVANCED,
+        ),
+    ] = False
     fail_fast: Annotated[
         bool,
         Option("--fail-fast", envvar="LP_SWEEP_FAIL_FAST", help="Stop at the first failed trial."),
@@ -52,15 +61,6 @@ class RunOptions(Request):
             rich_help_panel=ADVANCED,
         ),
     ] = None
-    stop_if_nothing_learned: Annotated[
-        bool,
-        Option(
-            "--stop-if-nothing-learned",
-            envvar="LP_SWEEP_STOP_IF_NOTHING_LEARNED",
-            help="Stop if a full model scores no better than guessing.",
-            rich_help_panel=ADVANCED,
-        ),
-    ] = False
     max_hours: Annotated[
         float | None,
         Option(

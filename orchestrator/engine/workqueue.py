@@ -4,7 +4,7 @@ Profiles come first, since cells depend on them, then trials whose networks othe
 trials, and speeds at the end, each alone, since other work would change its times; within a rank
 the longest first. When a profile ends, the cells that waited for it become trials; when a search
 has all that it asked for, it asks for more, or ends. A network has the identifier of the trial that
-trains it. Knows no Ray.
+trains it. Trials of a model on a task that its full model did not learn are left out. Knows no Ray.
 
 Runs share a store. A run claims work only for its idle slots, for all of them in one write, and
 begins it at once: so no run keeps work from another that it has no slot for. What it does not begin
@@ -30,10 +30,11 @@ from lp_sweep.orchestrator.plan.cells import CellAxes
 from lp_sweep.orchestrator.plan.known import (
     WorkHistory,
     ends_of,
+    found_recipes,
     measurements,
     points_of,
 )
-from lp_sweep.orchestrator.plan.plan import Plan, Work
+from lp_sweep.orchestrator.plan.plan import ModelTask, Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.searching import curve_of
 from lp_sweep.orchestrator.plan.selection import Selection, policy, selected
@@ -91,6 +92,7 @@ class WorkQueue:
         self.claims: Presence | None = None
         self.claimed: list[str] = []  # pending work that idle slots are about to begin
         self.holding: set[str] = set()  # pending work that another run held at our last look
+        self._left_out: set[ModelTask] = set()  # what the full model did not learn
         self.stopped: str | None = None  # why nothing more is handed out
         self.stop_detail = ""  # the store's answer, or how Ray was lost
         self._waiting: dict[str, float] = {}  # pending work that no other run holds -> its seconds
@@ -161,7 +163,7 @@ class WorkQueue:
         """Changes the state of work, and its place in the order."""
         self.state[id_] = state
         self._waiting.pop(id_, None)
-        if state == "pending" and id_ not in self.holding:
+        if state == "pending" and id_ not in self.holding and not self._is_left_out(id_):
             self._waiting[id_] = self._seconds[id_]
             heappush(self._order, (self._rank(id_), -self._seconds[id_], id_))
 
@@ -226,6 +228,20 @@ class WorkQueue:
         if not self.stopped:
             self.stopped, self.stop_detail = why, detail
         self.give_back()
+
+    def leave_out(self, pair: ModelTask, *, out: bool = True) -> None:
+        """Begins no more work of a model on a task; with `out` false it may begin again."""
+        (self._left_out.add if out else self._left_out.discard)(pair)
+        for id_ in [id_ for id_, state in self.state.items() if state == "pending"]:
+            self._set(id_, "pending")
+
+    def left_out(self) -> int:
+        """How much pending work is left out."""
+        pending = (id_ for id_, state in self.state.items() if state == "pending")
+        return sum(map(self._is_left_out, pending))
+
+    def _is_left_out(self, id_: str) -> bool:
+        return bool(self._left_out) and self.plan.work(id_).pair in self._left_out
 
     def give_back(self) -> None:
         """Releases what was claimed for slots that are not idle any more."""
@@ -325,8 +341,10 @@ class WorkQueue:
         if id_ in plan.profiles and id_ in self.done:
             rows = pa.Table.from_pylist(self.store.read("profiles", id_), TABLES["profiles"])
             profiles = {**plan.known.profiles, **measurements(rows)}
-            plan.known = plan.known._replace(profiles=profiles)
-            if any(c.state == "deferred" and c.profile_id == id_ for c in plan.cells):
+            recipes = {**plan.known.recipes, **found_recipes(rows)}
+            plan.known = plan.known._replace(profiles=profiles, recipes=recipes)
+            waiting = any(c.state == "deferred" and c.profile_id == id_ for c in plan.cells)
+            if waiting or id_ in recipes:
                 self._plan_due, self._rests_until = True, 0.0
 
     def _grown(self) -> bool:

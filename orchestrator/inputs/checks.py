@@ -107,7 +107,8 @@ def check_small_files(sweep: SweepInputs, wanted: NeededInputs) -> tuple[list[st
         with collected(problems if whole else doubtful):
             loaded = _rows(task, sweep.recipe, most=None if whole else _FIRST_ROWS, offline=True)
             problems += _beyond_tables(sweep, wanted, task, loaded)
-            data.append(looked_at(task.name, loaded, sweep.recipe, sweep.models))
+            recipe = sweep.expected_recipe(len(loaded.train))
+            data.append(looked_at(task.name, loaded, recipe, sweep.models))
             notes += _row_notes(task, loaded) if whole else ()
         first = f"the first {_FIRST_ROWS:,} train rows of {task.name}"
         notes += [f"{first} alone can't be judged: {why}" for why in doubtful]

@@ -23,7 +23,7 @@ from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from lp_sweep.orchestrator.sweepfile.yamlfile import Document
 from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError, TrialError
 from lp_sweep.storage.places import expanded
-from lp_sweep.storage.printable import short
+from lp_sweep.storage.printable import listed, short
 from lp_sweep.trials.data.datasource import data_fingerprint, unlabelled_fingerprint
 from lp_sweep.trials.data.formats import file_format, open_binary, parts_of
 from lp_sweep.trials.data.readers import CONLL, column_names, read_file
@@ -40,6 +40,7 @@ from lp_sweep.trials.data.tasks import (
 )
 from lp_sweep.trials.kinds import IMITATE, KINDS
 from lp_sweep.trials.model.familytable import FAMILIES, family_of
+from lp_sweep.trials.spec.autorecipe import enough_epochs
 from lp_sweep.trials.spec.feedforward import NONE
 from lp_sweep.trials.spec.specs import Recipe, TaskDefinition
 
@@ -103,6 +104,17 @@ class SweepInputs:
     def name(self) -> str:
         return self.spec.name
 
+    def finds_recipe(self, task: str) -> bool:
+        """Whether a measurement finds the recipe of a task. Not of an embedding, for which the full
+        model needs no training."""
+        return bool(self.spec.recipe.automatic) and not self.tasks[task].definition.embeds
+
+    def expected_recipe(self, rows: int) -> Recipe:
+        """The recipe for so many train rows, before a measurement has found its learning rate."""
+        if "epochs" not in self.spec.recipe.automatic:
+            return self.recipe
+        return replace(self.recipe, epochs=enough_epochs(rows, self.recipe.batch_size))
+
     @property
     def all_models(self) -> tuple[ModelInput, ...]:
         """The models and the teachers."""
@@ -165,6 +177,12 @@ def resolve(
         for item in items
         if not item.pinned
     ]
+    kept = [task.name for task in tasks.values() if task.definition.embeds]
+    if kept and spec.recipe.automatic:
+        unpinned.append(
+            f"recipe: auto finds nothing for {listed(kept)}, whose full model needs no training. "
+            f"Pruned networks learn with the defaults: {_usual(spec.recipe.automatic)}"
+        )
     return SweepInputs(
         spec=spec,
         teachers=teachers,
@@ -176,6 +194,10 @@ def resolve(
         manifest=held,
         manifest_file=manifest,
     )
+
+
+def _usual(keys: Iterable[str]) -> str:
+    return ", ".join(f"{key} {getattr(Recipe(), key):g}" for key in keys)
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from lp_sweep.storage.store import Store, Unreadable
 from lp_sweep.storage.tablefiles import THREADS
 from lp_sweep.storage.upkeep import lost
 from lp_sweep.trials.measures.registry import MEASURES
+from lp_sweep.trials.spec.autorecipe import FIND_RECIPE, FoundRecipe
 from lp_sweep.trials.spec.select import LayerScores
 from lp_sweep.trials.spec.specs import TEACHER
 
@@ -38,7 +39,8 @@ class WorkHistory(NamedTuple):
     """The state of a store and a run. `trials`, `profiles`: done. `failed`: with the error type.
     `networks`: those in the store, of the trials given to `with_networks`. For searches: the scores
     of done trials in points, and the trials that this run was asked for or gave up.
-    `without_graphs`: models of which a trial that is not done could not record a CUDA graph."""
+    `without_graphs`: models of which a trial that is not done could not record a CUDA graph.
+    `recipes`: measurement -> what it found."""
 
     trials: Set[str]
     failed: Mapping[str, str]
@@ -48,6 +50,7 @@ class WorkHistory(NamedTuple):
     asked: Set[str] = frozenset()
     given_up: Set[str] = frozenset()
     without_graphs: Set[str] = frozenset()
+    recipes: Mapping[str, FoundRecipe] = MappingProxyType({})
 
     @classmethod
     def nothing(cls) -> WorkHistory:
@@ -80,6 +83,7 @@ def read_ledger(store: Store) -> Ledger:
             measured,
             points=points_of(trials.rows),
             without_graphs=_without_graphs(attempts.rows, done),
+            recipes=found_recipes(profiles.rows),
         ),
         timing_columns(trials.rows),
         [*trials.unreadable, *profiles.unreadable, *attempts.unreadable, *lost(store)],
@@ -153,6 +157,16 @@ def measurements(profiles: pa.Table) -> dict[str, LayerScores]:
         )
         for row in profiles.select(["profile_id", "layers"]).to_pylist()
     }
+
+
+def found_recipes(profiles: pa.Table) -> dict[str, FoundRecipe]:
+    """Measurement -> the recipe that it found."""
+    found = {}
+    for row in profiles.filter(pc.equal(profiles["measure"], FIND_RECIPE)).to_pylist():
+        values = {item["name"]: item["value"] for item in row["values"]}
+        rate, epochs = values["learning_rate"], int(values["epochs"])
+        found[row["profile_id"]] = FoundRecipe(rate, epochs)
+    return found
 
 
 def attempted_work(attempt_id: str) -> str:

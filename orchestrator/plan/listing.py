@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lp_sweep.orchestrator.inputs.resolve import SweepInputs
 from lp_sweep.orchestrator.plan.known import with_networks
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.sweepfile.load import is_part
@@ -23,6 +22,7 @@ from lp_sweep.storage.networks import BEST, WEIGHTS
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.setups import EARLIER, compared, differences, hidden_notes, recipe_of
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.spec.autorecipe import AUTO
 from lp_sweep.trials.spec.identity import setup_id, setup_text
 
 Row = dict[str, Any]
@@ -49,11 +49,17 @@ def point(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return (setting, *(row[axis] for axis in axes))
 
 
-def _settings(sweep: SweepInputs) -> dict[tuple[str, str], str]:
-    """The setup text of each model on each task."""
+def _settings(plan: Plan) -> dict[tuple[str, str], str]:
+    """The setup text of each model on each task. Until `recipe: auto` has found a learning rate it
+    is the word, so that no finished trial has this setup."""
+    sweep = plan.sweep
+    unknown = replace(sweep.recipe, learning_rate=AUTO)  # type: ignore[arg-type]
     return {
         (model.name, name): setup_text(
-            model.fingerprint, task.definition, task.fingerprint, sweep.recipe
+            model.fingerprint,
+            task.definition,
+            task.fingerprint,
+            plan.recipe((model.name, name)) or unknown,
         )
         for model in sweep.models
         for name, task in sweep.tasks.items()
@@ -64,7 +70,7 @@ def relisted(plan: Plan, listed: Iterable[Row], *, part: bool, overrides: str = 
     """`listed`: the rows of `sweeps` in the store. A run of a `part` of a sweep keeps the rows of
     the other cells."""
     before = {point(row): row for row in listed}
-    texts = _settings(plan.sweep)
+    texts = _settings(plan)
     ids = {key: setup_id(text) for key, text in texts.items()}
     cells = {point(row): row for row in (cell.row() for cell in plan.cells)}
     for asked, row in cells.items():
@@ -89,7 +95,8 @@ def _asked_by(row: Mapping[str, Any], listed: Mapping[str, Any] | None, override
 
 
 def _replaced(before: Mapping[Any, Row], after: Mapping[Any, Row]) -> list[Row]:
-    """The rows of `before` whose cell has another setup in `after`. A cell that is no longer asked
+    """The rows of `before` whose cell has another setup in `after`. A cell that waited for its
+    recipe had no result that could be replaced. A cell that is no longer asked
     for is replaced only if the recipe, the data or the model has changed: a shorter list of seeds
     replaces nothing."""
     pairs = {(row["model"], row["task"]) for row in after.values()}
@@ -105,7 +112,7 @@ def _replaced(before: Mapping[Any, Row], after: Mapping[Any, Row]) -> list[Row]:
         else:
             here = (row["model"], row["task"]) in pairs
             changed = setup not in today and (here or recipes[setup] not in in_use)
-        if changed:
+        if changed and (recipes[setup] or {}).get("learning_rate") != AUTO:
             replaced.append(row)
     return replaced
 
@@ -138,7 +145,7 @@ def hidden_by(store: Store, plan: Plan, *, part: bool) -> list[str]:
 
 def _changes(listed: pa.Table, plan: Plan, *, part: bool) -> bool:
     """Whether a run may replace cells: a quick check, since a listing can be long."""
-    ids = {key: setup_id(text) for key, text in _settings(plan.sweep).items()}
+    ids = {key: setup_id(text) for key, text in _settings(plan).items()}
     rows = listed.group_by(["model", "task", "setup"]).aggregate([]).to_pylist()
     keys = [((row["model"], row["task"]), row["setup"]) for row in rows]
     return any(setup != ids[key] if key in ids else not part for key, setup in keys)
@@ -149,11 +156,14 @@ def trained_otherwise(store: Store, plan: Plan) -> list[str]:
     data or model than the plan, since the tables compare both. Raises StoreError."""
     name = plan.sweep.name
     listed, own = store.find("sweeps", name) or [], {point(cell.row()) for cell in plan.cells}
-    today = {(name, *pair): text for pair, text in _settings(plan.sweep).items()}
+    today = {(name, *pair): text for pair, text in _settings(plan).items()}
+    auto = plan.sweep.spec.recipe.automatic  # then each model and task has its own
     ways = [
         [*differences(row, today)]
         for row in listed
-        if point(row) not in own and row["trial_id"] in plan.known.trials
+        if not (auto and (name, row["model"], row["task"]) not in today)
+        and point(row) not in own
+        and row["trial_id"] in plan.known.trials
     ]
     number = sum(map(bool, ways))
     if not number:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lp_sweep.storage.printable import printable, ranges
+from lp_sweep.trials.spec.autorecipe import FIND_RECIPE
 from lp_sweep.trials.spec.procedures import DIRECT, Procedure, distill_label
 from lp_sweep.trials.spec.specs import SpeedSpec, TrialSpec
 
@@ -23,6 +24,8 @@ def describe(work: Work) -> str:
     """`bert-base-cased, layers 1-8 of 12, rte, seed 42`; a profile's model and task; or the network
     whose speed is measured."""
     model, task = short_model(work.model.name), printable(work.task.name)
+    if work.spec.kind == "profile" and work.spec.measure == FIND_RECIPE:
+        return f"{model}, a learning rate for {task}"
     if work.spec.kind == "profile":
         return f"{model}, {work.spec.measure.replace('_', '-')} profile, {task}"
     layers = layers_of(work.spec.kept_layers, work.model.depth)

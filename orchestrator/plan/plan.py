@@ -15,9 +15,10 @@ from lp_sweep.orchestrator.inputs.resolve import NeededInputs, SweepInputs, Task
 from lp_sweep.orchestrator.plan.cells import CellAxes
 from lp_sweep.orchestrator.plan.known import WorkHistory
 from lp_sweep.orchestrator.plan.searching import SearchState
-from lp_sweep.trials.spec.specs import ProfileSpec, SpeedSpec, TrialSpec
+from lp_sweep.trials.spec.specs import ProfileSpec, Recipe, SpeedSpec, TrialSpec
 from lp_sweep.trials.worker.job import Job, Lesson, Measure, ModelPlace, TaskPlace
 
+ModelTask = tuple[str, str]  # their names
 State = Literal["done", "failed", "pending", "deferred", "impossible", "not_needed"]
 
 
@@ -64,6 +65,20 @@ class Work:
     lesson: Lesson | None = None  # of a student
 
     @property
+    def pair(self) -> ModelTask:
+        return self.model.name, self.task.name
+
+    @property
+    def is_full_model(self) -> bool:
+        """Whether it trains a network with all its layers, however it learns."""
+        spec = self.spec
+        return (
+            spec.kind == "trial"
+            and len(spec.kept_layers) == self.model.depth
+            and not spec.removed_feed_forwards
+        )
+
+    @property
     def trial(self) -> TrialSpec:
         """The specification of a trial."""
         assert isinstance(self.spec, TrialSpec)
@@ -98,7 +113,17 @@ class Plan:
     profiles: dict[str, Work] = field(default_factory=dict)  # of pre-trained networks
     measures: dict[str, list[Measure]] = field(default_factory=dict)  # of a trial's network
     speeds: dict[str, Work] = field(default_factory=dict)  # of networks, trained or not
+    finders: dict[ModelTask, str] = field(default_factory=dict)  # measurements of `recipe: auto`
     known: WorkHistory = field(default_factory=WorkHistory.nothing)
+
+    def recipe(self, pair: ModelTask) -> Recipe | None:
+        """That of the trials of a model on a task; None until a measurement has found it."""
+        recipe, finder = self.sweep.recipe, self.finders.get(pair)
+        if finder is None:
+            return recipe
+        found = self.known.recipes.get(finder)
+        keys = self.sweep.spec.recipe.automatic
+        return found and replace(recipe, **{key: getattr(found, key) for key in keys})
 
     def missing(self) -> list[Work]:
         """All work that is left, with the finished trials of `missing_trials`."""

@@ -20,6 +20,7 @@ from lp_sweep.trials.data.tasks import TaskSource, canonical_name
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.measures.registry import MEASURES
 from lp_sweep.trials.spec import procedures
+from lp_sweep.trials.spec.autorecipe import FIND_RECIPE
 from lp_sweep.trials.spec.feedforward import FeedForward, some_removed
 from lp_sweep.trials.spec.identity import profile_id, trial_id
 from lp_sweep.trials.spec.procedures import DIRECT, Procedure
@@ -28,6 +29,7 @@ from lp_sweep.trials.spec.specs import (
     TEACHER,
     Distillation,
     ProfileSpec,
+    Recipe,
     SpeedSpec,
     TaskDefinition,
     TrialSpec,
@@ -77,10 +79,11 @@ class _Builder:
     def cell(self, asked: CellAxes, search: SearchState | None) -> Cell:
         """Adds the cell's trial, and everything that it depends on, to the plan."""
         depth, idle = self.models[asked.model].depth, _IDLE.get(search)
+        recipe = self._recipe(asked.model, asked.task)
         found = partial(Cell, asked=asked, depth=depth, profile_id=self._profile(asked))
         try:
             dropped = self._dropped(asked)
-            if dropped is None:
+            if dropped is None or recipe is None:
                 return found(state="deferred", search=search)
             kept = kept_layers(depth, dropped)
             spec = self._spec(asked, kept)
@@ -95,12 +98,20 @@ class _Builder:
         return found(kept=kept, dropped=dropped, trial_id=id_, state=state, search=search)
 
     def foreseen(self, asked: CellAxes) -> str | None:
-        """The identifier of a cell's trial, which is not added; None while its layers depend on a
-        missing profile. Raises ValueError for an impossible cell."""
+        """The identifier of a cell's trial, which is not added; None while its layers or its recipe
+        depend on a missing profile. Raises ValueError for an impossible cell."""
         dropped = self._dropped(asked)
-        if dropped is None:
+        if dropped is None or self._recipe(asked.model, asked.task) is None:
             return None
         return trial_id(self._spec(asked, kept_layers(self.models[asked.model].depth, dropped)))
+
+    def _recipe(self, model: str, task: str) -> Recipe | None:
+        """That of a model on a task; None until it is found."""
+        sweep, pair = self.plan.sweep, (model, task)
+        if sweep.finds_recipe(task) and pair not in self.plan.finders:
+            spec = self._profile_spec(self.models[model], task, FIND_RECIPE)
+            self.plan.finders[pair] = self._add_profile(spec, self.models[model], task)
+        return self.plan.recipe(pair)
 
     def _dropped(self, asked: CellAxes) -> tuple[int, ...] | None:
         """The layers that go; None while they depend on a missing profile. Raises ValueError where
@@ -124,13 +135,15 @@ class _Builder:
         """The specification of a cell, whose seed is replaced later."""
         model, task = self.models[asked.model], self.plan.sweep.tasks[asked.task]
         procedure, removal = asked.procedure, asked.feed_forward
+        recipe = self._recipe(asked.model, asked.task)
+        assert recipe is not None, "deferred"
         spec = TrialSpec(
             model_fingerprint=model.fingerprint,
             kept_layers=kept,
             task=task.definition,
             data_fingerprint=task.fingerprint,
             seed=asked.seed,
-            recipe=self.plan.sweep.recipe,
+            recipe=recipe,
             procedure=procedure.name,
             freeze_dropped=procedure.freeze_dropped,
             epochs_per_layer=procedure.epochs_per_layer,
@@ -226,7 +239,8 @@ class _Builder:
                     self._add_profile(self._profile_spec(model, task, name), model, task)
 
     def _profile(self, asked: CellAxes) -> str | None:
-        """Adds the measurement that chooses the cell's layers, if any, and returns its id."""
+        """Adds the measurement that chooses the cell's layers, if any, and returns its id; None
+        also while its recipe is not found: one that trains waits for it."""
         strategy = find_strategy(asked.strategy)
         if strategy is None or not strategy.measure:
             return None
@@ -235,7 +249,10 @@ class _Builder:
         key = (asked.model, on, strategy.measure)
         if key not in self._profile_ids:
             model = self.models[asked.model]
-            spec = self._profile_spec(model, on, strategy.measure)
+            recipe = self._recipe(model.name, on)
+            spec = self._profile_spec(model, on, strategy.measure, recipe=recipe)
+            if recipe is None and spec.recipe is not None:
+                return None
             self._profile_ids[key] = self._add_profile(spec, model, on)
         return self._profile_ids[key]
 
@@ -258,9 +275,17 @@ def _with_modules(spec: _Spec, model: ModelInput) -> _Spec:
 
 
 def profile_spec(
-    sweep: SweepInputs, model: ModelInput, task: str, measure: str, **settings: Any
+    sweep: SweepInputs,
+    model: ModelInput,
+    task: str,
+    measure: str,
+    *,
+    recipe: Recipe | None = None,
+    **settings: Any,
 ) -> ProfileSpec:
-    recipe, rows, found = sweep.recipe, sweep.spec.measure.probe_rows, sweep.tasks[task]
+    """`recipe`: the one to train with; None: the sweep's, for what does not train."""
+    recipe = recipe or sweep.recipe
+    rows, found = sweep.spec.measure.probe_rows, sweep.tasks[task]
     usual = {"max_length": recipe.max_length, "limit_dev": recipe.limit_dev}
     spec = ProfileSpec(
         model_fingerprint=model.fingerprint,

@@ -206,12 +206,15 @@ def _counts(plan: Plan) -> list[str]:
     measures = f"of trained networks: {_states(totals, 'measures')}"
     speeds = f"networks to time, one at a time: {_states(totals, 'speeds')}"
     waiting = f"cells waiting for a profile, a measurement ({_states(totals, 'profiles')})"
+    searches = set(plan.finders.values()) - plan.known.recipes.keys()
+    finds = "measurements that find the learning rate of a model on a task, by three short tries"
     counts = (
         ("cells", totals["cells"], "asked for: each is a model, strategy, K, task and seed"),
         ("trials", totals["trials"], "networks; cells may share one"),
         ("done", totals["trials_done"], "already in the store"),
         ("failed", totals["trials_failed"], "`lp-sweep retry` retries them"),
         ("to do", len(to_do), _to_do(plan, to_do)),
+        ("first", len(searches), finds),
         ("deferred", totals["cells_deferred"] - searched, waiting),
         ("distilled", taught, "learn from a teacher"),
         ("measures", totals["measures"], measures),
@@ -291,6 +294,12 @@ def _matrix(plan: Plan) -> list[str]:
         lines.append(f"  feed-forwards that go {', '.join(spec.feed_forward)}")
     lines.append(f"  tasks {', '.join(map(_task, plan.sweep.tasks.values()))}")
     lines.append(f"  seeds {', '.join(map(str, spec.seeds))}")
+    for model, task in plan.finders:
+        if recipe := plan.recipe((model, task)):
+            lines.append(
+                f"  recipe: auto found {recipe.learning_rate:g} and {recipe.epochs} epochs for "
+                f"{short_model(model)} on {task}"
+            )
     return [*lines, *_as_shipped(plan), ""]
 
 

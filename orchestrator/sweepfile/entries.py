@@ -28,6 +28,7 @@ from lp_sweep.storage.printable import choose, shown
 from lp_sweep.storage.sense import DEEPEST
 from lp_sweep.trials.data.tasks import CORPUS, QRELS, QUERIES, TASKS, canonical_name
 from lp_sweep.trials.kinds import KINDS
+from lp_sweep.trials.spec.autorecipe import AUTO, FoundRecipe
 from lp_sweep.trials.spec.specs import Recipe, TaskKind
 
 _OF_VECTORS = ("pooling", "similarity", "prompts", "loss")
@@ -332,16 +333,28 @@ _IN_FILE: dict[str, dict[str, Any]] = {
 
 
 def _recipe_keys() -> dict[str, Any]:
-    """The fields of `Recipe` that are declared as keys."""
+    """The fields of `Recipe` that are declared as keys. Some can be the word `auto` instead."""
     types = get_type_hints(Recipe)
-    return {
-        key.name: (
-            types[key.name],
-            Field(**{"default": key.default, **key.metadata, **_IN_FILE.get(key.name, {})}),
-        )
-        for key in fields(Recipe)
-        if key.metadata
-    }
+    keys: dict[str, Any] = {}
+    for key in (key for key in fields(Recipe) if key.metadata):
+        kind, declared = types[key.name], dict(key.metadata)
+        if key.name in FoundRecipe._fields:
+            about = {"description": declared.pop("description") + "; auto: it is found"}
+            number = Annotated[kind, Field(**declared), Tag("number")]  # type: ignore[valid-type]
+            word = Annotated[Literal["auto"], Tag("auto")]
+            kind, declared = Annotated[number | word, Discriminator(_auto_or_number)], about
+        given = {"default": key.default, **declared, **_IN_FILE.get(key.name, {})}
+        keys[key.name] = (kind, Field(**given))
+    return keys
+
+
+def _auto_or_number(value: Any) -> str:
+    return AUTO if value == AUTO else "number"
+
+
+def recipe_of_auto(content: Any) -> Any:
+    """`recipe: auto` as a mapping."""
+    return dict.fromkeys(FoundRecipe._fields, AUTO) if content == AUTO else content
 
 
 if TYPE_CHECKING:
@@ -364,9 +377,21 @@ class RecipeEntry(_RecipeKeys):
             raise ValueError("`lr` and `learning_rate` are one key. Keep one of them.")
         return content
 
+    @model_validator(mode="after")
+    def _both(self) -> RecipeEntry:
+        if self.automatic == ("epochs",):
+            raise ValueError("epochs: auto comes with learning_rate: auto. Write both, or a number")
+        return self
+
+    @property
+    def automatic(self) -> tuple[str, ...]:
+        """The keys that a measurement finds."""
+        return tuple(key for key in FoundRecipe._fields if getattr(self, key) == AUTO)
+
     def to_recipe(self) -> Recipe:
+        """With the defaults of keys that are still to be found."""
         return Recipe(
-            **self.model_dump(exclude={"freeze"}),
+            **self.model_dump(exclude={"freeze", *self.automatic}),
             freeze_embeddings=self.freeze.embeddings,
             freeze_layers=tuple(self.freeze.layers),
         )

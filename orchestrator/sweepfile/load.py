@@ -11,12 +11,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from lp_sweep.orchestrator.sweepfile.entries import RecipeEntry, TaskEntry, listed, named
+from lp_sweep.orchestrator.sweepfile.entries import (
+    RecipeEntry,
+    TaskEntry,
+    listed,
+    named,
+    recipe_of_auto,
+)
 from lp_sweep.orchestrator.sweepfile.spec import SECTIONS, SweepSpec
 from lp_sweep.orchestrator.sweepfile.yamlfile import (
     Document,
@@ -29,6 +36,7 @@ from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import did_you_mean, nearest, shown
 from lp_sweep.storage.printable import listed as listed_names
 from lp_sweep.trials.data.tasks import TASKS, canonical_name
+from lp_sweep.trials.spec.autorecipe import AUTO, FoundRecipe
 from lp_sweep.trials.spec.select import STRATEGIES
 
 _MOST_MISTAKES = 20
@@ -67,7 +75,7 @@ class SweepFile(NamedTuple):
 
 def load_sweep(path: Path, overrides: Sequence[str] = ()) -> SweepFile:
     """Read, override and check a sweep file. Raises SpecError with `file:line` for each mistake."""
-    document = read_yaml(path)
+    document, overrides = read_yaml(path), [*chain(*map(_spelt_out, overrides))]
     written = _expanded(document)
     document = written if overrides else document
     last = {_key(override): override for override in overrides}  # replaces those before it
@@ -173,12 +181,21 @@ _DEEPEST = 5  # dots in a key
 
 
 def _expanded(document: Document) -> Document:
-    """The document with lists of mappings where it has a name, or an entry without its list."""
+    """The document with lists of mappings where it has a name, or an entry without its list, and
+    with the keys of `recipe: auto`."""
     content = dict(document.content)
     for axis, key in _NAMED.items():
         if content.get(axis) is not None:
             content[axis] = [named(key)(entry) for entry in listed(content[axis])]
+    content |= {"recipe": recipe_of_auto(content["recipe"])} if "recipe" in content else {}
     return replace(document, content=content)
+
+
+def _spelt_out(override: str) -> list[str]:
+    """`recipe=auto` as its keys, so that the file's other ones stay."""
+    if override.replace(" ", "") == f"recipe={AUTO}":
+        return [f"recipe.{name}={AUTO}" for name in FoundRecipe._fields]
+    return [override]
 
 
 def _key(override: str) -> str:

@@ -72,8 +72,16 @@ class SweepSpec(entries.Entry):
         min_length=1,
         description="`42-46`, `{from: 42, to: 46}` and `{from: 42, count: 5}` also work",
     )
-    recipe: entries.RecipeEntry = Field(
-        entries.RecipeEntry(), description="how each network is fine-tuned"
+    recipe: Annotated[
+        entries.RecipeEntry,
+        BeforeValidator(
+            entries.recipe_of_auto,
+            json_schema_input_type=entries.RecipeEntry | Literal["auto"],
+        ),
+    ] = Field(
+        entries.RecipeEntry(),
+        description="how each network is fine-tuned; auto: the learning rate and the epochs are "
+        "found for each model and task",
     )
     contribution: entries.ContributionEntry = Field(
         entries.ContributionEntry(), description="how the contribution of layers is measured"

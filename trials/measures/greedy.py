@@ -19,7 +19,7 @@ from lp_sweep.trials.measures.subject import LayerValues, NamedValue, Subject, f
 from lp_sweep.trials.model.prune import keep_original
 from lp_sweep.trials.spec.procedures import Phase, full_layers
 from lp_sweep.trials.spec.select import held_out_rows
-from lp_sweep.trials.spec.specs import ProfileSpec
+from lp_sweep.trials.spec.specs import ProfileSpec, Recipe
 from lp_sweep.trials.train.finetune import Saver, answers, finetune
 from lp_sweep.trials.train.metrics import score
 from lp_sweep.trials.train.steps import Setting
@@ -29,21 +29,10 @@ def greedy(subject: Subject, spec: ProfileSpec) -> LayerValues:
     """Trains the full network in place, with the recipe and seed of `spec`. `layers` holds the step
     at which each layer went, from 1; the last one stays: 0."""
     assert spec.recipe is not None
-    assert spec.seed is not None
     model, data = subject.model, subject.encoded
-    learned, held_out = _parted(data.train)
-    layers = full_layers(model.config.lp_sweep_original_depth)
-    setting = Setting(
-        definition=spec.task,
-        recipe=spec.recipe,
-        seed=spec.seed,
-        device=subject.device,
-        padding=subject.padding,
-        precision=precision_used(spec.recipe.precision, subject.device),
-        batches=BatchSizes.halved(spec.recipe.batch_size, subject.halvings),
-        phases=(Phase(layers, spec.recipe.epochs),),
-        label_names=data.label_names,
-    )
+    learned, held_out = parted(data.train)
+    setting = setting_of(subject, spec, spec.recipe)
+    layers = setting.phases[0].kept_layers
     finetune(model, replace(data, train=learned, dev={"held_out": held_out}), setting, Saver())
     left, steps = list(layers), list[tuple[int, float]]()  # the layer, the score of the others
     while len(left) > 1:
@@ -69,7 +58,24 @@ def _score_without(
     return found[setting.definition.metric]
 
 
-def _parted(train: EncodedSplit) -> tuple[EncodedSplit, EncodedSplit]:
+def setting_of(subject: Subject, spec: ProfileSpec, recipe: Recipe) -> Setting:
+    """Trains the full network with `recipe` and the seed of `spec`."""
+    assert spec.seed is not None
+    layers = full_layers(subject.model.config.lp_sweep_original_depth)
+    return Setting(
+        definition=spec.task,
+        recipe=recipe,
+        seed=spec.seed,
+        device=subject.device,
+        padding=subject.padding,
+        precision=precision_used(recipe.precision, subject.device),
+        batches=BatchSizes.halved(recipe.batch_size, subject.halvings),
+        phases=(Phase(layers, recipe.epochs),),
+        label_names=subject.encoded.label_names,
+    )
+
+
+def parted(train: EncodedSplit) -> tuple[EncodedSplit, EncodedSplit]:
     """Rows to learn from and held-out rows, the same for every network."""
     order = np.random.default_rng(0).permutation(len(train))
     count = held_out_rows(len(train))

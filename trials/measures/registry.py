@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
+from lp_sweep.trials.spec.autorecipe import FIND_RECIPE
 from lp_sweep.trials.spec.specs import TEACHER, ProfileSpec, Recipe
 
 if TYPE_CHECKING:
@@ -37,6 +38,11 @@ def _own_training(recipe: Recipe, rows: int) -> dict[str, Any]:
     own = replace(recipe, limit_dev=None)
     train = {"limit_train": recipe.limit_train, "limit_dev": None}
     return {"recipe": own, "seed": _GREEDY_SEED, **train}
+
+
+def _without_found(recipe: Recipe) -> Recipe:
+    usual = Recipe()
+    return replace(recipe, learning_rate=usual.learning_rate, epochs=usual.epochs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +88,12 @@ MEASURES: dict[str, Measurement] = {
         needs=_own_training,
         shown="{measure} of {network}, after fine-tuning, on held-out train rows of {task}",
         column="step",
+    ),
+    FIND_RECIPE: Measurement(
+        run=_imported("findrecipe.find_recipe"),
+        help="the learning rate and the epochs of `recipe: auto`, by three short tries",
+        needs=lambda recipe, rows: _own_training(_without_found(recipe), rows),
+        shown="{measure} of {network}, by short tries on held-out train rows of {task}",
     ),
     TEACHER: Measurement(
         run=_imported("subject.teacher"),

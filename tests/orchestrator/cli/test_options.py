@@ -83,6 +83,11 @@ def values(command: str, *words: str) -> dict[str, Any]:
     return found
 
 
+@pytest.fixture(autouse=True)
+def _as_for_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LP_SWEEP_EVEN_IF_NOT_LEARNED")
+
+
 @pytest.mark.parametrize("option", OPTIONS)
 def test_a_variable_is_as_good_as_its_option(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several values have blanks between them; an empty variable is none."""
@@ -137,7 +142,7 @@ GIVEN = RunOptions(
     cache_dir=Path("cache"),
     fail_fast=True,
     max_failures=2,
-    stop_if_nothing_learned=True,
+    even_if_not_learned=True,
     max_hours=2.5,
     mirrors=[MirrorKind.mlflow, MirrorKind.wandb],
 )

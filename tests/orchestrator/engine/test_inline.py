@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,8 +12,10 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 import torch
+import yaml
 
 from lp_sweep import Sweep
 from lp_sweep.orchestrator.cli.watching import states_text
@@ -32,6 +35,7 @@ from tests.support.toyworld import RECIPE, save_world
 
 SHORT = RECIPE | {"epochs": 1, "limit_train": 64}
 DIVERGING = SHORT | {"learning_rate": 1e30}
+STOPS = {"LP_SWEEP_EVEN_IF_NOT_LEARNED": "0"}  # as for users
 FULL = [{"name": "top", "k": [0]}]
 # a machine on which Ray is not installed
 _WITHOUT_RAY = 'import sys\nsys.modules["ray"] = None\n'
@@ -247,15 +251,27 @@ def test_a_limit_of_hours_ends_a_run(tmp_path: Path) -> None:
     assert told["used"]["hours"] > 0
 
 
-def test_a_full_model_that_learns_nothing_can_end_a_run(tmp_path: Path) -> None:
-    save_world(tmp_path, recipe=SHORT | {"learning_rate": 1e-12})
-    done = run("run", "sweep.yaml", "--stop-if-nothing-learned", cwd=tmp_path, code=3)
-    advice = r"note .*did not learn mood.*Try .*recipe\.(epochs|learning_rate)"
-    assert re.search(advice, done.stderr)
-    assert "a full model did not learn" in done.stderr
-    assert "--stop-if-nothing-learned" not in done.stderr.rpartition("go on as it is")[2]
-    kept = Store(tmp_path / "lp-sweep-store").read_all("trials", columns=["k"]).rows
-    assert kept["k"].to_pylist() == [0]
+def test_a_full_model_that_did_not_learn_ends_a_run(tmp_path: Path) -> None:
+    """Its other trials are not started, by the same command neither; those of a task that it
+    learned are, and an option starts all."""
+    top = [{"name": "top", "k": [0, 1, 2]}]
+    save_world(tmp_path, recipe=RECIPE, strategies=top, seeds=[1, 2])
+    content = yaml.safe_load((tmp_path / "sweep.yaml").read_text())
+    (mood,) = content["tasks"]
+    (tmp_path / "noise.csv").write_text("text,label\n" + "w1 w2,pos\nw3 w1,neg\nw2 w2,neg\n" * 8)
+    content["tasks"].append(mood | {"name": "noise", "train": "noise.csv"})
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(content))
+    started = {"mood": [0, 0, 1, 1, 2, 2], "noise": [0, 0]}
+    for _ in range(2):
+        done = run("run", "sweep.yaml", cwd=tmp_path, code=3, **STOPS)
+        assert re.search(r"note .*did not learn noise.*Try .*recipe\.learning_rate", done.stderr)
+        assert "stopped: 4 trials were not started" in done.stderr
+        stored = Store(tmp_path / "lp-sweep-store").read_all("trials", columns=["task", "k"]).rows
+        for task, ks in started.items():
+            assert sorted(stored.filter(pc.equal(stored["task"], task))["k"].to_pylist()) == ks
+    (again,) = re.findall("train them all the same: lp-sweep (.*)", done.stderr)
+    assert "--even-if-not-learned" in again
+    run(*shlex.split(again), cwd=tmp_path, **STOPS)
 
 
 def test_a_limit_of_failures_ends_a_run_and_its_retry(tmp_path: Path) -> None:
