@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lp_sweep.orchestrator.service.run import RunResult as RunResult
     from lp_sweep.orchestrator.service.tables import ResultRows as ResultRows
     from lp_sweep.orchestrator.service.tables import TableRows as TableRows
+    from lp_sweep.pruning import prune as prune
     from lp_sweep.results import Results as Results
     from lp_sweep.results import open_store as open_store
     from lp_sweep.storage.errors import LpSweepError as LpSweepError
@@ -36,6 +37,7 @@ _WHERE = {
     "SweepPlan": "orchestrator.service.plan",
     "TableRows": "orchestrator.service.tables",
     "open_store": "results",
+    "prune": "pruning",
     "prune_model": "orchestrator.service.export",
 }
 
