@@ -352,6 +352,7 @@ def _of_run(named: Request, store: Store, record: Mapping[str, Any]) -> Iterator
             yield replace(
                 named,
                 file=places["--file"],
+                own=False,  # a store may name any file
                 overrides=shlex.split(overrides[0] or ""),
                 data_dir=named.data_dir or (Path(folder) if folder else None),
             )
