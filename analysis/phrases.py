@@ -9,21 +9,9 @@ from lp_sweep.analysis.notes import NOT_ASKED, NOT_MEASURED, NOT_NEEDED
 from lp_sweep.analysis.rows import Row
 from lp_sweep.storage.printable import ranges
 from lp_sweep.trials.spec.procedures import own_label
+from lp_sweep.trials.spec.scoring import facts_of
 
 _BUSY = 0.5  # cores, as in the view `speed_table`
-_METRICS = {
-    "f1": "F1",
-    "macro_f1": "macro F1",
-    "micro_f1": "micro F1",
-    "entity_f1": "entity F1",
-    "mean_average_precision": "mean average precision",
-    "mcc": "MCC",
-    "pearson": "Pearson",
-    "spearman": "Spearman",
-    "ndcg@10": "nDCG@10",
-    "mrr@10": "MRR@10",
-    "recall@100": "recall@100",
-}
 
 
 # -- numbers
@@ -86,7 +74,7 @@ def seeds(number: int, asked: int) -> str:
 def heading(task: str, metric: str | None) -> str:
     """`claims F1 of 'fraud'`"""
     name, of, positive = (metric or "").partition(" of ")
-    return f"{task} {_METRICS.get(name, name)}{of}{positive}" if metric else task
+    return f"{task} {facts_of(name).label}{of}{positive}" if metric else task
 
 
 def strategy(row: Row) -> str:

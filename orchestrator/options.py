@@ -312,6 +312,7 @@ class Request:
     data_dir: DataDirOption = None
     offline: OfflineOption = False
     manifest: ManifestOption = None
+    own: bool = True  # the user has named the file: its plugins are run
 
     @property
     def is_built_in(self) -> bool:
@@ -324,7 +325,7 @@ class Request:
         if self.is_built_in:
             with as_file(files("lp_sweep.quickstart")) as folder:
                 return load_sweep(folder / "sweep.yaml", self.overrides)
-        return load_sweep(Path(self.file), self.overrides)
+        return load_sweep(Path(self.file), self.overrides, own=self.own)
 
     def resolved(self, file: SweepFile) -> SweepInputs:
         """The file with its inputs found. Raises SpecError or PreflightError."""

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lp_sweep.analysis.statistics.resampling import TALLY, Array, resampled_scores
+from lp_sweep.trials.spec.scoring import facts_of
 
 LEVEL = 0.95
 TAIL = (1 - LEVEL) / 2
@@ -131,9 +132,9 @@ def _floor(metric: str, labels: Array) -> float:
     if metric in _CORRELATIONS:
         return 0.0
     weighty = len(labels)
-    if metric == "f1":
+    if facts_of(metric).of_a_class:
         weighty = int((labels == 1).sum())
-    elif metric != "accuracy":
+    elif metric not in ("accuracy", "weighted_f1"):
         counts = np.unique(labels, return_counts=True)[1]
         weighty = int(len(counts) * counts.min())
     return ((100 - least_of(metric)) / max(1, weighty)) ** 2

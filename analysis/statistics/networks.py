@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lp_sweep.analysis.rows import Row, grouped
-from lp_sweep.analysis.statistics.resampling import METRICS, TALLY, Array, scores
+from lp_sweep.analysis.statistics.resampling import BY_MARGIN, METRICS, TALLY, Array, scores
 from lp_sweep.storage.catalog import Catalog
 
 # a cell that is listed twice counts once, as in task_table; all strategies share K=0. Leaves out
@@ -129,17 +129,22 @@ WITH positive AS (SELECT any_value(positive_label) AS p FROM trials WHERE trial_
 SELECT
     example,
     min(CASE WHEN p IS NULL THEN label ELSE (label = p)::DOUBLE END) AS label,
-    min(CASE WHEN p IS NULL THEN prediction ELSE (prediction = p)::DOUBLE END) AS prediction,
+    min({prediction}) AS prediction,
     min(tally) AS tally
 FROM predictions CROSS JOIN positive
 WHERE trial_id = $trial AND split = $split
 GROUP BY example ORDER BY example
 """
 
+_PREDICTION = "CASE WHEN p IS NULL THEN prediction ELSE (prediction = p)::DOUBLE END"
+# the margin of the scored class, from the logits
+_MARGIN = "(scores[2]::DOUBLE - scores[1]::DOUBLE) * CASE WHEN p = 0 THEN -1 ELSE 1 END"
+
 
 def _read(catalog: Catalog, network: Network) -> Answers:
     names = {"trial": network.trial_id, "of": network.record or network.trial_id}
-    rows = catalog.query(_ANSWERS, {**names, "split": network.split})
+    asked = _ANSWERS.format(prediction=_MARGIN if network.metric in BY_MARGIN else _PREDICTION)
+    rows = catalog.query(asked, {**names, "split": network.split})
     examples, labels, predicted = (
         rows[name].to_numpy() for name in ("example", "label", "prediction")
     )

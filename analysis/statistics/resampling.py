@@ -13,15 +13,19 @@ A metric that is a ratio of sums over the examples needs no function of its own:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from lp_sweep.trials.spec.scoring import METRIC_FACTS, PRECISIONS
+
 Array = npt.NDArray[Any]
+BY_MARGIN = [name for name, facts in METRIC_FACTS.items() if facts.by_margin]
 _CHUNK_BYTES = 2 * 2**20  # weights in memory at a time: a processor caches them
 TALLY = "tally"  # the metric of networks whose predictions are tallies
-_UNMERGED = ("pearson", "spearman", TALLY)  # each example is its own pattern
+_UNMERGED = ("pearson", "spearman", TALLY, *BY_MARGIN)  # each example is its own pattern
 _NO_SPREAD = 1e-10  # share of the square sum: a smaller spread is rounding of a constant
 
 
@@ -117,6 +121,68 @@ def _macro_f1(weights: Array, labels: Array, predicted: Array) -> Array:
     return _share(total, classes)
 
 
+def _weighted_f1(weights: Array, labels: Array, predicted: Array) -> Array:
+    """The mean F1 over the classes, each as often as it is a label."""
+    total = np.zeros((len(weights), predicted.shape[1]))
+    for label in np.unique(labels):
+        count = _count(weights, labels, predicted, label)
+        total += count.label * _share(2 * count.both, count.label + count.prediction)
+    return np.asarray(total / weights.sum(axis=1, keepdims=True))
+
+
+def _balanced_accuracy(weights: Array, labels: Array, predicted: Array) -> Array:
+    """The mean recall over the classes that occur in the resample as labels."""
+    total, classes = np.zeros((len(weights), predicted.shape[1])), np.zeros((len(weights), 1))
+    for label in np.unique(labels):
+        count = _count(weights, labels, predicted, label)
+        total += np.where(count.label > 0, count.both / np.maximum(count.label, 1), 0)
+        classes += count.label > 0
+    return np.asarray(total / classes)
+
+
+def _roc_auc(weights: Array, labels: Array, margins: Array) -> Array:
+    """From the mean ranks of both classes (Mann and Whitney 1947); 0.5 without one of them."""
+    n, sides = weights.sum(axis=1), (weights * (labels == 1), weights * (labels != 1))
+    there = np.minimum(*(side.sum(axis=1) for side in sides)) > 0
+    columns = []
+    for network in range(margins.shape[1]):
+        ranks = _ranks(weights, margins[:, network])
+        above, below = (
+            np.einsum("rn,rn->r", side, ranks) / np.maximum(side.sum(axis=1), 1) for side in sides
+        )
+        columns.append(np.where(there, (above - below) / n + 0.5, 0.5))
+    return np.stack(columns, axis=1)
+
+
+def _average_precision(weights: Array, labels: Array, margins: Array) -> Array:
+    def area(precision: Array, recall: Array) -> Array:
+        return np.asarray((precision * np.diff(recall, axis=1, prepend=0)).sum(axis=1))
+
+    return _along_the_curve(area, weights, labels, margins)
+
+
+def _recall_at(percent: int) -> Metric:
+    def most(precision: Array, recall: Array) -> Array:
+        return np.asarray(np.where(precision >= percent / 100, recall, 0).max(axis=1))
+
+    return partial(_along_the_curve, most)
+
+
+def _along_the_curve(
+    summary: Callable[[Array, Array], Array], weights: Array, labels: Array, margins: Array
+) -> Array:
+    """`summary` of the precision and recall, both (resamples, thresholds), at each margin, from the
+    highest down; 0 where no row has the class."""
+    columns = []
+    for values in margins.T:
+        order = np.argsort(-values, kind="stable")
+        ends = np.flatnonzero(np.diff(values[order], append=np.nan) != 0)  # of equal margins
+        found = np.cumsum(weights[:, order], axis=1)[:, ends]
+        right = np.cumsum((weights * (labels == 1))[:, order], axis=1)[:, ends]
+        columns.append(summary(_share(right, found), _share(right, right[:, -1:])))
+    return np.stack(columns, axis=1)
+
+
 def _mcc(weights: Array, labels: Array, predicted: Array) -> Array:
     n = weights.sum(axis=1, keepdims=True)
     right = np.zeros((len(weights), predicted.shape[1]))
@@ -176,7 +242,12 @@ METRICS: dict[str, Metric] = {
     "accuracy": _accuracy,
     "f1": _f1,
     "macro_f1": _macro_f1,
+    "weighted_f1": _weighted_f1,
+    "balanced_accuracy": _balanced_accuracy,
     "mcc": _mcc,
+    "roc_auc": _roc_auc,
+    "average_precision": _average_precision,
+    **{name: _recall_at(percent) for name, percent in PRECISIONS.items()},
     "pearson": _pearson,
     "spearman": _spearman,
     TALLY: _tallied,

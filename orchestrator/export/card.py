@@ -29,19 +29,11 @@ from lp_sweep.storage.printable import also_in_train, guess_name, metric_name, p
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.spec.identity import trial_id
 from lp_sweep.trials.spec.procedures import DIRECT, full_layers, settled
+from lp_sweep.trials.spec.scoring import facts_of
 from lp_sweep.trials.spec.specs import TaskDefinition, TrialSpec
 
 Record = Mapping[str, Any]
 TAGS = ["lp-sweep", "layer-pruning"]
-# the hub's names for our metrics, if they differ
-_METRICS = {
-    "macro_f1": "f1",
-    "micro_f1": "f1",
-    "entity_f1": "f1",
-    "mcc": "matthews_correlation",
-    "pearson": "pearsonr",
-    "spearman": "spearmanr",
-}
 
 
 class Base(NamedTuple):
@@ -144,7 +136,7 @@ def _escaped(text: str) -> str:
 
 def _front_matter(task: TaskDefinition, record: Record, facts: CardFacts) -> str:
     form, hub = form_of(task), hub_source(record["data_fingerprint"])
-    metric = _METRICS.get(record["metric"]) or str(record["metric"])
+    metric = facts_of(record["metric"]).hub or str(record["metric"])
     name = f"{facts.base.name.rpartition('/')[2]}-{len(record['kept_layers'])}-layers"
     result = EvalResult(
         task_type=form.hub_task,

@@ -23,6 +23,8 @@ from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import choose
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.spec.scoring import facts_of
+from lp_sweep.trials.train.metrics import margins
 
 VIEWS = ("min_layers_by_unit", "cells")  # that the queries here read
 SHIPPED_VIEWS = ("deployments", "trials", "predictions", "cells")
@@ -185,6 +187,9 @@ def answers_in(record: Row, metric: str, predictions: Sequence[Row]) -> Answers:
     columns = np.array(numbers, np.float64).reshape(-1, 3)
     if (positive := record.get("positive_label")) is not None:  # the class that f1 scores
         columns[:, 1:] = columns[:, 1:] == positive
+    if facts_of(metric).by_margin:
+        logits = np.array([row["scores"] for row in own], np.float64).reshape(-1, 2)
+        columns[:, 2] = margins(logits, 1 if positive is None else positive)
     examples, labels, predicted = columns.T
     return answers_of(metric, examples, labels, predicted, [row["tally"] for row in own])
 

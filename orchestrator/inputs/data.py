@@ -23,6 +23,7 @@ from lp_sweep.storage.errors import TrialError
 from lp_sweep.storage.printable import guess_name, listed, metric_name, shown
 from lp_sweep.trials.data.datasource import LoadedTask, Split
 from lp_sweep.trials.kinds import Kind, kind_of
+from lp_sweep.trials.spec.scoring import facts_of
 from lp_sweep.trials.spec.specs import Recipe
 from lp_sweep.trials.train.metrics import majority_score, positive_label
 
@@ -191,14 +192,14 @@ def _rows_scored(
         return rows * _WORTH[metric]
     if metric in ("pearson", "spearman"):  # 4 each; fewer of few, whose interval is less sure
         return 4 * rows**2 / (rows + 100)
-    if metric in ("accuracy", "micro_f1"):
+    if metric in ("accuracy", "weighted_f1", "micro_f1"):
         return float(counts.sum())
     if metric == "entity_f1":  # each has one tag that begins it
         begins = [name.startswith(("B-", "S-")) for name in names]
         return float(counts[begins].sum())
-    if metric == "f1":
+    if facts_of(metric).of_a_class:
         return float(counts[positive])
-    if metric in ("macro_f1", "mcc"):
+    if metric in ("macro_f1", "balanced_accuracy", "roc_auc", "mcc"):
         there = counts[counts > 0]
         even = float(len(there) ** 2 / (1 / there).sum())
         return (

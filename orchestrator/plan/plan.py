@@ -15,6 +15,7 @@ from lp_sweep.orchestrator.inputs.resolve import NeededInputs, SweepInputs, Task
 from lp_sweep.orchestrator.plan.cells import CellAxes
 from lp_sweep.orchestrator.plan.known import WorkHistory
 from lp_sweep.orchestrator.plan.searching import SearchState
+from lp_sweep.trials.spec.scoring import facts_of
 from lp_sweep.trials.spec.specs import ProfileSpec, Recipe, SpeedSpec, TrialSpec
 from lp_sweep.trials.worker.job import Job, Lesson, Measure, ModelPlace, TaskPlace
 
@@ -100,6 +101,7 @@ class Work:
             start=self.start,
             lesson=self.lesson,
             unlabelled={rows: self.task.source.unlabelled} if rows else {},
+            plugin=facts_of(self.task.definition.metric).file,
         )
 
 

@@ -191,17 +191,13 @@ def prune_model(
     `strategy` drops, or with `layers` (1-based) alone, and not fine-tuned. Raises LpSweepError."""
     from lp_sweep.orchestrator.export.folder import check_free
     from lp_sweep.orchestrator.export.prunedfolder import chosen_layers, prune
-    from lp_sweep.orchestrator.inputs.models import find_model
-    from lp_sweep.orchestrator.inputs.pins import Pins
 
     out = expanded(out)
     check_free(out, force=force)
-    pins = Pins(offline=offline)
-    found = find_model(model, revision=revision, layers=None, folder=Path.cwd(), pins=pins)
+    found, files = model_files(model, revision, offline)
     kept = chosen_layers(found.depth, strategy, k, layers)
     how = f"strategy {strategy}" if strategy else "layers named by hand"
     say(f"{found.name}: {len(kept)} of {found.depth} layers stay, {how}")
-    files = _files_of(found, offline)
     return prune(found, files, kept, how, out=out, force=force, offline=offline)
 
 
@@ -296,18 +292,24 @@ def _of_run(named: Request, store: Store, record: Mapping[str, Any]) -> Iterator
             yield replace(
                 named,
                 file=places["--file"],
+                own=False,  # a store may name any file
                 overrides=shlex.split(overrides[0] or ""),
                 data_dir=named.data_dir or (Path(folder) if folder else None),
             )
 
 
-def _files_of(model: ModelInput, offline: bool) -> Path:
-    """The folder of the model's files, downloaded if needed. Raises PreflightError."""
-    if not model.of_hub:
-        return Path(model.path)
+def model_files(name: str, revision: str | None, offline: bool) -> tuple[ModelInput, Path]:
+    """A model by its folder or hub name, and the folder of its files, downloaded if needed. Raises
+    LpSweepError."""
+    from lp_sweep.orchestrator.inputs.models import find_model
+    from lp_sweep.orchestrator.inputs.pins import Pins
     from lp_sweep.orchestrator.inputs.prefetch import fetch_model
     from lp_sweep.orchestrator.inputs.weights import folder_problems
 
+    pins = Pins(offline=offline)
+    model = find_model(name, revision=revision, layers=None, folder=Path.cwd(), pins=pins)
+    if not model.of_hub:
+        return model, Path(model.path)
     if not model.pinned:
         why = model.why_not_pinned
         raise PreflightError(f"model {model.name!r}: its commit is not known: {why}.")
@@ -319,4 +321,4 @@ def _files_of(model: ModelInput, offline: bool) -> Path:
             f"model {model.name!r} at {model.revision} is not in the Hugging Face cache: "
             f"{'; '.join(problems)}. Leave out --offline to fetch it."
         )
-    return folder
+    return model, folder

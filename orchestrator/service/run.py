@@ -6,6 +6,7 @@ import html
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -245,8 +246,10 @@ def _set_aside(store: Store, files: Sequence[Unreadable]) -> None:
 
 
 def _keep_file(first: PreparedPlan, request: Request, store: Store) -> None:
-    """Copies the sweep file to the store, as it was run."""
+    """Copies the sweep file and its plugins to the store, as it was run."""
     name, places = f"{first.sweep.name}.yaml", run_with(request.file, request.data_dir)
     as_run = redact_text(places) + yaml_text(first.file.document.content)
     if store.read_text("sweeps", name) != as_run:
         store.put_text("sweeps", name, as_run)
+    for plugin, text in first.file.plugins.items():  # to read: nothing runs it
+        store.put_text("sweeps", f"{first.sweep.name}.{Path(plugin).name}", redact_text(text))

@@ -68,6 +68,13 @@ class ResultRows:
     def __len__(self) -> int:
         return int(self._rows.num_rows)
 
+    def __getitem__(self, at: int | slice) -> Any:
+        """A row as a dictionary, or some rows."""
+        places = range(len(self))[at]
+        if isinstance(places, range):
+            return ResultRows(self._rows.take([*places]))
+        return self._rows.slice(places, 1).to_pylist()[0]
+
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self._rows.to_pylist())
 

@@ -29,6 +29,7 @@ from lp_sweep.storage.sense import DEEPEST
 from lp_sweep.trials.data.tasks import CORPUS, QRELS, QUERIES, TASKS, canonical_name
 from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.spec.autorecipe import AUTO, FoundRecipe
+from lp_sweep.trials.spec.scoring import facts_of
 from lp_sweep.trials.spec.specs import Recipe, TaskKind
 
 _OF_VECTORS = ("pooling", "similarity", "prompts", "loss")
@@ -217,7 +218,8 @@ class TaskEntry(Entry):
     positive: Annotated[str | None, BeforeValidator(_as_text)] = Field(
         None,
         min_length=1,
-        description="the class that f1 scores; needed with f1, unless the classes are 0 and 1",
+        description="the class that f1, average_precision and recall@... score; needed with these, "
+        "unless the classes are 0 and 1",
     )
     pooling: Literal["mean", "cls", "last"] | None = Field(
         None,
@@ -266,7 +268,11 @@ class TaskEntry(Entry):
         if self.is_glue and not KINDS[self.kind].searches:
             choose("task", self.name, TASKS, given=canonical_name(self.name) or self.name)
         if self.metric is not None and not self.is_glue:
-            choose(f"{self.kind} metric", self.metric, KINDS[self.kind].metrics)
+            kinds_of_own = ("classification", "regression", "multi_label")
+            own = [self.metric] * (
+                facts_of(self.metric).own is not None and self.kind in kinds_of_own
+            )
+            choose(f"{self.kind} metric", self.metric, [*KINDS[self.kind].metrics, *own])
         for mistake in self._mistakes():
             raise ValueError(f"task {shown(self.name)} {mistake}")
         return self

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
@@ -35,6 +36,7 @@ from lp_sweep.orchestrator.sweepfile.yamlfile import (
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import did_you_mean, nearest, shown
 from lp_sweep.storage.printable import listed as listed_names
+from lp_sweep.trials import plugins
 from lp_sweep.trials.data.tasks import TASKS, canonical_name
 from lp_sweep.trials.spec.autorecipe import AUTO, FoundRecipe
 from lp_sweep.trials.spec.select import STRATEGIES
@@ -71,10 +73,12 @@ class SweepFile(NamedTuple):
     document: Document
     notes: Sequence[str] = ()  # what the user may not have meant
     models: Sequence[str] = ()  # the names in the file, without overrides
+    plugins: Mapping[str, str] = MappingProxyType({})  # name -> text
 
 
-def load_sweep(path: Path, overrides: Sequence[str] = ()) -> SweepFile:
-    """Read, override and check a sweep file. Raises SpecError with `file:line` for each mistake."""
+def load_sweep(path: Path, overrides: Sequence[str] = (), *, own: bool = True) -> SweepFile:
+    """Read, override and check a sweep file. Raises SpecError with `file:line` for each mistake.
+    `own`: the user has named it; only then its plugins are run."""
     document, overrides = read_yaml(path), [*chain(*map(_spelt_out, overrides))]
     written = _expanded(document)
     document = written if overrides else document
@@ -82,6 +86,7 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> SweepFile:
     # k and threshold after the strategies themselves
     for override in sorted(last.values(), key=_is_for_strategies):
         document = _apply(document, override)
+    texts = _run_plugins(document, path.absolute().parent) if own else {}
     spec = check(document)
     replaced = [
         f"override {shown(override)} has no effect: {shown(by)} replaces it"
@@ -89,7 +94,19 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> SweepFile:
         if override != (by := last[_key(override)])
     ]
     notes = [*replaced, *_unlisted(written, overrides), *_unread(spec, document)]
-    return SweepFile(spec, path.absolute().parent, document, notes, [*_entries(written, "models")])
+    models = [*_entries(written, "models")]
+    return SweepFile(spec, path.absolute().parent, document, notes, models, texts)
+
+
+def _run_plugins(document: Document, folder: Path) -> dict[str, str]:
+    """Before the check, which knows their strategies and metrics. Returns name -> text."""
+    names = listed(document.content.get("plugins")) or []
+    if not all(isinstance(name, str) for name in names):
+        return {}  # the check reports it
+    texts = plugins.read(names, folder)
+    for name, text in texts.items():
+        plugins.load(name, text)
+    return texts
 
 
 def check(document: Document) -> SweepSpec:

@@ -89,6 +89,10 @@ class SweepSpec(entries.Entry):
     measure: axes.MeasureEntry = Field(
         axes.MeasureEntry(), description="measurements of networks, besides the scores"
     )
+    plugins: Annotated[list[str], BeforeValidator(listed)] = Field(
+        default=[],
+        description="files (`my.py`) or entry points with strategies and metrics of your own",
+    )
     include: entries.Cells = Field(default=[], description="cells to add")
     exclude: entries.Cells = Field(default=[], description="cells to leave out")
     data_dir: str | None = Field(None, description="GLUE from a folder, not from the hub")
@@ -170,7 +174,7 @@ class SweepSpec(entries.Entry):
 
     @field_validator(
         *("models", "tasks", "procedures", "distill", "bridge", "feed_forward", "strategies"),
-        *("seeds", "deploy", "vocabulary"),
+        *("seeds", "deploy", "vocabulary", "plugins"),
     )
     @classmethod
     def _each_once(cls, entries: list[Any]) -> list[Any]:

@@ -23,6 +23,7 @@ from lp_sweep.analysis.statistics.estimates import (
 )
 from lp_sweep.analysis.statistics.intervals import holm, paired_test
 from lp_sweep.analysis.statistics.resampling import (
+    BY_MARGIN,
     METRICS,
     TALLY,
     resampled_scores,
@@ -31,7 +32,14 @@ from lp_sweep.analysis.statistics.resampling import (
 from lp_sweep.trials.train import metrics
 
 Array = np.ndarray[Any, Any]
-CLASSES = {"accuracy": 3, "f1": 2, "macro_f1": 3, "mcc": 3}
+CLASSES = {
+    "accuracy": 3,
+    "f1": 2,
+    "macro_f1": 3,
+    "weighted_f1": 3,
+    "balanced_accuracy": 3,
+    "mcc": 3,
+}
 SEED = st.integers(0, 2**32 - 1)
 
 
@@ -51,7 +59,7 @@ def test_every_metric_is_there() -> None:
 @given(n=st.integers(1, 40), seed=SEED)
 def test_a_metric_is_that_of_the_drawn_examples(metric: str, n: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    labels = random_answers(metric, n, 1, rng)[:, 0]
+    labels = random_answers("f1" if metric in BY_MARGIN else metric, n, 1, rng)[:, 0]
     predicted = random_answers(metric, n, 2, rng)
     weights = rng.multinomial(n, np.full(n, 1 / n), size=3)
     found = METRICS[metric](weights.astype(float), labels, predicted)

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.printable import did_you_mean, listed, look, short, shown
+from lp_sweep.trials.spec.scoring import facts_of
 from lp_sweep.trials.spec.specs import TaskDefinition
 
 _WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)  # longer ones are names
@@ -210,9 +211,11 @@ def class_names(train: Rows, definition: TaskDefinition) -> tuple[str, ...]:
     names = (
         definition.labels or named or tuple(sorted(values, key=int if all_whole(values) else str))
     )
-    if "f1" in (definition.metric, *definition.extra_metrics) and len(names) != 2:
+    metrics = (definition.metric, *definition.extra_metrics)
+    of_two = next((name for name in metrics if facts_of(name).of_two_classes), None)
+    if of_two and len(names) != 2:
         raise MissingInputError(
-            f"{train.where}: f1 needs two classes, this task has {len(names)}. Use macro_f1."
+            f"{train.where}: {of_two} needs two classes, this task has {len(names)}. Use macro_f1."
         )
     if definition.positive and definition.positive not in names:
         raise MissingInputError(

@@ -17,6 +17,7 @@ from lp_sweep.storage.errors import MissingInputError, SpecError
 from lp_sweep.storage.places import is_file
 from lp_sweep.storage.printable import did_you_mean, listed, shown
 from lp_sweep.trials.kinds import KINDS, kind_of
+from lp_sweep.trials.spec.scoring import facts_of
 from lp_sweep.trials.spec.specs import TaskDefinition, TaskKind
 
 GLUE_DATASET = "nyu-mll/glue"
@@ -162,6 +163,7 @@ def user_definition(
         **({"label_column": label} if isinstance(label, str) else {"label_columns": tuple(label)}),
         kind=kind,
         metric=metric,
+        metric_source=facts_of(metric).source,
         extra_metrics=tuple(other for other in metrics if searches and other != metric),
         **given,
     )
@@ -173,15 +175,15 @@ def user_definition(
 def unnamed_positive(definition: TaskDefinition, classes: Sequence[str]) -> str | None:
     """Why the main metric f1 needs `positive:` with these classes; None if it does not. It
     defaults to 1 of 0 and 1 (or true); for other names there is no default."""
-    if definition.metric != "f1" or definition.positive or len(classes) != 2:
+    if not facts_of(definition.metric).of_a_class or definition.positive or len(classes) != 2:
         return None
     if tuple(value.lower() for value in classes) in (("0", "1"), ("false", "true")):
         return None
     first, second = map(shown, classes)
     return (
-        f"metric f1 scores one class, and the classes are {first} and {second}. Choose one: write "
-        f"`positive: {first}` or `positive: {second}` in the task's entry, or choose macro_f1 for "
-        "both."
+        f"metric {definition.metric} scores one class, and the classes are {first} and {second}. "
+        f"Choose one: write `positive: {first}` or `positive: {second}` in the task's entry, or "
+        "choose macro_f1 for both."
     )
 
 
@@ -190,7 +192,8 @@ def _problems(definition: TaskDefinition) -> Iterator[str]:
     if problem := kind_of(definition).problem(definition):
         yield problem
     positive, labels = definition.positive, definition.labels
-    if positive and "f1" not in (definition.metric, *definition.extra_metrics):
+    metrics = (definition.metric, *definition.extra_metrics)
+    if positive and not any(facts_of(name).of_a_class for name in metrics):
         yield (
             f"`positive: {positive}` is the class that metric f1 scores, and the metric is "
             f"{definition.metric}. Remove `positive:`, or set `metric: f1`."

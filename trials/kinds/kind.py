@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lp_sweep.trials.data.columns import Labels, Rows, class_codes, class_names, numbers
+from lp_sweep.trials.spec.scoring import PRECISIONS
 from lp_sweep.trials.spec.specs import EMBEDDING_KINDS, TaskDefinition, TaskKind
 
 
@@ -201,7 +202,10 @@ _NO_CLASS = -100
 class Classification(Kind):
     name: TaskKind = "classification"
     help = "one of several classes"
-    metrics: Names = ("accuracy", "f1", "macro_f1", "mcc")
+    metrics: Names = (
+        *("accuracy", "f1", "macro_f1", "mcc", "weighted_f1", "balanced_accuracy"),
+        *("roc_auc", "average_precision", *PRECISIONS),
+    )
     problem_type: ProblemType = "single_label_classification"
     counts_labels = True
 

@@ -5,7 +5,8 @@
     model.save_pretrained("smaller")   # plain transformers loads it
 
 Layers are deleted, not skipped, and the config is updated: a saved network is an ordinary
-checkpoint. `cut` writes one from the files of another, every head included.
+checkpoint. `cut` writes one from the files of another, every head included; `pruned` makes one from
+a network in memory.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from lp_sweep.storage.errors import MissingInputError, UnsupportedModelError
+from lp_sweep.storage.printable import listed
 from lp_sweep.trials.kinds import ProblemType
 from lp_sweep.trials.model.families import (
     LayerList,
@@ -40,12 +42,13 @@ from lp_sweep.trials.model.load import (
     initialise_head,
     load_encoder,
 )
-from lp_sweep.trials.model.modelfiles import INDEX, WEIGHTS, identity_files
+from lp_sweep.trials.model.modelfiles import INDEX, WEIGHTS, family_problem, identity_files
 
 # Lists with one entry per layer. By length alone, DeBERTa's pos_att_type would be cut at depth 2.
 _PER_LAYER_NAME = re.compile("layer|block|window")
 # A layer's own position: it follows the layer, so it is no difference in structure.
 _POSITION_NAME = re.compile(r"(layer|block)_?(idx|id|index|num|number)")
+M = TypeVar("M", bound=nn.Module)
 _HEADS = ("ForSequenceClassification", "ForTokenClassification")
 
 
@@ -148,6 +151,40 @@ def keep_layers(model: PreTrainedModel, kept: Sequence[int]) -> None:
         del found.layers[index]
     _prune_config(model.config, found.depth_field, kept)  # in place: modules share this object
     _adopt_settings(model, found, full, pruned)
+
+
+def pruned(model: M, kept: Sequence[int]) -> M:
+    """A copy of a module with only the layers `kept` of the network that it is or has inside, such
+    as a SentenceTransformer's. `model` is unchanged and shares no weight with the copy.
+
+    Raises as `keep_layers`, and UnsupportedModelError for a module without one such network.
+    """
+    network = network_of(model)
+    if problem := family_problem(network.config.to_dict()):
+        raise UnsupportedModelError(problem)
+    layers = find_layers(network).layers
+    staying = _normalised(kept, len(layers))
+    # an empty module is the "copy" of a layer that goes, so that its weights are never copied
+    gone = {id(layer): nn.Module() for n, layer in enumerate(layers, 1) if n not in staying}
+    made = copy.deepcopy(model, dict(gone))
+    keep_layers(network_of(made), staying)
+    return made
+
+
+def network_of(model: nn.Module) -> PreTrainedModel:
+    """The network of transformers that a module is or has inside."""
+    found: dict[str, PreTrainedModel] = {}
+    for path, module in model.named_modules():  # parents come before their children
+        inside = any(not outer or path.startswith(f"{outer}.") for outer in found)
+        if isinstance(module, PreTrainedModel) and not inside:
+            found[path] = module
+    if len(found) != 1:
+        what = listed([*found]) if found else "none"
+        raise UnsupportedModelError(
+            f"{type(model).__name__}: one network of transformers is needed inside, and there is "
+            f"{what}. Name a model of transformers or a SentenceTransformer."
+        )
+    return next(iter(found.values()))
 
 
 def keep_original(model: PreTrainedModel, kept: Sequence[int]) -> None:

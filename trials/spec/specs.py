@@ -97,6 +97,7 @@ class TaskDefinition:
     group: str = ""  # the column that the rows of a query share; empty: the query's text
     loss: str = ""  # of a ranking: listwise; empty: binary cross-entropy
     tune_thresholds: bool = False  # of several labels: see trials/train/thresholds.py
+    metric_source: str = ""  # the digest of the source of a metric of the user's own
 
     def __post_init__(self) -> None:
         for name in ("text_columns", "extra_metrics", "labels", "label_columns"):

@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lp_sweep.storage.errors import DivergedError
+from lp_sweep.storage.errors import DivergedError, SpecError
 from lp_sweep.storage.printable import listed, shown
 from lp_sweep.trials.data.columns import Labels
 from lp_sweep.trials.data.datasource import LoadedTask
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.kinds.kind import Later
 from lp_sweep.trials.kinds.rankmetrics import by_query
+from lp_sweep.trials.spec.scoring import PRECISIONS, facts_of
 from lp_sweep.trials.spec.specs import TaskDefinition
 
 Array = npt.NDArray[Any]
@@ -35,6 +36,14 @@ def _of_classes(name: str, **settings: Any) -> Callable[[Array, Array], float]:
         return float(getattr(sklearn_metrics, name)(labels, predicted, **settings))
 
     return metric
+
+
+def balanced_accuracy(labels: Array, predicted: Array) -> float:
+    """The mean recall of the classes among the labels."""
+    there = np.unique(labels)
+    return _of_classes("recall_score", average="macro", zero_division=0.0, labels=there)(
+        labels, predicted
+    )
 
 
 def mcc(labels: Array, predicted: Array) -> float:
@@ -69,13 +78,42 @@ def mean_average_precision(labels: Array, logits: Array) -> float:
     return float(sklearn_metrics.average_precision_score(marks, ranked, average="macro"))
 
 
+def roc_auc(labels: Array, margins: Array) -> float:
+    """The share of pairs of a row of each class that the (n,) margins order rightly, a tie half;
+    0.5, as of guessing, without such a pair."""
+    return 0.5 if _constant(labels) else float(sklearn_metrics.roc_auc_score(labels, margins))
+
+
+def average_precision(labels: Array, margins: Array) -> float:
+    """0.0 if no row has the class."""
+    found = labels.any() and sklearn_metrics.average_precision_score(labels, margins)
+    return float(found)
+
+
+def _recall_at(percent: int) -> Callable[[Array, Array], float]:
+    """The largest recall whose precision is at least `percent`; 0.0 if there is none."""
+
+    def metric(labels: Array, margins: Array) -> float:
+        if not labels.any():
+            return 0.0
+        precision, recall, _ = sklearn_metrics.precision_recall_curve(labels, margins)
+        return float(recall[precision >= percent / 100].max())
+
+    return metric
+
+
 METRICS: dict[str, Callable[[Array, Array], float]] = {
     "accuracy": lambda labels, predicted: float(np.mean(labels == predicted)),
     # of class 1, to which `score` maps the task's positive class; 0.0 if no row has it
     "f1": _of_classes("f1_score", zero_division=0.0),
     # the mean over the classes among labels or predictions
     "macro_f1": _of_classes("f1_score", average="macro", zero_division=0.0),
+    "weighted_f1": _of_classes("f1_score", average="weighted", zero_division=0.0),
+    "balanced_accuracy": balanced_accuracy,
     "mcc": mcc,
+    "roc_auc": roc_auc,
+    "average_precision": average_precision,
+    **{name: _recall_at(percent) for name, percent in PRECISIONS.items()},
     "pearson": _of_numbers("pearsonr"),
     "spearman": _of_numbers("spearmanr"),  # ties have their mean rank
     "mean_average_precision": mean_average_precision,
@@ -96,7 +134,7 @@ def predictions(definition: TaskDefinition, logits: Array) -> Array:
 
 
 def positive_label(definition: TaskDefinition, label_names: Sequence[str]) -> int:
-    """The index of the class that f1 scores."""
+    """The index of the class that f1, or another metric of one class, scores."""
     return list(label_names).index(definition.positive) if definition.positive else 1
 
 
@@ -105,8 +143,20 @@ def score(
 ) -> dict[str, float]:
     """The main metric, then the extra ones. `names`: of the labels. Raises DivergedError."""
     answers, targets = predictions(definition, logits), kind_of(definition).targets(labels)
-    metrics = (definition.metric, *definition.extra_metrics)
-    return {metric: _scored(definition, metric, targets, answers, names) for metric in metrics}
+    found = {}
+    for metric in (definition.metric, *definition.extra_metrics):
+        by_margin = facts_of(metric).by_margin
+        own = margins(logits, positive_label(definition, names)) if by_margin else answers
+        found[metric] = _scored(definition, metric, targets, own, names)
+    return found
+
+
+def margins(logits: Array, positive: int) -> Array:
+    """(n,) float64: the logit of class `positive` less that of the other, from (n, 2)."""
+    if logits.shape[1] < 2:  # of a probe that has seen one class
+        return np.zeros(len(logits))
+    both = logits.astype(np.float64)
+    return np.asarray(both[:, positive] - both[:, 1 - positive])
 
 
 def of_tally(tally: Array) -> float:
@@ -119,12 +169,21 @@ def of_tally(tally: Array) -> float:
 def _scored(
     definition: TaskDefinition, metric: str, targets: Array, answers: Array, names: Sequence[str]
 ) -> float:
+    facts = facts_of(metric)
+    if definition.metric_source and metric == definition.metric:
+        if facts.own is None or facts.source != definition.metric_source:
+            raise SpecError(
+                f"metric {metric!r} is a plugin's, and that is not loaded here or has changed. "
+                "Name the sweep file that names the plugin."
+            )
+        return facts.own(targets, answers)
     tally = kind_of(definition).tally(metric, targets, answers, tuple(names))
     if tally is not None:
         return of_tally(tally)
-    if metric == "f1":
-        positive = positive_label(definition, names)
-        targets, answers = ((each == positive).astype(np.int64) for each in (targets, answers))
+    positive = positive_label(definition, names)
+    if facts.of_two_classes:
+        targets = (targets == positive).astype(np.int64)
+        answers = answers if facts.by_margin else (answers == positive).astype(np.int64)
     return METRICS[metric](targets, answers)
 
 
@@ -182,8 +241,11 @@ def _lacking_classes(
         return f"no dev row has one of the {kind.called}"
     if definition.metric == "entity_f1" and there == ["O"]:
         return "the dev sentences have no entity: every tag is 'O'"
-    if definition.metric == "f1" and not counts[positive := positive_label(definition, names)]:
-        return f"no dev row has the label {shown(names[positive])}, which f1 scores"
+    of_a_class = facts_of(definition.metric).of_a_class
+    if of_a_class and not counts[positive := positive_label(definition, names)]:
+        return (
+            f"no dev row has the label {shown(names[positive])}, which {definition.metric} scores"
+        )
     if len(there) == 1 and len(names) > 1 and kind.called != "labels":  # a text may have none
         return f"all {counts.sum():,} dev {'words' if kind.words else 'rows'} are {shown(there[0])}"
     return None

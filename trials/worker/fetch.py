@@ -24,6 +24,7 @@ from lp_sweep.storage.networks import fetch_network
 from lp_sweep.storage.runs import machine_key
 from lp_sweep.storage.spool import Outbox
 from lp_sweep.storage.store import Store
+from lp_sweep.trials import plugins
 from lp_sweep.trials.data.formats import parts_of, suffix_of
 from lp_sweep.trials.data.tasks import UNLABELLED, TaskSource
 from lp_sweep.trials.model.modelfiles import needed_files
@@ -44,8 +45,11 @@ class Supplies(NamedTuple):
 
 @contextmanager
 def supplies(job: Job, outbox: Outbox, stored: object) -> Iterator[Supplies]:
-    """Raises MissingInputError. `stored`: whether the job has a record; then its own network is
-    enough, and all else is fetched only if the store does not have that."""
+    """Also loads the job's plugin. Raises MissingInputError. `stored`: whether the job has a
+    record; then its own network is enough, and all else is fetched only if the store does not have
+    that."""
+    if any(job.plugin):
+        plugins.load(*job.plugin)
     job = placed(job, outbox.store)
     if job.kind != "trial":
         yield Supplies(job)

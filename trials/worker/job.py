@@ -112,6 +112,7 @@ class Job:
     halvings: int = 0
     graphs: bool = True
     unlabelled: Mapping[str, str] = field(default_factory=dict)
+    plugin: tuple[str, str] = ("", "")  # name and text of that with the task's metric
     place: Place = field(default_factory=Place)
 
     @property
@@ -145,6 +146,7 @@ class Job:
             "lesson": self.lesson and self.lesson._asdict(),
             "measures": [{"id": item.id, "spec": asdict(item.spec)} for item in self.measures],
             "unlabelled": dict(self.unlabelled),
+            "plugin": list(self.plugin),
             **asdict(self.place),
             "cache_dir": str(self.place.cache_dir),
         }

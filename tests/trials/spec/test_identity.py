@@ -118,7 +118,7 @@ def test_defaults_are_pinned() -> None:
         }
         for kind in KINDS
     }
-    assert content_hash(defaults)[:20] == "3a8ddd4d3c70849002f4", defaults
+    assert content_hash(defaults)[:20] == "022b800aded98ef192ba", defaults
     assert TRIAL.recipe == Recipe()
 
 

@@ -68,7 +68,12 @@ def test_outputs_that_are_no_numbers_are_no_score(bad: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("metric", "expected"), [("accuracy", 0.75), ("f1", 6 / 7), ("mcc", 0.0), ("macro_f1", 3 / 7)]
+    ("metric", "expected"),
+    [
+        *(("accuracy", 0.75), ("f1", 6 / 7), ("mcc", 0.0), ("macro_f1", 3 / 7)),
+        *(("roc_auc", 0.5), ("average_precision", 0.75), ("balanced_accuracy", 0.5)),
+        *(("weighted_f1", 0.75 * 6 / 7), ("recall@precision80", 0.0)),
+    ],
 )
 def test_no_constant_answer_scores_more_than_the_majority(metric: str, expected: float) -> None:
     """Whatever the train rows are like: a network that gives the other answer has not learned."""
@@ -92,3 +97,40 @@ def test_f1_is_of_the_positive_class() -> None:
         assert score(definition, labels, logits, named.labels)["f1"] == scored
         found = majority_score(definition, labels, named.labels)
         assert found == pytest.approx(majority)
+
+
+def test_a_ranking_of_two_classes_is_by_the_margin_of_the_positive_one() -> None:
+    labels = np.array([0, 0, 1, 0, 1, 1])
+    logits = np.array([[2, 0], [1, 0], [0, 3], [0, 1], [3, 0], [0, 2]], np.float32)
+    for positive, sign in (("ok", 1), ("fraud", -1)):
+        marks, margins = labels if sign > 0 else 1 - labels, sign * (logits[:, 1] - logits[:, 0])
+        precision, recall, _ = sk.precision_recall_curve(marks, margins)
+        for metric, expected in (
+            ("roc_auc", sk.roc_auc_score(marks, margins)),
+            ("average_precision", sk.average_precision_score(marks, margins)),
+            ("recall@precision80", recall[precision >= 0.8].max()),
+        ):
+            definition = TaskDefinition(
+                text_columns=("t",), metric=metric, labels=("fraud", "ok"), positive=positive
+            )
+            found = score(definition, labels, logits, definition.labels)[metric]
+            assert found == pytest.approx(expected), (metric, positive)
+    assert METRICS["recall@precision80"](labels, labels.astype(float)) == 1.0
+
+
+def test_a_ranking_without_one_of_the_classes_scores_as_guessing_does() -> None:
+    zeros, margins = np.zeros(3, np.int64), np.arange(3.0)
+    assert METRICS["roc_auc"](zeros, margins) == METRICS["roc_auc"](1 - zeros, margins) == 0.5
+    for name in ("average_precision", "recall@precision90"):
+        assert METRICS[name](zeros, margins) == 0.0
+        assert METRICS[name](1 - zeros, margins) == 1.0
+    one_class = TaskDefinition(text_columns=("t",), metric="roc_auc")
+    assert score(one_class, np.array([0, 1]), np.zeros((2, 1))) == {"roc_auc": 0.5}
+
+
+@given(npst.arrays(np.int64, (2, 30), elements=st.integers(0, 2)))
+def test_classes_by_their_size_or_equally(pair: np.ndarray) -> None:
+    weighted = sk.f1_score(*pair, average="weighted", zero_division=0.0)
+    assert METRICS["weighted_f1"](*pair) == pytest.approx(weighted)
+    recalls = [np.mean(pair[1][pair[0] == label] == label) for label in np.unique(pair[0])]
+    assert METRICS["balanced_accuracy"](*pair) == pytest.approx(np.mean(recalls))
