@@ -60,10 +60,15 @@ WITH seeds AS (
     WHERE task = $task AND ($model::VARCHAR IS NULL OR model = $model)
         AND feed_forward = 'none' AND state = 'done' AND score IS NOT NULL
         AND (n_kept < depth OR trial_id = full_trial_id)
+), placed AS (
+    SELECT *, row_number() OVER (network ORDER BY score, seed) AS place,
+        (count(*) OVER network + 1) // 2 AS median
+    FROM seeds
+    WINDOW network AS (PARTITION BY sweep, model, depth, n_kept, kept_layers, procedure)
 )
 SELECT sweep, model, depth, n_kept, kept_layers, avg(score) AS mean,
-    list(trial_id ORDER BY score, seed) AS trials
-FROM seeds
+    list(trial_id ORDER BY abs(place - median), place) AS trials
+FROM placed
 GROUP BY sweep, model, depth, n_kept, kept_layers, procedure
 QUALIFY row_number() OVER (PARTITION BY sweep, model, n_kept ORDER BY mean DESC, kept_layers) = 1
 ORDER BY n_kept DESC
@@ -131,37 +136,19 @@ def to_ship(catalog: Catalog, asked: ExportOptions, device: str) -> tuple[TrialC
     raise SpecError(f"nothing on {asked.task!r} loses {limit} within the budget. Nearest: {near}")
 
 
-class FrontNetwork(NamedTuple):
-    """The best network of its number of layers. `trials`: its seeds, the one with the median score
-    first, then by how near they are to it."""
-
-    kept_layers: tuple[int, ...]
-    depth: int
-    trials: tuple[str, ...]
-
-    @property
-    def is_full(self) -> bool:
-        return len(self.kept_layers) == self.depth
-
-
-def front(catalog: Catalog, task: str, model: str | None) -> list[FrontNetwork]:
-    """The full model, then a network for each smaller number of layers. Raises SpecError if the
-    store has no score of the full model, or several sweeps or models with this task."""
+def front(catalog: Catalog, task: str, model: str | None) -> list[Row]:
+    """The full model, then a network for each smaller number of layers. `trials`: its seeds, that
+    with the median score first, then by how near they are to it. Raises SpecError if the store has
+    no score of the full model, or several sweeps or models with this task."""
     _check_names(catalog, {"task": task, "model": model})
-    rows = catalog.query(_FRONT, {"task": task, "model": model}).to_pylist()
+    rows: list[Row] = catalog.query(_FRONT, {"task": task, "model": model}).to_pylist()
     _check_single(rows, task)
     if not rows or rows[0]["n_kept"] < rows[0]["depth"]:
         raise SpecError(
             f"no network with all layers is done on {task!r} yet, and every artefact is compared "
             "with it. `lp-sweep run` does what is missing."
         )
-    found = []
-    for row in rows:
-        median = (len(row["trials"]) - 1) // 2
-        order = sorted(range(len(row["trials"])), key=lambda at: abs(at - median))
-        trials = tuple(row["trials"][at] for at in order)
-        found.append(FrontNetwork(tuple(row["kept_layers"]), row["depth"], trials))
-    return found
+    return rows
 
 
 def stored_answers(store: Store) -> Reader:

@@ -114,6 +114,8 @@ class BiEncoder(Form):
         """Removes the head, and writes the files of Sentence Transformers. Modules that the trial
         was scored with are the model's own. Raises ExportError if these have changed."""
         config = _bare_encoder(folder)
+        # FastEmbed reads no other length
+        _add(folder / "tokenizer_config.json", {"model_max_length": spec.recipe.max_length})
         modules = [Module("Transformer", ""), Module("Pooling", "1_Pooling")]
         own = read_sentence_folder(model) if model else SentenceFolder()
         if spec.modules:

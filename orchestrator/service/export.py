@@ -144,16 +144,16 @@ def _front(store: Store, asked: MeasureOptions) -> tuple[list[Mapping[str, Any]]
     found: list[Mapping[str, Any]] = []
     notes: list[str] = []
     for network in networks:
-        kept = [trial for trial in network.trials if has_network(store, trial)]
+        kept = [trial for trial in network["trials"] if has_network(store, trial)]
         if kept or asked.retrain:
-            found += store.read("trials", (kept or network.trials)[0])
+            found += store.read("trials", (kept or network["trials"])[0])
             continue
         notes.append(
-            f"Layers {ranges(network.kept_layers)} of {network.depth}: the network of "
-            f"{network.trials[0]} was not kept. --retrain trains it again here; `keep: best` in "
+            f"Layers {ranges(network['kept_layers'])} of {network['depth']}: the network of "
+            f"{network['trials'][0]} was not kept. --retrain trains it again here; `keep: best` in "
             "the sweep file keeps later trials'."
         )
-        if network.is_full:
+        if network["n_kept"] == network["depth"]:
             raise StoreError(f"every artefact is compared with the full model. {notes[0]}")
     return found, notes
 

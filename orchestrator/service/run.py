@@ -177,7 +177,8 @@ def _measure_as_shipped(made: PreparedPlan, store: Store, options: RunOptions) -
             manifest=options.manifest,
         )
         try:
-            service.export.measure_task(asked)
+            if failed := service.export.measure_task(asked).failed:
+                say(f"note: {task}: {failed} artefacts failed. Why: lp-sweep table candidates")
         except LpSweepError as error:
             say(f"note: {task} was not measured as shipped: {error}")
 

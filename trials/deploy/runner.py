@@ -19,7 +19,7 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -195,23 +195,8 @@ def _rows(columns: Columns, rows: Sequence[int]) -> Columns:
 # -- times
 
 
-class _Times:
-    """The times of one artefact, in milliseconds."""
-
-    def __init__(self) -> None:
-        self.single: list[tuple[float, float]] = []  # tokenizer, all
-        self.batch: list[float] = []
-
-    def take_singles(self, runner: Runner, rows: Sequence[Columns]) -> None:
-        """The first row is not counted: the others' turns emptied the caches."""
-        self.single += [_timed(runner, row) for row in rows][1:]
-
-    def take_batch(self, runner: Runner, rows: Sequence[Columns]) -> None:
-        _timed(runner, _rows(rows[0], [0]))
-        self.batch.append(_timed(runner, rows[0])[1])
-
-
 def _timed(runner: Runner, columns: Columns) -> tuple[float, float]:
+    """Milliseconds of the tokenizer, and of all."""
     begun = time.perf_counter()
     tokens = runner.tokens(columns)
     middle = time.perf_counter()
@@ -219,29 +204,23 @@ def _timed(runner: Runner, columns: Columns) -> tuple[float, float]:
     return 1e3 * (middle - begun), 1e3 * (time.perf_counter() - begun)
 
 
-def _drawn(columns: Columns, among: int, each: int, size: int) -> Iterator[list[Columns]]:
-    """Without end: `each` groups of `size` random rows among the first."""
+def _turns(
+    runners: dict[int, Runner], columns: Columns, among: int, sizes: Sequence[int], seconds: float
+) -> tuple[int, dict[int, list[tuple[float, float]]]]:
+    """The number of rounds, and the times of each artefact. In a round all take a turn with the
+    same groups of random rows, of these sizes, from the first `among`; another one begins. The
+    first group of a turn is not counted: the others' turns emptied the caches."""
     draw = np.random.default_rng(0)
-    while True:
-        yield [_rows(columns, draw.integers(among, size=size).tolist()) for _ in range(each)]
-
-
-def _rounds(
-    runners: dict[int, Runner],
-    rows: Iterator[list[Columns]],
-    turn: Callable[[int, Runner, list[Columns]], None],
-    seconds: float,
-) -> int:
-    """Every artefact takes a turn with the same rows, another one first in each round."""
+    times: dict[int, list[tuple[float, float]]] = {number: [] for number in runners}
     begun, rounds = time.perf_counter(), 0
     while rounds < _FEWEST or time.perf_counter() - begun < seconds:
+        groups = [_rows(columns, draw.integers(among, size=size).tolist()) for size in sizes]
         order = list(runners)
         first = rounds % max(1, len(order))
-        given = next(rows)
         for number in order[first:] + order[:first]:
-            turn(number, runners[number], given)
+            times[number] += [_timed(runners[number], rows) for rows in groups][1:]
         rounds += 1
-    return rounds
+    return rounds, times
 
 
 # -- the program
@@ -290,26 +269,16 @@ def together(asked: dict[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, An
             told["errors"][number] = message(error)
             del runners[number]
         told["seconds"].append(time.perf_counter() - begun)
-    times = {number: _Times() for number in runners}
     seconds = asked["seconds"] * len(runners)
     print(f"{len(runners)} artefacts take turns, for about {seconds:.0f} s", flush=True)
     bystanders = Bystanders()
-    told["rounds"] = _rounds(
-        runners,
-        _drawn(texts, asked["singles"], _IN_A_TURN + 1, 1),
-        lambda number, runner, rows: times[number].take_singles(runner, rows),
-        seconds * _SINGLE,
-    )
-    _rounds(
-        runners,
-        _drawn(texts, len(texts[0]), 1, BATCH),
-        lambda number, runner, rows: times[number].take_batch(runner, rows),
-        seconds * (1 - _SINGLE),
-    )
+    singles = (texts, asked["singles"], [1] * (_IN_A_TURN + 1))
+    told["rounds"], single = _turns(runners, *singles, seconds * _SINGLE)
+    _, batch = _turns(runners, texts, len(texts[0]), [1, BATCH], seconds * (1 - _SINGLE))
     told["others_busy_cores"] = bystanders.busy_cores()
-    for number, took in times.items():
-        found[f"single{number}"] = np.array(took.single)
-        found[f"batch{number}"] = np.array(took.batch)
+    for number in runners:
+        found[f"single{number}"] = np.array(single[number])
+        found[f"batch{number}"] = np.array(batch[number])[:, 1]
     return found, told
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -183,33 +182,28 @@ def test_a_file_that_changes_meanwhile_is_refused(
 
 
 def test_all_take_turns_with_the_same_rows_and_each_is_first_in_turn() -> None:
-    taken: list[tuple[int, int]] = []
-    given = ([[[f"text {number}"]]] for number in itertools.count())
+    """The first group of a turn is not counted."""
+    taken: list[tuple[str, Any]] = []
 
-    def turn(number: int, _: Any, rows: Any) -> None:
-        taken.append((number, int(rows[0][0][0].split()[1])))
-
-    fakes: Any = {0: None, 1: None, 2: None}
-    count = runner._rounds(fakes, given, turn, 0.0)
-    assert count == 5
-    first = [number for number, _ in taken[::3]]
-    assert first == [0, 1, 2, 0, 1]
-    assert [row for _, row in taken] == [round_ for round_ in range(5) for _ in range(3)]
-
-
-def test_the_first_row_of_a_turn_is_not_counted() -> None:
-    class Slow(runner.Onnx):
-        def __init__(self) -> None:
-            self.asked: list[Any] = []
+    class Fake(runner.Onnx):
+        def __init__(self, name: str) -> None:
+            self.name = name
 
         def tokens(self, columns: Any) -> Any:
-            self.asked.append(columns)
+            taken.append((self.name, columns))
 
         def answer(self, tokens: Any) -> np.ndarray:
             return np.zeros(1)
 
-    times, slow = runner._Times(), Slow()
-    times.take_singles(slow, [[["a"]], [["b"]], [["c"]]])
-    assert (len(times.single), len(slow.asked)) == (2, 3)
-    times.take_batch(slow, [[["a", "b"]]])
-    assert (len(times.batch), slow.asked[-2:]) == (1, [[["a"]], [["a", "b"]]])
+    fakes: dict[int, Any] = {number: Fake("abc"[number]) for number in range(3)}
+    rounds, times = runner._turns(fakes, [["one", "two", "three"]], 2, [1, 1, 4], 0.0)
+    assert rounds == 5
+    assert [len(found) for found in times.values()] == [2 * rounds] * 3
+    turns = [taken[at : at + 3] for at in range(0, len(taken), 3)]
+    assert [turn[0][0] for turn in turns[::3]] == ["a", "b", "c", "a", "b"]
+    for at in range(0, len(turns), 3):
+        assert sorted(turn[0][0] for turn in turns[at : at + 3]) == ["a", "b", "c"]
+        first, *others = ([rows for _, rows in turn] for turn in turns[at : at + 3])
+        assert others == [first, first]
+        assert [len(rows[0]) for rows in first] == [1, 1, 4]
+    assert {text for _, [column] in taken for text in column} == {"one", "two"}
