@@ -52,7 +52,7 @@ def guess(row: Row) -> str:
     return guess_name(row.get("kind"), row.get("metric"))
 
 
-def untaught(row: Row) -> str:
+def not_learned(row: Row) -> str:
     """A warning, or "" if each seed of the full model beats guessing."""
     if not row["n_learned_nothing"]:
         return ""
@@ -72,7 +72,7 @@ def barely(row: Row) -> str:
     return f"the full model is only {lead:.1f} points above guessing"
 
 
-def is_untaught(record: Row) -> bool:
+def learned_nothing(record: Row) -> bool:
     """Whether one trial did not learn, by the same rule as the view `min_layers`."""
     last, majority = record["last"], record["majority"]
     if majority is None:
@@ -80,12 +80,12 @@ def is_untaught(record: Row) -> bool:
     return last is None or not math.isfinite(last) or 100 * last < 100 * majority + 0.005
 
 
-def untaught_network(record: Row, full: Row | None) -> str:
+def network_not_learned(record: Row, full: Row | None) -> str:
     """A warning, or "" if this network and the full model are both better than guessing. `full`:
     the full model's record of the same recipe and seed; None if it is this one or does not
     exist."""
     both = {"This network": record, "The same seed with all layers": full}
-    found = {name: row for name, row in both.items() if row and is_untaught(row)}
+    found = {name: row for name, row in both.items() if row and learned_nothing(row)}
     said = []
     for name, row in found.items():
         last, metric = row["last"], row["metric"]

@@ -35,7 +35,7 @@ from lp_sweep.trials.data.tasks import canonical_name
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.measures.pairs import RULE
 from lp_sweep.trials.spec.autorecipe import FIND_RECIPE, RATES, try_size
-from lp_sweep.trials.spec.procedures import ITERATIVE, UNTAUGHT
+from lp_sweep.trials.spec.procedures import ITERATIVE, NOT_RETRAINED
 from lp_sweep.trials.spec.select import held_out_rows
 from lp_sweep.trials.spec.specs import TEACHER, ProfileSpec, Recipe, SpeedSpec, TrialSpec
 
@@ -321,7 +321,7 @@ def _trial_flop(
     dev_tokens: float,
 ) -> float:
     """`parameters`: of one of the kept `layers`."""
-    if procedure in UNTAUGHT:
+    if procedure in NOT_RETRAINED:
         return _SCORING * parameters * layers * dev_tokens
     layer_epochs = epochs * layers
     if procedure == ITERATIVE:  # starts with all layers and drops one at a time

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from lp_sweep.analysis import needed, phrases
-from lp_sweep.analysis.notes import NOT_MEASURED, barely, baseline, mixed_notes, untaught
+from lp_sweep.analysis.notes import NOT_MEASURED, barely, baseline, mixed_notes, not_learned
 from lp_sweep.analysis.report.about import Fact
 from lp_sweep.analysis.rows import Row, grouped, picked
 from lp_sweep.analysis.statistics import selection
@@ -237,7 +237,7 @@ def _choice(rows: Sequence[Row], known: _Known) -> Choice:
         layers=layers,
         distilled=distilled,
         doubt=needed.doubt(best, rows),
-        untaught=untaught(best),
+        untaught=not_learned(best),
         network=needed.network(best),
         kept=[layer in kept for layer in range(1, depth + 1)],
         change=_changed(best),

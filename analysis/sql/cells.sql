@@ -62,7 +62,7 @@ full_depth AS (
     GROUP BY ALL
 ),
 
-untaught AS (  -- K=0 is one trial, whatever its procedure, unless another model teaches it
+without_teacher AS (  -- K=0 is one trial, whatever its procedure, unless another model teaches it
     SELECT sweep, model, task, seed, any_value(trial_id) AS trial_id, any_value(score) AS score
     FROM full_depth
     WHERE teacher IS NULL
@@ -86,8 +86,8 @@ SELECT
     trials.metric,
     trials.positive,
     trials.score,
-    CASE WHEN untaught.sweep IS NULL THEN own.score ELSE untaught.score END AS score_full,
-    CASE WHEN untaught.sweep IS NULL THEN own.trial_id ELSE untaught.trial_id END AS full_trial_id,
+    CASE WHEN without_teacher.sweep IS NULL THEN own.score ELSE without_teacher.score END AS score_full,
+    CASE WHEN without_teacher.sweep IS NULL THEN own.trial_id ELSE without_teacher.trial_id END AS full_trial_id,
     trials.score - score_full AS change,
     100 * trials.majority AS majority,
     CASE WHEN json_exists(TRY_CAST(trials.spec AS JSON), '$.task')
@@ -113,10 +113,10 @@ LEFT JOIN full_depth AS own
     AND own.procedure = listed.procedure
     AND own.task = listed.task
     AND own.seed = listed.seed
-LEFT JOIN untaught
+LEFT JOIN without_teacher
     ON listed.teacher IS NOT NULL
-    AND untaught.sweep = listed.sweep
-    AND untaught.model = listed.model
-    AND untaught.task = listed.task
-    AND untaught.seed = listed.seed
+    AND without_teacher.sweep = listed.sweep
+    AND without_teacher.model = listed.model
+    AND without_teacher.task = listed.task
+    AND without_teacher.seed = listed.seed
 WINDOW way AS (PARTITION BY listed.sweep, listed.model, listed.procedure, listed.task)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from lp_sweep.analysis.notes import is_untaught
+from lp_sweep.analysis.notes import learned_nothing
 from lp_sweep.orchestrator.engine.capacity import Slots
 from lp_sweep.orchestrator.engine.progress import Facts, Note, Reporter
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
@@ -371,7 +371,7 @@ class FullModels:
             return None
         if len(rows) < len(seeds):
             return None
-        failed = all(map(is_untaught, rows))
+        failed = all(map(learned_nothing, rows))
         self._judged[pair] = seeds, failed
         if failed == bool(before):
             return None

@@ -161,11 +161,11 @@ class Plan:
 
     def needs(self, id_: str) -> Set[str]:
         """The trials whose networks, or logits as a teacher, this work needs."""
-        return self._networks(id_) | self._untaught(id_)
+        return self._networks(id_) | self._missing_teacher(id_)
 
     def absent(self, id_: str) -> Set[str]:
         """The trials of `needs` that must be done before this work can begin."""
-        return (self._networks(id_) - self.known.networks) | self._untaught(id_)
+        return (self._networks(id_) - self.known.networks) | self._missing_teacher(id_)
 
     def _networks(self, id_: str) -> Set[str]:
         work = self.trials.get(id_)
@@ -176,7 +176,7 @@ class Plan:
             needed |= {work.start or "", work.teacher or ""}
         return needed - {""}
 
-    def _untaught(self, id_: str) -> Set[str]:
+    def _missing_teacher(self, id_: str) -> Set[str]:
         """The work that makes the teacher's logits, where the store lacks them."""
         lesson = self.trials[id_].lesson if id_ in self.trials else None
         stored = lesson is None or lesson.logits in self.known.profiles

@@ -63,8 +63,8 @@ def _compared_with(cells: Sequence[CellAxes]) -> dict[CellAxes, CellAxes]:
     """K=0 with another model as its teacher -> the K=0 that its losses are counted from, as in the
     view `cells`: the same without a teacher, if the sweep lists it."""
     full = [asked for asked in cells if asked.k == 0]
-    untaught = {_without_procedure(c): c for c in full if not c.procedure.teacher}
-    alike = {c: untaught.get(_without_procedure(c)) for c in full if c.procedure.teacher}
+    without_teacher = {_without_procedure(c): c for c in full if not c.procedure.teacher}
+    alike = {c: without_teacher.get(_without_procedure(c)) for c in full if c.procedure.teacher}
     return {asked: other for asked, other in alike.items() if other}
 
 

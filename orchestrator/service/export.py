@@ -241,12 +241,12 @@ def _record(store: Store, trial: str) -> Mapping[str, Any]:
 def _caution(store: Store, record: Mapping[str, Any], asked: ExportOptions) -> str:
     """A warning if the network, or the full model, is no better than guessing. The choice of the
     best network has already warned about the full model."""
-    from lp_sweep.analysis.notes import untaught_network
+    from lp_sweep.analysis.notes import network_not_learned
     from lp_sweep.orchestrator.export.card import full_record
     from lp_sweep.orchestrator.export.places import spec_of
 
     full = None if asked.best else full_record(store, spec_of(record), record["depth"])
-    return untaught_network(record, full)
+    return network_not_learned(record, full)
 
 
 def _sweep(

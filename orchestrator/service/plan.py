@@ -39,7 +39,7 @@ from lp_sweep.storage.printable import metric_name, page, ranges
 from lp_sweep.storage.spool import flush
 from lp_sweep.storage.store import Store, is_store
 from lp_sweep.trials.spec.feedforward import NONE
-from lp_sweep.trials.spec.procedures import DIRECT, UNTAUGHT, Procedure
+from lp_sweep.trials.spec.procedures import DIRECT, NOT_RETRAINED, Procedure
 from lp_sweep.trials.spec.specs import SpeedSpec
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ def _to_do(plan: Plan, work: Iterable[Work]) -> str:
     profiles, speeds = ids & plan.profiles.keys(), ids & plan.speeds.keys()
     failed = sum(plan.failed_with(id_) is not None for id_ in ids)
     new = ids - again - measured - profiles - speeds
-    untrained = sum(plan.trials[id_].trial.procedure in UNTAUGHT for id_ in new)
+    untrained = sum(plan.trials[id_].trial.procedure in NOT_RETRAINED for id_ in new)
     parts = {
         "to fine-tune": len(new) - untrained,
         "to score without training": untrained,

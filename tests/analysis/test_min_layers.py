@@ -252,7 +252,7 @@ def assert_is_defined_so(row: dict[str, Any], curve: Curve, delta: float, percen
 
 
 # scores of the full network by seed, its record, how many there are and how many learned nothing
-UNTAUGHT: dict[str, tuple[tuple[float, ...], dict[str, Any], tuple[int, int]]] = {
+NOT_LEARNED: dict[str, tuple[tuple[float, ...], dict[str, Any], tuple[int, int]]] = {
     "each is better": ((90.0, 50.01), {}, (2, 0)),
     "none, as two decimals show it": ((90.0, 50.0, 50.004), {}, (3, 2)),
     "the share of its own task": ((60.0,), {"majority": 0.6}, (1, 1)),
@@ -263,12 +263,12 @@ UNTAUGHT: dict[str, tuple[tuple[float, ...], dict[str, Any], tuple[int, int]]] =
 
 
 def test_seeds_that_learned_nothing_are_counted(fake: FakeSweep) -> None:
-    for task, (scores, record, _) in UNTAUGHT.items():
+    for task, (scores, record, _) in NOT_LEARNED.items():
         for seed, score in enumerate(scores):
             fake.cell(k=0, task=task, seed=seed, score=score, **record)
             fake.cell(k=2, task=task, seed=seed, score=40.0, **record)  # counts for nothing
     found = {row["task"]: (row["n_full"], row["n_learned_nothing"]) for row in answers(fake)}
-    assert found == {task: counted for task, (*_, counted) in UNTAUGHT.items()}
+    assert found == {task: counted for task, (*_, counted) in NOT_LEARNED.items()}
 
 
 def test_what_learned_is_told_of_each_full_network_alone(fake: FakeSweep) -> None:

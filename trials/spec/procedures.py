@@ -31,7 +31,7 @@ from lp_sweep.trials.spec.specs import Distillation, TrialSpec
 DIRECT, FINETUNE_THEN_DROP, ITERATIVE = "direct", "finetune_then_drop", "iterative"
 UNTRAINED, ONE_SHOT = "untrained", "one_shot"
 PROCEDURES = (DIRECT, FINETUNE_THEN_DROP, ONE_SHOT, ITERATIVE, UNTRAINED)
-UNTAUGHT = (ONE_SHOT, UNTRAINED)  # not trained after dropping
+NOT_RETRAINED = (ONE_SHOT, UNTRAINED)  # not trained after dropping
 STAGED = (FINETUNE_THEN_DROP, ONE_SHOT)  # these start from a fine-tuned full network
 
 _EPOCHS_PER_LAYER = 2  # the paper's
@@ -256,7 +256,7 @@ def first_layers(spec: TrialSpec, depth: int) -> tuple[int, ...]:
 
 def phases(spec: TrialSpec, depth: int) -> tuple[Phase, ...]:
     """The phases of a trial's own training; the network of the last is scored."""
-    last = Phase(spec.kept_layers, 0 if spec.procedure in UNTAUGHT else spec.recipe.epochs)
+    last = Phase(spec.kept_layers, 0 if spec.procedure in NOT_RETRAINED else spec.recipe.epochs)
     if spec.procedure != ITERATIVE:
         return (last,)
     full = full_layers(depth)

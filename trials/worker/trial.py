@@ -28,8 +28,8 @@ from lp_sweep.trials.model.feedforward import remove_feed_forwards
 from lp_sweep.trials.model.prune import parameter_counts
 from lp_sweep.trials.spec.identity import IDENTITY_VERSION, canonical_json
 from lp_sweep.trials.spec.procedures import (
+    NOT_RETRAINED,
     STAGED,
-    UNTAUGHT,
     Phase,
     distill_label,
     first_layers,
@@ -76,7 +76,7 @@ def run_trial(given: Supplies, way: Way, saver: Saver, tell: Tell | None = None)
         if (spec.procedure in STAGED) != (start is not None):
             raise ValueError(f"{job.id}: {spec.procedure}, started from {start}")
         inputs = load_inputs(job, spec, first_layers(spec, job.model.depth), spec.seed, start)
-        if start and spec.procedure not in UNTAUGHT:
+        if start and spec.procedure not in NOT_RETRAINED:
             unfold(inputs.model)
         more = _bridged(job, inputs, batches, device) if spec.bridge else {}
         learning = time.perf_counter()
