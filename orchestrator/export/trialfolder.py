@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -47,6 +47,7 @@ from lp_sweep.orchestrator.export.places import (
 )
 from lp_sweep.orchestrator.export.verify import (
     CutVocabulary,
+    HeldOutScore,
     Nearness,
     RecordedAnswers,
     ShippedGraph,
@@ -109,11 +110,14 @@ class ExportResult(NamedTuple):
     verified: Verification
     graphs: list[ShippedGraph]
     vocabulary: CutVocabulary | None
+    held_out: HeldOutScore | None  # if its task set rows aside
 
 
-def export(record: Mapping[str, Any], chosen: str, where: Where) -> ExportResult:
-    """Exports a record's network. `chosen`: sentences on why it is this one. Raises
-    LpSweepError, and then leaves nothing behind."""
+def export(
+    record: Mapping[str, Any], chosen: str, where: Where, test: Callable[..., HeldOutScore | None]
+) -> ExportResult:
+    """Exports a record's network. `chosen`: sentences on why it is this one. `test`: as
+    `heldout.exported_score`. Raises LpSweepError, and then leaves nothing behind."""
     options, spec, fingerprint = where.options, spec_of(record), record["model_fingerprint"]
     out, offline = expanded(options.out), options.offline
     extra = extra_texts(spec.task, options.texts)  # before a network is trained
@@ -162,11 +166,13 @@ def export(record: Mapping[str, Any], chosen: str, where: Where) -> ExportResult
             modules=[module.name for module in modules],
             graphs=graphs,
             vocabulary=cut_vocabulary(network, extra, fewer) if cuts else None,
+            held_out=test(record, network, extra, where),
         )
         card = trial_card(spec, trained.record, facts)
         about = _about(trained, chosen, verified)
         about["graphs"] = [graph._asdict() for graph in graphs]
         about["vocabulary"] = facts.vocabulary and facts.vocabulary._asdict()
+        about["held_out"] = facts.held_out and facts.held_out._asdict()
         describe(folder, card, about)
     low, high = facts.interval[:2]
     return ExportResult(
@@ -180,6 +186,7 @@ def export(record: Mapping[str, Any], chosen: str, where: Where) -> ExportResult
         verified=verified,
         graphs=graphs,
         vocabulary=facts.vocabulary,
+        held_out=facts.held_out,
     )
 
 
