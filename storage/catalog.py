@@ -1,8 +1,9 @@
 """SQL over a store: loads the records into a read-only, in-memory DuckDB.
 
 The raw tables are `store.trials`, `store.profiles`, `store.attempts`, `store.sweeps`,
-`store.earlier`, `store.deployments`, `store.predictions`, `store.teacher_logits`, `store.deltas`
-and `store.possible`. The caller passes the views over them as text. `reading` confines the queries.
+`store.earlier`, `store.deployments`, `store.test_scores`, `store.predictions`,
+`store.teacher_logits`, `store.deltas` and `store.possible`. The caller passes the views over them
+as text. `reading` confines the queries.
 """
 
 from __future__ import annotations
@@ -180,7 +181,7 @@ class _Records:
         wanted = _named(self._cells)
         if table in ("attempts", "profiles"):
             return self._ours(table, wanted)
-        if table == "deployments":
+        if table in ("deployments", "test_scores"):
             rows = self._read(table, None)
             return rows.filter(pc.is_in(rows["trial_id"], pa.array(sorted(wanted), pa.string())))
         if table == "predictions":

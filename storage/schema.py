@@ -204,9 +204,38 @@ DEPLOYMENTS = pa.schema(
     ]
 )
 
+TEST_SCORES = pa.schema(
+    [
+        ("test_id", _text),
+        ("identity_version", pa.int32()),
+        ("spec", _text),  # canonical JSON of what the identifier is a hash of
+        ("trial_id", _text),  # whose network it is
+        ("model", _text),
+        ("model_fingerprint", _text),
+        ("depth", pa.int32()),
+        ("kept_layers", _layers),
+        ("removed_feed_forwards", _layers),
+        ("task", _text),
+        ("data_fingerprint", _text),  # of train and dev
+        ("test_fingerprint", _text),
+        ("seed", _int),
+        ("format", _text),
+        ("vocabulary", _text),
+        ("metric", _text),
+        ("score", _float),  # share, over all rows that were set aside
+        ("test_examples", _int),
+        ("baseline", _text),  # the test_id of the full model as torch; null: it was not kept
+        ("change", _float),  # points against it
+        ("low", _float),  # 95% interval of the change over other rows
+        ("high", _float),
+        ("look", _int),  # how many artefacts these rows had scored by then, this one among them
+        *_WHERE,
+    ]
+)
+
 PREDICTIONS = pa.schema(
     [
-        ("trial_id", _text),  # or a deployment_id
+        ("trial_id", _text),  # or a deployment_id or test_id
         ("split", _text),  # validation, validation_mismatched, ...
         ("example", pa.int32()),  # row number in that split
         ("label", _float),
@@ -275,6 +304,7 @@ TABLES: dict[str, pa.Schema] = {
     "trials": TRIALS,
     "profiles": PROFILES,
     "deployments": DEPLOYMENTS,
+    "test_scores": TEST_SCORES,
     "predictions": PREDICTIONS,
     "teacher_logits": TEACHER_LOGITS,
     "attempts": ATTEMPTS,

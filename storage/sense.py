@@ -25,7 +25,9 @@ _SPECIFIED = {
     "trials": ("kept_layers", "seed", "model_fingerprint", "data_fingerprint"),
     "profiles": ("measure",),
     "deployments": (),
+    "test_scores": (),
 }
+_KINDS = {"deployments": "DeploymentSpec", "test_scores": "HeldOutSpec"}  # of specs
 _encode = json.JSONEncoder(separators=(",", ":")).encode  # as specs are
 
 _Problems = Iterable[tuple[Any, str]]  # masks of bad rows, each with its reason
@@ -118,6 +120,10 @@ def _of_deployments(rows: pa.Table) -> _Problems:
     yield pc.less_equal(rows["ms"], 0), "its time is no positive number"
 
 
+def _of_test_scores(rows: pa.Table) -> _Problems:
+    yield _out_of_range(rows, "score"), "its score is none that its metric can have"
+
+
 _CELLS = _Rules(
     ("cell", "model", "depth", "procedure", "strategy", "task", "seed"),
     _of_cells,
@@ -132,6 +138,7 @@ _RULES = {
     ),
     "profiles": _Rules((), _of_measurements, ("spec", "measure", "depth", "layers", "timings")),
     "deployments": _Rules(("trial_id",), _of_deployments, ("spec", "metric", "score", "ms")),
+    "test_scores": _Rules(("trial_id", "score"), _of_test_scores, ("spec", "metric")),
     "predictions": _Rules(("split", "example"), _of_predictions, many_rows=True),
     "teacher_logits": _Rules(("example",), many_rows=True),
     "attempts": _Rules(("trial_id",)),
@@ -182,7 +189,7 @@ def _misidentified(table: str, rows: pa.Table) -> Iterator[tuple[str | None, str
     rows = rows.select([0, "spec", *columns])
     rows = rows.filter(pc.and_(pc.is_valid(rows.column(0)), pc.is_valid(rows["spec"])))
     ids, specs = rows.column(0).to_pylist(), rows["spec"].to_pylist()
-    kinds = ["DeploymentSpec" if table == "deployments" else "TrialSpec"] * len(rows)
+    kinds = [_KINDS.get(table, "TrialSpec")] * len(rows)
     if table == "profiles":
         speed = pc.fill_null(pc.equal(rows["measure"], "speed"), False)
         kinds = pc.if_else(speed, "SpeedSpec", "ProfileSpec").to_pylist()

@@ -86,6 +86,12 @@ def _interval(row: Row, read: Reader) -> dict[str, Any]:
     score = row["score"] - row["change"]
     whole = Network(row["baseline"], row["metric"], split, score, row["full_trial_id"])
     own = Network(row["deployment_id"], row["metric"], split, row["score"], row["trial_id"])
+    return paired_interval(whole, own, read)
+
+
+def paired_interval(whole: Network, own: Network, read: Reader) -> dict[str, Any]:
+    """The 95% interval of the change from `whole` to `own` over other rows, `low` and `high` in
+    points, or the `reason` why there is none."""
     sheet = compare([whole, own], read)
     if isinstance(sheet, str):
         return {"low": None, "high": None, "reason": sheet}

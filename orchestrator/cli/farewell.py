@@ -27,6 +27,8 @@ def farewell(result: RunResult, options: RunOptions, *, as_json: bool) -> int:
     """Prints the result on stderr, and JSON on stdout if asked. Returns the exit code."""
     for line in _lines(result, options):
         say(line)
+    for sentence in result.held_out:  # last: it is no choice made on the dev set
+        say(sentence)
     if as_json:
         emit(json.dumps(result.summary()))
     return result.exit_code

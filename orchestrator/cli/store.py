@@ -227,6 +227,9 @@ def export(
     told = done._asdict() | {"verified": done.verified._asdict()}
     told["graphs"] = [graph._asdict() for graph in done.graphs]
     told["vocabulary"] = done.vocabulary and done.vocabulary._asdict()
+    told["held_out"] = done.held_out and done.held_out._asdict()
+    if done.held_out:
+        say(done.held_out.sentence())
     _finish(told, push_to_hub, private, as_json)
 
 

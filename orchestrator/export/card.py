@@ -24,7 +24,7 @@ from lp_sweep.analysis.statistics.networks import Network
 from lp_sweep.orchestrator.export.choice import answers_in
 from lp_sweep.orchestrator.export.forms import form_of
 from lp_sweep.orchestrator.export.places import HUB, hub_source, model_file
-from lp_sweep.orchestrator.export.verify import CutVocabulary, ShippedGraph
+from lp_sweep.orchestrator.export.verify import CutVocabulary, HeldOutScore, ShippedGraph
 from lp_sweep.storage.printable import also_in_train, guess_name, metric_name, printable, ranges
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.spec.identity import trial_id
@@ -60,6 +60,7 @@ class CardFacts(NamedTuple):
     modules: Sequence[str] = ()  # of the model's Sentence Transformers folder
     graphs: Sequence[ShippedGraph] = ()
     vocabulary: CutVocabulary | None = None  # if it has fewer pieces
+    held_out: HeldOutScore | None = None  # if its task set rows aside
 
 
 def trial_card(spec: TrialSpec, record: Record, facts: CardFacts) -> str:
@@ -190,11 +191,16 @@ def interval_of(record: Record, predictions: Sequence[Record]) -> Interval:
 def full_record(store: Store, spec: TrialSpec, depth: int) -> dict[str, Any] | None:
     """The record of all layers by the same recipe and seed; None if it is not stored or is this
     one."""
-    layers = full_layers(depth)
-    direct = replace(spec, kept_layers=layers, removed_feed_forwards=(), procedure=DIRECT)
-    whole = settled(replace(direct, distill=None), depth)
+    whole = full_spec(spec, depth)
     rows = None if whole == spec else store.find("trials", trial_id(whole))
     return rows[0] if rows else None
+
+
+def full_spec(spec: TrialSpec, depth: int) -> TrialSpec:
+    """All layers by the same recipe and seed."""
+    layers = full_layers(depth)
+    direct = replace(spec, kept_layers=layers, removed_feed_forwards=(), procedure=DIRECT)
+    return settled(replace(direct, distill=None), depth)
 
 
 def speeds_of(store: Store, record: Record) -> list[Record]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -42,6 +42,7 @@ from lp_sweep.orchestrator.export.places import (
 )
 from lp_sweep.orchestrator.export.verify import (
     CutVocabulary,
+    HeldOutScore,
     Nearness,
     RecordedAnswers,
     ShippedGraph,
@@ -105,13 +106,18 @@ class ExportResult(NamedTuple):
     verified: Verification
     graphs: list[ShippedGraph]
     vocabulary: CutVocabulary | None
+    held_out: HeldOutScore | None  # if its task set rows aside
 
 
 def export(
-    record: Mapping[str, Any], chosen: str, options: ExportOptions, where: Where
+    record: Mapping[str, Any],
+    chosen: str,
+    options: ExportOptions,
+    where: Where,
+    test: Callable[..., HeldOutScore | None],
 ) -> ExportResult:
-    """Exports a record's network. `chosen`: sentences on why it is this one. Raises
-    LpSweepError, and then leaves nothing behind."""
+    """Exports a record's network. `chosen`: sentences on why it is this one. `test`: as
+    `heldout.exported_score`. Raises LpSweepError, and then leaves nothing behind."""
     spec, fingerprint = spec_of(record), record["model_fingerprint"]
     out, offline = expanded(options.out), options.offline
     extra = extra_texts(spec.task, options.texts)  # before a network is trained
@@ -169,11 +175,13 @@ def export(
             )
             if cuts
             else None,
+            held_out=test(record, network, extra, options, where),
         )
         card = trial_card(spec, trained.record, facts)
         about = _about(trained, chosen, verified)
         about["graphs"] = [graph._asdict() for graph in graphs]
         about["vocabulary"] = facts.vocabulary and facts.vocabulary._asdict()
+        about["held_out"] = facts.held_out and facts.held_out._asdict()
         describe(folder, card, about)
     low, high = facts.interval[:2]
     return ExportResult(
@@ -187,6 +195,7 @@ def export(
         verified=verified,
         graphs=graphs,
         vocabulary=facts.vocabulary,
+        held_out=facts.held_out,
     )
 
 

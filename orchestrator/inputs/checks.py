@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from huggingface_hub import constants
@@ -31,7 +32,14 @@ from lp_sweep.orchestrator.inputs.weights import folder_problems
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from lp_sweep.storage.errors import LpSweepError, PreflightError
 from lp_sweep.storage.printable import also_in_train, listed
-from lp_sweep.trials.data.datasource import LoadedTask, dev_texts, doubtful_rows, load_task, overlap
+from lp_sweep.trials.data.datasource import (
+    LoadedTask,
+    dev_texts,
+    doubtful_rows,
+    load_task,
+    overlap,
+    scored_rows,
+)
 from lp_sweep.trials.data.formats import parts_of
 from lp_sweep.trials.data.hub import is_cached
 from lp_sweep.trials.data.tasks import unnamed_positive
@@ -72,6 +80,7 @@ def check(
         with collected(of_hub if task.source.dataset else local):
             loaded = _rows(task, sweep.recipe, offline=offline)
             notes += _row_notes(task, loaded)
+            notes += _test_notes(task, loaded, sweep.recipe, offline=offline)
             local += _beyond_tables(sweep, wanted, task, loaded)
     if offline and sweep.manifest is not None:
         local += _changed(sweep, sweep.manifest, wanted)
@@ -110,6 +119,8 @@ def check_small_files(sweep: SweepInputs, wanted: NeededInputs) -> tuple[list[st
             recipe = sweep.expected_recipe(len(loaded.train))
             data.append(looked_at(task.name, loaded, recipe, sweep.models))
             notes += _row_notes(task, loaded) if whole else ()
+            if whole:
+                notes += _test_notes(task, loaded, sweep.recipe, offline=True)
         first = f"the first {_FIRST_ROWS:,} train rows of {task.name}"
         notes += [f"{first} alone can't be judged: {why}" for why in doubtful]
     if problems:
@@ -202,6 +213,23 @@ def _row_notes(task: TaskInput, loaded: LoadedTask) -> Iterator[str]:
         )
     yield from doubtful_rows(loaded, task.source)
     yield from (f"task {task.name!r}: {gap}" for gap in gaps(loaded))
+
+
+def _test_notes(
+    task: TaskInput, loaded: LoadedTask, recipe: Recipe, *, offline: bool
+) -> Iterator[str]:
+    """Reads the rows that are set aside, all of them, as the task's own. Raises as `_rows` does."""
+    if task.test is None:
+        return
+    own = task._replace(source=task.test)
+    aside = _rows(own, replace(recipe, limit_dev=None), offline=offline)
+    seen = {"train": aside, "dev": replace(aside, train=scored_rows(loaded))}
+    for side, against in seen.items():
+        if (both := overlap(against)).rows:
+            yield (
+                f"task {task.name!r}: {both.rows:,} of {both.of:,} test rows also occur in {side}. "
+                "The test score is optimistic: remove them from one of the two."
+            )
 
 
 def _beyond_tables(

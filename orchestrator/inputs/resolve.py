@@ -32,6 +32,7 @@ from lp_sweep.trials.data.tasks import (
     QRELS,
     QUERIES,
     TASKS,
+    TEST,
     TaskSource,
     canonical_name,
     glue_source,
@@ -72,6 +73,9 @@ class TaskInput(NamedTuple):
     unlabelled: str = ""  # the fingerprint of the rows for students; empty: none
     unlabelled_rows: int = 0
     loss: str = ""  # of an embedding, as in TrialSpec
+    # the rows that are set aside, in place of the dev set: no part of `source`, which trials read
+    test: TaskSource | None = None
+    test_fingerprint: str = ""
 
     @property
     def pinned(self) -> bool:
@@ -289,7 +293,11 @@ def _find_task(
             revision, why_not = pins.find("dataset", entry.dataset, entry.revision)
             source = _hub_source(entry, revision)
     fingerprint = data_fingerprint(source, definition)
-    _refuse_one_for_both(name, source)
+    test, test_fingerprint = None, ""
+    if entry.test is not None:
+        test = _set_aside(entry.test, source, folder)
+        test_fingerprint = data_fingerprint(_rows_aside(test), definition)
+    _refuse_one_for_both(name, source, test)
     return TaskInput(
         name,
         definition,
@@ -299,7 +307,29 @@ def _find_task(
         asked,
         why_not_pinned=why_not,
         loss="" if entry.loss in (None, IMITATE) or not embeds else entry.loss,
+        test=test,
+        test_fingerprint=test_fingerprint,
     )
+
+
+def _set_aside(test: str, source: TaskSource, folder: Path) -> TaskSource:
+    """The task's source with the rows of `test:` in place of the dev set."""
+    if source.dataset is not None:
+        return replace(source, splits={"train": source.splits["train"], TEST: test})
+    path = str(folder / expanded(test))
+    file_format(path)  # raises for an unknown one
+    if QRELS in source.files:  # the other queries of the file are those of the dev set
+        return replace(source, files=source.files | {QRELS: path}, skip_unjudged=True)
+    return replace(source, files={"train": source.files["train"], TEST: path})
+
+
+def _rows_aside(test: TaskSource) -> TaskSource:
+    """The rows that are set aside alone."""
+    files, splits = (
+        {part: place for part, place in held.items() if part in (TEST, QRELS)}
+        for held in (test.files, test.splits)
+    )
+    return replace(test, files=files, splits=splits)
 
 
 def _hub_source(entry: TaskEntry, revision: str) -> TaskSource:
@@ -329,29 +359,38 @@ def local_fingerprints(
     for task in tasks:
         if not task.source.dataset:
             yield f"task {task.name}", task.fingerprint
+            if task.test:
+                yield f"test rows of task {task.name}", task.test_fingerprint
         if task.unlabelled:
             yield f"unlabelled texts of task {task.name}", task.unlabelled
 
 
-def _refuse_one_for_both(name: str, source: TaskSource) -> None:
-    """Raises SpecError if a dev split is the train split: the same place, or the same bytes."""
+def _refuse_one_for_both(name: str, source: TaskSource, test: TaskSource | None) -> None:
+    """Raises SpecError if two sets of rows are one: the same place, or the same bytes."""
     splits = dict(source.files or source.splits)
-    train = splits.pop("train", None)
-    if train is None:  # the corpus
-        return
-    for other in [splits[QUERIES]] if QUERIES in splits else splits.values():
-        if not source.files:
-            how = f"are one split, {other!r}" if other == train else ""
-        elif Path(train).resolve() == Path(other).resolve():
-            how = f"are one file, {other}"
-        else:
-            alike = _are_alike(parts_of(train), parts_of(other))
-            how = f"have the same content: {train}, {other}" if alike else ""
-        if how:
+    train = splits.pop("train", None)  # a search may have none
+    dev = [splits[QUERIES]] if QUERIES in splits else [*splits.values()]
+    pairs = [("train", "dev", train, place) for place in dev]
+    if test is not None:
+        [held] = (aside := _rows_aside(test)).files.values() or aside.splits.values()
+        pairs += [("train", "test", train, held), ("dev", "test", splits.get(QRELS, dev[0]), held)]
+    for one, other, first, second in pairs:
+        if first and (how := _one_place(first, second, files=bool(source.files))):
+            seen = "trained on" if one == "train" else "chosen on"
             raise SpecError(
-                f"task {name!r}: its train and dev sets {how}. The score would cover rows that the "
-                "network was trained on. Give other rows for dev."
+                f"task {name!r}: its {one} and {other} sets {how}. The score would cover rows that "
+                f"the network was {seen}. Give other rows for {other}."
             )
+
+
+def _one_place(first: str, second: str, *, files: bool) -> str:
+    """How two sets are one; empty: they are not."""
+    if not files:
+        return f"are one split, {second!r}" if first == second else ""
+    if Path(first).resolve() == Path(second).resolve():
+        return f"are one file, {second}"
+    alike = _are_alike(parts_of(first), parts_of(second))
+    return f"have the same content: {first}, {second}" if alike else ""
 
 
 def _are_alike(parts: Sequence[Path], others: Sequence[Path]) -> bool:

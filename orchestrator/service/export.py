@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from lp_sweep.orchestrator.export.choice import TrialChoice
     from lp_sweep.orchestrator.export.prunedfolder import PruneResult
     from lp_sweep.orchestrator.export.trialfolder import ExportResult
+    from lp_sweep.orchestrator.export.verify import HeldOutScore
     from lp_sweep.orchestrator.inputs.models import ModelInput
     from lp_sweep.orchestrator.inputs.resolve import SweepInputs
 
@@ -38,6 +39,7 @@ def export_trial(asked: ExportOptions) -> ExportResult:
     to stderr. Raises LpSweepError."""
     _check(asked)
     from lp_sweep.orchestrator.export.folder import check_free
+    from lp_sweep.orchestrator.export.heldout import exported_score
     from lp_sweep.orchestrator.export.places import Where
     from lp_sweep.orchestrator.export.trialfolder import export, kept_instead, refuse_unsupported
 
@@ -54,7 +56,22 @@ def export_trial(asked: ExportOptions) -> ExportResult:
             say(note)
     where = Where(asked, store, _sweep(asked, store, record))
     chosen = " ".join(filter(None, (choice.why, choice.luck, caution)))
-    return export(record, chosen, asked, where)
+    return export(record, chosen, asked, where, exported_score)
+
+
+def test_chosen(asked: ExportOptions) -> HeldOutScore | None:
+    """Scores the artefact to ship on the rows that its task set aside; None if it set none aside.
+    Raises LpSweepError, also if there is no such artefact."""
+    from lp_sweep.orchestrator.export.heldout import held_out_score
+    from lp_sweep.orchestrator.export.places import Where, extra_texts, spec_of
+
+    store = existing(asked.store or DEFAULT_STORE)
+    choice, asked = _chosen(store, asked)
+    record = _record(store, choice.trial_id)
+    say(choice.why)
+    where = Where(asked, store, _sweep(asked, store, record))
+    extra = extra_texts(spec_of(record).task, asked.texts)
+    return held_out_score(record, where, (asked.formats[0], asked.vocabulary), extra)
 
 
 class DeploymentResult(NamedTuple):

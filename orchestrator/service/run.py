@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -18,6 +18,7 @@ from lp_sweep.orchestrator.estimate import Rates
 from lp_sweep.orchestrator.inputs import checks
 from lp_sweep.orchestrator.mirrors.copying import check_installed
 from lp_sweep.orchestrator.options import (
+    ExportOptions,
     MeasureOptions,
     Request,
     from_environment,
@@ -28,6 +29,7 @@ from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
 from lp_sweep.orchestrator.service.plan import PreparedPlan, planned
 from lp_sweep.orchestrator.service.store import store_patience
 from lp_sweep.orchestrator.service.tables import html_table
+from lp_sweep.orchestrator.sweepfile.axes import WITHIN, searched_losses
 from lp_sweep.orchestrator.sweepfile.yamlfile import yaml_text
 from lp_sweep.orchestrator.watch.mirroring import mirrored
 from lp_sweep.orchestrator.watch.reporters import EventReporter, make_display
@@ -59,6 +61,7 @@ class RunResult(NamedTuple):
     done_elsewhere: int = 0  # by other runs in the meantime
     spooled: Mapping[str, str] = MappingProxyType({})
     unkept: int = 0  # trials whose networks could not be kept
+    held_out: tuple[str, ...] = ()  # sentences on rows that tasks set aside
 
     @property
     def totals(self) -> dict[str, int]:
@@ -151,7 +154,8 @@ class PreparedRun(NamedTuple):
                 len(queue.unkept),
             )
             if result.exit_code == 0:
-                _measure_as_shipped(self.planned, store, options)
+                told_of = _measure_as_shipped(self.planned, store, options)
+                result = result._replace(held_out=tuple(told_of))
             if stream:
                 stream.event("ended", exit_code=result.exit_code, **result.summary())
             told(result)
@@ -159,10 +163,12 @@ class PreparedRun(NamedTuple):
         return result
 
 
-def _measure_as_shipped(made: PreparedPlan, store: Store, options: RunOptions) -> None:
+def _measure_as_shipped(made: PreparedPlan, store: Store, options: RunOptions) -> Iterator[str]:
     """Measures the networks of `deploy:`, now that no trial computes beside them. What can't be
-    measured costs no sweep its exit code: the records are complete, and `measure` goes on."""
+    measured costs no sweep its exit code: the records are complete, and `measure` goes on. Yields
+    a sentence on the rows that a task set aside, for the artefact to ship."""
     sweep = made.sweep
+    losses = searched_losses(sweep.spec.strategies) or WITHIN
     for task, model in itertools.product(sweep.tasks, sweep.models if sweep.spec.deploy else ()):
         asked = MeasureOptions(
             task=task,
@@ -181,6 +187,17 @@ def _measure_as_shipped(made: PreparedPlan, store: Store, options: RunOptions) -
                 say(f"note: {task}: {failed} artefacts failed. Why: lp-sweep table candidates")
         except LpSweepError as error:
             say(f"note: {task} was not measured as shipped: {error}")
+            continue
+        shared = {name: getattr(asked, name) for name in ("store", "task", "model", "sweep")}
+        places = {name: getattr(options, name) for name in ("file", "data_dir", "offline")}
+        chosen = ExportOptions(
+            out=Path(), best=True, fastest=True, within=losses[0], **shared, **places
+        )
+        try:
+            if sweep.tasks[task].test and (found := service.export.test_chosen(chosen)):
+                yield f"{task}: {found.sentence()}"
+        except LpSweepError as error:
+            say(f"note: the test rows of {task} were not scored: {error}")
 
 
 def compact_many(store: Store) -> None:

@@ -168,6 +168,13 @@ class TaskEntry(Entry):
         description="file of train rows: CSV, TSV, JSONL or Parquet; for kind tokens also CoNLL",
     )
     dev: str | None = Field(None, description="a file of the rows to score (dev set)")
+    test: str | None = Field(
+        None,
+        min_length=1,
+        description="rows that are set aside: a file, or a split of the hub data set; with "
+        "`corpus`, judgements of other queries. Scored once, for what is shipped: no trial and no "
+        "choice reads them",
+    )
     corpus: str | None = Field(
         None,
         min_length=1,

@@ -221,8 +221,7 @@ def overlap(task: LoadedTask) -> Overlap:
     the dev rows in memory and streams the train rows."""
     if kind_of(task.definition).searches:
         learned_texts = {text.strip() for texts in task.train.texts for text in texts}
-        split = task.dev[task.main_split]
-        queries = split.texts[0][: query_count(split.labels)]
+        [queries] = scored_rows(task).texts
         return Overlap(sum(text.strip() in learned_texts for text in queries), 0, len(queries))
     labels: dict[tuple[str, ...], set[bytes]] = {
         key: set() for key in text_keys(*task.dev.values())
@@ -237,6 +236,15 @@ def overlap(task: LoadedTask) -> Overlap:
             rows += bool(labels[key])
             relabelled += learned and bool(labels[key]) and label not in labels[key]
     return Overlap(rows, relabelled, sum(map(len, task.dev.values())))
+
+
+def scored_rows(task: LoadedTask) -> Split:
+    """The rows of the main dev split; of a search its queries."""
+    split = task.dev[task.main_split]
+    if not kind_of(task.definition).searches:
+        return split
+    queries = split.texts[0][: query_count(split.labels)]
+    return Split(texts=(queries,), labels=split.labels)
 
 
 def prompted(definition: TaskDefinition, split: Split, *, scored: bool) -> tuple[list[str], ...]:

@@ -25,6 +25,7 @@ GLUE_REVISION = "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c"
 
 USUAL_LOSS = "bce"
 UNLABELLED = "unlabelled"  # the split of rows without labels
+TEST = "test"  # the split that no trial reads
 CORPUS, QRELS, QUERIES = "corpus", "qrels", "queries"  # the files of a retrieval task
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from lp_sweep.trials.spec.specs import (
     DeploymentSpec,
+    HeldOutSpec,
     ProfileSpec,
     Recipe,
     SpeedSpec,
@@ -99,6 +100,11 @@ def profile_id(spec: ProfileSpec | SpeedSpec) -> str:
 def deployment_id(spec: DeploymentSpec) -> str:
     """`d1-` and 20 hex digits."""
     return identifier("d", "DeploymentSpec", canonical_json(spec))
+
+
+def held_out_id(spec: HeldOutSpec) -> str:
+    """`h1-` and 20 hex digits."""
+    return identifier("h", "HeldOutSpec", canonical_json(spec))
 
 
 def setup_text(

@@ -277,6 +277,18 @@ class DeploymentSpec:
     extra_texts: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutSpec:
+    """One network as it is shipped, scored on the rows that its task set aside. Devices and threads
+    are not part of it: these rows are looked at once."""
+
+    trial: str  # a trial_id
+    test_fingerprint: str
+    format: ArtefactFormat = "torch"
+    vocabulary: Vocabulary = "full"
+    extra_texts: str = ""
+
+
 def _ascending(layers: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted(set(layers)))
 

@@ -281,6 +281,22 @@ def test_empty_texts_and_rows_of_both_sets_are_noted(world: Path) -> None:
     assert said in sweep("plan", "sweep.yaml", cwd=world).stdout
 
 
+def test_rows_that_are_set_aside_are_checked_as_dev_rows_are(world: Path) -> None:
+    file = world / "sweep.yaml"
+    file.write_text(file.read_text().replace("dev: dev.csv", "dev: dev.csv\n  test: test.csv"))
+    with_rows(world, "good,pos\nbad,neg\nfine,pos\n")
+    with_rows(world, "poor w1,neg\nwell,pos\n", "dev.csv")
+    with_rows(world, "w1 w2,neg\nw3 w4,pos\n", "test.csv")
+    assert check(world) == []
+    with_rows(world, "w1 w2,neg\n poor w1,neg\nfine,neg\nbad,neg\n", "test.csv")
+    notes = [re.search("(\\d) of 4 test rows also occur in (\\w+)", note) for note in check(world)]
+    assert [note and note.groups() for note in notes] == [("2", "train"), ("1", "dev")]
+    with_rows(world, "w1 w2,neither\n", "test.csv")
+    told = sweep("plan", "sweep.yaml", cwd=world)
+    assert told.returncode == 4
+    assert re.search("test.csv.*'neither'", told.stderr)
+
+
 def test_texts_for_students_are_looked_at(world: Path) -> None:
     """How many they are, how many of the dev set; without students nobody reads them."""
     with_more(world, "text\nfine\n good w1 \nbad w2\n")

@@ -14,12 +14,14 @@ from lp_sweep.trials.spec.identity import (
     canonical_json,
     content_hash,
     deployment_id,
+    held_out_id,
     profile_id,
     trial_id,
 )
 from lp_sweep.trials.spec.specs import (
     DeploymentSpec,
     Distillation,
+    HeldOutSpec,
     ProfileSpec,
     Recipe,
     SpeedSpec,
@@ -63,16 +65,19 @@ SPEED = SpeedSpec(
 DEPLOYMENT = DeploymentSpec(
     trial="t1-72276f5f4fdb84be709f", device_type="cpu", device_name="AMD EPYC", threads=1
 )
+HELD_OUT = HeldOutSpec(trial="t1-72276f5f4fdb84be709f", test_fingerprint="sha256:00")
 KINDS = (TrialSpec, Distillation, Recipe, TaskDefinition, ProfileSpec, SpeedSpec)
 
 
-def id_of(spec: TrialSpec | ProfileSpec | SpeedSpec | DeploymentSpec) -> str:
+def id_of(spec: Any) -> str:
+    if isinstance(spec, HeldOutSpec):
+        return held_out_id(spec)
     if isinstance(spec, DeploymentSpec):
         return deployment_id(spec)
     return trial_id(spec) if isinstance(spec, TrialSpec) else profile_id(spec)
 
 
-PINNED: dict[str, tuple[TrialSpec | ProfileSpec | SpeedSpec | DeploymentSpec, str]] = {
+PINNED: dict[str, tuple[Any, str]] = {
     "all-defaults": (TRIAL, "t1-72276f5f4fdb84be709f"),
     "pruned-regression-own-recipe": (PRUNED, "t1-a22a3c3391611101245f"),
     "labels-and-two-dev-splits": (MNLI, "t1-601db23a482b71ec7dd7"),
@@ -100,6 +105,7 @@ PINNED: dict[str, tuple[TrialSpec | ProfileSpec | SpeedSpec | DeploymentSpec, st
         replace(DEPLOYMENT, format="onnx-int8", vocabulary="task", extra_texts="sha256:00"),
         "d1-e195577da466f1485657",
     ),
+    "a test score": (HELD_OUT, "h1-75c63a517a1dde591455"),
 }
 
 
