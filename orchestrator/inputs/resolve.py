@@ -261,11 +261,11 @@ def _find_task(
             **vectors_of(entry, models),
         )
         if entry.dataset is None:
-            source = _files(entry, folder)
+            source = _with_rules(_files(entry, folder), entry)
         else:
             asked = entry.revision or DEFAULT_REVISION
             revision, why_not = pins.find("dataset", entry.dataset, entry.revision)
-            source = _hub_source(entry, revision)
+            source = _with_rules(_hub_source(entry, revision), entry)
     fingerprint = data_fingerprint(source, definition)
     _refuse_one_for_both(name, source)
     return TaskInput(
@@ -278,6 +278,11 @@ def _find_task(
         why_not_pinned=why_not,
         loss="" if entry.loss in (None, IMITATE) or not embeds else entry.loss,
     )
+
+
+def _with_rules(source: TaskSource, entry: TaskEntry) -> TaskSource:
+    separator = entry.label_separator or ""
+    return replace(source, drop_missing=entry.drop_missing, label_separator=separator)
 
 
 def _hub_source(entry: TaskEntry, revision: str) -> TaskSource:

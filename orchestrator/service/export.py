@@ -279,8 +279,8 @@ def _chosen(store: Store, asked: ExportOptions) -> tuple[Mapping[str, Any], Tria
     return _record(store, chosen.trial_id), chosen
 
 
-def _to_ship(store: Store, asked: ExportOptions) -> tuple[TrialChoice, ExportOptions]:
-    """The network of the artefact to ship, and options that ask for its form."""
+def artefact_to_ship(store: Store, asked: ExportOptions) -> tuple[TrialChoice, Mapping[str, Any]]:
+    """The network of the artefact to ship, and its row of `candidates`. Raises SpecError."""
     from lp_sweep.analysis.views import open_views
     from lp_sweep.orchestrator.export.choice import SHIPPED_VIEWS, to_ship
     from lp_sweep.trials.device import device_name, pick_device
@@ -289,7 +289,12 @@ def _to_ship(store: Store, asked: ExportOptions) -> tuple[TrialChoice, ExportOpt
         store, sweep=asked.sweep, setup=asked.setup, deltas=(asked.within,), only=SHIPPED_VIEWS
     )
     with views as catalog:
-        choice, row = to_ship(catalog, asked, device_name(pick_device("auto")))
+        return to_ship(catalog, asked, device_name(pick_device("auto")))
+
+
+def _to_ship(store: Store, asked: ExportOptions) -> tuple[TrialChoice, ExportOptions]:
+    """The network of the artefact to ship, and options that ask for its form."""
+    choice, row = artefact_to_ship(store, asked)
     form, pieces = ShippedFormat(row["format"]), ShippedVocabulary(row["vocabulary"])
     return choice, replace(asked, formats=[form], vocabulary=pieces)
 
