@@ -494,36 +494,85 @@ class MeasureOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InitOptions:
-    """`text` and `label` name columns of `data`; without a `kind` the labels tell it."""
+class RowsOptions:
+    """A user's rows and the encoder for them. `text` and `label` name columns of `data`; without a
+    `kind` the labels tell it."""
 
-    file: Annotated[Path, Argument(help="File to write.")] = Path("sweep.yaml")
     data: Annotated[
         Path | None,
-        Option("--data", help="File of your rows: CSV, JSONL, Parquet, CoNLL; split if no --dev."),
+        Option("--data", help="Your rows: CSV, JSONL, Parquet or CoNLL."),
     ] = None
     text: Annotated[list[str], Option("--text", help="Its column of texts; twice for pairs.")] = (
         field(default_factory=list)
     )
     label: Annotated[
         list[str],
-        Option("--label", help="Its column of labels; several of 0 and 1 for multi_label."),
+        Option("--label", help="Its column of labels, or several of 0 and 1."),
     ] = field(default_factory=list)
-    group: Annotated[
-        str | None, Option("--group", help="Keep rows with the same value of this column together.")
+    label_separator: Annotated[
+        str | None, Option("--label-separator", help="What is between labels in one cell.")
     ] = None
-    dev: Annotated[Path | None, Option("--dev", help="A dev set of your own.")] = None
+    drop_missing: Annotated[
+        bool, Option("--drop-missing", help="Leave out rows without a text or a label.")
+    ] = False
+    group: Annotated[
+        str | None, Option("--group", help="Its column whose equal values stay together.")
+    ] = None
+    dev: Annotated[
+        Path | None, Option("--dev", help="A dev set; without it the rows are split.")
+    ] = None
     kind: Annotated[
         TaskKind | None, Option("--kind", metavar="KIND", help=f"{', '.join(get_args(TaskKind))}.")
     ] = None
     corpus: Annotated[
-        Path | None, Option("--corpus", help="For search, instead of --data: the documents (BEIR).")
+        Path | None, Option("--corpus", help="For search: the documents, in place of --data.")
     ] = None
     queries: Annotated[Path | None, Option("--queries", help="With --corpus: the queries.")] = None
     qrels: Annotated[Path | None, Option("--qrels", help="With --corpus: the judgements.")] = None
     model: Annotated[
         str | None,
-        Option("--model", help="An encoder: hub id or folder (default bert-base-cased)."),
+        Option("--model", help="Encoder: hub id or folder. [bert-base-cased]"),
     ] = None
+    within: Annotated[
+        float | None, Option("--within", min=0, help="The loss to allow, in points.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitOptions(RowsOptions):
+    """Each field with a help is an option. `quick`: few rows, one seed. `made_by`: a comment of the
+    sweep file."""
+
+    file: Annotated[Path, Argument(help="File to write.")] = Path("sweep.yaml")
     full: Annotated[bool, Option("--full", help="Write every key, commented.")] = False
     force: Annotated[bool, Option("--force", help="Overwrite files.")] = False
+    quick: bool = False
+    made_by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallerOptions(RowsOptions):
+    """From rows to a smaller model: each field is an option of `run`."""
+
+    out: Annotated[Path | None, Option("--out", help="--data: folder for the smaller model.")] = (
+        None
+    )
+    quick: Annotated[bool, Option("--quick", help="--data: a first look in about a minute.")] = (
+        False
+    )
+    force: Annotated[bool, Option("--force", help="--data: overwrite sweep file and export.")] = (
+        False
+    )
+
+    @property
+    def from_rows(self) -> bool:
+        """Whether there are rows to start from. Raises SpecError for options that need them."""
+        if self.data is not None or self.corpus is not None:
+            return True
+        if words := words_of(self):
+            named = ", ".join(word for word in words if word.startswith("--"))
+            change = f" To change a sweep: model={self.model}." if self.model else ""
+            raise SpecError(
+                f"{named}: there are no rows. Add --data FILE, or --corpus FILE.{change}"
+            )
+        return False

@@ -48,7 +48,7 @@ class Choice(NamedTuple):
     layers: str  # 10, or 4–6 if missing cells leave it open
     distilled: str  # the same with distillation; "" unless it differs from `layers`, without it
     doubt: str  # why it is open or not known; "" if it is known
-    untaught: str  # a warning that the full model did not learn; "" if it did
+    not_learned: str  # a warning that the full model did not learn; "" if it did
     network: str  # top K=2
     kept: Sequence[bool]  # for each layer, the lowest first; () if no network is known
     change: str  # 89.20 (−0.80)
@@ -137,8 +137,8 @@ def in_short(answer: TaskAnswer, *, name_model: bool) -> list[str]:
     """Two lines for a terminal: the answer for the first loss, and how sure it is."""
     choice = answer.choices[0]
     line = f"{answer.task}{f', {answer.model}' if name_model else ''}: {answer.line}"
-    if choice.untaught:
-        return [line, f"  {answer.said} {choice.untaught}"]
+    if choice.not_learned:
+        return [line, f"  {answer.said} {choice.not_learned}"]
     if not choice.kept:
         return [line]
     facts = {fact.name: fact.text for fact in reversed(choice.facts)}  # keeps the first device
@@ -237,7 +237,7 @@ def _choice(rows: Sequence[Row], known: _Known) -> Choice:
         layers=layers,
         distilled=distilled,
         doubt=needed.doubt(best, rows),
-        untaught=not_learned(best),
+        not_learned=not_learned(best),
         network=needed.network(best),
         kept=[layer in kept for layer in range(1, depth + 1)],
         change=_changed(best),
@@ -347,7 +347,7 @@ def closing_lines(store: Store, sweep: str, loss: float) -> list[str]:
     lines = [line for answer in found for line in in_short(answer, name_model=several)]
     report = f"report: lp-sweep report --out report.html {reading_options(place, sweep, None)}"
     # no export where the full model did not learn: then any network is as good
-    choices = [one for answer in found for one in answer.choices if not one.untaught]
+    choices = [one for answer in found for one in answer.choices if not one.not_learned]
     exports = [f"export: {one.export}" for one in choices if one.export and not all(one.kept)]
     return [*mixed, *lines, *shipped, report, *exports[:1]]
 

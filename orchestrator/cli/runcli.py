@@ -25,6 +25,7 @@ from lp_sweep.orchestrator.options import (
     JsonOption,
     ManifestOption,
     Request,
+    SmallerOptions,
     names_in_store,
     takes_options,
 )
@@ -62,21 +63,36 @@ def run(
     overrides: OverridesArgument = None,
     *,
     options: RunOptions,
+    rows: SmallerOptions,
     dry_run: Annotated[bool, Option("--dry-run", help="Only plan.")] = False,
     as_json: JsonOption = False,
     events: EventsOption = False,
 ) -> None:
-    """Train what a sweep file asks for and the store does not have yet.
+    """Train what a sweep file asks for and the store does not have yet. With --data, first write
+    the sweep file, and at the end the smaller model.
 
     Example: lp-sweep run sweep.yaml task=rte seed=42,43
     """
     options = replace(options, file=file, overrides=overrides or ())
+    if rows.from_rows:
+        options, notes = service.smaller.written(rows, options)
+        for note in notes:
+            say(note)
     if dry_run:
         if events:
             raise SpecError("--events is for a run. For a plan use --json.")
         _plan(options, as_json)
         return
-    _prepared(options, as_json, events)()
+    then = partial(_say_smaller, rows, options) if rows.from_rows else None
+    _prepared(options, as_json, events, then)()
+
+
+def _say_smaller(rows: SmallerOptions, options: RunOptions, result: RunResult) -> None:
+    from lp_sweep.orchestrator.cli.store import export_lines
+
+    found = service.smaller.finished(rows, options, result)
+    for line in (*found.notes, *(export_lines(found.exported) if found.exported else ())):
+        say(line)
 
 
 # a name that users of other tools expect
@@ -133,8 +149,14 @@ def retry(
     _prepared(options, as_json, events)()
 
 
-def _prepared(options: RunOptions, as_json: bool, events: bool = False) -> Callable[[], object]:
-    """Checks a run. The function that is returned does it, prints how it ended, and exits."""
+def _prepared(
+    options: RunOptions,
+    as_json: bool,
+    events: bool = False,
+    then: Callable[[RunResult], None] | None = None,
+) -> Callable[[], object]:
+    """Checks a run. The function that is returned does it, prints how it ended, does what comes
+    `then`, and exits."""
     if as_json and events:
         raise SpecError("--events is JSON already: its last line has what --json prints.")
     if sys.stderr.isatty():  # at once: imports and a hub may take seconds
@@ -151,6 +173,8 @@ def _prepared(options: RunOptions, as_json: bool, events: bool = False) -> Calla
 
     def told(result: RunResult) -> None:
         code = farewell(result, options, as_json=as_json)
+        if then:
+            then(result)
         if connection := sys.modules.get("lp_sweep.orchestrator.engine.connection"):
             connection.end_process(code)
         raise typer.Exit(code)

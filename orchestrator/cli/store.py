@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,6 +39,7 @@ from lp_sweep.storage.printable import page
 from lp_sweep.trials.spec.select import by_position
 
 if TYPE_CHECKING:
+    from lp_sweep.orchestrator.export.trialfolder import ExportResult
     from lp_sweep.storage.store import Store, Unreadable
 
 app = typer.Typer()
@@ -214,6 +215,17 @@ def export(
     _check_push(push_to_hub, options.offline, private)
     end_in_order()
     done = service.export.export_trial(options)
+    for line in export_lines(done):
+        say(line)
+    told = done._asdict() | {"verified": done.verified._asdict()}
+    told["graphs"] = [graph._asdict() for graph in done.graphs]
+    told["vocabulary"] = done.vocabulary and done.vocabulary._asdict()
+    told["held_out"] = done.held_out and done.held_out._asdict()
+    _finish(told, push_to_hub, private, as_json)
+
+
+def export_lines(done: ExportResult) -> Iterator[str]:
+    """What was written, and its score."""
     score = f"{done.metric} {done.score:.2f}"
     if done.interval:
         score += f" (95% {done.interval[0]:.2f} to {done.interval[1]:.2f} over the dev set)"
@@ -221,16 +233,12 @@ def export(
     if done.vocabulary:
         pieces = f"{done.vocabulary.pieces:,} of {done.vocabulary.of:,} pieces"
         same = f"with {pieces}, {100 * done.verified.score:.2f}"
-    say(f"{len(done.kept_layers)} layers, {score}; {same}. How to load it: {done.folder}/README.md")
+    layers = f"{len(done.kept_layers)} layers"
+    yield f"{layers}, {score}; {same}. How to load it: {done.folder}/README.md"
     for graph in done.graphs:
-        say(f"{graph.file}, {graph.bytes / 1e6:.1f} MB: {done.metric} {100 * graph.score:.2f}")
-    told = done._asdict() | {"verified": done.verified._asdict()}
-    told["graphs"] = [graph._asdict() for graph in done.graphs]
-    told["vocabulary"] = done.vocabulary and done.vocabulary._asdict()
-    told["held_out"] = done.held_out and done.held_out._asdict()
+        yield f"{graph.file}, {graph.bytes / 1e6:.1f} MB: {done.metric} {100 * graph.score:.2f}"
     if done.held_out:
-        say(done.held_out.sentence())
-    _finish(told, push_to_hub, private, as_json)
+        yield done.held_out.sentence()
 
 
 @app.command()

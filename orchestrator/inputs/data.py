@@ -7,6 +7,7 @@ Counts the labels of all rows and the tokens of a sample. Imports no torch.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ from lp_sweep.trials.spec.specs import Recipe
 from lp_sweep.trials.train.metrics import majority_score, positive_label
 
 FEWEST_STEPS = 100  # optimiser steps, below which fine-tuning learns little
+MOST_ROWS = 20_000  # dev rows to ask for
 SAMPLE = 2_000  # rows whose tokens are counted
 _WITHOUT_DEFAULTS = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes without own tokens
 
@@ -117,9 +119,9 @@ class TaskData(NamedTuple):
         return f"{told}: probably too few; {more} epochs give {steps:,}"
 
 
-def epochs_for(rows: int, batch_size: int) -> int:
-    """The fewest epochs with at least FEWEST_STEPS steps."""
-    return math.ceil(FEWEST_STEPS / math.ceil(rows / batch_size))
+def epochs_for(rows: int, batch_size: int, steps: int = FEWEST_STEPS) -> int:
+    """The fewest epochs with at least so many steps."""
+    return math.ceil(steps / math.ceil(rows / batch_size))
 
 
 def balance(called: str, classes: Mapping[str, int], rows: int, most: int) -> str:
@@ -143,7 +145,7 @@ def looked_at(
     guess = majority_score(definition, dev.labels, names)
     dev_rows, rows = len(kind.stored_labels(dev.labels)), len(train) * kind.rows_each
     positive = positive_label(definition, names) if names else 1
-    worth = _rows_scored(definition.metric, dev_rows, scored, names, positive)
+    worth = rows_scored(definition.metric, dev_rows, scored, names, positive)
     found = [_cut(model, loaded.taught, recipe.max_length, kind) for model in models]
     cuts = [cut for cut in found if cut is not None]
 
@@ -182,7 +184,46 @@ def looked_at(
 _WORTH = {"ndcg@10": 2.5, "mrr@10": 1, "recall@100": 1}
 
 
-def _rows_scored(
+def power_note(rows: int, units: str, worth: float, seeds: int, loss: float) -> Iterator[str]:
+    """What to ask for, if the dev rows are unlikely to show the allowed loss. `worth`: as many rows
+    of an accuracy (`rows_scored`)."""
+    if not worth or not rows:
+        return
+    able = smallest_loss(worth, seeds)
+    if able is not None and able <= loss:
+        return
+    shows = "no loss" if able is None else f"a loss of {able:.1f} points"
+    ask = "" if able is None else f"ask for {math.ceil(able)} (--within), or "
+    more = next(_rows_for(loss, able, seeds), None)
+    give = f"more dev {units} and seeds"
+    if more:
+        asked, needed = more
+        why = f", which show {asked:g}" if asked != loss else ""
+        give = f"{_two_digits(needed * rows / worth):,} dev {units}{why}"
+    yield f"{rows:,} dev {units} can show {shows}, not of {loss:g}: {ask}give {give}"
+
+
+def _rows_for(loss: float, able: float | None, seeds: int) -> Iterator[tuple[float, int]]:
+    """The loss, or the next larger ones in whole points, with the rows of an accuracy that are
+    likely to show it. Of few seeds no number of rows shows a small loss."""
+    counts = range(100, MOST_ROWS, 100)
+    for asked in (loss, *range(math.floor(loss) + 1, math.ceil(able or loss))):
+        place = bisect_left(
+            counts,
+            True,
+            key=lambda n: (smallest_loss(n, seeds) or math.inf) <= asked,
+        )
+        if place < len(counts):
+            yield asked, counts[place]
+
+
+def _two_digits(number: float) -> int:
+    """Upwards."""
+    unit: int = 10 ** max(0, len(str(int(number))) - 2)
+    return math.ceil(number / unit) * unit
+
+
+def rows_scored(
     metric: str, rows: int, counts: np.ndarray, names: Sequence[str], positive: int
 ) -> float:
     """The rows of an accuracy with the same precision; 0 for average precision. A metric in which

@@ -287,11 +287,11 @@ def _find_task(
             **vectors_of(entry, models),
         )
         if entry.dataset is None:
-            source = _files(entry, folder)
+            source = _with_rules(_files(entry, folder), entry)
         else:
             asked = entry.revision or DEFAULT_REVISION
             revision, why_not = pins.find("dataset", entry.dataset, entry.revision)
-            source = _hub_source(entry, revision)
+            source = _with_rules(_hub_source(entry, revision), entry)
     fingerprint = data_fingerprint(source, definition)
     test, test_fingerprint = None, ""
     if entry.test is not None:
@@ -330,6 +330,11 @@ def _rows_aside(test: TaskSource) -> TaskSource:
         for held in (test.files, test.splits)
     )
     return replace(test, files=files, splits=splits)
+
+
+def _with_rules(source: TaskSource, entry: TaskEntry) -> TaskSource:
+    separator = entry.label_separator or ""
+    return replace(source, drop_missing=entry.drop_missing, label_separator=separator)
 
 
 def _hub_source(entry: TaskEntry, revision: str) -> TaskSource:

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from lp_sweep.orchestrator.service import init as init
     from lp_sweep.orchestrator.service import plan as plan
     from lp_sweep.orchestrator.service import run as run
+    from lp_sweep.orchestrator.service import smaller as smaller
     from lp_sweep.orchestrator.service import store as store
     from lp_sweep.orchestrator.service import tables as tables
 
-_MODULES = ("export", "init", "plan", "run", "store", "tables")
+_MODULES = ("export", "init", "plan", "run", "smaller", "store", "tables")
 
 
 def __getattr__(name: str) -> ModuleType:

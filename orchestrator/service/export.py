@@ -45,7 +45,7 @@ def export_trial(asked: ExportOptions) -> ExportResult:
 
     check_free(expanded(asked.out), force=asked.force)
     store = existing(asked.store or DEFAULT_STORE)
-    choice, asked = _chosen(store, asked)
+    choice, asked = choose(store, asked)
     record = _record(store, choice.trial_id)
     refuse_unsupported(record, graphs=bool(asked.graphs))
     caution = " ".join(filter(None, (choice.caution, _caution(store, record, asked))))
@@ -66,7 +66,7 @@ def test_chosen(asked: ExportOptions) -> HeldOutScore | None:
     from lp_sweep.orchestrator.export.places import Where, extra_texts, spec_of
 
     store = existing(asked.store or DEFAULT_STORE)
-    choice, asked = _chosen(store, asked)
+    choice, asked = choose(store, asked)
     record = _record(store, choice.trial_id)
     say(choice.why)
     where = Where(asked, store, _sweep(asked, store, record))
@@ -218,7 +218,7 @@ def prune_model(
     return prune(found, files, kept, how, out=out, force=force, offline=offline)
 
 
-def _chosen(store: Store, asked: ExportOptions) -> tuple[TrialChoice, ExportOptions]:
+def choose(store: Store, asked: ExportOptions) -> tuple[TrialChoice, ExportOptions]:
     """The network, and options that ask for the form to ship, if that was chosen also."""
     from lp_sweep.analysis.views import open_views
     from lp_sweep.orchestrator.export import choice

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import as_file, files
@@ -13,42 +13,52 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import parquet as pq
 
-from lp_sweep.orchestrator.inputs.data import balance, epochs_for
+from lp_sweep.orchestrator.inputs.data import (
+    balance,
+    power_note,
+    rows_scored,
+)
 from lp_sweep.orchestrator.inputs.folder import read_config
 from lp_sweep.orchestrator.options import InitOptions
 from lp_sweep.orchestrator.service import initrows
+from lp_sweep.orchestrator.service.initfile import (
+    SCHEMA,
+    SCHEMA_LINE,
+    epochs_of,
+    model_of,
+    stem_of,
+    sweep_text,
+    task_lines,
+    task_name,
+)
 from lp_sweep.orchestrator.service.initrows import RowFile
+from lp_sweep.orchestrator.sweepfile.axes import WITHIN
 from lp_sweep.orchestrator.sweepfile.entries import is_folder
 from lp_sweep.orchestrator.sweepfile.load import check
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
-from lp_sweep.orchestrator.sweepfile.yamlfile import parse_yaml, yaml_text
+from lp_sweep.orchestrator.sweepfile.yamlfile import parse_yaml
 from lp_sweep.storage.errors import MissingInputError, PreflightError, SpecError
 from lp_sweep.storage.places import arriving, expanded
-from lp_sweep.storage.printable import listed
+from lp_sweep.storage.printable import listed, shown
+from lp_sweep.trials.data import delimited
 from lp_sweep.trials.data.datasource import doubtful_rows, load_task
-from lp_sweep.trials.data.formats import splits_of, suffix_of
-from lp_sweep.trials.data.readers import column_names, read_file
-from lp_sweep.trials.data.tasks import CORPUS, QRELS, QUERIES, TaskSource, canonical_name
-from lp_sweep.trials.kinds import KINDS
+from lp_sweep.trials.data.formats import TABLES, file_format, splits_of
+from lp_sweep.trials.data.jsonrows import json_lines
+from lp_sweep.trials.data.readers import CONLL, column_names, conll_text, read_file
+from lp_sweep.trials.data.tasks import CORPUS, QRELS, QUERIES, TaskSource
+from lp_sweep.trials.kinds import KINDS, Kind
 from lp_sweep.trials.kinds.rankmetrics import query_count
-from lp_sweep.trials.model.familytable import family_of
 from lp_sweep.trials.model.modelfiles import longest_row
 from lp_sweep.trials.spec.specs import TaskDefinition, TaskKind
 
-SCHEMA = "lp-sweep.schema.json"
-_SCHEMA_LINE = f"# yaml-language-server: $schema={SCHEMA}\n"
-MOST_EPOCHS = 20
-BATCH = 16
 _SEARCHED = initrows.LENGTHS[:4]  # tokens of a document: every trial reads all of them
-FEW = 500  # dev rows, or queries
-# of embeddings: docs/results/README.md has what each is worth
-_OF_VECTORS = "procedures: [untrained, direct]   # as it is, and after imitating all layers"
-_INFLUENCE = "{name: block-influence, k: all, until: min_layers}"
-_BRIDGES = "bridge: [none, linear]   # what takes the place of the layers that go"
-_SIDES = ("train", "data", "rows")  # file names that say nothing; then the folder names the task
-_LONGEST_NAME = 90
-_NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+
+DEV_SHARE = 0.2
+MOST_DEV = 5000  # rows: more make every trial slower and the answer hardly more certain
+_FEW_CLASSES = 20  # of which dev takes a row each, if none has so many that a fifth is a row
 
 
 class WrittenSweep(NamedTuple):
@@ -80,19 +90,19 @@ def write_sweep(options: InitOptions) -> WrittenSweep:
 
 def _of_glue(options: InitOptions) -> WrittenSweep:
     """A file for GLUE, or one with every key."""
-    for_data = ("text", "label", "group", "kind", "dev")
-    if names := [f"--{name}" for name in for_data if getattr(options, name)]:
+    for_data = ("text", "label", "label_separator", "drop_missing", "group", "kind", "dev")
+    if names := [f"--{name.replace('_', '-')}" for name in for_data if getattr(options, name)]:
         raise SpecError(
             f"{', '.join(names)} needs --data FILE: a CSV, TSV, JSONL, Parquet or CoNLL file."
         )
     if options.full:
         template = files("lp_sweep.orchestrator") / "templates" / "sweep.yaml"
-        text = _SCHEMA_LINE + template.read_text(encoding="utf-8")
+        text = SCHEMA_LINE + template.read_text(encoding="utf-8")
     else:
         tasks = ["tasks: [rte]   # GLUE, or your own data"]
-        config = read_config(Path(initrows.model_of(options)).expanduser() / "config.json") or {}
+        config = read_config(Path(model_of(options)).expanduser() / "config.json") or {}
         length = min(128, longest_row(config) or 128)
-        text = _file("my-sweep", options, tasks, epochs=3, length=length)
+        text = sweep_text("my-sweep", options, tasks, epochs=3, length=length)
     return _written(options, {options.file: text.encode()}, [])
 
 
@@ -152,7 +162,7 @@ def _with_rows(options: InitOptions) -> WrittenSweep:
     else:
         made, sides = _split_files(options, data, rows)
     made[options.file] = _sweep(options, data, rows, sides).encode()
-    return _written(options, made, list(_notes(rows, sides["dev"][1])))
+    return _written(options, made, list(_notes(options, rows, sides["dev"][1])))
 
 
 _Sides = dict[str, tuple[Path, int]]  # train and dev: the file, and its rows or queries
@@ -162,7 +172,7 @@ def _split_files(
     options: InitOptions, data: Path, rows: RowFile
 ) -> tuple[dict[Path, bytes], _Sides]:
     """A train and a dev file: their contents by path, and their sizes."""
-    in_dev = initrows.split(rows.strata, rows.groups)
+    in_dev = split(rows.strata, rows.groups)
     if not 0 < in_dev.sum() < rows.n:
         groups = len(set(rows.groups))
         of = f" of {groups} group{'s' * (groups > 1)}" if options.group else ""
@@ -171,22 +181,69 @@ def _split_files(
             "can be split off, since equal texts and rows of a group stay on one side. Check "
             "--text, or give the dev set with --dev FILE."
         )
-    train, dev = np.flatnonzero(~in_dev), np.flatnonzero(in_dev)
+    train, dev = rows.places[~in_dev], rows.places[in_dev]
     paths = [
-        options.file.parent / f"{_stem(data)}-{side}{initrows.suffix_of_parts(data)}"
+        options.file.parent / f"{stem_of(data)}-{side}{_suffix_of_parts(data)}"
         for side in ("train", "dev")
     ]
     ranks = KINDS[rows.kind].ranks  # then a score averages over queries
-    n_dev = len({rows.groups[row] for row in dev.tolist()}) if ranks else len(dev)
+    n_dev = len({*np.asarray(rows.groups)[in_dev].tolist()}) if ranks else len(dev)
     sides = {"train": (paths[0], len(train)), "dev": (paths[1], n_dev)}
-    return dict(zip(paths, initrows.parts(data, train, dev), strict=True)), sides
+    return dict(zip(paths, _parts(data, train, dev), strict=True)), sides
 
 
-def _stem(data: Path) -> str:
-    """The name of a file without its suffix, of a folder, or of a pattern's folder."""
-    if "*" in data.name:
-        return data.absolute().parent.name
-    return data.name if data.is_dir() else data.name.removesuffix(suffix_of(data))
+def split(strata: Sequence[object], groups: Sequence[int]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """(n,) whether each row goes to the dev set: the same share of each stratum, as near as whole
+    groups allow. The share is DEV_SHARE, or less to make MOST_DEV rows. Deterministic."""
+    n = len(groups)
+    share = min(DEV_SHARE, MOST_DEV / n)
+    sizes = Counter(strata)
+    left = {stratum: round(share * count) for stratum, count in sizes.items()}
+    # some of the classes of a few rows; train needs a single one
+    more = round(share * n) - sum(left.values())
+    more = more if any(left.values()) else max(more, _FEW_CLASSES)
+    small = [name for name, count in sizes.items() if count > 1 and not left[name]]
+    np.random.default_rng(1).shuffle(small)
+    left |= dict.fromkeys(small[: max(0, more)], 1)
+    members: dict[int, list[int]] = {}
+    for row, group in enumerate(groups):
+        members.setdefault(group, []).append(row)
+    every = list(members.values())
+    np.random.default_rng(0).shuffle(every)
+    in_dev = np.zeros(n, bool)
+    for rows in sorted(every, key=len, reverse=True):  # large groups first, while there is room
+        counts = Counter(strata[row] for row in rows)
+        if all(count <= left[stratum] for stratum, count in counts.items()):
+            in_dev[rows] = True
+            for stratum, count in counts.items():
+                left[stratum] -= count
+    return in_dev
+
+
+def _suffix_of_parts(data: Path) -> str:
+    kind = file_format(data)
+    return ".parquet" if kind in TABLES else {"tsv": ".csv"}.get(kind, f".{kind}")
+
+
+def _parts(data: Path, *parts: np.ndarray[Any, Any]) -> Iterator[bytes]:
+    """The content of a file for each part of the rows, with all columns; a TSV becomes a CSV."""
+    kind, path = file_format(data), str(data)
+    if kind == "jsonl":
+        lines = [*json_lines(path)]
+        for rows in parts:
+            yield b"".join(lines[row] + b"\n" for row in rows)
+    elif kind in ("csv", "tsv"):
+        header, *cells = delimited.rows(path, kind)
+        for rows in parts:
+            yield delimited.csv_text([header, *(cells[row] for row in rows)])
+    else:
+        table = read_file(path, column_names(path))
+        for rows in parts:
+            some = table.take(pa.array(rows))
+            sink = pa.BufferOutputStream()
+            if kind in TABLES:
+                pq.write_table(some, sink)
+            yield conll_text(some) if kind in CONLL else sink.getvalue().to_pybytes()
 
 
 def _with_search(options: InitOptions, search: dict[str, Path | None]) -> WrittenSweep:
@@ -203,7 +260,7 @@ def _with_search(options: InitOptions, search: dict[str, Path | None]) -> Writte
     [documents], judged = loaded.train.texts, loaded.dev[loaded.main_split].labels
     queries, judgements = query_count(judged), int((judged[:, 2] > 0).sum())
     skipped = read_file(places[QUERIES], column_names(places[QUERIES])[:1]).num_rows - queries
-    name = _task_name(Path(places[CORPUS]).parent.absolute().name, "search")
+    name = task_name(Path(places[CORPUS]), "search")
     why = {CORPUS: f"{len(documents):,} documents", QUERIES: f"{queries:,} of them scored"}
     task = {"name": name, "kind": "embedding"}
     task |= {part: os.path.relpath(path, options.file.parent) for part, path in places.items()}
@@ -212,21 +269,42 @@ def _with_search(options: InitOptions, search: dict[str, Path | None]) -> Writte
         task["unjudged"] = "skip"
         notes.append(f"{skipped:,} queries have no relevant document and are left out")
     notes += doubtful_rows(loaded, source)
-    notes += _few(queries, "queries")
+    worth = rows_scored(definition.metric, queries, np.array([]), (), 1)
+    notes += _power(options, queries, KINDS[kind], worth)
     options = replace(options, kind=kind)
-    text = _file(
+    text = sweep_text(
         name,
         options,
-        _task_lines(task, why),
-        epochs=min(MOST_EPOCHS, epochs_for(len(documents), BATCH)),
+        task_lines(task, why),
+        epochs=epochs_of(len(documents), KINDS[kind]),
         length=initrows.fitting_length(
-            loaded.train, initrows.model_of(options), _SEARCHED, 0.9, kind=KINDS[kind]
+            loaded.train, model_of(options), _SEARCHED, 0.9, kind=KINDS[kind]
         ),
     )
     return _written(options, {options.file: text.encode()}, notes)
 
 
-def _notes(rows: RowFile, n_dev: int) -> Iterator[str]:
+def _notes(options: InitOptions, rows: RowFile, n_dev: int) -> Iterator[str]:
+    yield from _seen(options, rows)
+    if rows.metric == "macro_f1":
+        yield "one class is much larger than the others: macro_f1 judges, not accuracy"
+    if KINDS[rows.kind].words and rows.metric == "accuracy":
+        yield "no tag begins with B- or I-: accuracy judges, not entity F1"
+    if rows.labels and (bare := rows.strata.count(-1)):
+        have = "row has" if bare == 1 else "rows have"
+        yield f"{bare:,} {have} no label: none of the labels fits them"
+    yield from rows.empty
+    if rows.repeated:
+        again = "row repeats" if rows.repeated == 1 else "rows repeat"
+        yield f"{rows.repeated:,} {again} the text of another: equal texts stay on one side"
+    if not options.quick:
+        counts = np.array([*rows.counts.values()], float) * n_dev / rows.n
+        worth = rows_scored(rows.metric, n_dev, counts, [*rows.counts], 1)
+        yield from _power(options, n_dev, KINDS[rows.kind], worth)
+
+
+def _seen(options: InitOptions, rows: RowFile) -> Iterator[str]:
+    """The rows, and the kind that they are taken for."""
     rules, seen = KINDS[rows.kind], f"{rows.n:,} rows"
     if rows.counts:
         words = sum(rows.counts.values()) if rules.words else 0
@@ -240,115 +318,45 @@ def _notes(rows: RowFile, n_dev: int) -> Iterator[str]:
             f"--kind {rows.of_vectors}"
         )
     yield seen
-    if rows.metric == "macro_f1":
-        yield "one class is much larger than the others: macro_f1 judges, not accuracy"
-    if rules.words and rows.metric == "accuracy":
-        yield "no tag begins with B- or I-: accuracy judges, not entity F1"
-    if rows.labels and (bare := rows.strata.count(-1)):
-        have = "row has" if bare == 1 else "rows have"
-        yield f"{bare:,} {have} no label: none of the labels fits them"
-    yield from rows.empty
-    if rows.repeated:
-        again = "row repeats" if rows.repeated == 1 else "rows repeat"
-        yield f"{rows.repeated:,} {again} the text of another: equal texts stay on one side"
-    yield from _few(n_dev, f"dev {rules.scored_by}")
+    if rows.separator:
+        yield (
+            f"column {shown(options.label[0])} has several labels in a cell, with "
+            f"{rows.separator!r} between them (label_separator). If a cell is one class: --kind "
+            "classification"
+        )
 
 
-def _few(number: int, units: str) -> Iterator[str]:
-    if number < FEW:
-        yield f"{number} {units} show only large losses: more make the answer surer"
+def _power(options: InitOptions, n_dev: int, kind: Kind, worth: float) -> Iterator[str]:
+    loss = WITHIN[0] if options.within is None else options.within
+    return power_note(n_dev, kind.scored_by, worth, 1 if kind.embeds else 3, loss)
 
 
 def _sweep(options: InitOptions, data: Path, rows: RowFile, sides: _Sides) -> str:
     """About 15 lines that run as they are."""
-    kind, stem, train = KINDS[rows.kind], _stem(data), sides["train"][1]
-    name = _task_name(data.absolute().parent.name if stem in _SIDES else stem, "my-sweep")
+    kind, train = KINDS[rows.kind], sides["train"][1]
+    name = task_name(data)
     task = {
         "name": name,
         **{side: os.path.relpath(path, options.file.parent) for side, (path, _) in sides.items()},
         "text": [*options.text],
         "label": initrows.label_of(options),
         "labels": [*rows.labels],
+        "label_separator": rows.separator,
+        "drop_missing": options.drop_missing,
         "group": options.group if kind.ranks else None,
         "kind": rows.kind if rows.kind != "classification" else None,
         "metric": rows.metric,
     }
-    epochs = epochs_for(train * (kind.rows_each if kind.embeds else 1), BATCH)
-    return _file(
+    return sweep_text(
         name,
         replace(options, kind=rows.kind),
-        _task_lines(
+        task_lines(
             {key: value for key, value in task.items() if value},
             {"train": f"{train:,} rows", "dev": f"{sides['dev'][1]:,} {kind.scored_by}"},
         ),
-        epochs=min(MOST_EPOCHS, max(1 if kind.embeds else 3, epochs)),
+        epochs=epochs_of(train, kind),
         length=rows.max_length,
     )
-
-
-def _task_name(place: str, otherwise: str) -> str:
-    """A name of a file or folder as that of a sweep and its task, which no GLUE task has."""
-    name = _NO_NAME.sub("-", place).strip("-._")[:_LONGEST_NAME] or otherwise
-    return f"my-{name}" if canonical_name(name) else name
-
-
-def _task_lines(task: dict[str, Any], why: dict[str, str]) -> list[str]:
-    """`tasks:` with one task; `why` has the comments, by key."""
-    lines = [
-        f"    {key}: {_scalar(value)}{f'   # {why[key]}' if key in why else ''}"
-        for key, value in task.items()
-    ]
-    return ["tasks:", f"  - {lines[0].lstrip()}", *lines[1:]]
-
-
-def _model(options: InitOptions) -> str:
-    """A hub id, or a folder: relative to the sweep file unless its path is absolute."""
-    model = initrows.model_of(options)
-    folder = Path(model).expanduser()
-    if not folder.is_dir():
-        return model
-    if folder.is_absolute():
-        return str(folder)
-    path = os.path.relpath(folder, options.file.parent)
-    return path if path.startswith(".") else f"./{path}"
-
-
-def _file(
-    name: str, options: InitOptions, tasks: Sequence[str], *, epochs: int, length: int
-) -> str:
-    """For embeddings, which layers go and what replaces them decides, and the seed hardly: networks
-    are scored untrained, or differ by a tenth of a point after imitation."""
-    embeds = bool(options.kind and KINDS[options.kind].embeds)
-    rate, seeds = ("1e-4", "[42]") if embeds else ("3e-5", "[42, 43, 44]")
-    which = "K layers" if embeds else "the K highest layers"
-    recipe = f"learning_rate: {rate}, batch_size: {BATCH}, epochs: {epochs}, max_length: {length}"
-    return _SCHEMA_LINE + "\n".join(
-        [
-            "schema_version: 1",
-            f"name: {_scalar(name)}",
-            f"models: [{_scalar(_model(options))}]   # a hub id or a folder",
-            *tasks,
-            *[_OF_VECTORS] * embeds,
-            *[_BRIDGES] * (embeds and _can_be_bridged(options)),
-            f"seeds: {seeds}",
-            f"strategies:   # drop {which}; train only what the answer needs",
-            f"  - {{name: top, k: all, until: min_layers}}{'   # the highest' * embeds}",
-            *[f"  - {_INFLUENCE}   # those that change their input least"] * embeds,
-            f"recipe: {{{recipe}}}",
-            "",
-        ]
-    )
-
-
-def _can_be_bridged(options: InitOptions) -> bool:
-    """True for what only the hub knows: a plan tells of it."""
-    config = read_config(Path(options.model or "").expanduser() / "config.json")
-    return not config or family_of(config.get("model_type")).feed_forward is not None
-
-
-def _scalar(value: Any) -> str:
-    """A value as YAML on one line, also between others in a list."""
-    return yaml_text([value], in_line=True)[1:-2]
 
 
 def _written(options: InitOptions, made: dict[Path, bytes], notes: list[str]) -> WrittenSweep:

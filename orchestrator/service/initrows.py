@@ -1,37 +1,38 @@
-"""A user's file of rows, as `init` sees it: the task it makes, and its split into train and dev.
-
-The same share of each class goes to the dev set, and rows of one group or with the same text stay
-on one side.
-"""
+"""A user's file of rows, as `init` sees it: the task that it makes."""
 
 from __future__ import annotations
 
 import shlex
-from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import parquet as pq
 
 from lp_sweep.orchestrator.inputs import hub
 from lp_sweep.orchestrator.inputs.data import encoded, sample
 from lp_sweep.orchestrator.inputs.folder import ModelFault, open_tokenizer, read_config
 from lp_sweep.orchestrator.options import InitOptions
+from lp_sweep.orchestrator.service.initfile import model_of
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import listed, shown
-from lp_sweep.trials.data import delimited
-from lp_sweep.trials.data.columns import UNIT, Rows, beside_number, feature_names, group_column
+from lp_sweep.trials.data.columns import (
+    UNIT,
+    Rows,
+    beside_number,
+    complete_rows,
+    feature_names,
+    group_column,
+    with_separate_labels,
+    without_missing,
+)
 from lp_sweep.trials.data.datasource import LoadedTask, Split, doubtful_rows, load_task, text_keys
-from lp_sweep.trials.data.formats import TABLES, file_format
-from lp_sweep.trials.data.jsonrows import json_lines
+from lp_sweep.trials.data.formats import file_format
 from lp_sweep.trials.data.readers import (
     CONLL,
     column_names,
-    conll_text,
     headerless,
     read_file,
     require_columns,
@@ -43,20 +44,19 @@ from lp_sweep.trials.model.modelfiles import longest_row
 from lp_sweep.trials.model.sentencefolder import read_sentence_folder
 from lp_sweep.trials.spec.specs import TaskKind
 
-DEV_SHARE = 0.2
-MOST_DEV = 5000  # rows: more make every trial slower and the answer hardly more certain
 MOST_CLASSES = 20  # with numbers as names; more distinct numbers are measurements
+_BETWEEN_LABELS = ",;|"
 UNBALANCED = 0.75  # the share of the largest class from which accuracy says little
 LENGTHS = (32, 64, 128, 256, 512)  # tokens
 TOKENS_A_WORD = 1.5
 _LONGEST_WORD = 24  # characters; more are a link or a sequence
-_ENCODER, _BI_ENCODER = "bert-base-cased", "sentence-transformers/all-MiniLM-L6-v2"
 
 
 class RowFile(NamedTuple):
     """Facts about a user's rows."""
 
     n: int
+    places: np.ndarray[Any, Any]  # (n,) of the rows in the file, from 0
     n_dev: int  # rows, or queries, of a dev set of the user's own; else n
     kind: TaskKind
     metric: str
@@ -67,6 +67,7 @@ class RowFile(NamedTuple):
     empty: list[str]  # a sentence for each column with empty texts
     max_length: int
     labels: Sequence[str]  # all of them, if the task has to name them
+    separator: str  # of the labels in a cell; empty: there is one
     of_vectors: str = ""  # the kind that it would be with a model that makes no vectors
 
 
@@ -75,31 +76,53 @@ def look_at(options: InitOptions, data: Path) -> RowFile:
     present = column_names(str(data))
     names = [name for name in present if name and present.count(name) == 1]
     _check_columns(options, data, names, present)
-    labels = read_file(str(data), options.label)
-    kind = seen = options.kind or _kind(labels, read_file(str(data), options.text[:1], 1))
+    labels = _complete(options, data, options.label)
+    separator = options.label_separator or _separator(options, labels)
+    texts = _complete(options, data, options.text[:1]).slice(0, 1)
+    kind: TaskKind = "multi_label" if separator else _kind(labels, texts)
+    kind = seen = options.kind or kind
     if not options.kind and _scores_vectors(options, kind, labels):
         kind = "embedding"
-    source = TaskSource(files={"train": str(data), "dev": str(options.dev or data)})
-    named = _named_labels(str(data), labels) if kind == "multi_label" else ()
+    source = TaskSource(
+        files={"train": str(data), "dev": str(options.dev or data)},
+        drop_missing=options.drop_missing,
+        label_separator=separator,
+    )
+    rows = Rows(where=str(data), table=labels)
+    if separator:
+        rows = with_separate_labels(rows, options.label[0], separator)
+    named = _named_labels(rows) if kind == "multi_label" else ()
     loaded = _load(options, kind, source, named)
     train, rules = loaded.train, KINDS[kind]
     keys = [*text_keys(train)]
     counts, strata = _strata(loaded)
     _refuse_identifiers(data, " ".join(options.label), counts, names)
+    named_columns = [*options.text, *([] if rules.embeds else options.label)]
+    places = np.arange(len(keys))
+    if options.drop_missing:
+        places = complete_rows(Rows(where=str(data), table=read_file(str(data), named_columns)))
     return RowFile(
         n=len(keys),
+        places=places,
         n_dev=len(rules.stored_labels(loaded.dev[loaded.main_split].labels)),
         kind=kind,
         metric=_metric(loaded, counts),
         counts=counts,
         strata=strata,
-        groups=_groups(keys, _group_column(options, data, kind)),
+        groups=_groups(keys, _group_column(options, data, kind, places)),
         repeated=len(keys) - len(set(keys)),
         empty=list(dict.fromkeys(doubtful_rows(loaded, source))),
         max_length=fitting_length(train, model_of(options), LENGTHS, 0.99, kind=rules),
         labels=named,
+        separator=separator,
         of_vectors="" if seen == kind else seen,
     )
+
+
+def _complete(options: InitOptions, data: Path, names: Sequence[str]) -> pa.Table:
+    """These columns, as a run reads them."""
+    rows = Rows(where=str(data), table=read_file(str(data), names))
+    return (without_missing(rows) if options.drop_missing else rows).table
 
 
 def _check_columns(
@@ -150,11 +173,6 @@ def _metric(loaded: LoadedTask, counts: dict[str, int]) -> str:
         largest = max(counts.values())
         return "macro_f1" if largest > UNBALANCED * len(loaded.train.labels) else metric
     return metric
-
-
-def model_of(options: InitOptions) -> str:
-    usual = _BI_ENCODER if options.kind and KINDS[options.kind].embeds else _ENCODER
-    return options.model or usual
 
 
 def fitting_length(
@@ -246,7 +264,8 @@ def _which_columns(options: InitOptions, data: Path, names: Sequence[str]) -> st
         ("--dev", options.dev),
         ("--model", options.model),
     ]
-    words = ["lp-sweep", "init", str(options.file), "--data", str(data)]
+    verb = ["run"] if options.made_by else ["init", str(options.file)]
+    words = ["lp-sweep", *verb, "--data", str(data)]
     words += [str(word) for pair in given if pair[1] for word in pair]
     return (
         f"{data}: which column holds the texts, and which the labels? {columns}. For example: "
@@ -254,14 +273,31 @@ def _which_columns(options: InitOptions, data: Path, names: Sequence[str]) -> st
     )
 
 
-def _named_labels(where: str, labels: pa.Table) -> tuple[str, ...]:
+def _separator(options: InitOptions, labels: pa.Table) -> str:
+    """What is between labels in one cell, if the file has no lists and other cells have the same
+    labels alone, or the kind says that there are several; else empty."""
+    if options.kind not in (None, "multi_label") or labels.num_columns > 1:
+        return ""
+    if not pa.types.is_string(labels.schema.types[0]):
+        return ""
+    cells = {cell.strip() for cell in labels.column(0).to_pylist() if cell}
+    for mark in _BETWEEN_LABELS:
+        parts = [[part.strip() for part in cell.split(mark)] for cell in cells if mark in cell]
+        known = cells if options.kind is None else {part for cell in parts for part in cell}
+        if parts and all(part in known for cell in parts for part in cell):
+            return mark
+    return ""
+
+
+def _named_labels(rows: Rows) -> tuple[str, ...]:
     """All labels of a column of lists if some list is empty: the task then has to name them."""
+    labels = rows.table
     if labels.num_columns > 1 or not pa.types.is_list(labels.schema.types[0]):
         return ()
     lists = labels.column(0).to_pylist()
     if [] not in lists:
         return ()
-    named = feature_names(Rows(where=where, table=labels), labels.column_names[0])
+    named = feature_names(rows, labels.column_names[0])
     return named or tuple(sorted({str(label) for labels in lists for label in labels or ()}))
 
 
@@ -336,82 +372,30 @@ def label_of(options: InitOptions) -> str | list[str]:
     return options.label[0] if len(options.label) == 1 else [*options.label]
 
 
-def _group_column(options: InitOptions, data: Path, kind: TaskKind) -> list[Any] | None:
+def _group_column(
+    options: InitOptions, data: Path, kind: TaskKind, places: np.ndarray[Any, Any]
+) -> list[Any] | None:
     """The values by which rows stay together; the rows of a query always do."""
     name = options.group or (options.text[0] if KINDS[kind].ranks else None)
     if not name:
         return None
     rows = Rows(where=str(data), table=read_file(str(data), [name]))
-    return list(group_column(rows, name).to_pylist())
+    return list(group_column(rows, name).take(pa.array(places)).to_pylist())
 
 
 def _groups(keys: Sequence[object], named: Sequence[object] | None) -> list[int]:
     """One number for each row: the same for rows that share a key or a name, directly or through
     other rows. A missing name is shared with nobody."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
+    above = [*range(len(keys))]  # each row, or an earlier row of its group
 
-    n, hubs = len(keys), dict[object, int]()  # a row is a node, and so is what rows share
-    shared = [(row, ("key", key)) for row, key in enumerate(keys)]
-    shared += [
-        (row, ("name", name)) for row, name in enumerate(named or ()) if name not in (None, "")
-    ]
-    rows = [row for row, _ in shared]
-    nodes = [n + hubs.setdefault(hub, len(hubs)) for _, hub in shared]
-    edges = coo_array((np.ones(len(rows)), (rows, nodes)), shape=(n + len(hubs),) * 2)
-    numbers: list[int] = connected_components(edges, directed=False)[1][:n].tolist()
-    return numbers
+    def top(row: int) -> int:
+        while above[row] != row:
+            above[row] = row = above[above[row]]
+        return row
 
-
-def split(strata: Sequence[object], groups: Sequence[int]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """(n,) whether each row goes to the dev set: the same share of each stratum, as near as whole
-    groups allow. The share is DEV_SHARE, or less to make MOST_DEV rows. Deterministic."""
-    n = len(groups)
-    share = min(DEV_SHARE, MOST_DEV / n)
-    sizes = Counter(strata)
-    left = {stratum: round(share * count) for stratum, count in sizes.items()}
-    # some of the classes of a few rows; train needs a single one
-    more = round(share * n) - sum(left.values())
-    more = more if any(left.values()) else max(more, MOST_CLASSES)
-    small = [name for name, count in sizes.items() if count > 1 and not left[name]]
-    np.random.default_rng(1).shuffle(small)
-    left |= dict.fromkeys(small[: max(0, more)], 1)
-    members: dict[int, list[int]] = {}
-    for row, group in enumerate(groups):
-        members.setdefault(group, []).append(row)
-    every = list(members.values())
-    np.random.default_rng(0).shuffle(every)
-    in_dev = np.zeros(n, bool)
-    for rows in sorted(every, key=len, reverse=True):  # large groups first, while there is room
-        counts = Counter(strata[row] for row in rows)
-        if all(count <= left[stratum] for stratum, count in counts.items()):
-            in_dev[rows] = True
-            for stratum, count in counts.items():
-                left[stratum] -= count
-    return in_dev
-
-
-def suffix_of_parts(data: Path) -> str:
-    kind = file_format(data)
-    return ".parquet" if kind in TABLES else {"tsv": ".csv"}.get(kind, f".{kind}")
-
-
-def parts(data: Path, *parts: np.ndarray[Any, Any]) -> Iterator[bytes]:
-    """The content of a file for each part of the rows, with all columns; a TSV becomes a CSV."""
-    kind, path = file_format(data), str(data)
-    if kind == "jsonl":
-        lines = [*json_lines(path)]
-        for rows in parts:
-            yield b"".join(lines[row] + b"\n" for row in rows)
-    elif kind in ("csv", "tsv"):
-        header, *cells = delimited.rows(path, kind)
-        for rows in parts:
-            yield delimited.csv_text([header, *(cells[row] for row in rows)])
-    else:
-        table = read_file(path, column_names(path))
-        for rows in parts:
-            some = table.take(pa.array(rows))
-            sink = pa.BufferOutputStream()
-            if kind in TABLES:
-                pq.write_table(some, sink)
-            yield conll_text(some) if kind in CONLL else sink.getvalue().to_pybytes()
+    first = dict[object, int]()
+    for row, key in enumerate(keys):
+        name = named[row] if named else None
+        for shared in (("key", key), *([("name", name)] if name not in (None, "") else [])):
+            above[top(row)] = top(first.setdefault(shared, row))
+    return [top(row) for row in range(len(keys))]

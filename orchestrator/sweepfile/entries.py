@@ -213,6 +213,15 @@ class TaskEntry(Entry):
         "several columns of 0 and 1, one for each label",
     )
     labels: Texts | None = Field(None, description="class names, in the order of their numbers")
+    label_separator: str | None = Field(
+        None,
+        min_length=1,
+        description="for multi_label with a column of texts: what is between two labels of a row, "
+        "such as `,` in `delivery,damage`; an empty cell has no label",
+    )
+    drop_missing: bool = Field(
+        False, description="leave out rows without a text or a label, which are refused otherwise"
+    )
     kind: TaskKind = Field(
         "classification",
         description="; ".join(f"{name}: {kind.help}" for name, kind in KINDS.items()),
@@ -306,6 +315,8 @@ class TaskEntry(Entry):
         own = [key for key in _OF_VECTORS if getattr(self, key) is not None]
         if own and not kind.embeds and (own[0] != "loss" or not kind.losses):
             yield f"can't have `{own[0]}:`, which is for kind embedding: remove it"
+        if self.label_separator and (self.kind != "multi_label" or isinstance(self.label, list)):
+            yield "can't have `label_separator:`, which is for one label column of kind multi_label"
         pairs = kind.rows_together(self.loss or "") > 1
         if pairs and not (self.train or self.dataset):
             yield f"has `loss: {self.loss}`, which needs `train:`, a file of pairs"

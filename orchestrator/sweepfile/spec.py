@@ -22,7 +22,6 @@ from lp_sweep.trials.data.tasks import canonical_name
 from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.spec.feedforward import NONE, FeedForward
 from lp_sweep.trials.spec.procedures import DIRECT, PROCEDURES, UNTRAINED, Procedure
-from lp_sweep.trials.spec.select import find_strategy
 from lp_sweep.trials.spec.specs import ArtefactFormat, Vocabulary
 
 _APART = "Put one of the two into its own sweep: sweeps over one store share trials."
@@ -242,23 +241,13 @@ class SweepSpec(entries.Entry):
     @field_validator("strategies")
     @classmethod
     def _possible(cls, strategies: list[StrategyEntry], info: ValidationInfo) -> Any:
-        """Refuses a search among networks without feed-forwards, since no table shows its answer,
-        and a greedy selection for embeddings, since it fine-tunes with labels."""
+        """Refuses a search among networks without feed-forwards: no table shows its answer."""
         reduced = _reduced(info.data.get("feed_forward", ()))
-        unlabelled = [task for task in info.data.get("tasks", ()) if KINDS[task.kind].embeds]
         for entry in strategies:
             if entry.until and reduced:
                 raise ValueError(
                     f"strategy {entry.name!r} has `until: {entry.until}`, which needs networks "
                     f"with all feed-forwards, but feed_forward has {reduced}. {_APART}"
-                )
-            found = find_strategy(entry.name)
-            here = entry.measured_on in (None, "own")
-            if unlabelled and here and found and found.measure == "greedy":
-                raise ValueError(
-                    f"strategy {entry.name!r} trains with labels, and task {unlabelled[0].name!r} "
-                    f"(kind {unlabelled[0].kind}) has none. Use `drop` with `layers:`, "
-                    "contribution, or another rule."
                 )
         return strategies
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -88,6 +88,45 @@ def _items(rows: Rows, name: str) -> Items:
     found = Items(f"{rows.where}: column {name!r}", rows.table.column(name))
     found.refuse(pc.is_null(found.items, nan_is_null=True), "is empty")
     return found
+
+
+def with_separate_labels(rows: Rows, name: str, separator: str) -> Rows:
+    """The rows with a list of labels in place of each text, such as `delivery,damage`. Raises
+    MissingInputError for a column that holds no texts."""
+    cells = rows.table.column(name)
+    if not (pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type)):
+        raise MissingInputError(
+            f"{rows.where}: column {name!r} holds {short(str(cells.type), 80)}, not text that "
+            "`label_separator:` could divide. Remove that key."
+        )
+    parts = ([part.strip() for part in (cell or "").split(separator)] for cell in cells.to_pylist())
+    lists = [[part for part in cell if part] for cell in parts]
+    place = rows.table.column_names.index(name)
+    divided = pa.array(lists, pa.list_(pa.string()))
+    return replace(rows, table=rows.table.set_column(place, name, divided))
+
+
+def complete_rows(rows: Rows) -> npt.NDArray[np.int64]:
+    """The positions of the rows that have a value in every column. Raises MissingInputError if none
+    has."""
+    kept = np.ones(rows.table.num_rows, bool)
+    for column in rows.table.columns:
+        missing = pc.is_null(column, nan_is_null=True)
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            written = pc.utf8_lower(pc.utf8_trim_whitespace(column))
+            missing = pc.or_(missing, pc.fill_null(pc.is_in(written, pa.array(_NOTHING)), True))
+        kept &= ~np.asarray(missing)
+    if not kept.any():
+        raise MissingInputError(
+            f"{rows.where}: no row has a value in each of {listed(rows.table.column_names)}, and "
+            "`drop_missing:` leaves out all others. Check the columns."
+        )
+    return np.flatnonzero(kept)
+
+
+def without_missing(rows: Rows) -> Rows:
+    """The complete rows. Raises MissingInputError if there are none."""
+    return replace(rows, table=rows.table.take(pa.array(complete_rows(rows))))
 
 
 def plain_column(rows: Rows, name: str) -> pa.ChunkedArray:

@@ -16,7 +16,13 @@ import pyarrow as pa
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.printable import listed
-from lp_sweep.trials.data.columns import Labels, Rows, text_column
+from lp_sweep.trials.data.columns import (
+    Labels,
+    Rows,
+    text_column,
+    with_separate_labels,
+    without_missing,
+)
 from lp_sweep.trials.data.delimited import quoting_of
 from lp_sweep.trials.data.formats import file_format, parts_of
 from lp_sweep.trials.data.hub import read_hub
@@ -97,6 +103,8 @@ def data_fingerprint(source: TaskSource, definition: TaskDefinition) -> str:
         splits = ",".join(f"{ours}={theirs}" for ours, theirs in source.splits.items())
         return f"hub:{source.dataset}@{source.revision}:{source.config or ''}:{splits}"
     digest = hashlib.sha256()
+    if source.label_separator:
+        digest.update(f"label_separator {source.label_separator!r}\n".encode())
     for split, path in source.files.items():
         if split in (CORPUS, QRELS, QUERIES):
             columns_of(split, path)
@@ -393,7 +401,10 @@ def _read(
     if not table.num_rows:
         raise MissingInputError(f"{where}: has no rows. Give a file with examples.")
     whole = most is None or table.num_rows <= most
-    return Rows(where=where, table=table.slice(0, most), whole=whole)
+    rows = Rows(where=where, table=table.slice(0, most), whole=whole)
+    if source.label_separator and definition.label_column in columns:
+        rows = with_separate_labels(rows, definition.label_column, source.label_separator)
+    return without_missing(rows) if source.drop_missing else rows
 
 
 def _split(

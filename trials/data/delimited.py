@@ -1,8 +1,9 @@
 """Rows of CSV and TSV files, as a file's own quotation marks mean them.
 
-A CSV file has quotation marks around fields (RFC 4180), and fields may hold line breaks. A TSV file
-has none, since GLUE's texts hold lone marks, unless its header or a doubled mark inside a field
-shows that a program quoted it. A mark inside a field may also be written `\\"`.
+A CSV file has quotation marks around fields (RFC 4180), and fields may hold line breaks. Between
+them is a comma, or a semicolon, as spreadsheets write it where a comma is a decimal point. A TSV
+file has no marks, since GLUE's texts hold lone ones, unless its header or a doubled mark inside a
+field shows that a program quoted it. A mark inside a field may also be written `\\"`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from lp_sweep.trials.data.formats import open_text
 LONGEST_FIELD = 1 << 24
 _LONGEST_NAME = 1 << 17  # of a column: beyond it a quotation mark was not closed
 _QUOTED = re.compile(r'"(?:[^"]|"")*+"')
-_SPACED = re.compile(r'(^|,)[ \t]+"')  # a mark after a blank is a part of the text
+_SPACED = re.compile(r'(^|[,;])[ \t]+"')  # a mark after a blank is a part of the text
 _FEW = 3  # rows that may all have a quotation by chance
 _SHORT = 100  # characters of a field that may be a label
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
@@ -66,7 +67,7 @@ def csv_text(rows: Iterable[Row]) -> bytes:
 
 def _rows(path: str, kind: str, quoting: Quoting, *, strict: bool = False) -> Generator[Row]:
     before = csv.field_size_limit(_LONGEST_NAME)
-    options: dict[str, Any] = {"delimiter": "\t" if kind == "tsv" else ",", "strict": strict}
+    options: dict[str, Any] = {"delimiter": delimiter(path, kind), "strict": strict}
     if not quoting.quoted:
         options["quoting"] = csv.QUOTE_NONE
     try:
@@ -84,6 +85,15 @@ def _rows(path: str, kind: str, quoting: Quoting, *, strict: bool = False) -> Ge
         raise csv.Error(f"line {line}: {error}") from None
     finally:
         csv.field_size_limit(before)  # of the whole process
+
+
+def delimiter(path: str, kind: str) -> str:
+    """What is between two fields, by the first line with text."""
+    if kind == "tsv":
+        return "\t"
+    with open_text(path) as lines:
+        header = _QUOTED.sub("", next(filter(str.strip, lines), "")[:_LONGEST_NAME])
+    return ";" if ";" in header and "," not in header else ","
 
 
 def quoting_of(path: str, kind: str) -> Quoting:
@@ -173,8 +183,10 @@ def _refuse_swallowed(path: str, quoting: Quoting) -> None:
                 values |= {cell} if 0 < len(cell) < _SHORT else set()
     numeric = [bool(values) and all(map(_NUMBER.fullmatch, values)) for values in known]
 
+    mark = delimiter(path, "csv")
+
     def fits(line: str) -> bool:
-        fields = line.rstrip("\r\n").split(",")
+        fields = line.rstrip("\r\n").split(mark)
         return len(fields) == len(known) and any(
             field in values or (is_number and _NUMBER.fullmatch(field))
             for field, values, is_number in zip(fields, known, numeric, strict=True)

@@ -158,6 +158,10 @@ def splits_of(folder: Path) -> dict[str, Path]:
     return {split: found[split] for split in _SPLITS if split in found}
 
 
+def is_packed(path: str | Path) -> bool:
+    return Path(path).suffix.lower() in _UNPACK
+
+
 def open_binary(path: str | Path) -> IO[bytes]:
     """The bytes of a file, unpacked."""
     unpack = _UNPACK.get(Path(path).suffix.lower())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv as plain_csv
 import re
+import shlex
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import chain, islice
@@ -24,6 +25,7 @@ from lp_sweep.trials.data.formats import (
     TABLES,
     UNPACKING,
     file_format,
+    is_packed,
     open_binary,
     open_text,
     parts_of,
@@ -85,6 +87,24 @@ def _first_bad_line(path: str) -> str:
     return ""
 
 
+_SAVE = "Save it as UTF-8."
+
+
+def _to_utf8(path: str) -> str:
+    """How to convert a text file, which on Windows is often cp1252."""
+    if is_packed(path):
+        return _SAVE
+    with open_binary(path) as stream:
+        try:
+            stream.read().decode("cp1252")
+        except UnicodeDecodeError:
+            return _SAVE
+    name = Path(path)
+    made = name.with_name(f"{name.stem}-utf8{name.suffix}")
+    command = shlex.join(["iconv", "-f", "CP1252", "-t", "UTF-8", path])
+    return f"{_SAVE} If it is cp1252, of Windows: {command} > {shlex.quote(str(made))}"
+
+
 _OF_WORDS = "A file with a word on each line has no header: name it .conll."
 _NO_NAME = re.compile(r"[-+]?\d+(\.\d+)?")
 _NAME_BLANKS = 3
@@ -111,7 +131,7 @@ def field_hint(where: str, present: Sequence[str]) -> str:
     if not re.search(r"\.[ct]sv\b", where, re.IGNORECASE):
         return ""
     if len(present) == 1 and set(present[0]) & {",", ";", "\t"}:
-        return " Fields are separated by commas in a .csv file, by tabs in a .tsv file."
+        return " Fields are separated by commas or semicolons in a .csv file, by tabs in a .tsv."
     if present and (_COMMENT.match(present[0]) or is_tag(present[-1])):
         return f" {_OF_WORDS}"
     # a question of a form is a name
@@ -254,7 +274,7 @@ def _readable(path: str) -> Iterator[str]:
         fix = "" if advised else f"Check that it is a whole {kind} file."
         if isinstance(error, UnicodeError) or "UTF8" in reason.upper().replace("-", ""):
             line = _first_bad_line(path) if kind not in TABLES else ""
-            reason, fix = f"not UTF-8: {line or reason}", "Save it as UTF-8."
+            reason, fix = f"not UTF-8: {line or reason}", _to_utf8(path) if line else _SAVE
         elif "quotation mark" in reason or isinstance(error, plain_csv.Error):
             fix = 'Close every quotation mark, and double one inside a text (""): an open one '
             fix += "includes the lines below it."

@@ -54,6 +54,8 @@ class TaskSource:
     splits: dict[str, str] = field(default_factory=dict)
     unlabelled: str = ""  # a file of texts for students; empty: none
     skip_unjudged: bool = False  # skip queries without a relevant document, else refuse them
+    drop_missing: bool = False  # leave out rows without a text or a label, else refuse them
+    label_separator: str = ""  # what is between the labels of a cell; empty: a column of lists
 
     @property
     def paths(self) -> list[str]:

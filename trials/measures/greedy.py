@@ -1,7 +1,8 @@
 """Greedy selection: fine-tune the full network, then repeatedly drop the layer that hurts least.
 
 Scores are of train rows held out from the fine-tuning, never of the dev set. Each step tries every
-remaining layer, without further training.
+remaining layer, without further training. An embedding needs no training and no label: the score of
+a smaller network is how near its vectors of the held-out texts are to those of the full one.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import torch
 from transformers import PreTrainedModel
 
 from lp_sweep.trials.data.batches import BatchSizes, EncodedSplit
 from lp_sweep.trials.device import precision_used
+from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.measures.subject import LayerValues, NamedValue, Subject, finite
 from lp_sweep.trials.model.prune import keep_original
 from lp_sweep.trials.spec.procedures import Phase, full_layers
@@ -33,10 +36,22 @@ def greedy(subject: Subject, spec: ProfileSpec) -> LayerValues:
     learned, held_out = parted(data.train)
     setting = setting_of(subject, spec, spec.recipe)
     layers = setting.phases[0].kept_layers
-    finetune(model, replace(data, train=learned, dev={"held_out": held_out}), setting, Saver())
+    kind, whole = kind_of(spec.task), None
+    if kind.embeds:
+        whole = torch.from_numpy(answers(model, held_out, setting))
+    else:
+        finetune(model, replace(data, train=learned, dev={"held_out": held_out}), setting, Saver())
+
+    def score_of(smaller: PreTrainedModel) -> float:
+        found = answers(smaller, held_out, setting)
+        if whole is not None:
+            return -float(kind.imitation_loss(torch.from_numpy(found), whole, 1.0))
+        scores = score(setting.definition, held_out.labels, found, setting.label_names)
+        return scores[setting.definition.metric]
+
     left, steps = list(layers), list[tuple[int, float]]()  # the layer, the score of the others
     while len(left) > 1:
-        scores = {layer: _score_without(model, left, layer, held_out, setting) for layer in left}
+        scores = {layer: score_of(_without(model, left, layer)) for layer in left}
         # the highest of equal layers goes; nan is the worst score
         best = max(left, key=lambda layer: (np.nan_to_num(scores[layer], nan=-2.0), layer))
         steps.append((best, scores[best]))
@@ -48,14 +63,10 @@ def greedy(subject: Subject, spec: ProfileSpec) -> LayerValues:
     )
 
 
-def _score_without(
-    model: PreTrainedModel, left: Sequence[int], layer: int, rows: EncodedSplit, setting: Setting
-) -> float:
+def _without(model: PreTrainedModel, left: Sequence[int], layer: int) -> PreTrainedModel:
     smaller = copy.deepcopy(model)
     keep_original(smaller, [other for other in left if other != layer])
-    logits = answers(smaller, rows, setting)
-    found = score(setting.definition, rows.labels, logits, setting.label_names)
-    return found[setting.definition.metric]
+    return smaller
 
 
 def setting_of(subject: Subject, spec: ProfileSpec, recipe: Recipe) -> Setting:

@@ -21,8 +21,8 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 
 from lp_sweep.orchestrator.options import InitOptions
-from lp_sweep.orchestrator.service.init import write_sweep
-from lp_sweep.orchestrator.service.initrows import DEV_SHARE, LENGTHS, look_at, split
+from lp_sweep.orchestrator.service.init import DEV_SHARE, split, write_sweep
+from lp_sweep.orchestrator.service.initrows import LENGTHS, look_at
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import LpSweepError
 from lp_sweep.trials.data.readers import column_names, read_file
@@ -97,7 +97,7 @@ def test_rows_become_a_sweep_that_can_be_planned(tmp_path: Path, suffix: str) ->
     lines = (tmp_path / "sweep.yaml").read_text(encoding="utf-8").splitlines()
     assert lines[0] == "# yaml-language-server: $schema=lp-sweep.schema.json"
     assert json.loads((tmp_path / "lp-sweep.schema.json").read_bytes())["title"] == "SweepSpec"
-    assert len(lines) <= 18
+    assert len(lines) <= 19
     assert yaml.safe_load("\n".join(lines))["models"] == [MODEL], "an absolute path stays one"
     task = of_task(tmp_path)
     names = column_names(str(tmp_path / task["train"]))
@@ -406,7 +406,8 @@ def test_pairs_of_a_bi_encoder(tmp_path: Path) -> None:
     assert content["models"] == ["sentence-transformers/all-MiniLM-L6-v2"]
     assert content["procedures"] == ["untrained", "direct"]
     assert content["bridge"] == ["none", "linear"]
-    assert [entry["name"] for entry in content["strategies"]] == ["top", "block-influence"]
+    assert content["exclude"] == [{"procedure": "direct"}], "training starts from the bridge"
+    assert [entry["name"] for entry in content["strategies"]] == ["block-influence", "greedy"]
     assert content["recipe"]["max_length"] == 64
     task = of_task(tmp_path)
     assert (task["kind"], task["metric"]) == ("embedding", "spearman")

@@ -22,7 +22,7 @@ from lp_sweep.orchestrator.export.heldout import held_out_score
 from lp_sweep.orchestrator.export.places import Where
 from lp_sweep.orchestrator.export.trialfolder import ExportResult
 from lp_sweep.orchestrator.inputs.resolve import resolve
-from lp_sweep.orchestrator.options import ExportOptions, MeasureOptions, ShippedFormat
+from lp_sweep.orchestrator.options import ExportOptions, MeasureOptions
 from lp_sweep.orchestrator.service import export as service
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.networks import delete_network
@@ -265,9 +265,7 @@ def test_a_run_ends_with_the_test_rows_of_what_to_ship(
 
 def test_measuring_alone_looks_at_no_test_row(kept: World) -> None:
     usual = {"file": str(kept.file), "device": "cpu", "seconds": 0.01}
-    asked = MeasureOptions(
-        task="mood", store=kept.store.location, formats=[ShippedFormat("torch")], **usual
-    )
+    asked = MeasureOptions(task="mood", store=kept.store.location, formats=["torch"], **usual)
     assert service.measure_task(asked).measured == 2
     assert not kept.scores()
     place = {"store": kept.store.location, "file": str(kept.file)}

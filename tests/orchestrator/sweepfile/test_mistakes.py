@@ -219,9 +219,3 @@ def test_a_model_that_can_not_be_pruned_is_refused(
     place.write_text(config, encoding="latin-1")
     said = mistake(file)
     assert re.match(rf"{file}:\d: .*{nouns}", said), said
-
-
-def test_greedy_needs_labels_and_an_embedding_has_none(tmp_path: Path) -> None:
-    text = with_line(5, f"tasks: [{SIM}}}]").replace("name: top", "name: greedy")
-    said = mistake(make_inputs(tmp_path, text))
-    assert re.search(r"yaml:7: .*'greedy'.*labels.*'sim'.*`drop`", said), said

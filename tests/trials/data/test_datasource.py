@@ -457,3 +457,27 @@ def test_a_file_of_texts_that_can_not_be_read(tmp_path: Path) -> None:
     Path(source.unlabelled).unlink()
     with pytest.raises(MissingInputError, match=r"more\.csv.*no such file"):
         load_task(ONE, source, unlabelled=True)
+
+
+def test_several_labels_in_a_cell(tmp_path: Path) -> None:
+    """As lists of them; another separator is other data."""
+    path = tmp_path / "rows.csv"
+    path.write_text("text;label\na;late, broken\nb;\nc;late\n")
+    files = {"train": str(path), "dev": str(path)}
+    several = replace(ONE, kind="multi_label", metric="micro_f1", labels=("broken", "late"))
+    source = TaskSource(files=files, label_separator=",")
+    assert load_task(several, source).train.labels.tolist() == [[1, 1], [0, 0], [0, 1]]
+    assert data_fingerprint(source, ONE) != data_fingerprint(TaskSource(files=files), ONE)
+
+
+def test_rows_without_a_value_are_left_out_if_asked(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("text,label\na,1\nb,\n,0\nc,NaN\nd,0\n")
+    source = TaskSource(files={"train": str(path), "dev": str(path)})
+    with pytest.raises(MissingInputError, match=r"'label' is empty in 1 of 5"):
+        load_task(ONE, source)
+    loaded = load_task(ONE, replace(source, drop_missing=True))
+    assert loaded.train.texts == (["a", "d"],)
+    path.write_text("text,label\na,\n")
+    with pytest.raises(MissingInputError, match="no row has a value in each of text, label"):
+        load_task(ONE, replace(source, drop_missing=True))

@@ -26,6 +26,7 @@ from lp_sweep.trials.spec.select import STRATEGIES
 from lp_sweep.trials.spec.specs import Recipe
 from lp_sweep.trials.train.steps import Setting
 from lp_sweep.trials.worker.inputs import Inputs
+from tests.support.kindworlds import embedding_world
 from tests.support.plain_jobs import load_inputs, run_profile, run_trial
 from tests.support.staging import DEPTH, Job, made, profile_spec, spec_of
 from tests.support.toyworld import jobs
@@ -177,6 +178,16 @@ def test_greedy_drops_every_layer_but_one(world: Path) -> None:
     known = measurements(pa.Table.from_pylist([record], schema=PROFILES))[profile["id"]]
     assert STRATEGIES["greedy"].chosen(known, 1) == (went[1],)
     assert STRATEGIES["greedy"].chosen(known, 2) == tuple(sorted((went[1], went[2])))
+
+
+def test_greedy_of_an_embedding_needs_no_label(tmp_path: Path) -> None:
+    """The first layer to go is the one without which the vectors change least."""
+    world = embedding_world(tmp_path, strategies=[{"name": "greedy", "k": [1, 2]}])
+    [profile] = [each for each in jobs(world) if each["spec"].get("measure") == "greedy"]
+    record = run_profile(profile)
+    assert {item["value"] for item in record["layers"]} == {0, 1, 2, 3}
+    by_step = {item["other"]: item["value"] for item in record["values"]}
+    assert 0 > by_step[1] > by_step[3] > -2
 
 
 def test_greedy_judges_on_train_rows_that_it_did_not_learn_from(

@@ -1,0 +1,179 @@
+"""`run --data`: from a file of rows to a smaller model, by steps that have commands of their own.
+
+`init` writes the sweep file, `run` does its trials, `measure` measures the networks as they are
+shipped, and `export` writes the one to ship. The same command goes on after a break: the sweep file
+has a mark of the rows and options that it was written for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lp_sweep.analysis.notes import network_not_learned
+from lp_sweep.orchestrator.engine.runoptions import RunOptions
+from lp_sweep.orchestrator.options import (
+    ExportOptions,
+    InitOptions,
+    MeasureOptions,
+    RowsOptions,
+    SmallerOptions,
+)
+from lp_sweep.orchestrator.service import export, init, initfile
+from lp_sweep.orchestrator.sweepfile.axes import WITHIN
+from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.places import DEFAULT_STORE, expanded
+from lp_sweep.storage.printable import ranges
+from lp_sweep.trials.data.formats import parts_of
+
+if TYPE_CHECKING:
+    from lp_sweep.orchestrator.export.trialfolder import ExportResult
+    from lp_sweep.orchestrator.plan.plan import Plan
+    from lp_sweep.orchestrator.service.run import RunResult
+    from lp_sweep.storage.store import Store
+
+_FILES = ("data", "dev", "corpus", "queries", "qrels")
+_USUAL = RunOptions().file
+
+
+class SmallerModel(NamedTuple):
+    """What a run found. `exported`: the folder's content; None if the answer is the full model, if
+    no folder was asked for, or if the run has no answer yet. `notes` say so."""
+
+    notes: list[str]
+    exported: ExportResult | None = None
+
+
+def written(asked: SmallerOptions, run: RunOptions) -> tuple[RunOptions, list[str]]:
+    """The run of the sweep file, which is written beside the store unless it is there already; and
+    notes. Raises LpSweepError."""
+    from lp_sweep.orchestrator.export.folder import check_free
+
+    if asked.quick and asked.out:
+        raise SpecError("--quick is a look at few rows, and nothing to ship: leave out --out.")
+    if asked.out:
+        check_free(expanded(asked.out), force=asked.force)
+    if "=" in run.file and not Path(run.file).is_file():  # no file was named, but overrides
+        run = replace(run, file=_USUAL, overrides=[run.file, *run.overrides])
+    file = _sweep_file(asked, run)
+    mark = f"# written by `lp-sweep run --data`; its rows and options: {_mark(asked)}"
+    run = replace(run, file=str(file))
+    try:
+        there = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    except (OSError, ValueError) as error:
+        raise SpecError(f"can't read {file}: {error}. Name another file before --data.") from None
+    if mark in there:
+        return run, [f"{file} was written for these rows and options: going on with it"]
+    if there and not asked.force:
+        raise SpecError(
+            f"{file} was written for other rows or options. Go on with it: {run.again('run')}; "
+            f"or name another, as in `lp-sweep run other.yaml --data ...`; or replace it: --force."
+        )
+    rows = {one.name: getattr(asked, one.name) for one in fields(RowsOptions)}
+    made = init.write_sweep(
+        InitOptions(**rows, file=file, force=asked.force, quick=asked.quick, made_by=mark)
+    )
+    return run, [*made.notes, f"wrote {', '.join(map(str, made.files))}"]
+
+
+def finished(asked: SmallerOptions, run: RunOptions, result: RunResult) -> SmallerModel:
+    """Measures and exports, as far as the run came. Raises LpSweepError."""
+    if asked.quick:
+        rows = f"{initfile.QUICK_TRAIN} train and {initfile.QUICK_DEV} dev rows at most, one seed"
+        return SmallerModel([f"a first look only: {rows}. For the answer, leave out --quick."])
+    stopped = result.stopped_by == "max-hours"
+    if result.exit_code and not stopped:
+        return SmallerModel(["nothing is exported yet: the run did not come to its answer"])
+    if stopped and not _has_full_model(result.plan):
+        return SmallerModel(["the full model is not trained yet: there is no answer. Go on."])
+    [task] = result.plan.sweep.tasks
+    spec, within = result.plan.sweep.spec, asked.within
+    place: dict[str, Any] = {
+        "task": task,
+        "store": result.store.location,
+        "sweep": spec.name,
+        "file": run.file,
+        "offline": run.offline,
+        "manifest": run.manifest,
+        "cache_dir": run.cache_dir,
+    }
+    export.measure_task(MeasureOptions(**place, formats=[*spec.deploy]))
+    notes = ["the time is up: this is the best so far, and the same command goes on"] * stopped
+    chosen = ExportOptions(
+        **place,
+        best=True,
+        fastest=True,
+        within=WITHIN[0] if within is None else within,
+        out=asked.out or Path("smaller"),
+        force=asked.force,
+    )
+    choice, shipped = export.choose(result.store, chosen)
+    [record] = result.store.read("trials", choice.trial_id)
+    notes.append(choice.why)
+    if problem := _not_learned(result.store, record):
+        return SmallerModel([*notes, f"{problem} Nothing was exported."])
+    if len(record["kept_layers"]) == record["depth"]:
+        words = ["lp-sweep", "export", choice.trial_id, "--as", *shipped.formats]
+        words += ["--out", "full", "--file", run.file, "--store", result.store.location]
+        notes.append(
+            f"the answer is the full model: no smaller one loses at most {chosen.within:g} points,"
+            f" and nothing was exported. To export the full one: {shlex.join(words)}"
+        )
+        return SmallerModel(notes)
+    if asked.out is None:
+        notes.append(
+            f"keep layers {ranges(record['kept_layers'])}; with --out FOLDER they are exported"
+        )
+        return SmallerModel(notes)
+    return SmallerModel(notes, export.export_trial(chosen))
+
+
+def _not_learned(store: Store, record: Mapping[str, Any]) -> str:
+    """A warning if the network, or the full model, is no better than guessing."""
+    from lp_sweep.orchestrator.export.card import full_record
+    from lp_sweep.orchestrator.export.places import spec_of
+
+    return network_not_learned(record, full_record(store, spec_of(record), record["depth"]))
+
+
+def _has_full_model(plan: Plan) -> bool:
+    full = {cell.trial_id for cell in plan.cells if cell.asked.k == 0}
+    return bool(full & plan.known.trials)
+
+
+def _sweep_file(asked: SmallerOptions, run: RunOptions) -> Path:
+    """The file that the command names; else one that is named after the data, beside the store."""
+    if run.file != _USUAL:
+        return Path(run.file)
+    store = run.store or str(DEFAULT_STORE)
+    folder = Path() if "://" in store else expanded(store).parent
+    data = asked.data if asked.data is not None else asked.corpus
+    assert data is not None
+    return folder / f"{initfile.task_name(data)}{'-quick' * asked.quick}.yaml"
+
+
+def _mark(asked: SmallerOptions) -> str:
+    """A digest of the options and of the files that they name; of those that can't be read, their
+    names alone."""
+    digest = hashlib.sha256()
+    for one in fields(RowsOptions):
+        value = getattr(asked, one.name)
+        digest.update(f"{one.name} {value!s}\n".encode("utf-8", "surrogateescape"))
+        if one.name in _FILES and value is not None:
+            for file in _files(expanded(value)):
+                with file.open("rb") as content:
+                    digest.update(hashlib.file_digest(content, "sha256").digest())
+    return f"{digest.hexdigest()[:16]}{' quick' * asked.quick}"
+
+
+def _files(path: Path) -> list[Path]:
+    """All files of a folder: it may hold several sets of rows."""
+    try:
+        found = sorted(path.rglob("*")) if path.is_dir() else parts_of(path)
+        return [file for file in found if file.is_file()]
+    except OSError:  # a name that is too long
+        return []

@@ -1,0 +1,119 @@
+"""`lp-sweep run --data`: from a file of rows to a smaller model, in one command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lp_sweep.orchestrator.options import SmallerOptions
+from tests.support.kindworlds import WRITERS
+from tests.support.program import sweep
+from tests.support.toyworld import rows, save_model
+
+ASKED = ["--data", "reviews.csv", "--text", "text", "--label", "label", "--model", "model"]
+RECIPE = ["recipe.lr=2e-3", "recipe.epochs=3", "seed=42"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = rows(400, 1)
+    WRITERS["csv"](tmp_path / "reviews.csv", {key: [row[key] for row in made] for key in made[0]})
+    save_model(tmp_path / "model")
+    return tmp_path
+
+
+def run(folder: Path, *words: str, code: int = 0) -> str:
+    done = sweep("run", *words, "--inline", cwd=folder)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr + done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "nouns"),
+    [
+        (
+            ["--model", "model", "--out", "smaller"],
+            ["--model, --out: there are no rows", "--data FILE", "model=model"],
+        ),
+        ([*ASKED[:4], "--label", "labl", *ASKED[6:]], ["no column 'labl'", "Did you mean 'label'"]),
+        ([*ASKED[:2], "--model", "model"], ["which column", "--text text --label label"]),
+        ([*ASKED, "--out", "model"], ["model exists and is not an export", "--out"]),
+        ([*ASKED, "--out", "small", "--quick"], ["--quick", "leave out --out"]),
+        ([*ASKED[:6], "--model", "./no"], ["--model ./no: no such folder"]),
+        (["--data", "none.csv", *ASKED[2:]], ["none.csv: no such file"]),
+        (["--data", "empty.csv", *ASKED[2:]], ["empty.csv: is an empty file"]),
+    ],
+)
+def test_a_mistake_is_said_before_anything_is_written(
+    folder: Path, words: list[str], nouns: list[str]
+) -> None:
+    (folder / "empty.csv").touch()
+    before = {*folder.rglob("*")}
+    done = sweep("run", *words, cwd=folder)
+    assert done.returncode in (2, 4), done.stderr
+    assert all(noun in done.stderr for noun in nouns), done.stderr
+    assert {*folder.rglob("*")} == before
+
+
+def test_the_same_command_goes_on_with_its_file_and_no_other_does(folder: Path) -> None:
+    plan = ["--dry-run", "--store", "elsewhere/records"]
+    (folder / "elsewhere").mkdir()
+    assert ", elsewhere/reviews.yaml" in run(folder, *RECIPE, *ASKED, *plan)
+    file = folder / "elsewhere" / "reviews.yaml"
+    edited = file.read_text().replace("[42, 43, 44]", "[42, 43]")
+    file.write_text(edited)
+    assert "going on" in run(folder, *RECIPE, *ASKED, *plan)
+    assert file.read_text() == edited
+    other = run(folder, *ASKED, *plan, "--within", "3", code=2)
+    for noun in ("other rows or options", f"lp-sweep run {file.relative_to(folder)}", "--force"):
+        assert noun in other
+    with (folder / "reviews.csv").open("a") as more:
+        more.write("one more w1,pos\n")
+    assert "other rows" in run(folder, *ASKED, *plan, code=2)
+    run(folder, *ASKED, *plan, "--within", "3", "--force")
+    strategies = yaml.safe_load(file.read_text())["strategies"]
+    assert {tuple(entry["within"]) if isinstance(entry["within"], list) else entry["within"]
+            for entry in strategies} == {3}  # fmt: skip
+
+
+def test_a_quick_look_is_a_sweep_of_its_own(folder: Path) -> None:
+    run(folder, *ASKED, "--quick", "--dry-run")
+    content = yaml.safe_load((folder / "reviews-quick.yaml").read_text())
+    assert (content["name"], content["seeds"]) == ("reviews-quick", [42])
+    assert content["recipe"]["limit_train"] < 1000
+    assert len(content["strategies"]) == 1
+    assert "deploy" not in content
+
+
+@pytest.mark.slow
+def test_rows_become_a_smaller_model(folder: Path) -> None:
+    """After a break as well; and the folder is what plain transformers loads."""
+    words = [*RECIPE, *ASKED, "--out", "smaller", "--within", "20"]
+    told = run(folder, *words, "--max-hours", "0", code=3)
+    assert "not trained yet" in told
+    assert not (folder / "smaller").exists()
+    told = run(folder, *words)
+    assert "smaller/README.md" in told
+    config = json.loads((folder / "smaller" / "config.json").read_text())
+    assert config["num_hidden_layers"] < 4
+    assert (folder / "smaller" / "model.safetensors").is_file()
+    assert "smaller exists" in run(folder, *words, code=2)
+
+
+@pytest.mark.slow
+def test_the_full_model_is_not_exported_as_a_smaller_one(folder: Path) -> None:
+    """No network loses so little, on rows whose labels every layer is needed for."""
+    words = [*RECIPE, *ASKED, "--out", "smaller", "--within", "0"]
+    told = run(folder, "strategy=top", *words, "k=0")
+    assert "the answer is the full model" in told
+    assert "lp-sweep export t1-" in told
+    assert not (folder / "smaller").exists()
+
+
+def test_rows_are_needed_for_their_options() -> None:
+    assert SmallerOptions(data=Path("a.csv")).from_rows
+    assert not SmallerOptions().from_rows
