@@ -56,7 +56,14 @@ def run(options: argparse.Namespace, folder: Path) -> Store:
     path = folder / "sweep.yaml"
     path.write_text(yaml.safe_dump(sweep), encoding="utf-8")
     store = folder / "store"
-    command = [sys.executable, "-m", "lp_sweep.orchestrator.cli", "run", str(path)]
+    command = [
+        sys.executable,
+        "-m",
+        "lp_sweep.orchestrator.cli",
+        "run",
+        str(path),
+        "--even-if-not-learned",
+    ]
     environment = os.environ | {"LP_SWEEP_CACHE_DIR": str(folder / "cache")}
     subprocess.run([*command, "--store", str(store)], check=True, env=environment)
     return Store(store)

@@ -717,7 +717,14 @@ def sweep(setup: Setup, *chosen: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "lp_sweep.orchestrator.cli", "run"]
     command += [str(setup.bundle / "sweep" / "sweep.yaml"), *chosen]
     # the trials that end in this time are in the line; the step's own limit would cut it off
-    command += ["--inline", "--offline", "--store", str(folder / "store"), "--max-hours"]
+    command += [
+        "--even-if-not-learned",
+        "--inline",
+        "--offline",
+        "--store",
+        str(folder / "store"),
+        "--max-hours",
+    ]
     command += [str(setup.of(240, 1200) / 3600)]
     begun = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)

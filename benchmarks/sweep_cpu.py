@@ -102,6 +102,7 @@ def sweep(found: list[dict[str, Any]], sweep_file: Path, folder: Path) -> Side:
     store = folder / "store"
     begun = time.perf_counter()
     command = [sys.executable, "-m", "lp_sweep.orchestrator.cli", "run", str(sweep_file)]
+    command.append("--even-if-not-learned")  # few rows
     places = ["--store", str(store), "--cache-dir", str(folder / "cache")]
     subprocess.run([*command, *places], check=True, env={**os.environ, "RAY_worker_niceness": "0"})
     seconds, last = time.perf_counter() - begun, stored(store)

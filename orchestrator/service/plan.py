@@ -207,7 +207,9 @@ def _counts(plan: Plan) -> list[str]:
     speeds = f"networks to time, one at a time: {_states(totals, 'speeds')}"
     waiting = f"cells waiting for a profile, a measurement ({_states(totals, 'profiles')})"
     searches = set(plan.finders.values()) - plan.known.recipes.keys()
-    finds = "measurements that find the learning rate of a model on a task, by three short tries"
+    finds = "measurement finds the learning rate and the epochs"
+    if len(searches) > 1:
+        finds = "measurements find learning rates and epochs, each for a model and a task"
     counts = (
         ("cells", totals["cells"], "asked for: each is a model, strategy, K, task and seed"),
         ("trials", totals["trials"], "networks; cells may share one"),

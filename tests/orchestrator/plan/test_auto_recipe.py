@@ -48,7 +48,7 @@ def test_cells_wait_for_their_recipe_and_then_are_as_if_it_was_written(tmp_path:
     assert not first.trials
     assert [work.spec.measure for work in first.profiles.values()] == ["recipe"] * 2  # each task
     told = answer_of(first).text()
-    assert "first              2   measurements that find the learning rate" in told
+    assert "first              2   measurements find learning rates" in told
     then = planned(file, known=found(first))
     same = {cell.state for cell in then.cells}
     assert same == {"pending"}
