@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -102,10 +103,15 @@ class Results:
         return draw(self._catalog, Path(folder))
 
     def report(
-        self, out: str | os.PathLike[str], *, figures: str | os.PathLike[str] | None = None
+        self,
+        out: str | os.PathLike[str],
+        *,
+        figures: str | os.PathLike[str] | None = None,
+        dev_rows: bool = False,
     ) -> Path:
-        """Writes a page with the answer, all tables and figures, missing cells and provenance.
-        `figures`: a folder for the figures. Raises StoreError."""
+        """Writes a page with the answer, candidates, figures, tables and provenance. `figures`: a
+        folder for the figures. `dev_rows`: also lists dev rows, with their texts, that only the
+        smaller network gets wrong. Raises StoreError."""
         from lp_sweep.analysis.report.writing import write_report
 
         return write_report(
@@ -115,6 +121,7 @@ class Results:
             setup=self._setup,
             within=self._within,
             figures=None if figures is None else Path(figures),
+            texts=partial(service.export.dev_texts, self._store) if dev_rows else None,
         ).page
 
     def export(

@@ -85,7 +85,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """A report has no drawings, which take longest."""
     from lp_sweep.analysis.figures.drawings import Drawing
 
-    monkeypatch.setattr(Drawing, "svgs", lambda _: [])
+    monkeypatch.setattr(Drawing, "svg", lambda _: b"")
 
 
 @pytest.fixture(params=["folder", pytest.param("s3", marks=pytest.mark.slow)])

@@ -12,7 +12,7 @@ from lp_sweep.storage.catalog import Catalog
 
 # K=0 is one network, whichever strategies list it
 FULL = "all layers"
-PANEL = ("sweep", "model", "task", "device_name", "threads", "precision", "length", "batch")
+TASK = ("sweep", "model", "task")
 _MERGED = f"CASE WHEN k = 0 AND threshold IS NULL THEN '{FULL}' ELSE strategy END"
 
 _BARS = f"""
@@ -91,107 +91,92 @@ LEFT JOIN sizes USING (sweep, model, feed_forward, strategy, k)
 ORDER BY sweep, model, feed_forward = 'none' DESC, position
 """
 
-
-# task null: over all tasks, if a panel for each task would be too many
-_PER_TASK = """
-SELECT sweep, model, depth, task, metric || coalesce(' of ''' || positive || '''', '') AS metric,
-    strategy, k, k AS k_mean, threshold, mean, sd, majority, kind,
-    n AS n_seeds, position
-FROM task_table
-WHERE procedure = 'direct' AND feed_forward = 'none'
-"""
-_OVER_TASKS = """
-SELECT sweep, model, depth, NULL::VARCHAR AS task, NULL::VARCHAR AS metric, strategy, k, k_mean,
-    threshold, mean_all AS mean, sd_all AS sd, NULL::DOUBLE AS majority,
-    NULL::VARCHAR AS kind, n_seeds_all AS n_seeds,
-    position
-FROM strategy_table
-WHERE procedure = 'direct' AND feed_forward = 'none'
-"""
-_CURVES = f"""
-WITH points AS ({{points}}),
-known AS (
-    FROM points
-    WHERE mean IS NOT NULL AND k_mean IS NOT NULL
+_NETWORKS = f"""
+WITH scored AS (
+    SELECT sweep, model, depth, procedure, task, kind, strategy, threshold, k, depth - k AS n_kept,
+        metric || coalesce(' of ''' || positive || '''', '') AS metric,
+        regexp_replace({_MERGED}, '^random [0-9]+$', 'random') AS line,
+        kept_layers, mean, sd, n AS n_seeds, n_asked, change, majority, position
+    FROM task_table
+    WHERE feed_forward = 'none' AND mean IS NOT NULL AND k IS NOT NULL
     QUALIFY row_number() OVER (
-        PARTITION BY sweep, model, task, {_MERGED}, k_mean, threshold
-        ORDER BY n_seeds DESC, position
+        PARTITION BY sweep, model, procedure, task, {_MERGED}, kept_layers ORDER BY n DESC, position
     ) = 1
 ),
-named AS (
-    SELECT * EXCLUDE (k, strategy),
-        regexp_replace({_MERGED}, '^random [0-9]+$', 'random') AS strategy
-    FROM known
+answers AS (
+    SELECT sweep, model, task, procedure, strategy, max_dropped_low AS k,
+        list(delta ORDER BY delta) AS within, any_value(score_full) AS score_full
+    FROM min_layers
+    WHERE rank = 1 AND n_learned_nothing = 0
+    GROUP BY ALL
+),
+measured AS (
+    SELECT * RENAME (inference_speedup AS speedup, inference_q25 AS low, inference_q75 AS high)
+    FROM speed_table WHERE feed_forward = 'none' AND inference_speedup IS NOT NULL
+),
+counted AS (
+    SELECT sweep, model, device_type, device_name, threads, precision, length, batch,
+        any_value(profile_id) AS profile_id, count(*) AS n
+    FROM measured GROUP BY ALL
+),
+places AS (  -- the first has the speeds of most networks
+    SELECT *, row_number() OVER (
+        PARTITION BY sweep, model ORDER BY n DESC, device_name, batch, threads, precision
+    ) AS place
+    FROM counted
+),
+sizes AS (
+    SELECT sweep, model, kept_layers, any_value(params_total) AS params_total,
+        any_value(params_percent) AS params_percent
+    FROM speed_table WHERE feed_forward = 'none' GROUP BY ALL
 )
-SELECT * EXCLUDE (position)
-FROM named
-ORDER BY sweep, model, min(position) OVER (PARTITION BY sweep, model, task), task,
-    strategy = '{FULL}' DESC, min(position) OVER (PARTITION BY sweep, model, strategy), strategy,
-    k_mean, threshold DESC, position
+SELECT scored.*, sizes.params_total, sizes.params_percent, coalesce(place, 1) AS place,
+    places.device_type, places.device_name, places.threads, places.precision, places.length,
+    places.batch, places.profile_id,
+    if(scored.k = 0 AND places.profile_id IS NOT NULL, coalesce(speedup, 1), speedup) AS speedup,
+    low, high, coalesce(within, []) AS within,
+    (SELECT list(delta ORDER BY delta) FROM store.deltas) AS losses,
+    min(score_full) OVER (PARTITION BY scored.sweep, scored.model, scored.task) AS score_full
+FROM scored
+LEFT JOIN answers ON answers.sweep = scored.sweep AND answers.model = scored.model
+    AND answers.task = scored.task AND answers.procedure = scored.procedure
+    AND answers.k = scored.k AND (scored.k = 0 OR answers.strategy = scored.strategy)
+LEFT JOIN sizes ON sizes.sweep = scored.sweep AND sizes.model = scored.model
+    AND sizes.kept_layers = scored.kept_layers
+LEFT JOIN places ON places.sweep = scored.sweep AND places.model = scored.model
+LEFT JOIN measured ON measured.sweep = scored.sweep AND measured.model = scored.model
+    AND measured.kept_layers = scored.kept_layers AND measured.device_name = places.device_name
+    AND measured.threads IS NOT DISTINCT FROM places.threads
+    AND measured.precision = places.precision AND measured.length = places.length
+    AND measured.batch = places.batch
+ORDER BY scored.sweep, scored.model, min(scored.position) OVER (
+        PARTITION BY scored.sweep, scored.model, scored.task
+    ), scored.task, place, scored.position
 """
 
-_PARETO = f"""
-WITH networks AS (
-    SELECT sweep, model, depth, kept_layers, task, seed, any_value(score) AS score,
-        arg_min(strategy, cell) AS strategy, min(cell) AS cell,
-        any_value(metric || coalesce(' of ''' || positive || '''', '')) AS metric
+_EPOCHS = """
+WITH shown AS (
+    SELECT DISTINCT cells.sweep, cells.model, cells.task, cells.trial_id, cells.seed,
+        answers.k AS dropped, cells.depth
     FROM cells
-    WHERE procedure = 'direct' AND feed_forward = 'none' AND n_kept > 0 AND state <> 'not_needed'
-    GROUP BY ALL
-),
-by_task AS (
-    SELECT sweep, model, depth, kept_layers, task, any_value(metric) AS metric,
-        arg_min(strategy, cell) AS strategy, min(cell) AS cell,
-        CASE WHEN count(score) = count(*) THEN avg(score) END AS mean
-    FROM networks GROUP BY ALL
-),
-compared AS (
-    SELECT *, mean - max(mean) FILTER (WHERE len(kept_layers) = depth)
-        OVER (PARTITION BY sweep, model, task) AS change
-    FROM by_task
-),
-scored AS (
-    FROM compared WHERE mean IS NOT NULL AND NOT $over_tasks
-    UNION ALL BY NAME
-    SELECT sweep, model, depth, kept_layers, avg(change) AS mean,
-        arg_min(strategy, cell) AS strategy, min(cell) AS cell
-    FROM compared WHERE $over_tasks
-    GROUP BY ALL
-    HAVING count(change) = count(*)
-),
-measured AS (  -- of a model without a measured speed: a row per network, with its size alone
-    SELECT sweep, model, depth, profile_id, device_type, device_name, threads, precision, length,
-        batch, kept_layers, k, inference_speedup AS speedup, inference_q25 AS low,
-        inference_q75 AS high, params_percent AS size
-    FROM speed_table
-    WHERE feed_forward = 'none'
-    QUALIFY inference_speedup IS NOT NULL OR (
-        params_percent IS NOT NULL  -- the full model has a record
-        AND count(inference_speedup) OVER (PARTITION BY sweep, model) = 0
-        AND row_number() OVER (PARTITION BY sweep, model, kept_layers) = 1
-    )
-),
-speeds AS (  -- the full model is timed with each network: 1 where it has no measurement of its own
-    FROM measured
-    UNION ALL BY NAME
-    SELECT * EXCLUDE (kept_layers, k, speedup, low, high, size, profile_id),
-        min(profile_id) AS profile_id, range(1, depth + 1) AS kept_layers, 0 AS k, 1 AS speedup,
-        1 AS low, 1 AS high, 100 AS size
-    FROM measured
-    GROUP BY ALL
-    HAVING min(k) > 0 AND count(speedup) > 0
+    JOIN min_layers AS best ON best.sweep = cells.sweep AND best.model = cells.model
+        AND best.task = cells.task AND best.procedure = cells.procedure AND best.rank = 1
+    CROSS JOIN (SELECT unnest([0, 1]) AS is_answer) AS sides
+    CROSS JOIN LATERAL (SELECT if(is_answer = 1, best.max_dropped_low, 0) AS k) AS answers
+    WHERE cells.feed_forward = 'none' AND cells.k = answers.k AND cells.state = 'done'
+        AND (answers.k = 0 OR cells.strategy = best.strategy)
+        AND best.delta = (SELECT min(delta) FROM min_layers)
 )
-SELECT sweep, model, task, metric, depth, profile_id, device_type, device_name, threads, precision,
-    length, batch, kept_layers, k, CASE WHEN k = 0 THEN '{FULL}' ELSE strategy END AS strategy,
-    mean, speedup, low, high, size,
-    mean > coalesce(max(mean) OVER (
-        PARTITION BY sweep, model, task, device_name, threads, precision, length, batch
-        ORDER BY speedup DESC, if(speedup IS NULL, size, 0), mean DESC
-        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-    ), '-infinity'::DOUBLE) AS front
-FROM speeds JOIN scored USING (sweep, model, depth, kept_layers)
-ORDER BY sweep, model, min(cell) OVER (PARTITION BY sweep, model, task), device_name, threads,
-    precision, length, batch, speedup, size, mean DESC
+SELECT shown.sweep, shown.model, shown.task, shown.trial_id, shown.seed, epoch,
+    if(
+        dropped = 0, 'all layers', shown.depth - dropped || ' of ' || shown.depth || ' layers'
+    ) AS network,
+    100 * value AS score, epochs.metric AS metric
+FROM shown
+JOIN trials ON trials.trial_id = shown.trial_id
+JOIN epochs ON epochs.trial_id = shown.trial_id AND epochs.metric = trials.metric
+    AND epochs.split = trials.epoch_metrics[1].split
+ORDER BY shown.sweep, shown.model, shown.task, dropped, shown.seed, epoch
 """
 
 
@@ -210,51 +195,15 @@ def feed_forwards(catalog: Catalog) -> pa.Table:
     return catalog.query(_FEED_FORWARD)
 
 
-def curves(catalog: Catalog, most: int = 12) -> pa.Table:
-    """Mean and sd in points by strategy and layers dropped (`k_mean`). There is a panel per sweep,
-    model and task; if these are more than `most`, a panel per model, over its tasks (`task` null).
-    The draws of `random` count as one strategy.
-    """
-    per_task = catalog.query(_CURVES.format(points=_PER_TASK))
-    panels = per_task.group_by(["sweep", "model", "task"]).aggregate([])
-    return per_task if len(panels) <= most else catalog.query(_CURVES.format(points=_OVER_TASKS))
+def networks(catalog: Catalog) -> pa.Table:
+    """A row per task and network with a score, whatever its procedure, and per device and batch
+    that speeds were measured on (`place`, from 1; 1 also where none was). `mean` in points;
+    `speedup` against all layers, never of another device. `line` merges the draws of `random`.
+    `within`: the allowed losses, of all `losses`, whose answer it is; `score_full`: what a loss is
+    against."""
+    return catalog.query(_NETWORKS)
 
 
-def pareto(catalog: Catalog, most: int = 12) -> pa.Table:
-    """A row per task, network, and device and batch that its inference was measured on. `mean` is
-    in points, `speedup` is against all layers with its quartiles (null: no speed of its model was
-    measured), `size` is in percent of the parameters. `front`: no other network of that task,
-    device and batch is at least as good in both. If there would be more than `most` panels, `task`
-    is null, and `mean` is over tasks, in points against all layers.
-    """
-    per_task = catalog.query(_PARETO, {"over_tasks": False})
-    found = per_task.group_by([*PANEL]).aggregate([])
-    return per_task if len(found) <= most else catalog.query(_PARETO, {"over_tasks": True})
-
-
-_EMBEDDINGS = """
-WITH rates AS (
-    UNPIVOT (
-        SELECT sweep, model, task, metric, procedure, strategy, k, depth, kept_layers, mean,
-            device_name, device_type, threads, precision, length, profile_id, position,
-            texts_per_second_1 AS "1", texts_per_second_64 AS "64"
-        FROM embedding_table
-        WHERE feed_forward = 'none' AND mean IS NOT NULL
-    )
-    ON "1", "64" INTO NAME batch VALUE texts_per_second
-)
-SELECT * EXCLUDE (position) REPLACE (batch::INTEGER AS batch)
-FROM rates
-QUALIFY row_number() OVER (  -- a network counts once, whichever strategies chose it
-    PARTITION BY sweep, model, task, device_name, threads, precision, length, batch, kept_layers,
-        CASE WHEN k > 0 THEN procedure END
-    ORDER BY position
-) = 1
-ORDER BY sweep, model, task, device_name, batch, k, position
-"""
-
-
-def embeddings(catalog: Catalog) -> pa.Table:
-    """A row per embedding task, network, procedure, and device and batch that its speed was
-    measured on: `mean` in points, `texts_per_second`."""
-    return catalog.query(_EMBEDDINGS)
+def epochs(catalog: Catalog) -> pa.Table:
+    """The score after each epoch of the full model and of the answer within the smallest loss."""
+    return catalog.query(_EPOCHS)

@@ -33,7 +33,6 @@ class Sheet(NamedTuple):
     name: str
     table: Table
     command: str
-    opened: bool
 
 
 class Gaps(NamedTuple):
@@ -136,7 +135,6 @@ def _recipe(row: Row) -> str:
 
 
 _MOST_CELLS = 500  # lines in a list
-_FEW_CELLS = 12  # a longer list is folded
 
 _FAILED = """
 SELECT cells.error_type, count(DISTINCT (cells.sweep, cells.cell)) AS n_cells,
@@ -208,7 +206,6 @@ def gaps(catalog: Catalog, store: str) -> Gaps:
         "seeds": lambda row: listed(row["seeds"]),
     }
     more = f", the first {_MOST_CELLS} of them" if len(open_) == _MOST_CELLS else ""
-    few = len(open_) <= _FEW_CELLS
     return Gaps(
         counts=catalog.query(_COUNTS).to_pylist()[0],
         sentences=[
@@ -219,20 +216,18 @@ def gaps(catalog: Catalog, store: str) -> Gaps:
         ],
         sheets=[
             *_sheet("failures", "What failed, and why", failed, of_failed),
-            *_sheet("open-cells", f"Cells without a score{more}", open_, of_open, opened=few),
+            *_sheet("open-cells", f"Cells without a score{more}", open_, of_open),
         ],
         commands=_next_commands(catalog, failed, store),
     )
 
 
-def _sheet(
-    name: str, title: str, rows: Sequence[Row], columns: Mapping[str, Text], *, opened: bool = True
-) -> list[Sheet]:
+def _sheet(name: str, title: str, rows: Sequence[Row], columns: Mapping[str, Text]) -> list[Sheet]:
     """A table that is not in TABLES; none without rows."""
     long = pa.Table.from_pylist([*rows])
     lines = tuple(tuple(show(row) for show in columns.values()) for row in rows)
     table = Table(title=title, columns=tuple(columns), rows=lines, notes=(), long=long)
-    return [Sheet(name, table, "", opened)] if rows else []
+    return [Sheet(name, table, "")] if rows else []
 
 
 def _also_in_train(row: Row) -> str:
@@ -298,8 +293,7 @@ def origin(catalog: Catalog, store: Store) -> Origin:
     for name, sql in _LISTS.items():
         found = catalog.query(sql)
         columns = {column: _shown(column) for column in found.column_names}
-        opened = name != "versions"
-        sheets += _sheet(name, name.capitalize(), found.to_pylist(), columns, opened=opened)
+        sheets += _sheet(name, name.capitalize(), found.to_pylist(), columns)
     commands = catalog.query(_COMMANDS)["command"].to_pylist()
     shown = [redact_text(command) for command in commands[:_MOST_COMMANDS]]
     more = len(commands) - len(shown)

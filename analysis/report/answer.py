@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
-from itertools import groupby
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -57,16 +56,6 @@ class Choice(NamedTuple):
     export: str  # the command that writes it as a checkpoint; "" if there is none
 
 
-class LossCell(NamedTuple):
-    """A cell of the grid tasks x losses; neighbours with the same network are merged."""
-
-    losses: str  # 1 point; 1, 2 or 3 points
-    span: int  # number of losses
-    choice: Choice  # for the smallest loss
-    sure: Sequence[str]  # one line, or one for each loss if they differ
-    facts: Sequence[Fact]  # for all its losses
-
-
 class TaskAnswer(NamedTuple):
     """The answer for one task of one model: a choice per allowed loss."""
 
@@ -77,7 +66,6 @@ class TaskAnswer(NamedTuple):
     line: str  # the answer for the smallest loss, in a sentence
     said: str  # the score with all layers, and that of always guessing the most common label
     choices: Sequence[Choice]
-    cells: Sequence[LossCell]  # the same, merged
 
 
 class _Known(NamedTuple):
@@ -172,43 +160,7 @@ def _answer(rows: Sequence[Row], known: _Known) -> TaskAnswer:
         line=needed.answer_line([row for row in rows if row["delta"] == deltas[0]]),
         said=_said(known.tasks.get(picked(first, _TASK)), first["depth"]),
         choices=choices,
-        cells=[_cell([*same]) for _, same in groupby(choices, key=lambda c: c[1:7])],
     )
-
-
-def _cell(same: Sequence[Choice]) -> LossCell:
-    """Merges choices that name the same network."""
-    return LossCell(
-        losses=_losses([choice.loss for choice in same]),
-        span=len(same),
-        choice=next((choice for choice in same if choice.export), same[0]),
-        sure=[
-            f"{fact.text}{fact.name}"
-            for fact in _together([(choice.loss, Fact("", choice.sure)) for choice in same])
-            if fact.text
-        ],
-        facts=_together([(choice.loss, fact) for choice in same for fact in choice.facts]),
-    )
-
-
-def _losses(losses: Sequence[str]) -> str:
-    """`1 point`, `1, 2 or 3 points`."""
-    *before, last = losses
-    numbers = ", ".join(loss.split()[0] for loss in before)
-    return f"{numbers} or {last}" if numbers else last
-
-
-def _together(said: Iterable[tuple[str, Fact]]) -> list[Fact]:
-    """Each fact once. If it does not hold for all losses, its name lists the losses."""
-    losses: dict[Fact, list[str]] = {}
-    for loss, fact in said:
-        losses.setdefault(fact, []).append(loss)
-    names = [fact.name for fact in losses]
-    every = {loss for found in losses.values() for loss in found}
-    return [
-        fact if len({*found}) == len(every) else Fact(f"{fact.name} ({_losses(found)})", fact.text)
-        for fact, found in sorted(losses.items(), key=lambda item: names.index(item[0].name))
-    ]
 
 
 def _said(full: Row | None, depth: int) -> str:

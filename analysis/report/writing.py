@@ -5,7 +5,7 @@ The page's content security policy forbids every request. It allows one script a
 its own, by their hashes. The template's autoescape escapes all text of a store; control characters
 and bidirectional overrides are spelled out before.
 
-A figure is an SVG image inside the page, as matplotlib writes it; a dark screen inverts it.
+The template draws a task's plots as SVG; the paper's figures are images as matplotlib writes them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -25,12 +24,15 @@ import pyarrow.compute as pc
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from lp_sweep.analysis.figures.drawings import FIGURES, Drawing, why_absent
+from lp_sweep.analysis import phrases
+from lp_sweep.analysis.figures.drawings import FIGURES, IN_PAGE, Drawing
+from lp_sweep.analysis.figures.plots import AGAINST, X_LABELS
 from lp_sweep.analysis.notes import LEARNED_NOTHING, did_not_learn, mixed_notes
 from lp_sweep.analysis.paper import paper_models, paper_tables, store_models
 from lp_sweep.analysis.render import to_csv
 from lp_sweep.analysis.report.about import Fact, Gaps, Origin, Sheet, asked, gaps, origin
-from lp_sweep.analysis.report.answer import TaskAnswer, answers, places_of, reading_options
+from lp_sweep.analysis.report.answer import answers, places_of, reading_options
+from lp_sweep.analysis.report.section import Section, Texts, sections
 from lp_sweep.analysis.rows import VIEWS
 from lp_sweep.analysis.tabledef import Table
 from lp_sweep.analysis.tables import GLOSSARY, TABLES
@@ -43,11 +45,8 @@ from lp_sweep.storage.printable import printable
 from lp_sweep.storage.redact import redact_text
 from lp_sweep.storage.store import Store, Unreadable
 
-# a cell's number and the rest of its text: `90.25` and ` ±0.31 (−2.18) n=3`
-_LEADING = re.compile(r"([×<+−]?\d[\d.,–]*%?(?: of \d+†?)?)(?=$|,| [±(\[n])(.*)", re.DOTALL)
 _DOCTYPE = b"<!doctype html"
-_MOST_OPENED = 60  # rows: a longer table is folded
-FIRST = ("score", "heat-map", "pareto")  # figures shown first; the others are folded
+_MOST_OPEN = 4  # tasks; of more, all but the first are folded
 _MOST_NAMED = 3  # sweeps in a title
 
 
@@ -69,18 +68,20 @@ def write_report(
     setup: int | None = None,
     within: Sequence[float] = (1, 2, 3),
     figures: Path | None = None,
+    texts: Texts | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Written:
     """Write the page of a store, for one `sweep` or for all, whole or not at all.
 
     setup: an earlier setup of the sweep, in place of today's. within: the allowed losses, in
-    points. figures: a folder for the same figures as SVG and PNG. tell: receives the progress. The
-    same store gives the same bytes. Raises SpecError for an unknown sweep or a loss below zero,
-    StoreError if a file can't be written.
+    points. figures: a folder for the same figures as SVG and PNG. texts: finds the dev rows of a
+    trial; with it, the page lists those that only the smaller network gets wrong. tell: receives
+    the progress. The same store gives the same bytes. Raises SpecError for an unknown sweep or a
+    loss below zero, StoreError if a file can't be written.
     """
     target = _place(out)
     with open_views(store, sweep=sweep, setup=setup, deltas=within, only=VIEWS) as catalog:
-        page = gather(catalog, store, sweep, sorted(set(within)), tell)
+        page = gather(catalog, store, sweep, sorted(set(within)), texts, tell)
         unreadable = catalog.unreadable
     content = render_page(page).encode()
     try:
@@ -131,11 +132,9 @@ class Page:
 
     title: str
     asked: Mapping[str, Sequence[Fact]]  # by sweep: its axes, and how much of it is done
-    answers: Sequence[TaskAnswer]
-    to_ship: Sequence[str]  # sentences about artefacts, each before its command
+    sections: Sequence[Section]  # one for each task
     banner: str  # names the tasks that did not learn; "" if all learned
     drawings: Sequence[Drawing]
-    absent: Sequence[str]  # for each other figure why it could not be drawn
     tables: Sequence[Sheet]
     paper: Sequence[Sheet]
     beside_paper: str  # a sentence about the comparison; "" without one
@@ -148,6 +147,7 @@ def gather(
     store: Store,
     sweep: str | None,
     within: Sequence[float],
+    texts: Texts | None,
     tell: Callable[[str], None],
 ) -> Page:
     """The whole page for the catalog, which was opened on the store for `sweep` (None: all) and the
@@ -162,21 +162,16 @@ def gather(
     tell("what was asked for, and the paper")
     sweeps = asked(catalog)
     paper, beside_paper = _paper(catalog, options)
-    drawings, absent = _figures(catalog, tell)
+    tell("the candidates of each task")
+    several = bool(sweep) or len(sweeps) > 1
+    places = places_of(store, [*sweeps])
+    found = answers(made, catalog, place, name_sweep=several, places=places)
     return Page(
         title=sweep or _title([*sweeps]),
         asked=sweeps,
-        to_ship=made["candidates"].lead,
-        answers=answers(
-            made,
-            catalog,
-            place,
-            name_sweep=bool(sweep) or len(sweeps) > 1,
-            places=places_of(store, [*sweeps]),
-        ),
+        sections=sections(catalog, found, made["candidates"], texts),
         banner=" ".join([*mixed_notes(catalog, sweep=sweep), _banner(made)]).strip(),
-        drawings=drawings,
-        absent=absent,
+        drawings=[*_figures(catalog, tell)],
         tables=list(_sheets(made, options, within)),
         paper=paper,
         beside_paper=beside_paper,
@@ -199,25 +194,18 @@ def _title(sweeps: Sequence[str]) -> str:
 def _sheets(made: Mapping[str, Table], options: str, within: Sequence[float]) -> Iterator[Sheet]:
     losses = ",".join(f"{delta:g}" for delta in within)
     for name, table in made.items():
-        shown = TABLES[name].report
         if not table.rows:
             continue
         narrow = f" --within {losses}" if "unit" in TABLES[name].takes else ""
-        opened = shown == "open" and len(table.rows) <= _MOST_OPENED
-        yield Sheet(name, table, f"lp-sweep table {name}{narrow} {options}", opened)
+        yield Sheet(name, table, f"lp-sweep table {name}{narrow} {options}")
 
 
-def _figures(catalog: Catalog, tell: Callable[[str], None]) -> tuple[list[Drawing], list[str]]:
-    """The figures that could be drawn, and for each other figure why it could not."""
-    drawings, absent = [], []
-    for name in (*FIRST, *(name for name in FIGURES if name not in FIRST)):
+def _figures(catalog: Catalog, tell: Callable[[str], None]) -> Iterator[Drawing]:
+    """The figures that the store has numbers for. The page itself shows none of IN_PAGE."""
+    for name in FIGURES:
         tell(f"figure {name}")
-        drawing = FIGURES[name](catalog)
-        if drawing is None:
-            absent.append(why_absent(name))
-        else:
-            drawings.append(drawing)
-    return drawings, absent
+        if drawing := FIGURES[name](catalog):
+            yield drawing
 
 
 def _paper(catalog: Catalog, options: str) -> tuple[list[Sheet], str]:
@@ -230,7 +218,7 @@ def _paper(catalog: Catalog, options: str) -> tuple[list[Sheet], str]:
         if pc.all(pc.equal(table.long["verdict"], "missing")).as_py():
             empty.append(str(number))
         else:
-            sheets.append(Sheet(f"paper-{number}", table, command, number == 1))
+            sheets.append(Sheet(f"paper-{number}", table, command))
     said = f" No number yet for Table {', Table '.join(empty)}." if empty else ""
     return sheets, f"Our number comes first, the paper's in brackets.{said}"
 
@@ -249,9 +237,17 @@ def render_page(page: Page) -> str:
         f"default-src 'none'; style-src 'sha256-{of_style}'; script-src 'sha256-{of_script}'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
-    texts = {"style": Markup(style), "script": Markup(script), "policy": policy}
+    own = {"style": Markup(style), "script": Markup(script), "policy": policy}
     template = _environment().get_template("report.html.j2")
-    return template.render(page=page, first=FIRST, glossary=GLOSSARY, **texts)
+    return template.render(
+        page=page,
+        in_page=IN_PAGE,
+        x_labels=X_LABELS,
+        against=AGAINST,
+        most_open=_MOST_OPEN,
+        glossary=GLOSSARY,
+        **own,
+    )
 
 
 def _base64(content: bytes) -> str:
@@ -274,15 +270,10 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     filters: dict[str, Callable[[Any], Any]] = {
-        "cell": cell,
         "prose": prose,
-        "images": lambda drawing: [
-            f"data:image/svg+xml;base64,{_base64(svg)}" for svg in drawing.svgs()
-        ],
+        "metric": lambda name: phrases.heading("", name).strip() or "score",
+        "image": lambda drawing: f"data:image/svg+xml;base64,{_base64(drawing.svg())}",
         "csv": lambda numbers: f"data:text/csv;charset=utf-8,{quote(to_csv(numbers))}",
-        "by_model": lambda answers: [
-            [*of] for _, of in groupby(answers, key=lambda answer: (answer.sweep, answer.model))
-        ],
     }
     environment.filters.update(filters)
     environment.tests["in_banner"] = lambda note: note.startswith(LEARNED_NOTHING)
@@ -294,15 +285,6 @@ def _visible(value: Any) -> Any:
     if isinstance(value, str) and not isinstance(value, Markup):
         return printable(value, keep="\n\t")
     return value
-
-
-def cell(text: str) -> Markup:
-    """A table's cell: the number, and the rest of its text in small type. The text is unchanged."""
-    shown = printable(text)
-    found = _LEADING.fullmatch(shown)
-    if not found or not found[2]:
-        return escape(shown)
-    return Markup("{}<small>{}</small>").format(found[1], found[2])
 
 
 def prose(text: str) -> Markup:

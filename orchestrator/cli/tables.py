@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -243,8 +244,16 @@ def report(
     out: Annotated[Path, Option("--out", help="The page to write.")] = Path("report.html"),
     figures: FiguresOption = None,
     within: WithinOption = "1,2,3",
+    dev_rows: Annotated[
+        bool,
+        Option(
+            "--dev-rows",
+            help="Also list dev rows, with their texts, that only the smaller network gets wrong.",
+        ),
+    ] = False,
 ) -> None:
-    """Write one HTML page: answer, tables, figures, missing cells. It loads nothing from a network.
+    """Write one HTML page to decide from: answer, candidates, figures, tables. It loads nothing
+    from a network.
 
     Example: lp-sweep report --out report.html --figures figures
     """
@@ -253,7 +262,13 @@ def report(
 
     with said_if_slow(say, "reading the store, and drawing figures ..."):
         written = write_report(
-            opened, out, sweep=sweep, setup=setup, within=deltas, figures=figures
+            opened,
+            out,
+            sweep=sweep,
+            setup=setup,
+            within=deltas,
+            figures=figures,
+            texts=partial(service.export.dev_texts, opened) if dev_rows else None,
         )
     warn_unreadable(written.unreadable)
     for path in written.figures:

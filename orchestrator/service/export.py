@@ -339,3 +339,31 @@ def model_files(name: str, revision: str | None, offline: bool) -> tuple[ModelIn
             f"{'; '.join(problems)}. Leave out --offline to fetch it."
         )
     return model, folder
+
+
+def dev_texts(store: Store, trial: str) -> tuple[list[list[str]], Sequence[str]] | None:
+    """The texts of a trial's dev rows, in their order, and the names of its classes; None, with a
+    note, if its data is not found."""
+    from lp_sweep.orchestrator.export.places import Where, spec_of, task_source
+    from lp_sweep.trials.data.datasource import load_task
+
+    asked = ExportOptions(trial=trial, out=Path())
+    try:
+        record = _record(store, trial)
+        spec = spec_of(record)
+        source = task_source(spec, record, Where(asked, store, _sweep(asked, store, record)))
+        if source is None:
+            raise PreflightError(f"the data of task {record['task']!r} is not found")
+        task = load_task(
+            spec.task,
+            source,
+            limit_train=spec.recipe.limit_train,
+            limit_dev=spec.recipe.limit_dev,
+            offline=asked.offline,
+        )
+    except LpSweepError as error:
+        say(f"note: dev rows are listed without their texts: {error}")
+        return None
+    columns = zip(*task.dev[task.main_split].texts, strict=True)
+    texts = [[t if isinstance(t, str) else " ".join(t) for t in row] for row in columns]
+    return texts, task.label_names

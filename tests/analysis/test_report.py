@@ -16,10 +16,10 @@ from urllib.parse import unquote
 
 import pytest
 
-from lp_sweep.analysis.figures.drawings import FIGURES, Drawing
+from lp_sweep.analysis.figures.drawings import FIGURES, IN_PAGE, Drawing
 from lp_sweep.analysis.report.about import Gaps, gaps
 from lp_sweep.analysis.report.answer import TaskAnswer, answers, closing_lines
-from lp_sweep.analysis.report.writing import FIRST, Page, gather, write_report
+from lp_sweep.analysis.report.writing import Page, gather, write_report
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import VIEWS, open_views
 from lp_sweep.orchestrator.watch.states import sweep_states
@@ -66,10 +66,10 @@ def saved(drawing: Drawing, folder: Path) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def done(store: Store) -> Done:
-    """`lp-sweep report`, beside its store, with the figures that come first: all take long."""
+    """`lp-sweep report`, beside its store, with a few figures: all take long."""
     asked = ("report", "--store", store.location, "--out", "new/report.html")
     with (
-        mock.patch.dict(FIGURES, {name: FIGURES[name] for name in FIRST}, clear=True),
+        mock.patch.dict(FIGURES, {name: FIGURES[name] for name in ("2", *IN_PAGE)}, clear=True),
         mock.patch.object(Drawing, "save", saved),
     ):
         return sweep(*asked, "--figures", "figures", cwd=Path(store.location).parent, env=COLOURS)
@@ -94,7 +94,7 @@ def short(store: Store) -> list[str]:
 def page_of(store: Store, sweep: str | None = None, within: tuple[float, ...] = (1, 2, 3)) -> Page:
     """The content of a page without its layout and drawings, which take longest."""
     with open_views(store, sweep=sweep, deltas=within, only=VIEWS) as catalog:
-        return gather(catalog, store, sweep, within, lambda _: None)
+        return gather(catalog, store, sweep, within, None, lambda _: None)
 
 
 def gaps_of(store: Store) -> Gaps:
@@ -129,7 +129,7 @@ def well_built(read: Reading) -> None:
 def test_the_page_is_well_built_and_nothing_is_asked_of_any_place(page: Reading) -> None:
     needs_nothing(page)
     well_built(page)
-    assert page.texts["title"] == "demo – lp-sweep report"
+    assert page.texts["title"].startswith("demo – lp-sweep report")
     assert ("html", "lang", "en") in page.attributes
 
 
@@ -144,9 +144,9 @@ def test_the_policy_allows_its_own_script_and_style_alone(page: Reading) -> None
 
 
 def test_the_figures_are_files_too(page: Reading, store: Store) -> None:
-    drawn = [id_.removeprefix("said-") for id_ in page.ids if id_.startswith("said-")]
-    assert drawn == ["score", "heat-map", "pareto"]
+    assert [id_ for id_ in page.ids if id_.startswith("fig-")] == ["fig-2"]
     folder = Path(store.location).parent / "figures"
+    drawn = ("2", "score", "pareto")
     expected = {folder / f"figure-{name}.{kind}" for name in drawn for kind in ("svg", "png")}
     assert set(folder.iterdir()) == expected
 
@@ -155,9 +155,55 @@ def test_a_figure_has_its_numbers_as_csv(page: Reading, store: Store) -> None:
     link = next(value for value in page.values("href") if value.startswith("data:"))
     assert link.startswith("data:text/csv;charset=utf-8,")
     with open_views(store) as catalog:
-        numbers = FIGURES["score"](catalog).numbers
+        numbers = FIGURES["2"](catalog).numbers
     rows = [*csv.DictReader(io.StringIO(unquote(link.partition(",")[2])))]
-    assert [float(row["mean"]) for row in rows] == numbers["mean"].to_pylist()
+    assert [row["mean"] and float(row["mean"]) for row in rows] == [
+        "" if mean is None else mean for mean in numbers["mean"].to_pylist()
+    ]
+
+
+# -- first what to decide from
+
+
+def test_the_answer_its_candidates_and_its_figures_come_first(page: Reading) -> None:
+    """With the answer's own network in each, and its values where the pointer is."""
+    assert "sst2: needs 6–10 of 12 layers to lose at most 1 point" in " ".join(
+        page.texts["answer"].split()
+    )
+    grid = page.tables["task-1"]
+    answer = next(row for row in grid.rows if row[-1].startswith("1"))
+    assert dict(zip(grid.columns, answer, strict=True)) | {"change": ""} == {
+        **{"kept": "10 of 12", "layers": "1-10", "strategy": "top", "score": "90.50"},
+        **{"seeds": "2", "parameters": "93.0 M", "of full": "86.9%", "change": ""},
+        **{"times as fast": "1.15", "answer within": "1, 2, 3"},
+    }
+    assert page.tags["circle"] > 4
+    assert page.texts["task-1"].count("layers 1-10, top: 90.50 (−1.00)") == 2
+    assert page.texts["task-1"].count("10 of 12 (−1.00)") == 2, "labelled in both"
+
+
+def test_candidates_and_hostile_dev_rows(tmp_path: Path) -> None:
+    """Texts of dev rows are in the page only if asked for, and only as text."""
+    fake = FakeSweep(tmp_path / "store")
+    network(fake, right(90), k=0, task="a")
+    network(fake, right(88), k=2, task="a", strategy="bottom")
+    store, hostile = fake.publish(), "<script>alert(1)</script>"
+    asked: list[str] = []
+
+    def texts(trial: str) -> tuple[list[list[str]], list[str]]:
+        asked.append(trial)
+        return [[f"{hostile} {n}"] for n in range(100)], ["no", "<b>yes"]
+
+    with mock.patch.dict(FIGURES, clear=True):
+        without = write_report(store, tmp_path / "a.html", within=[5])
+        written = write_report(store, tmp_path / "b.html", within=[5], texts=texts)
+    assert "alert" not in without.page.read_text(encoding="utf-8")
+    read = Reading(written.page.read_text(encoding="utf-8"))
+    assert (len(asked), read.tags["script"]) == (1, 1)
+    rows = read.tables["wrong-task-1"].rows
+    assert [row[0] for row in rows] == ["88", "89"]
+    assert rows[0][1] == f"{hostile} 88"
+    assert {label for _, _, *labels in rows for label in labels} == {"no", "<b>yes"}
 
 
 # -- it says what the commands say
@@ -235,7 +281,8 @@ def test_a_command_names_what_it_needs_of_ones_own(tmp_path: Path) -> None:
     fake.curve({0: 90.0, 2: 89.5}, task="hub", **hub)
     text = run_with(str(file), tmp_path / "glue") + "name: demo"
     fake.store.put_text("sweeps", "demo.yaml", text)
-    found = {item.task: item.choices[0].export for item in page_of(fake.publish()).answers}
+    sections = page_of(fake.publish()).sections
+    found = {of.answer.task: of.answer.choices[0].export for of in sections}
     where = ["--file", str(file), "--data-dir", str(tmp_path / "glue")]
     assert shlex.split(found["own"])[-4:] == where
     assert "--file" not in found["hub"]
@@ -402,10 +449,9 @@ def test_an_empty_store_is_a_page(tmp_path: Path) -> None:
     write_report(Store(tmp_path / "store", create=True), tmp_path / "mine.html")
     assert (tmp_path / "mine.html").is_symlink()
     read = Reading((tmp_path / "real.html").read_text(encoding="utf-8"))
-    assert read.texts["title"] == "an empty store – lp-sweep report"
+    assert read.texts["title"].startswith("an empty store – lp-sweep report")
     assert "no sweep of this store has a cell" in read.texts["answer"]
-    assert "figure pareto: no score with fewer layers" in read.texts["figures"]
-    assert read.tags["img"] == 0
+    assert read.tags["img"] == read.tags["svg"] == 0
 
 
 @pytest.mark.slow
@@ -418,11 +464,11 @@ def test_several_sweeps_are_one_page_or_one_is_chosen(tmp_path: Path) -> None:
     assert both.title == "one, two"
     tasks = next(item.table for item in both.tables if item.name == "tasks")
     assert {row[0] for row in tasks.rows} == {"one", "two"}
-    export = both.answers[0].choices[0].export
+    export = both.sections[0].answer.choices[0].export
     assert "--task SST-2 --within 1 --model bert --sweep one --out" in export
     alone = page_of(fake.store, "two", (0.5,))
-    assert (alone.title, [item.model for item in alone.answers]) == ("two", ["xlnet"])
-    assert "--sweep two" in alone.answers[0].choices[0].export
+    assert (alone.title, [of.answer.model for of in alone.sections]) == ("two", ["xlnet"])
+    assert "--sweep two" in alone.sections[0].answer.choices[0].export
     min_layers = alone.tables[0].command
     assert min_layers.startswith("lp-sweep table min-layers --within 0.5 --store ")
     assert min_layers.endswith(" --sweep two")

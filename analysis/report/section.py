@@ -1,0 +1,239 @@
+"""The part of the page about one task: its candidates, plots, and the dev rows that only the
+smaller network gets wrong.
+
+A task with measured deployments has the candidates of `lp-sweep table candidates`; any other has
+its best network for each number of layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from lp_sweep.analysis import phrases
+from lp_sweep.analysis.figures import numbers, plots
+from lp_sweep.analysis.figures.plots import Plot
+from lp_sweep.analysis.report.answer import TaskAnswer
+from lp_sweep.analysis.rows import Row, grouped, picked
+from lp_sweep.analysis.tabledef import Table
+from lp_sweep.analysis.tables import TABLES
+from lp_sweep.storage.catalog import Catalog
+from lp_sweep.storage.printable import ranges
+
+_TASK = ("sweep", "model", "task")
+_MOST_WRONG = 50  # dev rows in a list
+_OF_CLASSES = frozenset({"accuracy", "f1", "macro_f1", "mcc"})  # an answer is right or wrong
+
+# of a trial: its dev rows, one or two texts each, and its classes; None if its data is not found
+Texts = Callable[[str], "tuple[Sequence[Sequence[str]], Sequence[str]] | None"]
+
+
+class Shown(NamedTuple):
+    """A row of a table that the page draws itself."""
+
+    cells: Sequence[str]
+    chosen: bool
+
+
+class WrongRow(NamedTuple):
+    example: int
+    texts: Sequence[str]  # () if the data is not here
+    label: str
+    answer: str  # of the smaller network
+
+
+class Section(NamedTuple):
+    """A task of the page."""
+
+    id: str
+    answer: TaskAnswer
+    model: str  # short
+    to_ship: Sequence[tuple[str, str]]  # sentence, command
+    is_measured: bool  # as shipped: the rows are candidates
+    device: str
+    columns: Sequence[str]
+    rows: Sequence[Shown]
+    n_beaten: int  # candidates that another beats
+    plots: Sequence[Plot]
+    curves: Plot | None
+    wrong: Sequence[WrongRow]
+    wrong_of: str  # the smaller network that gets them wrong
+
+
+class _Found(NamedTuple):
+    """The rows of all tasks."""
+
+    networks: Mapping[tuple[Any, ...], list[Row]]
+    epochs: Mapping[tuple[Any, ...], list[Row]]
+    candidates: Mapping[tuple[Any, ...], list[Row]]  # by model and task
+
+
+def sections(
+    catalog: Catalog,
+    answers: Sequence[TaskAnswer],
+    candidates: Table,
+    texts: Texts | None,
+) -> list[Section]:
+    """A section for each answer. `texts` None: without the dev rows that it gets wrong."""
+
+    def of_task(found: pa.Table) -> dict[tuple[Any, ...], list[Row]]:
+        return grouped(found.to_pylist(), lambda row: picked(row, _TASK))
+
+    shipped = grouped(candidates.long.to_pylist(), lambda row: (row["model"], row["task"]))
+    found = _Found(of_task(numbers.networks(catalog)), of_task(numbers.epochs(catalog)), shipped)
+    short = short_names([answer.model for answer in answers])
+    return [
+        _section(answer, place, short[answer.model], found, catalog, texts)
+        for place, answer in enumerate(answers, 1)
+    ]
+
+
+def short_names(models: Iterable[str]) -> dict[str, str]:
+    """Each model's last part of the path; the whole path if two have the same."""
+    last = {model: model.rstrip("/").rpartition("/")[2] or model for model in models}
+    return {
+        model: name if [*last.values()].count(name) == 1 else model for model, name in last.items()
+    }
+
+
+def _section(
+    answer: TaskAnswer, place: int, model: str, found: _Found, catalog: Catalog, texts: Texts | None
+) -> Section:
+    key = (answer.sweep, answer.model, answer.task)
+    every = found.networks.get(key, [])
+    networks = [row for row in every if row["place"] == 1]
+    devices = grouped(
+        found.candidates.get(key[1:], ()), lambda row: (row["device_name"], row["threads"])
+    )
+    shipped = max(devices.values(), key=len, default=[])
+    drawn = plots.of_candidates(shipped)
+    by_cost = plots.by_cost(networks) if networks and not drawn else None
+    drawn += [by_cost] if by_cost else []
+    drawn += [plots.by_layers(networks)] if any(r["k"] for r in networks) else []
+    columns, rows = (_candidates if shipped else _by_layers)(shipped or networks)
+    wrong_of, wrong = _only_smaller(catalog, shipped, networks, texts) if texts else ("", [])
+    return Section(
+        id=f"task-{place}",
+        answer=answer,
+        model=model,
+        to_ship=_to_ship(shipped),
+        is_measured=bool(shipped),
+        device=_device(shipped, networks),
+        columns=columns,
+        rows=rows,
+        n_beaten=len(shipped) - len(rows) if shipped else 0,
+        plots=drawn,
+        curves=plots.by_epoch(found.epochs.get(key, [])),
+        wrong=wrong,
+        wrong_of=wrong_of,
+    )
+
+
+def _to_ship(shipped: list[Row]) -> list[tuple[str, str]]:
+    lines = [*TABLES["candidates"].lead(shipped)]
+    return [*zip(lines[::2], (line.strip() for line in lines[1::2]), strict=True)]
+
+
+def _device(shipped: Sequence[Row], networks: Sequence[Row]) -> str:
+    if shipped:
+        return phrases.served_by(shipped[0])
+    timed = next((row for row in networks if row["speedup"]), None)
+    return f"{phrases.device(timed)}, batch {phrases.batch(timed)}" if timed else ""
+
+
+def _candidates(rows: Sequence[Row]) -> tuple[list[str], list[Shown]]:
+    """The candidates that no other beats, and the full model: the fastest first."""
+    columns = {
+        name: show
+        for name, show in TABLES["candidates"].columns.items()
+        if name not in ("task", "device")
+    }
+    first = max(rows, key=lambda row: row["ms"] or 0)
+    shown = [row for row in reversed(rows) if row["front"] or row is first or row["error"]]
+    return [*columns], [
+        Shown([show(row) for show in columns.values()], bool(row["chosen_within"])) for row in shown
+    ]
+
+
+def _by_layers(rows: Sequence[Row]) -> tuple[list[str], list[Shown]]:
+    """The best network for each number of layers, and the answers: the fewest layers first."""
+    best: list[Row] = []
+    for row in sorted(rows, key=lambda row: (row["n_kept"], -row["mean"])):
+        if row["within"] or not best or best[-1]["n_kept"] != row["n_kept"]:
+            best.append(row)
+    timed = any(row["speedup"] for row in best)
+    columns: dict[str, Callable[[Row], str]] = {
+        "kept": lambda row: f"{row['n_kept']} of {row['depth']}",
+        "layers": lambda row: ranges(row["kept_layers"]),
+        "strategy": plots.line_of,
+        "score": lambda row: f"{row['mean']:.2f}",
+        "change": lambda row: phrases.signed(row["change"]) if row["k"] else "",
+        "seeds": lambda row: phrases.share(row["n_seeds"], row["n_asked"]),
+        "parameters": lambda row: phrases.parameters(row["params_total"]),
+        "of full": lambda row: phrases.percent(row["params_percent"]),
+    }
+    if timed:
+        columns["times as fast"] = lambda row: f"{row['speedup']:.2f}" if row["speedup"] else ""
+    columns["answer within"] = lambda row: ", ".join(f"{loss:g}" for loss in row["within"])
+    return [*columns], [
+        Shown([show(row) for show in columns.values()], bool(row["within"])) for row in best
+    ]
+
+
+# -- the dev rows that only the smaller network gets wrong
+
+_WRONG = f"""
+SELECT small.example, small.label, small.prediction
+FROM predictions AS small
+JOIN predictions AS whole ON whole.split = small.split AND whole.example = small.example
+JOIN trials ON trials.trial_id = whole.trial_id
+WHERE small.trial_id = $small AND small.tally IS NULL
+    AND whole.trial_id = (SELECT min(full_trial_id) FROM cells WHERE trial_id = $trial)
+    AND small.split = coalesce(trials.epoch_metrics[1].split, 'validation')
+    AND whole.prediction = whole.label AND small.prediction <> small.label
+ORDER BY small.example
+LIMIT {_MOST_WRONG}
+"""
+_TRIAL = """
+SELECT arg_min(trial_id, seed) AS trial_id FROM cells
+WHERE sweep = $sweep AND model = $model AND task = $task AND procedure = $procedure
+    AND strategy = $strategy AND k = $k AND feed_forward = 'none' AND state = 'done'
+"""
+
+
+def _only_smaller(
+    catalog: Catalog, shipped: Sequence[Row], networks: Sequence[Row], texts: Texts
+) -> tuple[str, list[WrongRow]]:
+    """Rows that the full model gets right, and the answer within the smallest loss wrong. Only of
+    tasks whose answers are classes."""
+    if not networks or networks[0]["metric"].partition(" of ")[0] not in _OF_CLASSES:
+        return "", []
+    if chosen := [r for r in shipped if r["chosen_within"] and r["n_kept"] < r["depth"]]:
+        best = min(chosen, key=lambda row: row["chosen_within"][0])
+        small, trial = best["deployment_id"], best["trial_id"]
+    elif answers := [row for row in networks if row["within"] and row["k"]]:
+        best = min(answers, key=lambda row: row["within"][0])
+        keys = ("sweep", "model", "task", "procedure", "strategy", "k")
+        wanted = dict(zip(keys, picked(best, keys), strict=True))
+        small = trial = catalog.query(_TRIAL, wanted)["trial_id"][0].as_py()
+    else:
+        return "", []
+    rows = catalog.query(_WRONG, {"small": small, "trial": trial}).to_pylist()
+    read = texts(trial) if rows else None
+    of_rows, names = read or ((), ())
+
+    def named(value: float) -> str:
+        return names[int(value)] if names else f"{value:g}"
+
+    network = f"layers {ranges(best['kept_layers'])}"
+    return f"{network} as {best['artefact']}" if chosen else network, [
+        WrongRow(
+            example=row["example"],
+            texts=of_rows[row["example"]] if of_rows else (),
+            label=named(row["label"]),
+            answer=named(row["prediction"]),
+        )
+        for row in rows
+    ]
