@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lp_sweep.analysis.rows import Row, grouped
-from lp_sweep.analysis.statistics.resampling import BY_MARGIN, METRICS, TALLY, Array, scores
+from lp_sweep.analysis.statistics.resampling import METRICS, TALLY, Array, scores
 from lp_sweep.storage.catalog import Catalog
+from lp_sweep.trials.spec.scoring import facts_of
 
 # a cell that is listed twice counts once, as in task_table; all strategies share K=0. Leaves out
 # cells that a search did not need.
@@ -143,7 +144,8 @@ _MARGIN = "(scores[2]::DOUBLE - scores[1]::DOUBLE) * CASE WHEN p = 0 THEN -1 ELS
 
 def _read(catalog: Catalog, network: Network) -> Answers:
     names = {"trial": network.trial_id, "of": network.record or network.trial_id}
-    asked = _ANSWERS.format(prediction=_MARGIN if network.metric in BY_MARGIN else _PREDICTION)
+    by_margin = facts_of(network.metric).by_margin
+    asked = _ANSWERS.format(prediction=_MARGIN if by_margin else _PREDICTION)
     rows = catalog.query(asked, {**names, "split": network.split})
     examples, labels, predicted = (
         rows[name].to_numpy() for name in ("example", "label", "prediction")

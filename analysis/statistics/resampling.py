@@ -19,13 +19,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lp_sweep.trials.spec.scoring import METRIC_FACTS, PRECISIONS
+from lp_sweep.trials.spec.scoring import PRECISIONS, facts_of
 
 Array = npt.NDArray[Any]
-BY_MARGIN = [name for name, facts in METRIC_FACTS.items() if facts.by_margin]
 _CHUNK_BYTES = 2 * 2**20  # weights in memory at a time: a processor caches them
 TALLY = "tally"  # the metric of networks whose predictions are tallies
-_UNMERGED = ("pearson", "spearman", TALLY, *BY_MARGIN)  # each example is its own pattern
+_UNMERGED = ("pearson", "spearman", TALLY)  # each example is its own pattern
 _NO_SPREAD = 1e-10  # share of the square sum: a smaller spread is rounding of a constant
 
 
@@ -42,7 +41,9 @@ def resampled_scores(
     """(resamples, networks) shares: the metric on examples drawn with replacement, the same draw
     for all networks."""
     counts = np.ones(len(labels), np.int64)
-    if metric not in _UNMERGED:  # one row for all examples of a pattern
+    if (
+        metric not in _UNMERGED and not facts_of(metric).by_margin
+    ):  # one row for all examples of a pattern
         rows = np.column_stack([labels, predicted]).astype(np.int32)
         unique, counts = np.unique(rows, axis=0, return_counts=True)
         labels, predicted = unique[:, 0], unique[:, 1:]
@@ -140,46 +141,44 @@ def _balanced_accuracy(weights: Array, labels: Array, predicted: Array) -> Array
     return np.asarray(total / classes)
 
 
-def _roc_auc(weights: Array, labels: Array, margins: Array) -> Array:
-    """From the mean ranks of both classes (Mann and Whitney 1947); 0.5 without one of them."""
-    n, sides = weights.sum(axis=1), (weights * (labels == 1), weights * (labels != 1))
-    there = np.minimum(*(side.sum(axis=1) for side in sides)) > 0
-    columns = []
-    for network in range(margins.shape[1]):
-        ranks = _ranks(weights, margins[:, network])
-        above, below = (
-            np.einsum("rn,rn->r", side, ranks) / np.maximum(side.sum(axis=1), 1) for side in sides
-        )
-        columns.append(np.where(there, (above - below) / n + 0.5, 0.5))
-    return np.stack(columns, axis=1)
+# Each takes how many rows of the scored class, and how many others, have a margin of each threshold
+# or more, both (resamples, thresholds) from the highest down, and returns (resamples,).
 
 
-def _average_precision(weights: Array, labels: Array, margins: Array) -> Array:
-    def area(precision: Array, recall: Array) -> Array:
-        return np.asarray((precision * np.diff(recall, axis=1, prepend=0)).sum(axis=1))
-
-    return _along_the_curve(area, weights, labels, margins)
-
-
-def _recall_at(percent: int) -> Metric:
-    def most(precision: Array, recall: Array) -> Array:
-        return np.asarray(np.where(precision >= percent / 100, recall, 0).max(axis=1))
-
-    return partial(_along_the_curve, most)
+def _roc_auc(right: Array, wrong: Array) -> Array:
+    """The area below the curve, half of it where margins are equal; 0.5 without one of the
+    classes."""
+    pairs = right[:, -1] * wrong[:, -1]
+    middle = right - np.diff(right, axis=1, prepend=0) / 2
+    area = (np.diff(wrong, axis=1, prepend=0) * middle).sum(axis=1)
+    return np.where(pairs > 0, area / np.maximum(pairs, 1), 0.5)
 
 
-def _along_the_curve(
-    summary: Callable[[Array, Array], Array], weights: Array, labels: Array, margins: Array
-) -> Array:
-    """`summary` of the precision and recall, both (resamples, thresholds), at each margin, from the
-    highest down; 0 where no row has the class."""
+def _average_precision(right: Array, wrong: Array) -> Array:
+    found = np.diff(right, axis=1, prepend=0) * _share(right, right + wrong)
+    return _share(found.sum(axis=1), right[:, -1])
+
+
+def _recall_at(percent: int, right: Array, wrong: Array) -> Array:
+    precise = _share(right, right + wrong) >= percent / 100
+    return _share(np.where(precise, right, 0).max(axis=1), right[:, -1])
+
+
+_OF_MARGINS: dict[str, Callable[[Array, Array], Array]] = {
+    "roc_auc": _roc_auc,
+    "average_precision": _average_precision,
+    **{name: partial(_recall_at, percent) for name, percent in PRECISIONS.items()},
+}
+
+
+def _of_margins(metric: str, weights: Array, labels: Array, margins: Array) -> Array:
     columns = []
     for values in margins.T:
         order = np.argsort(-values, kind="stable")
         ends = np.flatnonzero(np.diff(values[order], append=np.nan) != 0)  # of equal margins
-        found = np.cumsum(weights[:, order], axis=1)[:, ends]
-        right = np.cumsum((weights * (labels == 1))[:, order], axis=1)[:, ends]
-        columns.append(summary(_share(right, found), _share(right, right[:, -1:])))
+        sides = (weights * (labels == 1), weights * (labels != 1))
+        right, wrong = (np.cumsum(side[:, order], axis=1)[:, ends] for side in sides)
+        columns.append(_OF_MARGINS[metric](right, wrong))
     return np.stack(columns, axis=1)
 
 
@@ -245,9 +244,7 @@ METRICS: dict[str, Metric] = {
     "weighted_f1": _weighted_f1,
     "balanced_accuracy": _balanced_accuracy,
     "mcc": _mcc,
-    "roc_auc": _roc_auc,
-    "average_precision": _average_precision,
-    **{name: _recall_at(percent) for name, percent in PRECISIONS.items()},
+    **{name: partial(_of_margins, name) for name in _OF_MARGINS},
     "pearson": _pearson,
     "spearman": _spearman,
     TALLY: _tallied,

@@ -23,12 +23,12 @@ from lp_sweep.analysis.statistics.estimates import (
 )
 from lp_sweep.analysis.statistics.intervals import holm, paired_test
 from lp_sweep.analysis.statistics.resampling import (
-    BY_MARGIN,
     METRICS,
     TALLY,
     resampled_scores,
     scores,
 )
+from lp_sweep.trials.spec.scoring import facts_of
 from lp_sweep.trials.train import metrics
 
 Array = np.ndarray[Any, Any]
@@ -59,7 +59,7 @@ def test_every_metric_is_there() -> None:
 @given(n=st.integers(1, 40), seed=SEED)
 def test_a_metric_is_that_of_the_drawn_examples(metric: str, n: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    labels = random_answers("f1" if metric in BY_MARGIN else metric, n, 1, rng)[:, 0]
+    labels = random_answers("f1" if facts_of(metric).by_margin else metric, n, 1, rng)[:, 0]
     predicted = random_answers(metric, n, 2, rng)
     weights = rng.multinomial(n, np.full(n, 1 / n), size=3)
     found = METRICS[metric](weights.astype(float), labels, predicted)

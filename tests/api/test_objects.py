@@ -53,8 +53,8 @@ def test_frames_are_trained_on_and_each_trial_is_told() -> None:
     with pytest.raises(IndexError):
         cells[4]
     assert "average precision of 'neg'" in repr(made.results().table("tasks"))
-    found = [row["reason"] for row in made.results().table("intervals")]
-    assert found == [None] * 2, "the stored logits give the score, and resampling them an interval"
+    found = [row["over"] for row in made.results().table("intervals")]
+    assert found == ["seeds and rows"] * 2, "the stored logits give the score, and are resampled"
 
 
 def test_the_same_rows_are_the_same_trials_whatever_holds_them() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lp_sweep.analysis.views import open_views
-from lp_sweep.orchestrator.export.choice import VIEWS, TrialChoice, best, stored_answers
+from lp_sweep.orchestrator.export.choice import VIEWS, TrialChoice, answers_in, best, stored_answers
 from lp_sweep.orchestrator.service.export import ExportOptions, export_trial
 from lp_sweep.storage.errors import LpSweepError, SpecError
 from tests.support.fake_records import FakeSweep
@@ -190,3 +190,16 @@ def test_it_says_how_much_of_the_score_is_luck(fake: FakeSweep) -> None:
     )
     assert less
     assert 0.5 < float(less[1]) < 4
+
+
+def test_a_ranking_is_by_the_margin_of_the_positive_class() -> None:
+    rows = [
+        {"split": "validation", "example": i, "label": label, "prediction": 1.0, "tally": None}
+        | {"scores": [0.0, margin]}
+        for i, (label, margin) in enumerate([(0, 1.0), (1, 2.0), (0, 4.0), (1, 8.0)])
+    ]
+    for positive, score in ((None, 75.0), (1, 75.0), (0, 75.0)):
+        found = answers_in({"positive_label": positive}, "roc_auc", rows)
+        assert found.score == score
+        sign = -1 if positive == 0 else 1
+        assert found.predicted.tolist() == [sign * margin for margin in (1.0, 2.0, 4.0, 8.0)]
