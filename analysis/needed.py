@@ -8,7 +8,8 @@ from lp_sweep.analysis import phrases
 from lp_sweep.analysis.notes import LEARNED_NOTHING, NOT_SEARCHED, barely, guess, no_better
 from lp_sweep.analysis.rows import Row, grouped, picked
 from lp_sweep.analysis.statistics import DIP
-from lp_sweep.storage.printable import ranges
+from lp_sweep.analysis.tabledef import Cell
+from lp_sweep.storage.printable import short_models
 
 
 def allowed_loss(row: Row) -> str:
@@ -17,23 +18,28 @@ def allowed_loss(row: Row) -> str:
     return f"{row['delta']:g} point{'' if row['delta'] == 1 else 's'}"
 
 
-def layers_needed(row: Row) -> str:
-    """`6 of 12 (−0.80) n=3`, `9–10 of 12 (K=3 not tried) n=3`, `4–6 of 12 (2 missing)`. A search
-    adds `, 90% 5 to 7`."""
-    credible = row.get("credible")
-    of_search = f", 90% {layers_left(row['depth'], credible)}" if credible else ""
-    for caveat, shown in _OPEN.items():
-        if caveat in row["caveats"]:
-            return f"{_possible_layers(row)} ({shown.format(**row)}){of_search}{unless(row)}"
-    change = ""
-    if row["max_dropped_low"] and row["loss"] is not None:
-        change = f" ({phrases.signed(-row['loss'], '%' if row['unit'] == 'percent' else '')})"
-    count = phrases.share(row["n_seeds"], row["n_seeds_asked"])
-    return f"{_possible_layers(row)}{change} n={count}{of_search}{unless(row)}"
+def loss_number(row: Row) -> str:
+    return f"{row['delta']:g}{'%' if row['unit'] == 'percent' else ''}"
+
+
+def layers_needed(row: Row) -> Cell:
+    """`6 of 12 (−0.80)`, `4–6 of 12`. A search adds `, 90% 5 to 7`."""
+    text, footnotes = possible_layers(row)[:2]
+    if not is_open(row) and row["max_dropped_low"] and row["loss"] is not None:
+        text += f" ({phrases.signed(-row['loss'], '%' if row['unit'] == 'percent' else '')})"
+    if row.get("credible"):
+        text += f", 90% {layers_left(row['depth'], row['credible'])}"
+    seeds = "" if is_open(row) else phrases.share(row["n_seeds"], row["n_seeds_asked"])
+    return Cell(text, (*footnotes, *_assumes(row)), seeds)
 
 
 # caveats of an answer that more trials may change: the first one is shown
-_OPEN = {"missing": "{n_missing} missing", NOT_SEARCHED: NOT_SEARCHED, "no K=0": "no K=0"}
+_OPEN = {
+    "missing": "{n_missing} missing or failed: they can still change the answer.",
+    NOT_SEARCHED: "The search (`until: min_layers`) had other losses. Add this one, in points, to "
+    "`within:` in the file, and run it again.",
+    "no K=0": "No score with all layers to compare with.",
+}
 
 
 def is_open(row: Row) -> bool:
@@ -41,9 +47,16 @@ def is_open(row: Row) -> bool:
     return not _OPEN.keys().isdisjoint(row["caveats"])
 
 
-def possible_layers(row: Row) -> str:
-    """`6 of 12`, `4–6 of 12 (not searched)`."""
-    return _possible_layers(row) + (f" ({NOT_SEARCHED})" if row["n_not_searched"] else "")
+def is_span(row: Row) -> bool:
+    return bool(row["max_dropped_low"] != row["max_dropped_high"])
+
+
+def possible_layers(row: Row) -> Cell:
+    """`6 of 12`, `4–6 of 12`, and why a smaller network may be enough."""
+    mark = LEARNED_NOTHING if row["n_learned_nothing"] else ""
+    notes = [f"{_untried(row, row['untried'])} and may be enough."] if row["untried"] else []
+    notes += [_OPEN[caveat].format(**row) for caveat in _OPEN if caveat in row["caveats"]][:1]
+    return Cell(f"{_span(row, 'max_dropped')} of {row['depth']}{mark}", tuple(notes))
 
 
 def best_of(rows: Iterable[Row]) -> Row | None:
@@ -60,11 +73,12 @@ def alone(row: Row) -> Row:
 
 
 def network(row: Row) -> str:
-    """`top K=2, iterative`: the smallest network within the loss. Adds a warning if it did not
-    learn, but the full model did."""
+    """`top with 10 layers, iterative`: the smallest network within the loss. Adds a warning if it
+    did not learn, but the full model did."""
     if not row["max_dropped_low"]:
         return "all layers"
-    named = f"{row['strategy']} K={row['max_dropped_low']}"
+    left = row["depth"] - row["max_dropped_low"]
+    named = f"{row['strategy']} with {left} layer{'s' * (left > 1)}"
     named += "" if row["procedure"] == "direct" else f", {row['procedure']}"
     unlearned = "no better than guessing" in row["caveats"]
     return f"{named}: no better than {guess(row)}" if unlearned else named
@@ -86,7 +100,9 @@ def answer_lines(rows: list[Row]) -> Iterator[str]:
     """A line for each task: the best strategy within the smallest loss."""
     smallest = min((row["delta"] for row in rows), default=None)
     within = (row for row in rows if row["delta"] == smallest)
-    tasks = grouped(within, lambda row: picked(row, ("task", "model", "sweep")))
+    models = short_models({row["model"] for row in rows})
+    named = ({**row, "model": models[row["model"]]} for row in within)
+    tasks = grouped(named, lambda row: picked(row, ("task", "model", "sweep")))
     several = [len(set(names)) > 1 for names in zip(*tasks, strict=True)]
     for names, of_task in tasks.items():
         told = [name for name, many in zip(names, [True, *several[1:]], strict=True) if many]
@@ -94,9 +110,9 @@ def answer_lines(rows: list[Row]) -> Iterator[str]:
 
 
 def needs(row: Row, among: Sequence[Row]) -> str:
-    """`needs 6 of 12 layers to lose at most 1 point (top K=6, −0.80, 3 seeds)`, or `needs 6 of 12
-    layers to lose at most 1 point; with distillation 4 (top K=8, ...)`; `... are enough ...` if
-    no smaller network was tried. `among`: the rows that `row` is the best of, also of other
+    """`needs 6 of 12 layers to lose at most 1 point (top with 6 layers, −0.80, 3 seeds)`, or `needs
+    6 of 12 layers to lose at most 1 point; with distillation 4 (...)`; `... are enough ...` if no
+    smaller network was tried. `among`: the rows that `row` is the best of, also of other
     strategies."""
     (layers, distilled), loss = layers_of(row, among), allowed_loss(row)
     keep_all = layers == str(row["depth"])
@@ -135,10 +151,10 @@ def is_distilled(row: Row) -> bool:
 
 
 def doubt(row: Row, among: Iterable[Row]) -> str:
-    """`K=3 not tried`: why a smaller network than the answer of a task may be good enough; "" if
-    none may. Arguments as for `needs`."""
+    """`9 layers were not tried`: why a smaller network than the answer of a task may be good
+    enough; "" if none may. Arguments as for `needs`."""
     if row["task_untried"]:
-        return _untried(row["task_untried"])
+        return _untried(row, row["task_untried"])
     others = (other["max_dropped_high"] for other in among if is_open(other))
     if max((row["task_dropped_high"], *others)) == row["max_dropped_low"]:
         return ""
@@ -153,8 +169,10 @@ def _only(row: Row, among: Iterable[Row]) -> str:
     return f"only {next(other['strategy'] for other in among if other['tried'])} was tried"
 
 
-def _untried(ks: Sequence[int]) -> str:
-    return f"K={ranges(ks)} not tried"
+def _untried(row: Row, ks: Sequence[int]) -> str:
+    """`9 layers were not tried`"""
+    layers = layers_left(row["depth"], ks)
+    return f"{layers} layer{' was' if layers == '1' else 's were'} not tried"
 
 
 def _span(row: Row, bounds: str) -> str:
@@ -162,31 +180,17 @@ def _span(row: Row, bounds: str) -> str:
     return phrases.span(row["depth"] - row[f"{bounds}_high"], row["depth"] - row[f"{bounds}_low"])
 
 
-def _possible_layers(row: Row) -> str:
-    mark = LEARNED_NOTHING if row["n_learned_nothing"] else ""
-    gap = f" ({_untried(row['untried'])})" if row["untried"] else ""
-    return f"{_span(row, 'max_dropped')} of {row['depth']}{mark}{gap}"
-
-
-def credible_layers(row: Row) -> str:
+def credible_layers(row: Row) -> Cell:
     """The possible answers, as numbers of layers that stay, fewest first."""
     if row["reason"]:
-        return f"no set: {row['reason']}"
-    return likely_layers(row) + unless(row)
+        return Cell("no set", phrases.state(row["reason"]).footnotes or (f"{row['reason']}.",))
+    return Cell(likely_layers(row), _assumes(row))
 
 
 def likely_layers(row: Row) -> str:
     """`4 or 5`, `at most 3`: the 90% set of a row, fewest first. If the smallest network that was
     tried is in the set, a smaller one may also be good enough."""
     return layers_left(row["depth"], row["credible"], fewer=row["credible_open"])
-
-
-def unless(row: Row) -> str:
-    """` unless 1 to 3 dip`: what the answer of a search assumes about the smaller networks that it
-    never trained; "" if there are none. Nothing is assumed about a K in the 90% set."""
-    if not (untried := _assumed(row)):
-        return ""
-    return f" unless {layers_left(row['depth'], untried)} dip{'s' if len(untried) == 1 else ''}"
 
 
 def assumption(row: Row) -> str:
@@ -198,6 +202,12 @@ def assumption(row: Row) -> str:
         f"networks of {layers} layer{'s' * (layers != '1')}, which the search never trained, lose "
         f"at most {DIP:g} points less than the better of the networks trained on either side"
     )
+
+
+def _assumes(row: Row) -> tuple[str, ...]:
+    """The same as a footnote."""
+    assumed = assumption(row)
+    return (f"Assumes that {assumed}. To check, list them under `include:`.",) if assumed else ()
 
 
 def _assumed(row: Row) -> list[int]:
@@ -223,10 +233,19 @@ def layers_left(depth: int, dropped: Sequence[int], *, fewer: bool = False) -> s
     return f"{', '.join(parts[:-1])} or {parts[-1]}" if parts[1:] else "".join(parts)
 
 
-def seed_spread(row: Row) -> str:
-    """`0.42`, `1.00 assumed`."""
+_SPREADS = {
+    "task": "From the networks of other models on this task.",
+    "untrained": "The network is not trained, so it does not depend on a seed.",
+    "assumed": "Assumed: no network of this task has two seeds. Run another seed to know it.",
+    "search": "The search (`until: min_layers`) ran other seeds for other numbers of layers, so it "
+    "has its own set.",
+}
+
+
+def seed_spread(row: Row) -> Cell:
+    """`0.42`"""
     if row["seed_sd"] is None:
-        return "(search)" if row["credible"] else ""
-    marks = {"model and task": "", "task": " other models", "untrained": " untrained"}
-    mark = marks.get(row["seed_sd_from"], " assumed")
-    return f"{row['seed_sd']:.2f}{mark}"
+        return Cell("–", (_SPREADS["search"],)) if row["credible"] else Cell("")
+    source = row["seed_sd_from"]
+    known = () if source == "model and task" else (_SPREADS.get(source, _SPREADS["assumed"]),)
+    return Cell(f"{row['seed_sd']:.2f}", known)

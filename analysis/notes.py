@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 NOT_ASKED = "–"
 NOT_MEASURED = "not measured"
-NOT_NEEDED = "not needed"  # a search found its answer without this cell
 NOT_SEARCHED = "not searched"  # a search was not for this loss
 LEARNED_NOTHING = "†"
 

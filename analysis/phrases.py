@@ -1,17 +1,54 @@
-"""The words and numbers in a table's cells. Pure: takes a row, returns a short text."""
+"""The words and numbers in a table's cells. Pure: takes a row, returns a short text, and sentences
+about it as footnotes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Literal
 
-from lp_sweep.analysis.notes import NOT_ASKED, NOT_MEASURED, NOT_NEEDED
+from lp_sweep.analysis.notes import NOT_ASKED
 from lp_sweep.analysis.rows import Row
+from lp_sweep.analysis.tabledef import Cell
 from lp_sweep.storage.printable import ranges
 from lp_sweep.trials.spec.procedures import own_label
 from lp_sweep.trials.spec.scoring import facts_of
 
-_BUSY = 0.5  # cores, as in the view `speed_table`
+DISTURBED = (
+    "Other processes used more than half a core meanwhile. Measure again on an idle machine."
+)
+_NOT_NEEDED = Cell(
+    "–", ("Not needed: a search (`until: min_layers`) found its answer without it.",)
+)
+_NOT_TIMED = Cell(
+    "–",
+    (
+        "Not measured: a speed is never estimated from the layers. Add `measure: {speed: cpu}` (or "
+        "cuda) to the sweep file, then `lp-sweep run`.",
+    ),
+)
+# states and reasons of the views -> words for people, and what they mean
+_STATES = {
+    "deferred": Cell("waiting", ("Waits for a measurement of the pre-trained model.",)),
+    "impossible": Cell(
+        "impossible",
+        ("No layer would stay, or fewer layers than feed-forwards to remove.",),
+    ),
+    "not needed": _NOT_NEEDED,
+    "not_needed": _NOT_NEEDED,
+    "pending": Cell("missing"),
+    "no K=0": Cell(
+        "no full model", ("No score with all layers and the same seed to compare with.",)
+    ),
+    "no predictions": Cell("no answers", ("The store has no answers to the dev rows for a test.",)),
+    "no plain one": Cell(
+        "–",
+        (
+            "The sweep has no network without distillation to compare with: `distill:` does not "
+            "list `none`, or a search did not need this number of layers.",
+        ),
+    ),
+}
+_BELOW_ZERO = ("mcc", "pearson", "spearman")  # metrics that go from -100 to 100
 
 
 # -- numbers
@@ -25,18 +62,14 @@ def signed(value: float | None, unit: str = "", decimals: int = 2) -> str:
     return (text[1:] if float(text) == 0 else text.replace("-", "−")) + unit
 
 
-def rate(value: float | None) -> str:
-    """Texts per second, to three digits."""
-    return NOT_MEASURED if value is None else f"{value:,.3g}" if value < 100 else f"{value:,.0f}"
-
-
 def span(low: int, high: int) -> str:
     """`6`, `4–6`"""
     return str(low) if low == high else f"{low}–{high}"
 
 
 def share(part: int, whole: int) -> str:
-    return str(part) if part == whole else f"{part}/{whole}"
+    """`3`, `2 of 3`"""
+    return str(part) if part == whole else f"{part} of {whole}"
 
 
 def p_value(value: float | None) -> str:
@@ -78,18 +111,21 @@ def heading(task: str, metric: str | None) -> str:
 
 
 def strategy(row: Row) -> str:
-    """The strategy's name; `all layers` for K=0, which is one network for all strategies."""
-    return "all layers" if row["k"] == 0 and row["threshold"] is None else str(row["strategy"])
-
-
-def setting(row: Row) -> str:
-    return str(row["k"]) if row["threshold"] is None else f"t={row['threshold']:g}"
-
-
-def strategy_beside_random(row: Row) -> str:
+    """`top`, `contribution t=0.9`; `all layers` for K=0, one network for all strategies."""
     if row["strategy"] is None:
         return NOT_ASKED
-    return str(row["strategy"]) + ("" if row["threshold"] is None else f" t={row['threshold']:g}")
+    if row["threshold"] is None:
+        return "all layers" if row["k"] == 0 else str(row["strategy"])
+    return f"{row['strategy']} t={row['threshold']:g}"
+
+
+def has_threshold(row: Row) -> bool:
+    return row["threshold"] is not None
+
+
+def state(name: str) -> Cell:
+    """A state or reason of a view, in words."""
+    return _STATES.get(name, Cell(name))
 
 
 def kept(rows: Sequence[Row]) -> str:
@@ -102,6 +138,11 @@ def kept(rows: Sequence[Row]) -> str:
 def layers(kept: Sequence[int]) -> str:
     """`layers 1-4, 6`"""
     return f"layers {ranges(kept).replace(',', ', ')}"
+
+
+def kept_of(row: Row) -> str:
+    """`4 of 6`"""
+    return f"{'?' if row['k'] is None else row['depth'] - row['k']} of {row['depth']}"
 
 
 def kept_of_mean(row: Row) -> str:
@@ -128,19 +169,17 @@ def batch(row: Row) -> str:
 # -- scores and speeds
 
 
-def task_score(row: Row) -> str:
-    """`90.25 ±0.31 (−2.18) n=3`, or why there is no number."""
-    if not row["n_expected"]:
-        return str(row["state"])
+def task_score(row: Row) -> Cell:
+    """`90.25 ±0.31 (−2.18)`, or why there is no number."""
     if not row["n"]:
-        return f"{row['state']} (0/{row['n_expected']})"
+        return state(row["state"])
     of = "" if row["n_paired"] == row["n"] else f" of {row['n_paired']}"
-    change = f"({signed(row['change'])}{of})" if row["n_paired"] else "(?)"
-    count = f"n={share(row['n'], max(row['n_expected'], row['n_asked']))}"
-    if row["n_failed"]:
-        count += f", {row['n_failed']} failed"
-    against = "" if is_full(row, row["change"]) else change
-    return score(row["mean"], row["sd"], against, count)
+    change = f"({signed(row['change'])}{of})" if row["n_paired"] else ""
+    full = is_full(row, row["change"])
+    notes = [] if row["n_paired"] or full else list(_STATES["no K=0"].footnotes)
+    notes += [f"{row['n_failed']} more failed."] if row["n_failed"] else []
+    shown = score(row["mean"], row["sd"], "" if full else change)
+    return Cell(shown, tuple(notes), share(row["n"], max(row["n_expected"], row["n_asked"])))
 
 
 def is_full(row: Row, change: float | None) -> bool:
@@ -149,8 +188,8 @@ def is_full(row: Row, change: float | None) -> bool:
     return bool(row["k"] == 0 and row["feed_forward"] == "none" and not change)
 
 
-def mean_over_tasks(row: Row, scope: Literal["all", "stable"]) -> str:
-    """`80.12 ±0.20 (−2.91) n=3`, or `missing (5/7)`."""
+def mean_over_tasks(row: Row, scope: Literal["all", "stable"]) -> str | Cell:
+    """`80.12 ±0.20 (−2.91)`, or `missing (5 of 7)`."""
     mean, change = row[f"mean_{scope}"], row[f"change_{scope}"]
     tasks = row["n_tasks" if scope == "all" else "n_stable"]
     expected = row["n_tasks_expected" if scope == "all" else "n_stable_expected"]
@@ -158,18 +197,21 @@ def mean_over_tasks(row: Row, scope: Literal["all", "stable"]) -> str:
         return NOT_ASKED
     if mean is None:
         left_out = expected - tasks <= row["n_not_needed"]
-        return f"{NOT_NEEDED if left_out else 'missing'} ({tasks}/{expected})"
-    against = "" if is_full(row, change) else "(?)" if change is None else f"({signed(change)})"
-    count = share(row[f"n_seeds_{scope}"], row["n_seeds_asked"])
-    return score(mean, row[f"sd_{scope}"], against, f"n={count}")
+        return _NOT_NEEDED if left_out else f"missing ({tasks} of {expected})"
+    if is_full(row, change):
+        return score(mean, row[f"sd_{scope}"])
+    notes = _STATES["no K=0"].footnotes if change is None else ()
+    against = "" if change is None else f"({signed(change)})"
+    return Cell(score(mean, row[f"sd_{scope}"], against), notes)
+
+
+def seeds_of_means(row: Row) -> str:
+    return share(max(row["n_seeds_all"], row["n_seeds_stable"]), row["n_seeds_asked"])
 
 
 def mean_of_draws(row: Row) -> str:
-    """`78.20 ±1.10 n=5`, or `missing (0/5)`."""
-    if row["random_mean"] is None:
-        return f"missing (0/{row['n_draws_expected']})"
-    count = share(row["n_draws"], row["n_draws_expected"])
-    return score(row["random_mean"], row["random_sd"], f"n={count}")
+    """`78.20 ±1.10`, or `missing`."""
+    return "missing" if row["random_mean"] is None else score(row["random_mean"], row["random_sd"])
 
 
 def mean_beside_random(row: Row) -> str:
@@ -179,89 +221,73 @@ def mean_beside_random(row: Row) -> str:
 
 
 def draws_below(row: Row) -> str:
-    return "" if row["difference"] is None else f"{row['n_below']}/{row['n_draws']}"
+    return "" if row["difference"] is None else f"{row['n_below']} of {row['n_draws']}"
 
 
 def seed(row: Row) -> str:
     return f"all {row['n_seeds']}" if row["seed"] is None else str(row["seed"])
 
 
-# -- networks as they are shipped
-
-
-def shipped(row: Row) -> str:
-    """`layers 1,3,5-6 as onnx-int8: 85.42 (−1.30, 95% −1.70 to −0.90), 1.5 ms (10.2 times as fast),
-    19.5 MB (21%)`."""
-    change = signed(row["change"])
-    if row["reason"] is None:
-        change += f", 95% {signed(row['low'])} to {signed(row['high'])}"
-    return (
-        f"layers {ranges(row['kept_layers'])} as {row['artefact']}: {row['score']:.2f} ({change}), "
-        f"{milliseconds(row['ms'])} ({row['times_as_fast']:.1f} times as fast), "
-        f"{row['mb']:.1f} MB ({percent_of(row['share_of_size'])})"
-    )
-
-
-def one_text(row: Row) -> str:
-    """`1.11`, `1.11 busy`."""
-    if row["ms"] is None:
-        return ""
-    return f"{row['ms']:.3g}" + " busy" * is_disturbed(row)
-
-
-def is_disturbed(row: Row) -> bool:
-    return (row["others_busy_cores"] or 0) > _BUSY
-
-
-def served_by(row: Row) -> str:
-    return f"{row['device_name']}, {row['threads']} thread{'s' * (row['threads'] > 1)}"
-
-
-def milliseconds(value: float) -> str:
-    return f"{value:.3g} ms" if value < 100 else f"{value:,.0f} ms"
-
-
-def percent_of(share: float | None) -> str:
-    return "?" if share is None else f"{100 * share:.0f}%"
-
-
-def shipped_change(row: Row) -> str:
-    return "failed" if row["error"] else change_with_interval(row)
-
-
-def chosen_within(row: Row) -> str:
-    """`1, 2`: the allowed losses whose choice it is."""
-    return ", ".join(f"{loss:g}" for loss in row["chosen_within"])
-
-
-def change_with_interval(row: Row) -> str:
+def change_with_interval(row: Row) -> Cell:
+    """`−0.80 [−2.35, +0.74]`. If the interval reaches beyond what a score can lose, the seeds are
+    too few to tell."""
+    if row.get("error"):
+        return Cell("failed")
     if row["reason"]:
-        return str(row["reason"])
-    return f"{signed(row['change'])} [{signed(row['low'])}, {signed(row['high'])}]"
+        return state(row["reason"])
+    most = 200 if row["metric"] in _BELOW_ZERO else 100
+    if max(-row["low"], row["high"]) > most:
+        return _untold(row, signed(row["change"]))
+    return Cell(f"{signed(row['change'])} [{signed(row['low'])}, {signed(row['high'])}]")
 
 
-START = "start: teacher"
+def mean_interval(row: Row) -> Cell:
+    """`88.10–91.30`"""
+    if row["reason"]:
+        return state(row["reason"])
+    if row["low"] <= (-100 if row["metric"] in _BELOW_ZERO else 0) and row["high"] >= 100:
+        return _untold(row)
+    return Cell(f"{row['low']:.2f}–{row['high']:.2f}")
 
 
-def distillation(row: Row) -> str:
+def _untold(row: Row, *change: str) -> Cell:
+    number = row.get("n_seeds") if (row.get("n_seeds") or 0) > 1 else row.get("n")
+    told = f"{number or 'these'} seeds cannot tell"
+    return Cell(" ".join([*change, f"({told})" if change else told]))
+
+
+_START = "Compared with direct: the sweep has no finetune_then_drop without distillation."
+
+
+def distillation(row: Row) -> str | Cell:
     """`logits T=4`; `logits, iterative`; `logits, start: teacher`; `logits, bridge linear`; `bridge
     linear`."""
     way, bridge = str(row["distill"]), f"bridge {row['bridge']}"
-    own = own_label(row["procedure"], bridge=row["bridge"], distill=way)
+    own = own_label(row["label"], bridge=row["bridge"], distill=way)
     ways = [way, *([bridge] if row["bridge"] != "none" and way != bridge else [])]
     if own != "direct":
         began = row["plain"] == "direct" and own == "finetune_then_drop"
-        ways.append(START if began else own)
+        if began:
+            return Cell(", ".join([*ways, "start: teacher"]), (_START,))
+        ways.append(own)
     return ", ".join(ways)
 
 
 def one_side(row: Row, side: Literal["plain", "distilled"]) -> str:
-    """`91.00`, `91.00 n=2/3`, `missing`; – if the sweep does not list it."""
+    """`91.00`, `91.00 (2 of 3)`, `missing`; – if the sweep does not list it."""
     if side == "plain" and row["plain"] is None:
         return NOT_ASKED
     n = row[f"n_{side}"]
-    count = "" if n == row["n"] else f"n={n}/{row['n']}"
+    count = "" if n == row["n"] else f"({n} of {row['n']})"
     return score(row[f"mean_{side}"], None, count) if n else "missing"
+
+
+def plain_side(row: Row) -> str:
+    return one_side(row, "plain")
+
+
+def distilled_side(row: Row) -> str:
+    return one_side(row, "distilled")
 
 
 def minutes(seconds: float | None) -> str:
@@ -283,12 +309,27 @@ def test_name(row: Row) -> str:
     return str(row["test"]) + ("" if row["b"] is None else f" {row['b']}/{row['c']}")
 
 
-def speedup(row: Row, quantity: Literal["finetune", "inference"]) -> str:
-    """`×1.94 (1.92–1.96)`, `×1.94 (1.90–2.05) unsteady busy`, `not measured`."""
+def speed_of_training(row: Row) -> Cell:
+    return speedup(row, "finetune")
+
+
+def speed_of_inference(row: Row) -> Cell:
+    return speedup(row, "inference")
+
+
+def speedup(row: Row, quantity: Literal["finetune", "inference"]) -> Cell:
+    """`×1.94 (1.92–1.96)`"""
     value = row[f"{quantity}_speedup"]
     if value is None:
-        return NOT_MEASURED
+        return _NOT_TIMED
     low, high = row[f"{quantity}_q25"], row[f"{quantity}_q75"]
-    doubts = "" if row[f"{quantity}_steady"] else " unsteady"
-    doubts += " busy" if row["busy"] else ""
-    return f"×{value:.2f} ({low:.2f}–{high:.2f}){doubts}"
+    unsteady = ("Unsteady: the quartiles are more than 5% of the median apart.",)
+    doubts = unsteady * (not row[f"{quantity}_steady"]) + (DISTURBED,) * bool(row["busy"])
+    return Cell(f"×{value:.2f} ({low:.2f}–{high:.2f})", doubts)
+
+
+def rate(value: float | None) -> Cell:
+    """Texts per second, to three digits."""
+    if value is None:
+        return _NOT_TIMED
+    return Cell(f"{value:,.3g}" if value < 100 else f"{value:,.0f}")

@@ -13,27 +13,43 @@ import math
 import re
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
-from itertools import count
+from functools import partial
+from itertools import count, zip_longest
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from lp_sweep.analysis.tabledef import Table
+from lp_sweep.analysis.notes import NOT_ASKED
+from lp_sweep.analysis.rows import grouped
+from lp_sweep.analysis.tabledef import CONTEXT, Table
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.storage.printable import printable
+from lp_sweep.storage.printable import broken, printable
+
+_GAP = "  "
+_NARROW = 12
+_WORDS = re.compile(r"\[[^]]*\]|\([^)]*\)|\S+")  # an interval is one word
+
+
+class _Grid(NamedTuple):
+    """Rows as strings, and which columns are right-aligned. `labels`: how many columns, at the
+    start, name a row; each part of a grid that is too wide for a screen has them."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    numeric: Sequence[bool]
+    labels: int = 1
+    once: str = ""  # what all rows have in common
 
 
 class _Sheet(NamedTuple):
-    """A table as strings, and which columns are right-aligned."""
+    """A table as strings. Only a screen has more than one grid, and lines before the title."""
 
     title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    notes: Sequence[str]
-    numeric: Sequence[bool]
+    grids: Sequence[_Grid]
+    notes: Sequence[str] = ()
     lead: Sequence[str] = ()
 
 
@@ -42,13 +58,75 @@ def render(
 ) -> str:
     """A table as text that ends in a newline; CSV and JSON print its long form.
 
-    On a `terminal` (None: if stdout is one), rich draws format "table" for `width` columns;
-    otherwise it is plain and as wide as needed. Raises SpecError for an unknown format.
+    On a `terminal` (None: if stdout is one), format "table" fits `width` columns; otherwise it is
+    as wide as needed. Raises SpecError for an unknown format.
     """
-    lead = table.lead if format == "table" else ()
-    numeric = [False] * len(table.columns)
-    sheet = _Sheet(table.title, table.columns, table.rows, table.notes, numeric, lead)
-    return _rendered(table.long, lambda: sheet, format, terminal, width)
+
+    def sheet(width: int | None) -> _Sheet:
+        if format == "table" and table.values and table.rows:
+            return _Sheet(table.title, _grids(table, width), table.notes, table.lead)
+        grid = _Grid(table.columns, table.rows, [False] * len(table.columns))
+        return _Sheet(table.title, [grid], table.notes, table.lead if format == "table" else ())
+
+    return _rendered(table.long, sheet, format, terminal, width)
+
+
+_Line = tuple[str, ...]
+
+
+def _grids(table: Table, width: int | None) -> list[_Grid]:
+    """One for each sweep and model, and for each procedure if they are too wide otherwise."""
+    grids: list[_Grid] = []
+    for names in (["sweep", "model"], CONTEXT):
+        place = [table.columns.index(name) for name in names if name in table.columns]
+        groups = grouped(table.rows, partial(_picked, place)).values()
+        grids = [_condensed(table, rows) for rows in groups]
+        if width is None or all(_total(_natural(grid)) <= width for grid in grids):
+            break
+    return grids
+
+
+def _picked(place: Iterable[int], row: _Line) -> _Line:
+    return tuple(row[at] for at in place)
+
+
+def _natural(grid: _Grid) -> list[int]:
+    """The widths of columns whose cells do not break."""
+    from rich.cells import cell_len  # a CJK character is two columns wide
+
+    rows = ([printable(cell) for cell in line] for line in (grid.columns, *grid.rows))
+    return [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+
+
+def _condensed(table: Table, rows: Sequence[_Line]) -> _Grid:
+    """What all rows have in common is said once, and rows that differ in one name or loss become
+    one row. A task that none of them asks for has no column."""
+    rows = [*dict.fromkeys(rows)]
+    for heading in table.joined:
+        at = table.columns.index(heading)
+        others = [n for n in range(len(table.columns)) if n != at]
+        alike = grouped(rows, partial(_picked, others)).values()
+        texts = [", ".join(row[at] for row in same) for same in alike]
+        rows = [
+            (*row[:at], text, *row[at + 1 :]) for (row, *_), text in zip(alike, texts, strict=True)
+        ]
+    labels = len(table.columns) - table.values
+    found = [{row[at] for row in rows} for at in range(len(table.columns))]
+    common = {
+        at: values.pop()
+        for at, values in enumerate(found)
+        if values in ({""}, {NOT_ASKED})
+        or (at < labels and len(values) == 1 and (len(rows) > 1 or table.columns[at] in CONTEXT))
+    }
+    left = [at for at in range(len(table.columns)) if at not in common]
+    once = (f"{table.columns[at]} {text}" for at, text in common.items() if text.strip(NOT_ASKED))
+    return _Grid(
+        [table.columns[at] for at in left],
+        [[row[at] for at in left] for row in rows],
+        [False] * len(left),
+        sum(at < labels for at in left),
+        ", ".join(once),
+    )
 
 
 def render_rows(
@@ -56,17 +134,17 @@ def render_rows(
 ) -> str:
     """A query's result as text; otherwise as `render`."""
 
-    def sheet() -> _Sheet:
+    def sheet(_: int | None) -> _Sheet:
         columns = [map(_shown, plain_values(column)) for column in rows.columns]
         numeric = [_is_number(column.type) for column in rows.columns]
-        return _Sheet("", rows.column_names, [*zip(*columns, strict=True)], (), numeric)
+        return _Sheet("", [_Grid(rows.column_names, [*zip(*columns, strict=True)], numeric)])
 
     return _rendered(rows, sheet, format, terminal, width)
 
 
 def _rendered(
     rows: pa.Table,
-    sheet: Callable[[], _Sheet],
+    sheet: Callable[[int | None], _Sheet],
     format: str,
     terminal: bool | None,
     width: int | None,
@@ -77,8 +155,9 @@ def _rendered(
     if format in RAW:
         return RAW[format](rows, terminal)
     if format == "table" and terminal:
-        return _rich(sheet(), width or shutil.get_terminal_size().columns) + "\n"
-    return _FOR_PEOPLE[format](sheet()) + "\n"
+        width = width or shutil.get_terminal_size().columns
+        return _on_screen(sheet(width), width) + "\n"
+    return _FOR_PEOPLE[format](sheet(None)) + "\n"
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -96,47 +175,118 @@ def _shown(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _text(sheet: _Sheet) -> str:
-    from rich.cells import cell_len  # cell_len: a CJK character is two columns wide
+def _lines(grid: _Grid, width: int | None = None) -> list[str]:
+    """The lines of a grid. One that is too wide breaks its cells between words, and then falls into
+    parts below one another."""
+    from rich.cells import cell_len  # a CJK character is two columns wide
 
-    grid = [[printable(cell) for cell in line] for line in (sheet.columns, *sheet.rows)]
-    widths = [max(cell_len(cell) for cell in column) for column in zip(*grid, strict=True)]
+    rows = [[printable(cell) for cell in line] for line in (grid.columns, *grid.rows)]
+    columns = [[*map(cell_len, column)] for column in zip(*rows, strict=True)]
+    wide = [*map(max, columns)]
+    once = printable(grid.once)
+    above = [*_broken(once, len(once) if width is None else width), ""] if once else []
+    if width is None or _total(wide) <= width:
+        return above + _part(rows, wide, grid.numeric)
+    longest = max(_NARROW, width // 3)  # a longer word is cut
+    words = [
+        [cell_len(word) for row in rows for word in _WORDS.findall(row[at])]
+        for at in range(len(wide))
+    ]
+    least = [min(longest, max(lengths, default=0)) for lengths in words]
+    for number, at in enumerate(_parts(least, grid.labels, width)):
+        room = _shrunk([columns[i] for i in at], [least[i] for i in at], width)
+        part = [[row[i] for i in at] for row in rows]
+        above += [""] * bool(number) + _part(part, room, [grid.numeric[i] for i in at])
+    return above
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + len(_GAP) * (len(widths) - 1)
+
+
+def _parts(least: Sequence[int], labels: int, width: int) -> Iterator[list[int]]:
+    """The columns of each part, by number."""
+    part = first = [*range(labels)]
+    for at in range(labels, len(least)):
+        if part != first and _total([least[i] for i in [*part, at]]) > width:
+            yield part
+            part = first
+        part = [*part, at]
+    yield part
+
+
+def _shrunk(columns: Sequence[Sequence[int]], least: Sequence[int], width: int) -> list[int]:
+    """The widths of columns that fit together, from the widths of their cells. Those give way first
+    in which the fewest cells break."""
+    widths = [*map(max, columns)]
+    while _total(widths) > width:
+        breaking = [at for at, own in enumerate(widths) if own > least[at]]
+        if not breaking:
+            break
+        at = min(breaking, key=lambda at: (columns[at].count(widths[at]), -widths[at]))
+        widths[at] -= 1
+    return widths
+
+
+def _part(
+    rows: Sequence[Sequence[str]], widths: Sequence[int], numeric: Sequence[bool]
+) -> list[str]:
+    from rich.cells import cell_len
 
     def pad(cell: str, width: int, right: bool) -> str:
         space = " " * (width - cell_len(cell))
         return space + cell if right else cell + space
 
-    lines = ["  ".join(map(pad, line, widths, sheet.numeric)).rstrip() for line in grid]
-    lines.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join(_framed(sheet, lines, str))
+    lines: list[str] = []
+    for row in rows:
+        for line in zip_longest(*map(_broken, row, widths), fillvalue=""):
+            lines.append(_GAP.join(map(pad, line, widths, numeric)).rstrip())
+        if row is rows[0]:
+            lines.append(_GAP.join("-" * width for width in widths))
+    return lines
 
 
-def _framed(sheet: _Sheet, lines: Sequence[str], escape: Callable[[str], str]) -> list[str]:
-    title = [*(escape(printable(line)) for line in sheet.lead), ""] if sheet.lead else []
-    title += [escape(printable(sheet.title)), ""] if sheet.title else []
-    empty = [] if sheet.rows else ["(no rows)"]
-    notes = ["", *(escape(printable(note)) for note in sheet.notes)] if sheet.notes else []
-    return [*title, *lines, *empty, *notes]
+def _broken(cell: str, width: int) -> list[str]:
+    """A cell's lines: broken between words, and a long word anywhere."""
+    from rich.cells import cell_len, chop_cells
+
+    if cell_len(cell) <= width:
+        return [cell]
+    lines: list[str] = []
+    for word in _WORDS.findall(cell):
+        if lines and cell_len(lines[-1]) + 1 + cell_len(word) <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines += chop_cells(word, max(2, width))
+    return lines
 
 
-def _rich(sheet: _Sheet, width: int) -> str:
-    from rich.box import SIMPLE_HEAD
+def _text(sheet: _Sheet) -> str:
+    return "\n".join(line for lines in _parts_of(sheet, None) for line in lines)
+
+
+def _parts_of(sheet: _Sheet, width: int | None) -> tuple[list[str], list[str], list[str]]:
+    """The lines before the rows, of the rows, and after them."""
+    lead = [*map(printable, sheet.lead), ""] if sheet.lead else []
+    title = [printable(sheet.title), *([] if sheet.grids[0].once else [""])] if sheet.title else []
+    rows: list[str] = []
+    for grid in sheet.grids:
+        rows += [""] * bool(rows) + _lines(grid, width)
+    empty = [] if any(grid.rows for grid in sheet.grids) else ["(no rows)"]
+    notes = ["", *map(printable, sheet.notes)] if sheet.notes else []
+    return [*lead, *title], rows, [*empty, *notes]
+
+
+def _on_screen(sheet: _Sheet, width: int) -> str:
     from rich.console import Console
-    from rich.table import Table as RichTable
     from rich.text import Text
 
-    drawn = RichTable(box=SIMPLE_HEAD, title=Text(printable(sheet.title)), title_justify="left")
-    for name, right in zip(sheet.columns, sheet.numeric, strict=True):
-        drawn.add_column(Text(printable(name)), justify="right" if right else "left")
-    for row in sheet.rows:
-        drawn.add_row(*(Text(printable(cell)) for cell in row))  # as Text: `[red]` is not markup
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=width)
-    for line in sheet.lead:
-        console.print(Text(printable(line), style="bold"))
-    console.print(drawn)
-    for note in (*(() if sheet.rows else ("(no rows)",)), *sheet.notes):
-        console.print(Text(printable(note), style="dim"))
+    for style, lines in zip(("bold", "", "dim"), _parts_of(sheet, width), strict=True):
+        for line in lines:
+            text = broken(line, width) if style else line
+            console.print(Text(text, style=style), soft_wrap=True)
     return out.getvalue().rstrip("\n")
 
 
@@ -153,8 +303,9 @@ def _markdown(sheet: _Sheet) -> str:
     def line(cells: Sequence[str]) -> str:
         return "| " + " | ".join(markdown_escape(printable(cell)) for cell in cells) + " |"
 
-    rule = "|" + "|".join("---:" if right else "---" for right in sheet.numeric) + "|"
-    lines = [line(sheet.columns), rule, *(line(row) for row in sheet.rows)]
+    (grid,) = sheet.grids
+    rule = "|" + "|".join("---:" if right else "---" for right in grid.numeric) + "|"
+    lines = [line(grid.columns), rule, *(line(row) for row in grid.rows)]
     title = [f"**{markdown_escape(printable(sheet.title))}**", ""] if sheet.title else []
     notes = [f"- {markdown_escape(printable(note))}" for note in sheet.notes]
     return "\n".join([*title, *lines, *([""] if notes else []), *notes])
@@ -194,9 +345,10 @@ def _latex(sheet: _Sheet) -> str:
     def line(cells: Sequence[str]) -> str:
         return " & ".join(printable(cell).translate(_LATEX) for cell in cells) + r" \\"
 
-    kinds = "".join("r" if right else "l" for right in sheet.numeric)
+    (grid,) = sheet.grids
+    kinds = "".join("r" if right else "l" for right in grid.numeric)
     comments = [f"% {printable(text)}" for text in (sheet.title, *sheet.notes) if text]
-    body = [r"\toprule", line(sheet.columns), r"\midrule", *map(line, sheet.rows), r"\bottomrule"]
+    body = [r"\toprule", line(grid.columns), r"\midrule", *map(line, grid.rows), r"\bottomrule"]
     return "\n".join([*comments, f"\\begin{{tabular}}{{{kinds}}}", *body, r"\end{tabular}"])
 
 

@@ -9,34 +9,54 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from lp_sweep.analysis.notes import NOT_ASKED
 from lp_sweep.analysis.rows import NO_BUDGET, Row, ServingBudget, TableSelection, Unit
+from lp_sweep.storage.printable import short_models
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from lp_sweep.storage.catalog import Catalog
 
-Text = Callable[[Row], str]
+
+class Cell(NamedTuple):
+    """The text of a cell that says more than a word. `footnotes`: sentences, which get letters;
+    `seeds`: how many its score is from, said once a row if all its scores have the same."""
+
+    text: str
+    footnotes: tuple[str, ...] = ()
+    seeds: str = ""
+
+
+def plain(cell: str | Cell) -> str:
+    """The text alone."""
+    return cell if isinstance(cell, str) else cell.text
+
+
+Text = Callable[[Row], str | Cell]
 When = Callable[[Row], Any]  # whether a row needs a note
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column's text, and what its heading means. A report shows the meaning on hover; `below`: a
-    table shows it below its rows as well."""
+    """A column's text, and what its heading means. A report shows the meaning on hover; a table
+    shows it below its rows if a row needs it."""
 
     text: Text
     meaning: str
-    below: bool = False
+    below: When | bool = False
 
-    def __call__(self, row: Row) -> str:
+    def __call__(self, row: Row) -> str | Cell:
         return self.text(row)
 
+    def needed_by(self, rows: Iterable[Row]) -> bool:
+        return any(map(self.below, rows)) if callable(self.below) else self.below
 
-def text(column: str, how: str | Callable[[Any], str] = "{}") -> Text:
+
+def text(column: str, how: str | Callable[[Any], str | Cell] = "{}") -> Callable[[Row], Any]:
     """The column's value as text. `how`: a function, or a format for values that are not null."""
     if callable(how):
         return lambda row: how(row[column])
@@ -53,6 +73,8 @@ class Table:
     notes: tuple[str, ...]
     long: pa.Table
     lead: tuple[str, ...] = ()  # sentences at the top of a screen
+    values: int = 0  # how many of the columns, at the end, do not name a row
+    joined: tuple[str, ...] = ()  # where rows differ in one of these, a screen joins them
 
 
 Notes = Callable[[Sequence[Row], "Catalog", TableSelection], Iterable[str]]
@@ -69,6 +91,28 @@ class _TableText(NamedTuple):
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     lead: tuple[str, ...]
+    footnotes: tuple[str, ...]
+    values: int
+
+
+class _Footnotes:
+    """Letters for the footnotes of a table, in the order in which they are read."""
+
+    def __init__(self) -> None:
+        self._letters: dict[str, str] = {}
+
+    def marked(self, cell: str | Cell) -> str:
+        """`5–6 of 6 [a]`"""
+        notes = () if isinstance(cell, str) else cell.footnotes
+        return " ".join([plain(cell), *map(self._mark, notes)])
+
+    def _mark(self, footnote: str) -> str:
+        number = len(self._letters)
+        letter = ascii_lowercase[number % 26] * (1 + number // 26)
+        return f"[{self._letters.setdefault(footnote, letter)}]"
+
+    def notes(self) -> tuple[str, ...]:
+        return tuple(f"[{letter}] {footnote}" for footnote, letter in self._letters.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +123,9 @@ class TableDef:
     view: str  # the source of its rows: sql/<view>.sql
     order: str = ""  # ORDER BY, after sweep and model
     columns: Mapping[str, Text]  # by heading, after those of `context`; a Column has a meaning
-    by_task: Text | None = None  # text in a column per task, in the order of the plan
+    by_task: Callable[[Row], Cell] | None = (
+        None  # text in a column per task, in the order of the plan
+    )
     prepare: Callable[[list[Row]], list[Row]] = list  # changes rows before layout
     notes: tuple[Notes, ...] = ()
     empty: str = ""  # the note of a table without rows
@@ -88,6 +134,8 @@ class TableDef:
     reads: tuple[str, ...] = ()  # further views that `fetch` and `notes` name
     report: Literal["open", "folded", "never"] = "folded"  # how a report shows it
     lead: Callable[[list[Row]], Iterable[str]] = lambda rows: ()
+    labels: int = 0  # how many of `columns` name a row; with `by_task` all do
+    joined: tuple[str, ...] = ()  # as in `Table`
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -111,8 +159,8 @@ class TableDef:
         notes = [text for of in self.notes for text in of(raw, catalog, wanted)]
         notes += [
             f"{heading}: {column.meaning}"
-            for heading, column in self.columns.items()
-            if isinstance(column, Column) and column.below
+            for heading, column in (*context(raw).items(), *self.columns.items())
+            if isinstance(column, Column) and column.needed_by(raw)
         ]
         if self.by_task and any(NOT_ASKED in line for line in made.rows):
             notes.append(f"{NOT_ASKED}: not asked for.")
@@ -120,9 +168,11 @@ class TableDef:
             title=self.title.format(unit=unit),
             columns=made.columns,
             rows=made.rows,
-            notes=tuple(notes) if raw or not self.empty else (self.empty,),
+            notes=(*made.footnotes, *notes) if raw or not self.empty else (self.empty,),
             long=long,
             lead=made.lead,
+            values=made.values,
+            joined=self.joined,
         )
 
     def worded(self, raw: list[Row]) -> _TableText:
@@ -130,23 +180,39 @@ class TableDef:
 
         With `by_task`, a line has a text per task, in the order of the plan. Rows with the same
         text are one network that several strategies list: the most complete row is shown."""
-        rows = self.prepare(raw)
+        shorter = short_models({row["model"] for row in raw if "model" in row})
+        rows = [
+            {**row, "model": shorter.get(row.get("model", ""), "")} for row in self.prepare(raw)
+        ]
         columns = {**(context(rows) if self.takes else {}), **self.columns}
-        lead = tuple(self.lead(raw))
+        lead, marks = tuple(self.lead(raw)), _Footnotes()
         if self.by_task is None:
-            return _TableText(tuple(columns), _lines(rows, columns), lead)
+            lines = tuple(tuple(map(marks.marked, _line(row, columns))) for row in rows)
+            values = len(self.columns) - self.labels
+            return _TableText(tuple(columns), lines, lead, marks.notes(), values)
         tasks = {
             row["task"]: row.get("heading", row["task"])
             for row in sorted(rows, key=lambda row: row["position"])
         }
-        by_line: dict[tuple[str, ...], dict[str, str]] = {}
+        by_line: dict[_Line, dict[str, Cell]] = {_line(row, columns): {} for row in rows}
         for row in sorted(reversed(rows), key=_completeness):
-            by_line.setdefault(_line(row, columns), {})[row["task"]] = self.by_task(row)
-        lines = (
-            (*line, *(by_line[line].get(task, NOT_ASKED) for task in tasks))
-            for line in dict.fromkeys(_lines(rows, columns))
-        )
-        return _TableText((*columns, *tasks.values()), tuple(lines), lead)
+            by_line[_line(row, columns)][row["task"]] = self.by_task(row)
+        seeds = {line: {cell.seeds for cell in of.values()} - {""} for line, of in by_line.items()}
+        once = any(seeds.values()) and all(len(found) <= 1 for found in seeds.values())
+        shown = []
+        for line, of_line in by_line.items():
+            cells = [of_line.get(task, Cell(NOT_ASKED)) for task in tasks]
+            if once:
+                line = (*line, "".join(seeds[line]))
+            else:
+                cells = [cell._replace(text=_with_seeds(cell)) for cell in cells]
+            shown.append(tuple(map(marks.marked, (*line, *cells))))
+        headings = (*columns, *(["seeds"] if once else []), *tasks.values())
+        return _TableText(headings, tuple(shown), lead, marks.notes(), len(tasks))
+
+
+def _with_seeds(cell: Cell) -> str:
+    return f"{cell.text} n={cell.seeds}" if cell.seeds else cell.text
 
 
 def _completeness(row: Row) -> tuple[int, int]:
@@ -188,18 +254,21 @@ def by_statistics(name: str) -> Fetch:
     return fetch
 
 
-def _lines(rows: Iterable[Row], columns: Mapping[str, Text]) -> tuple[tuple[str, ...], ...]:
-    return tuple(_line(row, columns) for row in rows)
+_Line = tuple[str | Cell, ...]
 
 
-def _line(row: Row, columns: Mapping[str, Text]) -> tuple[str, ...]:
+def _line(row: Row, columns: Mapping[str, Text]) -> _Line:
     return tuple(show(row) for show in columns.values())
 
 
 CONTEXT: dict[str, Text] = {
     "sweep": text("sweep"),
     "model": text("model"),
-    "procedure": Column(text("procedure"), "direct: pruned first, then fine-tuned."),
+    "procedure": Column(
+        text("procedure"),
+        "direct: pruned first, then fine-tuned.",
+        below=lambda row: row.get("procedure") == "direct",
+    ),
     "feed-forward": Column(text("feed_forward"), "kept layers without their feed-forward."),
 }
 

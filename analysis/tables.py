@@ -6,28 +6,12 @@ come from a view or from `statistics`. A number that is missing there is shown a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lp_sweep.analysis import needed, phrases
-from lp_sweep.analysis.notes import (
-    NOT_MEASURED,
-    NOT_NEEDED,
-    NOT_SEARCHED,
-    left_out,
-    majorities,
-    where_nothing_was_learned,
-)
-from lp_sweep.analysis.rows import Row, TableSelection, grouped, picked
-from lp_sweep.analysis.statistics import DIP
-from lp_sweep.analysis.tabledef import (
-    CONTEXT,
-    Column,
-    TableDef,
-    by_statistics,
-    note,
-    text,
-)
+from lp_sweep.analysis import needed, phrases, shipping
+from lp_sweep.analysis.notes import left_out, majorities, where_nothing_was_learned
+from lp_sweep.analysis.rows import Row, TableSelection, grouped
+from lp_sweep.analysis.tabledef import CONTEXT, Column, TableDef, by_statistics, note, text
 from lp_sweep.storage.printable import metric_name, ranges
 
 if TYPE_CHECKING:
@@ -70,8 +54,7 @@ def _full_depth_once(rows: list[Row]) -> list[Row]:
 def _named_shortly(rows: list[Row]) -> list[Row]:
     """Moves the procedure into the distillation's name, so that it has no column of its own."""
     return [
-        {**row, "distill": phrases.distillation(row), "procedure": None, "change": row["gain"]}
-        for row in rows
+        {**row, "label": row["procedure"], "procedure": None, "change": row["gain"]} for row in rows
     ]
 
 
@@ -85,61 +68,14 @@ def _setups(table: TableDef, catalog: Catalog, wanted: TableSelection) -> pa.Tab
     return pa.Table.from_pylist(rows, pa.schema(zip(names, types, strict=True)))
 
 
-def _to_ship(rows: list[Row]) -> Iterator[str]:
-    """The choice for each task, device and loss; losses with the same choice share a sentence."""
-    devices = {(row["device_name"], row["threads"]) for row in rows}
-    for row in rows:
-        if row["chosen_within"]:
-            on = f" on {row['device_name']}" if len(devices) > 1 else ""
-            losses = phrases.chosen_within(row)
-            points = "point" if losses == "1" else "points"
-            yield f"{row['task']}{on}, within {losses} {points}: ship {phrases.shipped(row)}"
-            cut = " --vocabulary task" * (row["vocabulary"] == "task")
-            cut += " --texts FILE" * bool(row["extra_texts"])
-            yield f"  lp-sweep export {row['trial_id']} --as {row['format']}{cut} --out smaller"
-
-
-def _failed_deployments(rows: Sequence[Row], *_: Any) -> Iterator[str]:
-    for row in rows:
-        if row["error"]:
-            network = f"Layers {ranges(row['kept_layers'])} as {row['artefact']}"
-            yield f"{network} failed: {row['error']}."
-
-
-def _nothing_fits(rows: Sequence[Row], *_: Any) -> Iterator[str]:
-    """Names what comes closest for each task, device and loss without a choice."""
-    near = [(loss, row) for row in rows for loss in row["nearest_within"]]
-    for (loss, *_place, task), found in grouped(near, _limit_of).items():
-        told = "; ".join(phrases.shipped(row) for _loss, row in found)
-        limit = f"{loss:g} point{'s' * (loss != 1)}"
-        yield f"Nothing on {task} loses at most {limit} within the budget. Nearest: {told}."
-
-
-def _limit_of(near: tuple[float, Row]) -> tuple[Any, ...]:
-    return near[0], *picked(near[1], ("model", "device_name", "threads", "task"))
+def _is_compared(row: Row) -> bool:
+    return bool(row["n_paired"]) and not phrases.is_full(row, row["change"])
 
 
 _ANSWERS = ("trials", "predictions", "cells")  # views with the networks' answers
-_NOT_NEEDED = f"{NOT_NEEDED}: a search (`until: min_layers`) found its answer without it."
-_NOT_SEARCHED = note(
-    f"{NOT_SEARCHED}: the search (`until: min_layers`) had other losses and never ran the K that "
-    "could be the answer. Add the loss, in points, to `within:` in the file, and run it again.",
-    lambda row: row["n_not_searched"],
-)
-_UNTRIED = note(
-    "unless 1 to 3 dip: a search never trained networks of 1 to 3 layers. The answer and its 90% "
-    f"set assume that each of them loses at most {DIP:g} points less than the better of the "
-    "networks trained on either side of it. To check, train them: list their K under `include:`.",
-    needed.unless,
-)
-_UNMEASURED = (
-    f"{NOT_MEASURED}: a speed is never estimated from the layers. To measure it, add "
-    "`measure: {{speed: cpu{}}}` (or cuda) to the sweep file, then `lp-sweep run`."
-)
 _LOSS = Column(
-    needed.allowed_loss,
-    "the allowed loss: mean over seeds of the score with all layers minus the score, paired by "
-    "seed.",
+    needed.loss_number,
+    "the allowed loss against all layers with the same seed, mean over seeds.",
     below=True,
 )
 _P_HOLM = Column(
@@ -147,6 +83,24 @@ _P_HOLM = Column(
     "corrected for all the different tests of these rows together. To test less, select fewer rows "
     "(--sweep, --model, --strategy) before you look.",
     below=True,
+)
+_STRATEGY = Column(
+    phrases.strategy,
+    "t= is a threshold: each task drops the layers that it finds.",
+    below=phrases.has_threshold,
+)
+_LAYERS = Column(phrases.kept_of, "how many layers are kept, of all layers of the model.")
+_KEPT = Column(text("kept_layers", ranges), "which layers; 1 is next to the embeddings.")
+
+
+_OVER_ROWS = note(
+    "rows: for other dev rows and this one network; another seed can lie outside.",
+    lambda row: "rows" in (row.get("over"), row.get("test")),
+)
+_OVER_BOTH = note(
+    "seeds and rows: for other seeds and other dev rows. With two or three seeds the interval is "
+    "wide; more seeds narrow it fastest.",
+    lambda row: "seeds and rows" in (row.get("over"), row.get("test")),
 )
 
 
@@ -165,26 +119,20 @@ TABLES: dict[str, TableDef] = {
         lead=needed.answer_lines,
         columns={"strategy": text("strategy"), "loss ≤": _LOSS},
         by_task=needed.layers_needed,
+        joined=("loss ≤", "strategy"),
         notes=(
             where_nothing_was_learned,
             note(
-                "Read 6 of 12 (−0.80) n=2/3 as: 6 of the 12 layers are the fewest, among the K "
-                "that were tried, that stay within the loss; the score changes by −0.80; 2 of the "
-                "3 seeds that the sweep lists. A network with more layers may still lose more."
+                "Read 6 of 12 (−0.80) as: 6 of the 12 layers are the fewest, of those that were "
+                "tried, that stay within the loss; the score changes by −0.80. A network with more "
+                "layers may still lose more."
             ),
-            note(
-                "4–6 of 12: the answer lies between these. (2 missing): 2 pairs of K and seed are "
-                "missing or failed, and can still change it. (K=7 not tried): a network without 7 "
-                "layers may also stay within the loss.",
-                lambda row: row["untried"] or needed.is_open(row),
-            ),
+            note("4–6 of 12: the answer lies between these.", needed.is_span),
             note(
                 "90% 5 to 7: the answers that the scores of a search (`until: min_layers`) do not "
                 "rule out.",
                 lambda row: row["credible"],
             ),
-            _UNTRIED,
-            _NOT_SEARCHED,
             left_out,
         ),
     ),
@@ -194,27 +142,19 @@ TABLES: dict[str, TableDef] = {
         order="position",
         prepare=_with_kept_and_metric,
         columns={
-            "strategy": Column(phrases.strategy, "how the layers to drop were chosen."),
-            "K": Column(
-                phrases.setting,
-                "dropped layers; t= is a threshold: each task drops its own layers.",
-            ),
-            "kept": Column(text("kept"), "kept layers, and all layers of the model."),
+            "strategy": _STRATEGY,
+            "layers": Column(text("kept"), _LAYERS.meaning),
         },
         by_task=phrases.task_score,
+        joined=("strategy",),
         report="open",
         notes=(
+            note("(−2.18): the change against all layers with the same seeds.", _is_compared),
             note(
-                "Read 90.25 ±0.31 (−2.18) n=2/3 as: mean over seeds after the last epoch, sample "
-                "standard deviation, change against K=0 of the same seed ((?): there is none), 2 "
-                "of the 3 seeds that the sweep lists."
+                "90.25 ±0.31: the mean of the seeds after the last epoch, and their standard "
+                "deviation.",
+                lambda row: row["sd"] is not None,
             ),
-            note(
-                "missing, failed, deferred, impossible: no seed is done. Impossible: no layer "
-                "would stay, or fewer layers than feed-forwards to remove.",
-                lambda row: row["n_expected"] and not row["n"],
-            ),
-            note(_NOT_NEEDED, lambda row: not row["n_expected"]),
             majorities,
         ),
     ),
@@ -224,15 +164,15 @@ TABLES: dict[str, TableDef] = {
         order="procedure, k_mean NULLS LAST, position",
         prepare=_full_depth_once,
         columns={
-            "K": Column(
-                phrases.setting,
-                "dropped layers. t=0.9 is a threshold: every task keeps its own layers, and kept "
-                "is their mean.",
+            "layers": Column(phrases.kept_of_mean, f"{_LAYERS.meaning[:-1]}; mean over tasks."),
+            "strategy": _STRATEGY,
+            "seeds": Column(phrases.seeds_of_means, "seeds that have every task."),
+            "all tasks": Column(
+                lambda row: phrases.mean_over_tasks(row, "all"),
+                "the mean over tasks of their means over seeds, the standard deviation of that "
+                "mean over seeds (±), and the change against all layers with the same seeds.",
                 below=True,
             ),
-            "kept": phrases.kept_of_mean,
-            "strategy": phrases.strategy,
-            "all tasks": lambda row: phrases.mean_over_tasks(row, "all"),
             "stable tasks": Column(
                 lambda row: phrases.mean_over_tasks(row, "stable"),
                 "without RTE, MRPC, CoLA and WNLI, which move by points from seed to seed.",
@@ -242,17 +182,11 @@ TABLES: dict[str, TableDef] = {
                 text("missing_tasks"),
                 "tasks with a missing seed. Then there is no mean over all tasks: over fewer, it "
                 "would compare nothing.",
-                below=True,
+                below=lambda row: row["missing_tasks"],
             ),
         },
-        notes=(
-            note(
-                "Read 80.12 ±0.20 (−2.91) n=2/3 as: mean over tasks of their means over seeds, "
-                "standard deviation of that mean over seeds, change against K=0 of the same seeds, "
-                "2 of the 3 seeds that the sweep lists have every task."
-            ),
-            note(_NOT_NEEDED, lambda row: row["n_not_needed"]),
-        ),
+        labels=2,
+        joined=("strategy",),
     ),
     "speed": TableDef(
         title="Size and speed",
@@ -260,42 +194,25 @@ TABLES: dict[str, TableDef] = {
         order="feed_forward, k, kept_layers, device_type, device_name, precision, length, batch",
         takes=("model",),
         columns={
-            "K": text("k"),
-            "kept": lambda row: f"{row['n_kept']} of {row['depth']}",
-            "layers": Column(
-                text("kept_layers", ranges),
-                "kept layers, or their number; 1 is next to the embeddings.",
-            ),
+            "layers": _LAYERS,
+            "kept": _KEPT,
             "parameters": text("params_total", phrases.parameters),
             "of full": Column(
                 text("params_percent", phrases.percent), "share of the full model's parameters."
             ),
             "device": phrases.device,
             "batch": Column(phrases.batch, "rows and tokens of a batch."),
-            "fine-tuning": Column(
-                lambda row: phrases.speedup(row, "finetune"),
-                "how many times as fast a fine-tuning step is as with all layers.",
-            ),
-            "inference": Column(
-                lambda row: phrases.speedup(row, "inference"),
-                "how many times as fast a forward pass is as with all layers.",
-            ),
+            "fine-tuning": Column(phrases.speed_of_training, "of a fine-tuning step."),
+            "inference": Column(phrases.speed_of_inference, "of a forward pass."),
         },
+        labels=2,
         notes=(
             note(
                 "Read ×1.94 (1.92–1.96) as: with all layers, a batch takes 1.94 times as long; "
-                "median and quartiles over pairs in which both networks took turns in one process "
-                "on one device. There are no ratios across devices. K=0 is the full model against "
-                "itself: its difference from ×1.00 is the error of a measurement.",
+                "median and quartiles over pairs in which both networks took turns; there are no "
+                "ratios across devices. All layers are measured against themselves: their "
+                "difference from ×1.00 is the error of a measurement.",
                 lambda row: row["profile_id"],
-            ),
-            note(_UNMEASURED.format(""), lambda row: row["inference_speedup"] is None),
-            note(
-                "unsteady: the quartiles are more than 5% of the median apart. busy: other "
-                "processes used more than half a core meanwhile.",
-                lambda row: (
-                    row["busy"] or False in (row["finetune_steady"], row["inference_steady"])
-                ),
             ),
         ),
     ),
@@ -306,47 +223,36 @@ TABLES: dict[str, TableDef] = {
         fetch=by_statistics("candidates.candidate_rows"),
         reads=("trials", "predictions"),
         report="open",
-        lead=_to_ship,
+        lead=shipping.to_ship,
         columns={
             "task": _task_and_metric,
-            "device": Column(
-                phrases.served_by,
-                "where it was measured. Rows of two devices are never compared.",
-            ),
-            "layers": Column(text("kept_layers", ranges), "1 is next to the embeddings."),
+            "device": Column(shipping.served_by, "where it was measured."),
+            "layers": _KEPT,
             "as": Column(
                 text("artefact"),
                 "the form in which it is shipped. `task`: the vocabulary is cut to train texts.",
+                below=lambda row: row["vocabulary"] == "task",
             ),
             "score": text("score", "{:.2f}"),
             "change": Column(
-                phrases.shipped_change,
+                phrases.change_with_interval,
                 "points against the full model as torch, on the same rows; its 95% interval covers "
                 "other dev rows, not other seeds.",
                 below=True,
             ),
-            "ms": Column(
-                phrases.one_text, "one text with its tokenizer, wall time, median.", below=True
-            ),
+            "ms": Column(shipping.one_text, "one text with its tokenizer, median.", below=True),
             "times as fast": text("times_as_fast", "{:.1f}"),
             "MB": Column(text("mb", "{:.1f}"), "all files that serving needs, in 10^6 bytes."),
-            "of full": text("share_of_size", phrases.percent_of),
+            "of full": text("share_of_size", shipping.percent_of),
             "ship within": Column(
-                phrases.chosen_within,
+                shipping.chosen_within,
                 "the losses, in points, for which it is the choice: the fastest within the loss; "
                 "with --smallest, the smallest.",
                 below=True,
             ),
         },
-        notes=(
-            _failed_deployments,
-            _nothing_fits,
-            note(
-                "busy: other processes used more than half a core meanwhile. Measure again on an "
-                "idle machine: lp-sweep measure --again.",
-                phrases.is_disturbed,
-            ),
-        ),
+        labels=4,
+        notes=(shipping.failures, shipping.nothing_fits),
         empty="Nothing is measured as shipped yet: lp-sweep measure --task TASK",
     ),
     "embeddings": TableDef(
@@ -356,15 +262,12 @@ TABLES: dict[str, TableDef] = {
         reads=("cells", "trials", "task_table", "speed_table"),
         columns={
             "task": text("task"),
-            "strategy": phrases.strategy,
-            "K": phrases.setting,
-            "layers": lambda row: ranges(row["kept_layers"] or ()),
+            "strategy": _STRATEGY,
+            "kept": Column(lambda row: ranges(row["kept_layers"] or ()), _KEPT.meaning),
             "score": text("mean", "{:.2f}"),
             "change": text("change", phrases.signed),
             "texts/s": Column(
-                text("texts_per_second_1", phrases.rate),
-                "one text at a time, in wall-clock time.",
-                below=True,
+                text("texts_per_second_1", phrases.rate), "one text at a time.", below=True
             ),
             "by 64": Column(
                 text("texts_per_second_64", phrases.rate), "64 texts at a time.", below=True
@@ -376,27 +279,22 @@ TABLES: dict[str, TableDef] = {
             ),
             "device": phrases.device,
         },
-        notes=(
-            note(
-                _UNMEASURED.format(", speed_batches: [1, 64]"),
-                lambda row: None in (row["texts_per_second_1"], row["texts_per_second_64"]),
-            ),
-        ),
+        labels=3,
     ),
     "significance": TableDef(
-        title="Change against K=0, in points",
+        title="Change against all layers, in points",
         view="cells",
         fetch=by_statistics("intervals.significance_rows"),
         reads=_ANSWERS,
         columns={
-            "strategy": phrases.strategy,
-            "K": phrases.setting,
+            "strategy": _STRATEGY,
+            "layers": _LAYERS,
             "task": _task_and_metric,
             "seed": Column(
                 phrases.seed,
                 "a row with one seed is about that one network. `all 3` is the mean over seeds, "
                 "for other seeds and other dev rows.",
-                below=True,
+                below=lambda row: row["seed"] is None,
             ),
             "change": Column(
                 phrases.change_with_interval,
@@ -405,16 +303,16 @@ TABLES: dict[str, TableDef] = {
             ),
             "test": Column(
                 phrases.test_name,
-                "`rows` accounts for other dev rows, `seeds and rows` for other seeds as well: "
-                "with two or three seeds its interval is wide, and more seeds narrow it fastest. "
-                "`mcnemar 31/11` is McNemar's exact test: only K=0 gets 31 rows right, only the "
-                "pruned network 11. If these are few, the interval may leave out 0 although p is "
-                "large: then trust p.",
-                below=True,
+                "`mcnemar 31/11` is McNemar's exact test: only the full model gets 31 rows right, "
+                "only the pruned network 11. If these are few, the interval may leave out 0 "
+                "although p is large: then trust p.",
+                below=lambda row: row["b"] is not None,
             ),
             "p": Column(text("p", phrases.p_value), "two-sided, of this test alone."),
             "p Holm": _P_HOLM,
         },
+        labels=4,
+        notes=(_OVER_ROWS, _OVER_BOTH),
     ),
     "intervals": TableDef(
         title="Scores and their 95% intervals, in points",
@@ -422,27 +320,28 @@ TABLES: dict[str, TableDef] = {
         fetch=by_statistics("intervals.interval_rows"),
         reads=_ANSWERS,
         columns={
-            "strategy": phrases.strategy,
-            "K": phrases.setting,
+            "strategy": _STRATEGY,
+            "layers": _LAYERS,
             "task": _task_and_metric,
             "mean": text("mean", "{:.2f}"),
             "sd": Column(text("sd", "{:.2f}"), "sample standard deviation over seeds."),
-            "95%": Column(
-                lambda row: row["reason"] or f"{row['low']:.2f}–{row['high']:.2f}",
-                "95% interval of the mean.",
-            ),
-            "over": Column(
-                text("over"),
-                "what the interval accounts for. `seeds and rows`: other seeds and other texts; "
-                "with two or three seeds it is wide, as their spread is hardly known. `rows`: "
-                "other texts, for this one network; another seed can lie outside. `seeds`: no "
-                "predictions are stored, so other dev rows are not accounted for.",
-                below=True,
-            ),
-            "n": Column(
+            "95%": Column(phrases.mean_interval, "95% interval of the mean."),
+            "over": Column(text("over"), "what the interval accounts for."),
+            "seeds": Column(
                 lambda row: phrases.share(row["n"], row["n_expected"]), "seeds with a score."
             ),
         },
+        labels=3,
+        joined=("strategy",),
+        notes=(
+            _OVER_ROWS,
+            _OVER_BOTH,
+            note(
+                "seeds: the store has no answers to the dev rows, so the interval leaves out how "
+                "other dev rows would score.",
+                lambda row: row["over"] == "seeds",
+            ),
+        ),
     ),
     "min-layers-interval": TableDef(
         title="Layers needed to stay within a loss, in {unit}, and how sure that is",
@@ -459,21 +358,28 @@ TABLES: dict[str, TableDef] = {
             "90%": Column(
                 needed.credible_layers,
                 "the answers that the scores do not rule out. In about 90% or more of simulated "
-                "studies the true answer is among them. at most 5: the smallest network that was "
-                "tried has 5 layers, and may be good enough; if it is, a smaller one may be too.",
+                "studies the true answer is among them.",
                 below=True,
             ),
             "seeds": lambda row: phrases.share(row["n_seeds"], row["n_seeds_asked"]),
             "seed sd": Column(
                 needed.seed_spread,
                 "how much one network moves from seed to seed, in points, pooled over the model's "
-                "networks of this task, or over those of other models. assumed: no network of this "
-                "task has two seeds; run another seed to know it. (search): `until: min_layers` "
-                "ran other seeds for other K, so it has its own set.",
-                below=True,
+                "networks of this task.",
+                below=lambda row: row["seed_sd"],
             ),
         },
-        notes=(where_nothing_was_learned, _NOT_SEARCHED, _UNTRIED, left_out),
+        labels=3,
+        joined=("loss ≤", "strategy"),
+        notes=(
+            note(
+                "at most 5: the smallest network that was tried has 5 layers, and may be good "
+                "enough; if it is, a smaller one may be too.",
+                lambda row: row["credible_open"],
+            ),
+            where_nothing_was_learned,
+            left_out,
+        ),
     ),
     "distillation": TableDef(
         title="Distilled networks, and those with a bridge, against plain ones, in points",
@@ -483,45 +389,32 @@ TABLES: dict[str, TableDef] = {
         prepare=_named_shortly,
         columns={
             "task": text("task"),
-            "strategy": phrases.strategy,
-            "K": phrases.setting,
-            "distill": Column(text("distill"), "what the network learns from a teacher."),
-            "n": text("n"),
-            "plain": Column(
-                lambda row: phrases.one_side(row, "plain"), "the same layers, without a teacher."
-            ),
-            "distilled": lambda row: phrases.one_side(row, "distilled"),
+            "strategy": _STRATEGY,
+            "layers": _LAYERS,
+            "distill": Column(phrases.distillation, "what the network learns from a teacher."),
+            "seeds": text("n"),
+            "plain": Column(phrases.plain_side, "the same layers, without a teacher."),
+            "distilled": phrases.distilled_side,
             "gain": Column(
                 phrases.change_with_interval,
                 "the distilled network minus the plain one of the same layers and seed, mean over "
-                "n seeds, 95% interval. With one seed it is about these two networks (McNemar's "
-                "exact test for accuracy), with more about other seeds and other dev rows.",
+                "the seeds, 95% interval. With one seed it is about these two networks, with more "
+                "about other seeds and other dev rows.",
                 below=True,
             ),
             "p Holm": _P_HOLM,
             "minutes": Column(
-                phrases.minutes_of_both, "time of a trial, plain → distilled.", below=True
+                phrases.minutes_of_both, "of a trial, plain → distilled.", below=True
             ),
             "logits": Column(
                 text("seconds_logits", phrases.minutes),
                 "minutes to compute the teacher's logits, once for all its students of a seed. The "
                 "teacher is the full model, which the sweep trains anyway.",
-                below=True,
+                below=lambda row: row["seconds_logits"],
             ),
         },
+        labels=5,
         report="open",
-        notes=(
-            note(
-                "start: teacher is compared with direct, since the sweep has no "
-                "finetune_then_drop without distillation.",
-                lambda row: phrases.START in phrases.distillation(row),
-            ),
-            note(
-                "no plain one: the sweep has no network without distillation to compare with. "
-                "`distill:` does not list `none`, or a search did not need this K.",
-                lambda row: row["reason"] == "no plain one",
-            ),
-        ),
         empty="Nothing to compare: this table needs `distill: [none, logits]`, or `bridge: "
         "[none, linear]`, in the sweep file.",
     ),
@@ -530,16 +423,19 @@ TABLES: dict[str, TableDef] = {
         view="random_control",
         order="procedure, feed_forward, k, tasks, position",
         columns={
-            "K": text("k"),
-            "kept": lambda row: f"{row['depth'] - row['k']} of {row['depth']}",
+            "layers": _LAYERS,
             "tasks": text("tasks"),
             "random": Column(
                 phrases.mean_of_draws,
-                "mean over the draws of `random` of their means over tasks, sample standard "
-                "deviation over draws, draws. n=3/5: 3 of 5 draws have every task and seed.",
+                "mean over the draws of `random` of their means over tasks, and standard deviation "
+                "over draws.",
                 below=True,
             ),
-            "strategy": phrases.strategy_beside_random,
+            "draws": Column(
+                lambda row: phrases.share(row["n_draws"], row["n_draws_expected"]),
+                "draws that have every task and seed.",
+            ),
+            "strategy": _STRATEGY,
             "mean": phrases.mean_beside_random,
             "difference": Column(
                 text("difference", phrases.signed), "the strategy minus that mean.", below=True
@@ -551,6 +447,7 @@ TABLES: dict[str, TableDef] = {
                 below=True,
             ),
         },
+        labels=5,
         empty="Nothing to compare: this table needs `{name: random, k: [2, 4], draws: 0-4}` in the "
         "strategies of the sweep file, and another strategy with the same K (named by --strategy, "
         "if given).",
@@ -572,6 +469,7 @@ TABLES: dict[str, TableDef] = {
             "cells": text("cells"),
             "trials finished": text("trials_finished"),
         },
+        labels=2,
     ),
 }
 

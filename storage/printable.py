@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
@@ -66,6 +67,23 @@ def ranges(layers: Sequence[int], most: int | None = None) -> str:
     return ",".join(texts if most is None or len(texts) <= most else [*texts[:most], "..."])
 
 
+def short_model(name: str) -> str:
+    """A hub id as it is; the last part of a folder, or the id in a path of the hub's cache."""
+    parts = printable(name).rstrip("/").split("/")
+    cached = [part for part in parts[:-2] if part.startswith("models--")]
+    if cached:
+        return cached[-1].removeprefix("models--").replace("--", "/")
+    is_id = len(parts) <= 2 and parts[0] not in ("", ".", "..", "~")
+    return "/".join(parts) if is_id else parts[-1]
+
+
+def short_models(names: Iterable[str]) -> dict[str, str]:
+    """A short name for each model. Two that would have the same keep theirs."""
+    short = {name: short_model(name) for name in names}
+    often = Counter(short.values())
+    return {name: own if often[own] == 1 else name for name, own in short.items()}
+
+
 def clock(seconds: float | None) -> str:
     """`1:02:03`, `2:03`, or `--` when unknown."""
     if seconds is None:
@@ -106,10 +124,11 @@ def on_terminal(text: str, stream: TextIO) -> str:
         return text
     if not width:  # unknown, as under `ssh -tt` from a script
         return text
-    return "\n".join(_broken(line, width) for line in text.split("\n"))
+    return "\n".join(broken(line, width) for line in text.split("\n"))
 
 
-def _broken(line: str, width: int) -> str:
+def broken(line: str, width: int) -> str:
+    """Breaks a line as `on_terminal` does."""
     glued = _BACKTICKED.sub(lambda quoted: quoted[0].replace(" ", "\0"), line)
     if len(line) <= width or "lp-sweep " in glued:
         return line

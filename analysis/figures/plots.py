@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
-from lp_sweep.analysis import phrases
+from lp_sweep.analysis import phrases, shipping
 from lp_sweep.analysis.rows import Row, grouped
 from lp_sweep.storage.printable import ranges
 
@@ -178,7 +178,7 @@ def of_candidates(rows: Sequence[Row]) -> list[Plot]:
                 x=row[name],
                 y=row["score"],
                 look=looks[row["format"]],
-                tip=phrases.shipped(row),
+                tip=shipping.shipped(row),
                 label=f"{ranges(row['kept_layers'])} {row['artefact']}"
                 if row["chosen_within"]
                 else "",
@@ -192,7 +192,7 @@ def of_candidates(rows: Sequence[Row]) -> list[Plot]:
                 name=name,
                 task=able[0]["task"],
                 metric=able[0]["metric"],
-                device=phrases.served_by(able[0]) if name == "ms" else "",
+                device=shipping.served_by(able[0]) if name == "ms" else "",
                 marks=marks,
                 lines=[Line(OTHER, front, dashed=True)],
                 legend=[(look, form) for form, look in looks.items()],

@@ -12,7 +12,7 @@ import pyarrow as pa
 from lp_sweep.analysis import phrases
 from lp_sweep.analysis.notes import mixed, setup_notes
 from lp_sweep.analysis.rows import Row, grouped
-from lp_sweep.analysis.tabledef import Table, Text, context, text
+from lp_sweep.analysis.tabledef import Table, Text, context, plain, text
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.printable import also_in_train, listed, ranges, short
 from lp_sweep.storage.redact import redact_text
@@ -147,8 +147,8 @@ GROUP BY ALL
 ORDER BY n_cells DESC, cells.error_type
 """
 _OPEN = f"""
-SELECT sweep, model, procedure, feed_forward, strategy, k, threshold, task, state,
-    list(DISTINCT seed ORDER BY seed) AS seeds
+SELECT sweep, model, procedure, feed_forward, strategy, depth, k, threshold, task,
+    state, list(DISTINCT seed ORDER BY seed) AS seeds
 FROM cells
 WHERE state NOT IN ('done', 'not_needed')
 GROUP BY ALL
@@ -199,8 +199,8 @@ def gaps(catalog: Catalog, store: str) -> Gaps:
     }
     of_open: dict[str, Text] = {
         **context(open_),
-        "strategy": text("strategy"),
-        "K": lambda row: "?" if row["k"] is row["threshold"] is None else phrases.setting(row),
+        "strategy": phrases.strategy,
+        "layers": phrases.kept_of,
         "task": text("task"),
         "state": text("state"),
         "seeds": lambda row: listed(row["seeds"]),
@@ -225,7 +225,7 @@ def gaps(catalog: Catalog, store: str) -> Gaps:
 def _sheet(name: str, title: str, rows: Sequence[Row], columns: Mapping[str, Text]) -> list[Sheet]:
     """A table that is not in TABLES; none without rows."""
     long = pa.Table.from_pylist([*rows])
-    lines = tuple(tuple(show(row) for show in columns.values()) for row in rows)
+    lines = tuple(tuple(plain(show(row)) for show in columns.values()) for row in rows)
     table = Table(title=title, columns=tuple(columns), rows=lines, notes=(), long=long)
     return [Sheet(name, table, "")] if rows else []
 

@@ -242,7 +242,7 @@ def _size_and_speed(rows: Sequence[Row]) -> list[Fact]:
     devices: dict[str, str] = {}
     for row in rows:
         if row["inference_speedup"] is not None:
-            devices.setdefault(phrases.device(row), phrases.speedup(row, "inference"))
+            devices.setdefault(phrases.device(row), phrases.speedup(row, "inference").text)
     if not devices:
         return [size, Fact("inference", NOT_MEASURED)]
     return [size, *(Fact("inference", f"{speed} on {name}") for name, speed in devices.items())]

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from lp_sweep.analysis import phrases
+from lp_sweep.analysis import phrases, shipping
 from lp_sweep.analysis.figures import numbers, plots
 from lp_sweep.analysis.figures.plots import Plot
 from lp_sweep.analysis.report.answer import TaskAnswer
 from lp_sweep.analysis.rows import Row, grouped, picked
-from lp_sweep.analysis.tabledef import Table
+from lp_sweep.analysis.tabledef import Table, plain
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.printable import ranges
@@ -138,7 +138,7 @@ def _to_ship(shipped: list[Row]) -> list[tuple[str, str]]:
 
 def _device(shipped: Sequence[Row], networks: Sequence[Row]) -> str:
     if shipped:
-        return phrases.served_by(shipped[0])
+        return shipping.served_by(shipped[0])
     timed = next((row for row in networks if row["speedup"]), None)
     return f"{phrases.device(timed)}, batch {phrases.batch(timed)}" if timed else ""
 
@@ -153,7 +153,8 @@ def _candidates(rows: Sequence[Row]) -> tuple[list[str], list[Shown]]:
     first = max(rows, key=lambda row: row["ms"] or 0)
     shown = [row for row in reversed(rows) if row["front"] or row is first or row["error"]]
     return [*columns], [
-        Shown([show(row) for show in columns.values()], bool(row["chosen_within"])) for row in shown
+        Shown([plain(show(row)) for show in columns.values()], bool(row["chosen_within"]))
+        for row in shown
     ]
 
 
@@ -178,7 +179,7 @@ def _by_layers(rows: Sequence[Row]) -> tuple[list[str], list[Shown]]:
         columns["times as fast"] = lambda row: f"{row['speedup']:.2f}" if row["speedup"] else ""
     columns["answer within"] = lambda row: ", ".join(f"{loss:g}" for loss in row["within"])
     return [*columns], [
-        Shown([show(row) for show in columns.values()], bool(row["within"])) for row in best
+        Shown([plain(show(row)) for show in columns.values()], bool(row["within"])) for row in best
     ]
 
 

@@ -23,11 +23,10 @@ from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.inputs.data import FEWEST_STEPS
 from lp_sweep.orchestrator.plan.listing import relisted, with_earlier
-from lp_sweep.orchestrator.plan.naming import short_model
 from lp_sweep.orchestrator.plan.plan import ModelTask, Plan, Work
 from lp_sweep.storage import underway
 from lp_sweep.storage.errors import StoreError
-from lp_sweep.storage.printable import guess_name, listed
+from lp_sweep.storage.printable import guess_name, listed, short_model
 from lp_sweep.storage.runs import Announcement, Presence
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.setups import EARLIER

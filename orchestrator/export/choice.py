@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lp_sweep.analysis import needed, phrases
+from lp_sweep.analysis import needed, shipping
 from lp_sweep.analysis.notes import barely, mixed_notes, not_learned
 from lp_sweep.analysis.rows import TableSelection
 from lp_sweep.analysis.statistics import selection
@@ -129,9 +129,9 @@ def to_ship(catalog: Catalog, asked: ExportOptions, device: str) -> tuple[TrialC
     rows = [row for row in rows if (row["model"], row["device_name"], row["threads"]) in here]
     for row in rows:
         if row["chosen_within"]:
-            why = f"{asked.task}: {phrases.shipped(row)}, measured on {on}, threads {threads}."
+            why = f"{asked.task}: {shipping.shipped(row)}, measured on {on}, threads {threads}."
             return TrialChoice(row["trial_id"], why, {}), row
-    near = "; ".join(phrases.shipped(row) for row in rows if row["nearest_within"])
+    near = "; ".join(shipping.shipped(row) for row in rows if row["nearest_within"])
     limit = f"at most {asked.within:g} point{'s' * (asked.within != 1)}"
     raise SpecError(f"nothing on {asked.task!r} loses {limit} within the budget. Nearest: {near}")
 

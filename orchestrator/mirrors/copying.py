@@ -20,9 +20,8 @@ from typing import Any, ClassVar
 
 from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.options import MirrorKind
-from lp_sweep.orchestrator.plan.naming import short_model
 from lp_sweep.storage.errors import LpSweepError, PreflightError
-from lp_sweep.storage.printable import printable, ranges, short
+from lp_sweep.storage.printable import printable, ranges, short, short_model
 from lp_sweep.storage.redact import redact_text
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.spec.specs import Recipe

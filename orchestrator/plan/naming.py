@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lp_sweep.storage.printable import printable, ranges
+from lp_sweep.storage.printable import printable, ranges, short_model
 from lp_sweep.trials.spec.autorecipe import FIND_RECIPE
 from lp_sweep.trials.spec.procedures import DIRECT, Procedure, distill_label
 from lp_sweep.trials.spec.specs import SpeedSpec, TrialSpec
@@ -54,12 +54,6 @@ def _removed(spec: TrialSpec | SpeedSpec) -> list[str]:
         return []
     norm = " no norm" if spec.second_norm == "drop" else ""
     return [f"without feed-forward{'s' * (len(gone) > 1)} {ranges(gone, MOST_RANGES)}{norm}"]
-
-
-def short_model(name: str) -> str:
-    """A hub id, or the last two parts of a folder."""
-    parts = printable(name).rstrip("/").split("/")
-    return "/".join(parts if len(parts) <= 2 else parts[-2:])
 
 
 def layers_of(kept: Sequence[int], depth: int) -> str:

@@ -26,7 +26,7 @@ from lp_sweep.orchestrator.plan.known import (
     with_networks,
 )
 from lp_sweep.orchestrator.plan.listing import hidden_by, mixed_threads, trained_otherwise
-from lp_sweep.orchestrator.plan.naming import ASSUMED, short_model
+from lp_sweep.orchestrator.plan.naming import ASSUMED
 from lp_sweep.orchestrator.plan.plan import Cell, Plan, Work, state_of
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.selection import taken_on
@@ -35,7 +35,7 @@ from lp_sweep.orchestrator.service.tables import ResultRows
 from lp_sweep.orchestrator.sweepfile.load import SweepFile, is_part
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import BUILT_IN
-from lp_sweep.storage.printable import metric_name, page, ranges
+from lp_sweep.storage.printable import metric_name, page, ranges, short_model
 from lp_sweep.storage.spool import flush
 from lp_sweep.storage.store import Store, is_store
 from lp_sweep.trials.spec.feedforward import NONE

@@ -26,7 +26,7 @@ from lp_sweep.analysis.rows import NO_BUDGET, ServingBudget, Unit
 from lp_sweep.analysis.tabledef import Table, TableDef
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.storage.errors import SpecError, StoreError
-from lp_sweep.storage.printable import choose, say
+from lp_sweep.storage.printable import choose, say, short_model
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -192,7 +192,12 @@ def parquet_bytes(rows: pa.Table) -> bytes:
 def _meant(column: str, pattern: str, names: Sequence[str]) -> list[str]:
     if pattern in names:  # a name may contain a bracket
         return [pattern]
-    matching = [name for name in names if fnmatch.fnmatchcase(name, pattern)]
+    matching = [
+        name
+        for name in names
+        if fnmatch.fnmatchcase(name, pattern)
+        or (column == "model" and short_model(name) == pattern)  # as tables name it
+    ]
     try:
         return matching or [choose(column, pattern, names)]
     except ValueError as error:

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from lp_sweep.analysis.views import open_views
-from lp_sweep.orchestrator.plan.naming import ASSUMED, layers_of, short_model
+from lp_sweep.orchestrator.plan.naming import ASSUMED, layers_of
 from lp_sweep.storage.catalog import Catalog
-from lp_sweep.storage.printable import clock, page, printable
+from lp_sweep.storage.printable import clock, page, printable, short_model
 from lp_sweep.storage.runs import Announcement, Observer
 from lp_sweep.storage.setups import Setup, hidden_notes
 from lp_sweep.storage.store import Store, Unreadable

@@ -37,9 +37,9 @@ def test_a_strategy_minus_the_mean_of_the_draws(fake: FakeSweep) -> None:
     assert (top["n_draws"], top["n_draws_expected"], top["n_below"]) == (3, 3, 3)
     assert (bottom["difference"], bottom["n_below"]) == (pytest.approx(-1), 1)
     first, second = lines(made)
-    assert (first["random"], first["mean"]) == ("75.00 ±2.00 n=3", "79.00")
-    assert (first["difference"], first["above"]) == ("+4.00", "3/3")
-    assert (second["difference"], second["kept"]) == ("−1.00", "10 of 12")
+    assert (first["random"], first["mean"]) == ("75.00 ±2.00", "79.00")
+    assert (first["difference"], first["above"]) == ("+4.00", "3 of 3")
+    assert (second["difference"], second["layers"]) == ("−1.00", "10 of 12")
 
 
 def test_stable_tasks_stand_apart_where_there_are_others(fake: FakeSweep) -> None:
@@ -54,7 +54,8 @@ def test_a_draw_that_is_not_complete_is_not_in_the_mean(fake: FakeSweep) -> None
     fake.curve({2: 84.0})
     draws(fake, [78.0, 80.0, None])
     (line,) = lines(table(fake))
-    assert (line["random"], line["above"]) == ("79.00 ±1.41 n=2/3", "2/2")
+    told = (line["random"], line["draws"], line["above"])
+    assert told == ("79.00 ±1.41", "2 of 3", "2 of 2")
 
 
 def test_without_one_side_there_is_no_difference(fake: FakeSweep) -> None:
@@ -63,7 +64,7 @@ def test_without_one_side_there_is_no_difference(fake: FakeSweep) -> None:
     fake.cell(k=2, model="xlnet")
     draws(fake, [80.0], model="xlnet")
     sides = [(line["random"], line["mean"], line["difference"]) for line in lines(table(fake))]
-    assert sides == [("missing (0/1)", "84.00", ""), ("80.00 n=1", "missing", "")]
+    assert sides == [("missing", "84.00", ""), ("80.00", "missing", "")]
 
 
 def test_what_stands_beside_the_control(fake: FakeSweep) -> None:
@@ -76,11 +77,11 @@ def test_what_stands_beside_the_control(fake: FakeSweep) -> None:
     fake.curve({2: 84.0}, model="other")
     draws(fake, [78.0], model="other")
     fake.cells[-1]["feed_forward"] = "top 3"
-    names = ("model", "K", "strategy", "difference")
+    names = ("model", "layers", "strategy", "difference")
     assert {tuple(line[name] for name in names) for line in lines(table(fake))} == {
-        ("bert", "2", "–", ""),
-        ("xlnet", "2", "contribution t=0.9", "+7.00"),
-        ("other", "2", "–", ""),
+        ("bert", "10 of 12", "–", ""),
+        ("xlnet", "10 of 12", "contribution t=0.9", "+7.00"),
+        ("other", "10 of 12", "–", ""),
     }
 
 

@@ -106,7 +106,7 @@ def test_a_terminal_breaks_notes_between_words_and_a_pipe_nowhere(catalog: Catal
     note = next(note for note in table.notes if len(note) > 100)
     lines = [line.rstrip() for line in shown.splitlines()]
     assert max(map(len, lines)) <= 50
-    assert note in " ".join(lines)
+    assert note in " ".join(" ".join(lines).split())
     assert note in render(table, terminal=False).splitlines()
 
 
@@ -116,6 +116,8 @@ def test_a_hostile_name_breaks_no_format(hostile: dict[str, Table], name: str) -
         """The one line with the name."""
         text = render(hostile[name], format, **where)
         assert not any(control in text for control in ("\x1b[31m", "\x07", "\u202e"))
+        if format == "table":  # names the model once, above
+            return text
         (line,) = [line for line in text.splitlines() if "92.43" in line]
         return line
 

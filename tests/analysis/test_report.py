@@ -255,11 +255,15 @@ def test_the_smallest_network_of_all_strategies(fake: FakeSweep) -> None:
     fake.curve({0: 90.0, 2: 89.5, 4: 85.0}, task="a")
     fake.curve({2: 88.0, 4: 89.2}, task="a", strategy="bottom")
     one, two, _ = answers_of(fake.publish())["a"].choices
-    assert (one.layers, one.network, one.doubt) == ("8", "bottom K=4", "K=5-11 not tried")
+    assert (one.layers, one.network, one.doubt) == (
+        "8",
+        "bottom with 8 layers",
+        "1 to 7 layers were not tried",
+    )
     assert one.kept == [False] * 4 + [True] * 8
     assert dict(one.facts)["score"] == "89.20 (−0.80), one seed"
     assert "can't be estimated: no predictions" in dict(one.facts)["luck"]
-    assert (two.layers, two.network) == ("8", "bottom K=4")
+    assert (two.layers, two.network) == ("8", "bottom with 8 layers")
     fake.cell(k=0, score=90.0, task="a", seed=43)
     fewer = answers_of(fake.publish())["a"].choices[0]
     assert dict(fewer.facts)["score"] == "89.20 (−0.80), 1 of the 2 seeds that the sweep lists"
@@ -315,10 +319,10 @@ def test_an_answer_that_is_open_says_why(fake: FakeSweep) -> None:
     found = answers_of(fake.publish(), (1,))
     early, failed, procedure, without = (answer.choices[0] for answer in found.values())
     assert (early.layers, early.network) == ("10–12", "all layers")
-    assert (failed.layers, failed.network) == ("6–10", "top K=2")
+    assert (failed.layers, failed.network) == ("6–10", "top with 10 layers")
     assert failed.doubt == "missing trials may bring a smaller one"
     assert "--strategy top" in failed.export, "without it the answer is not known"
-    assert (procedure.layers, procedure.network) == ("8–10", "top K=2")
+    assert (procedure.layers, procedure.network) == ("8–10", "top with 10 layers")
     assert procedure.export == "", "it can't name a procedure, so it would find no answer"
     assert found["no full model"].said == "No score with all 12 layers."
     assert (without.layers, without.export) == ("?", "")
@@ -342,16 +346,21 @@ def test_missing_trials_are_counted_as_status_counts_them(tmp_path: Path) -> Non
 def test_the_answer_in_short(tmp_path: Path, short: list[str]) -> None:
     """As a run ends with it."""
     one, more, *_ = short
-    assert one.startswith("sst2: needs 6–10 of 12 layers to lose at most 1 point (top K=2, −1.00, ")
+    assert one.startswith(
+        "sst2: needs 6–10 of 12 layers to lose at most 1 point (top with 10 layers, −1.00, "
+    )
     assert all(part in more for part in ("at most 7 or 9 to 12 layers", "86.9%", "×1.15")), more
     fake = FakeSweep(tmp_path)
     fake.curve({0: 90.0, 2: 89.5, 4: 85.0}, task="a")
     fake.curve({0: 50.0, 11: 49.9}, task="b")
     fake.curve({2: 49.9}, task="c")
     lines = closing_lines(fake.publish(), "demo", 2.0)
-    needed, how = "a: needs 9–10 of 12 layers to lose at most 2 points", "top K=2, −0.50, one seed"
+    needed, how = (
+        "a: needs 9–10 of 12 layers to lose at most 2 points",
+        "top with 10 layers, −0.50, one seed",
+    )
     assert lines[:2] == [
-        f"{needed} ({how}; K=3 not tried; only top was tried)",
+        f"{needed} ({how}; 9 layers were not tried; only top was tried)",
         "  score 89.50; 93.0 M parameters, 86.9%",
     ]
     assert closing_lines(fake.store, "demo", 0.1)[0].startswith("a: needs 11–12 of 12 layers to")
@@ -375,9 +384,9 @@ def test_no_smaller_network_no_export(fake: FakeSweep, scores: dict[int, float])
 def test_a_pruned_network_that_learned_nothing_is_no_answer_without_a_word(fake: FakeSweep) -> None:
     fake.curve({0: 52.5, 2: 51.9, 4: 50.0}, task="a")  # always the same answer scores 50
     one, more = (closing_lines(fake.publish(), "demo", loss)[0] for loss in (1.0, 3.0))
-    assert "top K=2" in one
+    assert "top with 10 layers" in one
     assert "majority" not in one
-    assert "top K=4: no better than the majority class" in more
+    assert "top with 8 layers: no better than the majority class" in more
 
 
 def test_a_huge_sweep_has_its_answer_without_reading_all_predictions(
@@ -392,7 +401,10 @@ def test_a_huge_sweep_has_its_answer_without_reading_all_predictions(
 def test_failures_and_missing_cells_are_said(page: Reading) -> None:
     assert page.tables["failures"].rows[0][:2] == ["out_of_memory", "1"]
     open_cells = [row[-4:] for row in page.tables["open-cells"].rows]
-    assert open_cells == [["6", "rte", "failed", "1"], ["6", "sst2", "pending", "1"]]
+    assert open_cells == [
+        ["6 of 12", "rte", "failed", "1"],
+        ["6 of 12", "sst2", "pending", "1"],
+    ]
     gaps = page.texts["gaps"]
     assert "Without a score: 2 of 18 cells" in gaps
     assert "2 of 4 networks lack a measured speed" in gaps

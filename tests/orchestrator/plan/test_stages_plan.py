@@ -9,10 +9,11 @@ import pytest
 
 from lp_sweep.orchestrator.estimate import MeanLengths, estimate, missing_flop
 from lp_sweep.orchestrator.plan.known import WorkHistory, timing_columns
-from lp_sweep.orchestrator.plan.naming import describe, short_model
+from lp_sweep.orchestrator.plan.naming import describe
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.selection import taken_on
+from lp_sweep.storage.printable import short_model
 from lp_sweep.trials.spec.procedures import stage_one, teacher_of
 from lp_sweep.trials.spec.select import LayerScores
 from tests.support.stagedplans import (

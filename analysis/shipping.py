@@ -1,0 +1,88 @@
+"""Networks as they are shipped, in words: rows of `candidates` in, texts and sentences out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from lp_sweep.analysis import phrases
+from lp_sweep.analysis.rows import Row, grouped, picked
+from lp_sweep.analysis.tabledef import Cell
+from lp_sweep.storage.printable import ranges
+
+_BUSY = 0.5  # cores, as in the view `speed_table`
+
+
+def to_ship(rows: list[Row]) -> Iterator[str]:
+    """The choice for each task, device and loss; losses with the same choice share a sentence."""
+    devices = {(row["device_name"], row["threads"]) for row in rows}
+    for row in rows:
+        if row["chosen_within"]:
+            on = f" on {row['device_name']}" if len(devices) > 1 else ""
+            losses = chosen_within(row)
+            points = "point" if losses == "1" else "points"
+            yield f"{row['task']}{on}, within {losses} {points}: ship {shipped(row)}"
+            cut = " --vocabulary task" * (row["vocabulary"] == "task")
+            cut += " --texts FILE" * bool(row["extra_texts"])
+            yield f"  lp-sweep export {row['trial_id']} --as {row['format']}{cut} --out smaller"
+
+
+def failures(rows: Sequence[Row], *_: Any) -> Iterator[str]:
+    for row in rows:
+        if row["error"]:
+            network = f"Layers {ranges(row['kept_layers'])} as {row['artefact']}"
+            yield f"{network} failed: {row['error']}."
+
+
+def nothing_fits(rows: Sequence[Row], *_: Any) -> Iterator[str]:
+    """Names what comes closest for each task, device and loss without a choice."""
+    near = [(loss, row) for row in rows for loss in row["nearest_within"]]
+    for (loss, *_place, task), found in grouped(near, _limit_of).items():
+        told = "; ".join(shipped(row) for _loss, row in found)
+        limit = f"{loss:g} point{'s' * (loss != 1)}"
+        yield f"Nothing on {task} loses at most {limit} within the budget. Nearest: {told}."
+
+
+def _limit_of(near: tuple[float, Row]) -> tuple[Any, ...]:
+    return near[0], *picked(near[1], ("model", "device_name", "threads", "task"))
+
+
+def shipped(row: Row) -> str:
+    """`layers 1,3,5-6 as onnx-int8: 85.42 (−1.30, 95% −1.70 to −0.90), 1.5 ms (10.2 times as fast),
+    19.5 MB (21%)`."""
+    change = phrases.signed(row["change"])
+    if row["reason"] is None:
+        change += f", 95% {phrases.signed(row['low'])} to {phrases.signed(row['high'])}"
+    return (
+        f"layers {ranges(row['kept_layers'])} as {row['artefact']}: {row['score']:.2f} ({change}), "
+        f"{milliseconds(row['ms'])} ({row['times_as_fast']:.1f} times as fast), "
+        f"{row['mb']:.1f} MB ({percent_of(row['share_of_size'])})"
+    )
+
+
+def one_text(row: Row) -> Cell:
+    """`1.11`"""
+    disturbed = row["ms"] is not None and is_disturbed(row)
+    again = f"{phrases.DISTURBED[:-1]}: lp-sweep measure --again."
+    return Cell("" if row["ms"] is None else f"{row['ms']:.3g}", (again,) * disturbed)
+
+
+def is_disturbed(row: Row) -> bool:
+    return (row["others_busy_cores"] or 0) > _BUSY
+
+
+def served_by(row: Row) -> str:
+    return f"{row['device_name']}, {row['threads']} thread{'s' * (row['threads'] > 1)}"
+
+
+def milliseconds(value: float) -> str:
+    return f"{value:.3g} ms" if value < 100 else f"{value:,.0f} ms"
+
+
+def percent_of(share: float | None) -> str:
+    return "?" if share is None else f"{100 * share:.0f}%"
+
+
+def chosen_within(row: Row) -> str:
+    """`1, 2`: the allowed losses whose choice it is."""
+    return ", ".join(f"{loss:g}" for loss in row["chosen_within"])
