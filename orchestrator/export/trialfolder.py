@@ -166,7 +166,8 @@ def export(
             modules=[module.name for module in modules],
             graphs=graphs,
             vocabulary=cut_vocabulary(network, extra, fewer) if cuts else None,
-            held_out=test(record, network, extra, where),
+            # another network's score is none of the record's
+            held_out=None if another else test(record, network, extra, where),
         )
         card = trial_card(spec, trained.record, facts)
         about = _about(trained, chosen, verified)

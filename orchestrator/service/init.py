@@ -12,8 +12,6 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from lp_sweep.orchestrator.inputs.data import balance, epochs_for
 from lp_sweep.orchestrator.inputs.folder import read_config
 from lp_sweep.orchestrator.options import InitOptions
@@ -152,18 +150,23 @@ def _with_rows(options: InitOptions) -> WrittenSweep:
     else:
         made, sides = _split_files(options, data, rows)
     made[options.file] = _sweep(options, data, rows, sides).encode()
-    return _written(options, made, list(_notes(rows, sides["dev"][1])))
+    notes = [*_notes(rows, sides["dev"][1])]
+    if "test" in sides:
+        what = f"{sides['test'][1]:,} {KINDS[rows.kind].scored_by} are set aside (`test:`)"
+        notes.append(f"{what}: scored once, for what is shipped, and never to choose")
+    return _written(options, made, notes)
 
 
-_Sides = dict[str, tuple[Path, int]]  # train and dev: the file, and its rows or queries
+_Sides = dict[str, tuple[Path, int]]  # train, dev, test: the file, and its rows or queries
 
 
 def _split_files(
     options: InitOptions, data: Path, rows: RowFile
 ) -> tuple[dict[Path, bytes], _Sides]:
-    """A train and a dev file: their contents by path, and their sizes."""
-    in_dev = initrows.split(rows.strata, rows.groups)
-    if not 0 < in_dev.sum() < rows.n:
+    """A train and a dev file, and a test file of rows enough: their contents by path, and their
+    sizes."""
+    parts = initrows.sides(rows.strata, rows.groups)
+    if not all(map(len, parts.values())):
         groups = len(set(rows.groups))
         of = f" of {groups} group{'s' * (groups > 1)}" if options.group else ""
         raise SpecError(
@@ -171,15 +174,14 @@ def _split_files(
             "can be split off, since equal texts and rows of a group stay on one side. Check "
             "--text, or give the dev set with --dev FILE."
         )
-    train, dev = np.flatnonzero(~in_dev), np.flatnonzero(in_dev)
-    paths = [
-        options.file.parent / f"{_stem(data)}-{side}{initrows.suffix_of_parts(data)}"
-        for side in ("train", "dev")
-    ]
-    ranks = KINDS[rows.kind].ranks  # then a score averages over queries
-    n_dev = len({rows.groups[row] for row in dev.tolist()}) if ranks else len(dev)
-    sides = {"train": (paths[0], len(train)), "dev": (paths[1], n_dev)}
-    return dict(zip(paths, initrows.parts(data, train, dev), strict=True)), sides
+    suffix, ranks = initrows.suffix_of_parts(data), KINDS[rows.kind].ranks
+    sides = {}
+    for side, held in parts.items():
+        queries = {rows.groups[row] for row in held.tolist()}  # a score averages over them
+        units = len(queries) if ranks and side != "train" else len(held)
+        sides[side] = (options.file.parent / f"{_stem(data)}-{side}{suffix}", units)
+    paths = [path for path, _ in sides.values()]
+    return dict(zip(paths, initrows.parts(data, *parts.values()), strict=True)), sides
 
 
 def _stem(data: Path) -> str:
@@ -279,7 +281,10 @@ def _sweep(options: InitOptions, data: Path, rows: RowFile, sides: _Sides) -> st
         replace(options, kind=rows.kind),
         _task_lines(
             {key: value for key, value in task.items() if value},
-            {"train": f"{train:,} rows", "dev": f"{sides['dev'][1]:,} {kind.scored_by}"},
+            {
+                side: f"{n:,} {'rows' if side == 'train' else kind.scored_by}"
+                for side, (_, n) in sides.items()
+            },
         ),
         epochs=min(MOST_EPOCHS, max(1 if kind.embeds else 3, epochs)),
         length=rows.max_length,

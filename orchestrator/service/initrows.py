@@ -43,6 +43,9 @@ from lp_sweep.trials.model.modelfiles import longest_row
 from lp_sweep.trials.model.sentencefolder import read_sentence_folder
 from lp_sweep.trials.spec.specs import TaskKind
 
+ENOUGH = 5000  # rows, from which on some are set aside for a test: their interval is narrow enough
+TEST_SHARE = 0.1
+MOST_TEST = 2000  # rows
 DEV_SHARE = 0.2
 MOST_DEV = 5000  # rows: more make every trial slower and the answer hardly more certain
 MOST_CLASSES = 20  # with numbers as names; more distinct numbers are measurements
@@ -363,11 +366,27 @@ def _groups(keys: Sequence[object], named: Sequence[object] | None) -> list[int]
     return numbers
 
 
-def split(strata: Sequence[object], groups: Sequence[int]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def sides(strata: Sequence[object], groups: Sequence[int]) -> dict[str, np.ndarray[Any, Any]]:
+    """The positions of the rows of `train`, `dev` and, of ENOUGH rows, `test`."""
+    aside = np.zeros(len(groups), bool)
+    if len(groups) >= ENOUGH:
+        aside = split(strata, groups, TEST_SHARE, MOST_TEST)
+    rest = np.flatnonzero(~aside)
+    in_dev = split([strata[row] for row in rest], [groups[row] for row in rest])
+    found = {"train": rest[~in_dev], "dev": rest[in_dev]}
+    return found | ({"test": np.flatnonzero(aside)} if aside.any() else {})
+
+
+def split(
+    strata: Sequence[object],
+    groups: Sequence[int],
+    largest: float = DEV_SHARE,
+    most: int = MOST_DEV,
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """(n,) whether each row goes to the dev set: the same share of each stratum, as near as whole
-    groups allow. The share is DEV_SHARE, or less to make MOST_DEV rows. Deterministic."""
+    groups allow. The share is `largest`, or less to make `most` rows. Deterministic."""
     n = len(groups)
-    share = min(DEV_SHARE, MOST_DEV / n)
+    share = min(largest, most / n)
     sizes = Counter(strata)
     left = {stratum: round(share * count) for stratum, count in sizes.items()}
     # some of the classes of a few rows; train needs a single one
