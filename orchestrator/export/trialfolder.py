@@ -175,7 +175,8 @@ def export(
             )
             if cuts
             else None,
-            held_out=test(record, network, extra, options, where),
+            # another network's score is none of the record's
+            held_out=None if trained.another else test(record, network, extra, options, where),
         )
         card = trial_card(spec, trained.record, facts)
         about = _about(trained, chosen, verified)

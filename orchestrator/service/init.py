@@ -56,6 +56,9 @@ from lp_sweep.trials.spec.specs import TaskDefinition, TaskKind
 
 _SEARCHED = initrows.LENGTHS[:4]  # tokens of a document: every trial reads all of them
 
+ENOUGH = 5000  # rows, from which on some are set aside for a test: their interval is narrow enough
+TEST_SHARE = 0.1
+MOST_TEST = 2000  # rows
 DEV_SHARE = 0.2
 MOST_DEV = 5000  # rows: more make every trial slower and the answer hardly more certain
 _FEW_CLASSES = 20  # of which dev takes a row each, if none has so many that a fifth is a row
@@ -162,18 +165,23 @@ def _with_rows(options: InitOptions) -> WrittenSweep:
     else:
         made, sides = _split_files(options, data, rows)
     made[options.file] = _sweep(options, data, rows, sides).encode()
-    return _written(options, made, list(_notes(options, rows, sides["dev"][1])))
+    notes = [*_notes(options, rows, sides["dev"][1])]
+    if "test" in sides:
+        what = f"{sides['test'][1]:,} {KINDS[rows.kind].scored_by} are set aside (`test:`)"
+        notes.append(f"{what}: scored once, for what is shipped, and never to choose")
+    return _written(options, made, notes)
 
 
-_Sides = dict[str, tuple[Path, int]]  # train and dev: the file, and its rows or queries
+_Sides = dict[str, tuple[Path, int]]  # train, dev, test: the file, and its rows or queries
 
 
 def _split_files(
     options: InitOptions, data: Path, rows: RowFile
 ) -> tuple[dict[Path, bytes], _Sides]:
-    """A train and a dev file: their contents by path, and their sizes."""
-    in_dev = split(rows.strata, rows.groups)
-    if not 0 < in_dev.sum() < rows.n:
+    """A train and a dev file, and a test file of rows enough: their contents by path, and their
+    sizes."""
+    parts = parted(rows.strata, rows.groups)
+    if not all(map(len, parts.values())):
         groups = len(set(rows.groups))
         of = f" of {groups} group{'s' * (groups > 1)}" if options.group else ""
         raise SpecError(
@@ -181,22 +189,40 @@ def _split_files(
             "can be split off, since equal texts and rows of a group stay on one side. Check "
             "--text, or give the dev set with --dev FILE."
         )
-    train, dev = rows.places[~in_dev], rows.places[in_dev]
-    paths = [
-        options.file.parent / f"{stem_of(data)}-{side}{_suffix_of_parts(data)}"
-        for side in ("train", "dev")
-    ]
-    ranks = KINDS[rows.kind].ranks  # then a score averages over queries
-    n_dev = len({*np.asarray(rows.groups)[in_dev].tolist()}) if ranks else len(dev)
-    sides = {"train": (paths[0], len(train)), "dev": (paths[1], n_dev)}
-    return dict(zip(paths, _parts(data, train, dev), strict=True)), sides
+    suffix, ranks = _suffix_of_parts(data), KINDS[rows.kind].ranks
+    sides = {}
+    for side, held in parts.items():
+        queries = {rows.groups[row] for row in held.tolist()}  # a score averages over them
+        units = len(queries) if ranks and side != "train" else len(held)
+        sides[side] = (options.file.parent / f"{stem_of(data)}-{side}{suffix}", units)
+    paths = [path for path, _ in sides.values()]
+    return dict(
+        zip(paths, _parts(data, *(rows.places[held] for held in parts.values())), strict=True)
+    ), sides
 
 
-def split(strata: Sequence[object], groups: Sequence[int]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def parted(strata: Sequence[object], groups: Sequence[int]) -> dict[str, np.ndarray[Any, Any]]:
+    """The positions of the rows of `train`, `dev` and, of ENOUGH rows, `test`."""
+    aside = np.zeros(len(groups), bool)
+    if len(groups) >= ENOUGH:
+        aside = split(strata, groups, TEST_SHARE, MOST_TEST)
+    rest = np.flatnonzero(~aside)
+    left = rest.tolist()
+    in_dev = split([strata[row] for row in left], [groups[row] for row in left])
+    found = {"train": rest[~in_dev], "dev": rest[in_dev]}
+    return found | ({"test": np.flatnonzero(aside)} if aside.any() else {})
+
+
+def split(
+    strata: Sequence[object],
+    groups: Sequence[int],
+    largest: float = DEV_SHARE,
+    most: int = MOST_DEV,
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """(n,) whether each row goes to the dev set: the same share of each stratum, as near as whole
-    groups allow. The share is DEV_SHARE, or less to make MOST_DEV rows. Deterministic."""
+    groups allow. The share is `largest`, or less to make `most` rows. Deterministic."""
     n = len(groups)
-    share = min(DEV_SHARE, MOST_DEV / n)
+    share = min(largest, most / n)
     sizes = Counter(strata)
     left = {stratum: round(share * count) for stratum, count in sizes.items()}
     # some of the classes of a few rows; train needs a single one
@@ -352,7 +378,10 @@ def _sweep(options: InitOptions, data: Path, rows: RowFile, sides: _Sides) -> st
         replace(options, kind=rows.kind),
         task_lines(
             {key: value for key, value in task.items() if value},
-            {"train": f"{train:,} rows", "dev": f"{sides['dev'][1]:,} {kind.scored_by}"},
+            {
+                side: f"{n:,} {'rows' if side == 'train' else kind.scored_by}"
+                for side, (_, n) in sides.items()
+            },
         ),
         epochs=epochs_of(train, kind),
         length=rows.max_length,

@@ -21,7 +21,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 
 from lp_sweep.orchestrator.options import InitOptions
-from lp_sweep.orchestrator.service.init import DEV_SHARE, split, write_sweep
+from lp_sweep.orchestrator.service.init import DEV_SHARE, parted, split, write_sweep
 from lp_sweep.orchestrator.service.initrows import LENGTHS, look_at
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import LpSweepError
@@ -366,6 +366,32 @@ def test_many_classes_of_two_rows_leave_most_rows_to_train() -> None:
     assert len({name for name, dev in zip(strata, in_dev, strict=True) if not dev}) == len(
         {*strata}
     )
+
+
+def test_rows_enough_set_some_aside(tmp_path: Path) -> None:
+    """A tenth, of at least 5,000 rows; equal texts stay on one side of all three."""
+    content = rows(5_000)
+    made = [row | {"text": f"{row['text']} {i // 2}"} for i, row in enumerate(content)]
+    for count, most in ((4_990, 0), (5_000, 500)):
+        write(tmp_path / "data.csv", made[:count])
+        told = init(tmp_path, *DATA, *COLUMNS, "--force")
+        task = of_task(tmp_path)
+        assert ("test" in task) == bool(most) == ("are set aside (`test:`)" in told)
+    texts = {
+        side: {row[0] for row in read(tmp_path / task[side], ["text"])}
+        for side in ("train", "dev", "test")
+    }
+    parts = {side: len(read(tmp_path / task[side], ["text"])) for side in texts}
+    assert sum(parts.values()) == 5_000
+    assert parts["test"] == pytest.approx(500, abs=5)
+    assert not texts["test"] & (texts["train"] | texts["dev"])
+
+
+def test_all_rows_are_on_one_side() -> None:
+    for count in (4_999, 5_000, 40_000):
+        parts = parted(["a", "b"] * (count // 2) + ["a"] * (count % 2), range(count))
+        assert sorted(np.concatenate([*parts.values()]).tolist()) == list(range(count))
+        assert len(parts.get("test", ())) == {4_999: 0, 5_000: 500, 40_000: 2_000}[count]
 
 
 def test_a_class_of_one_row_is_trained_on() -> None:

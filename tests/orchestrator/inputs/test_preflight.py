@@ -287,10 +287,10 @@ def test_rows_that_are_set_aside_are_checked_as_dev_rows_are(world: Path) -> Non
     with_rows(world, "good,pos\nbad,neg\nfine,pos\n")
     with_rows(world, "poor w1,neg\nwell,pos\n", "dev.csv")
     with_rows(world, "w1 w2,neg\nw3 w4,pos\n", "test.csv")
-    assert check(world) == []
+    assert not [note for note in check(world) if "test rows" in note]
     with_rows(world, "w1 w2,neg\n poor w1,neg\nfine,neg\nbad,neg\n", "test.csv")
-    notes = [re.search("(\\d) of 4 test rows also occur in (\\w+)", note) for note in check(world)]
-    assert [note and note.groups() for note in notes] == [("2", "train"), ("1", "dev")]
+    found = re.findall(r"(\d) of 4 test rows also occur in (\w+)", "\n".join(check(world)))
+    assert found == [("2", "train"), ("1", "dev")]
     with_rows(world, "w1 w2,neither\n", "test.csv")
     told = sweep("plan", "sweep.yaml", cwd=world)
     assert told.returncode == 4
