@@ -2,8 +2,9 @@
 
 Profiles come first, since cells depend on them, then trials whose networks others need, then other
 trials, and speeds at the end, each alone, since other work would change its times; within a rank
-the longest first. When a profile ends, the cells that waited for it become trials; when a search
-has all that it asked for, it asks for more, or ends. A network has the identifier of the trial that
+full models and networks that nobody trains come first, then the longest. When a profile ends, the
+cells that waited for it become trials; when a search has all that it asked for, it asks for more,
+or ends. A network has the identifier of the trial that
 trains it. Knows no Ray.
 
 Runs share a store. A run claims work only for its idle slots, for all of them in one write, and
@@ -14,6 +15,7 @@ that another run holds is left to that run, and looked at again when that run ha
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
@@ -42,6 +44,7 @@ from lp_sweep.storage.networks import keep_while_needed
 from lp_sweep.storage.runs import Presence, Progress
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.spec.procedures import UNTAUGHT
 from lp_sweep.trials.spec.select import LayerScores
 from lp_sweep.trials.worker.job import Job
 
@@ -163,7 +166,7 @@ class WorkQueue:
         self._waiting.pop(id_, None)
         if state == "pending" and id_ not in self.holding:
             self._waiting[id_] = self._seconds[id_]
-            heappush(self._order, (self._rank(id_), -self._seconds[id_], id_))
+            heappush(self._order, (self._rank(id_), self._turn(id_), id_))
 
     def _lacking(self, id_: str) -> set[str]:
         """The networks that the work waits for. One that it is only compared with may fail."""
@@ -315,6 +318,13 @@ class WorkQueue:
         if id_ in self.plan.speeds:
             return Rank.SPEED
         return Rank.NEEDED if id_ in self._needed else Rank.TRIAL
+
+    def _turn(self, id_: str) -> float:
+        """Its place within its rank. What is early gives an answer to a run that is cut short."""
+        work = self.plan.trials.get(id_)
+        full = work is not None and len(work.trial.kept_layers) == work.model.depth
+        early = full or (work is not None and work.trial.procedure in UNTAUGHT)
+        return -math.inf if early else -self._seconds[id_]
 
     def _notice_growth(self, id_: str) -> None:
         """Notices whether the end of work brings other cells."""
