@@ -243,6 +243,7 @@ BUGS = [
         "test_workqueue.py",
         also={
             "(self._rank(id_), -self._seconds[id_]": "(self._rank(id_), self._seconds[id_]",
+            "if early else -self._seconds[id_]": "if early else self._seconds[id_]",
         },
     ),
     _bug(

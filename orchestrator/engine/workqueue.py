@@ -2,9 +2,10 @@
 
 Profiles come first, since cells depend on them, then trials whose networks others need, then other
 trials, and speeds at the end, each alone, since other work would change its times; within a rank
-the longest first. When a profile ends, the cells that waited for it become trials; when a search
-has all that it asked for, it asks for more, or ends. A network has the identifier of the trial that
-trains it. Trials of a model on a task that its full model did not learn are left out. Knows no Ray.
+full models and networks that nobody trains come first, then the longest. When a profile ends, the
+cells that waited for it become trials; when a search has all that it asked for, it asks for more,
+or ends. A network has the identifier of the trial that trains it. Trials of a model on a task that
+its full model did not learn are left out. Knows no Ray.
 
 Runs share a store. A run claims work only for its idle slots, for all of them in one write, and
 begins it at once: so no run keeps work from another that it has no slot for. What it does not begin
@@ -14,6 +15,7 @@ that another run holds is left to that run, and looked at again when that run ha
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
@@ -43,6 +45,7 @@ from lp_sweep.storage.networks import keep_while_needed
 from lp_sweep.storage.runs import Presence, Progress
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.spec.procedures import NOT_RETRAINED
 from lp_sweep.trials.spec.select import LayerScores
 from lp_sweep.trials.worker.job import Job
 
@@ -165,7 +168,7 @@ class WorkQueue:
         self._waiting.pop(id_, None)
         if state == "pending" and id_ not in self.holding and not self._is_left_out(id_):
             self._waiting[id_] = self._seconds[id_]
-            heappush(self._order, (self._rank(id_), -self._seconds[id_], id_))
+            heappush(self._order, (self._rank(id_), self._turn(id_), id_))
 
     def _lacking(self, id_: str) -> set[str]:
         """The networks that the work waits for. One that it is only compared with may fail."""
@@ -331,6 +334,13 @@ class WorkQueue:
         if id_ in self.plan.speeds:
             return Rank.SPEED
         return Rank.NEEDED if id_ in self._needed else Rank.TRIAL
+
+    def _turn(self, id_: str) -> float:
+        """Its place within its rank. What is early gives an answer to a run that is cut short."""
+        work = self.plan.trials.get(id_)
+        full = work is not None and len(work.trial.kept_layers) == work.model.depth
+        early = full or (work is not None and work.trial.procedure in NOT_RETRAINED)
+        return -math.inf if early else -self._seconds[id_]
 
     def _notice_growth(self, id_: str) -> None:
         """Notices whether the end of work brings other cells."""

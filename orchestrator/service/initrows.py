@@ -76,9 +76,10 @@ def look_at(options: InitOptions, data: Path) -> RowFile:
     present = column_names(str(data))
     names = [name for name in present if name and present.count(name) == 1]
     _check_columns(options, data, names, present)
-    labels = _complete(options, data, options.label)
-    separator = options.label_separator or _separator(options, labels)
-    texts = _complete(options, data, options.text[:1]).slice(0, 1)
+    separator = options.label_separator or _separator(options, read_file(str(data), options.label))
+    rows = _as_read(options, data, options.label, separator)
+    labels = without_missing(rows).table if options.drop_missing else rows.table
+    texts = read_file(str(data), options.text[:1], 1)
     kind: TaskKind = "multi_label" if separator else _kind(labels, texts)
     kind = seen = options.kind or kind
     if not options.kind and _scores_vectors(options, kind, labels):
@@ -88,19 +89,17 @@ def look_at(options: InitOptions, data: Path) -> RowFile:
         drop_missing=options.drop_missing,
         label_separator=separator,
     )
-    rows = Rows(where=str(data), table=labels)
-    if separator:
-        rows = with_separate_labels(rows, options.label[0], separator)
     named = _named_labels(rows) if kind == "multi_label" else ()
     loaded = _load(options, kind, source, named)
     train, rules = loaded.train, KINDS[kind]
     keys = [*text_keys(train)]
     counts, strata = _strata(loaded)
     _refuse_identifiers(data, " ".join(options.label), counts, names)
-    named_columns = [*options.text, *([] if rules.embeds else options.label)]
     places = np.arange(len(keys))
-    if options.drop_missing:
-        places = complete_rows(Rows(where=str(data), table=read_file(str(data), named_columns)))
+    if options.drop_missing:  # by the columns that a run reads of train rows
+        columns = [*options.text, *([] if rules.embeds else options.label)]
+        columns += [options.group] if rules.ranks and options.group else []
+        places = complete_rows(_as_read(options, data, columns, separator))
     return RowFile(
         n=len(keys),
         places=places,
@@ -119,10 +118,11 @@ def look_at(options: InitOptions, data: Path) -> RowFile:
     )
 
 
-def _complete(options: InitOptions, data: Path, names: Sequence[str]) -> pa.Table:
-    """These columns, as a run reads them."""
-    rows = Rows(where=str(data), table=read_file(str(data), names))
-    return (without_missing(rows) if options.drop_missing else rows).table
+def _as_read(options: InitOptions, data: Path, names: Sequence[str], separator: str) -> Rows:
+    """These columns, with a list of labels in place of each text of several."""
+    rows = Rows(where=str(data), table=read_file(str(data), [*dict.fromkeys(names)]))
+    label = options.label[0]
+    return with_separate_labels(rows, label, separator) if separator and label in names else rows
 
 
 def _check_columns(

@@ -27,7 +27,6 @@ from lp_sweep.orchestrator.service import export, init, initfile
 from lp_sweep.orchestrator.sweepfile.axes import WITHIN
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import DEFAULT_STORE, expanded
-from lp_sweep.storage.printable import ranges
 from lp_sweep.trials.data.formats import parts_of
 
 if TYPE_CHECKING:
@@ -113,22 +112,19 @@ def finished(asked: SmallerOptions, run: RunOptions, result: RunResult) -> Small
     )
     choice, shipped = export.choose(result.store, chosen)
     [record] = result.store.read("trials", choice.trial_id)
-    notes.append(choice.why)
+    said = [*notes, choice.why]
     if problem := _not_learned(result.store, record):
-        return SmallerModel([*notes, f"{problem} Nothing was exported."])
+        return SmallerModel([*said, f"{problem} Nothing was exported."])
     if len(record["kept_layers"]) == record["depth"]:
         words = ["lp-sweep", "export", choice.trial_id, "--as", *shipped.formats]
         words += ["--out", "full", "--file", run.file, "--store", result.store.location]
-        notes.append(
+        answer = (
             f"the answer is the full model: no smaller one loses at most {chosen.within:g} points,"
             f" and nothing was exported. To export the full one: {shlex.join(words)}"
         )
-        return SmallerModel(notes)
+        return SmallerModel([*said, answer])
     if asked.out is None:
-        notes.append(
-            f"keep layers {ranges(record['kept_layers'])}; with --out FOLDER they are exported"
-        )
-        return SmallerModel(notes)
+        return SmallerModel([*said, "to export it, add --out FOLDER to the same command"])
     return SmallerModel(notes, export.export_trial(chosen))
 
 

@@ -552,3 +552,36 @@ def test_candidates_of_a_query_are_on_one_side(tmp_path: Path, group: list[str])
     shown = planned(tmp_path)
     assert "160 train rows, 8 dev queries" in shown
     assert "a random order scores" in shown
+
+
+def test_odd_cells(tmp_path: Path) -> None:
+    """Several labels in a cell between semicolons, an empty one, and rows without a text."""
+    cells = ["late,broken", "late", "broken", ""]
+    lines = [f"text {i};{cells[i % 4]};{i}" for i in range(80)] + [";late;80", ";;81"]
+    (tmp_path / "data.csv").write_text("\n".join(["text;labels;id", *lines]))
+    columns = ["--text", "text", "--label", "labels", "--model", MODEL, "--drop-missing"]
+    told = init(tmp_path, *DATA, *columns)
+    assert "--kind classification" in told, "the way to read a cell as one class"
+    assert "80 rows" in told
+    task = of_task(tmp_path)
+    assert (task["kind"], task["label_separator"]) == ("multi_label", ",")
+    assert task["labels"] == ["broken", "late"]
+    sides = [read(tmp_path / task[side], ["text", "labels", "id"]) for side in ("train", "dev")]
+    made = [row for side in sides for row in side]
+    assert sorted(made) == sorted(tuple(line.split(";")) for line in lines[:80])
+    assert "2 labels: " in planned(tmp_path)
+
+    one = [*DATA, *columns, "--kind", "classification"]
+    assert "60 rows" in init(tmp_path, "one.yaml", *one, "--force")
+    assert "label_separator" not in of_task(tmp_path, "one.yaml")
+
+
+def test_the_loss_that_the_dev_rows_can_show(tmp_path: Path) -> None:
+    write(tmp_path / "data.csv", rows())
+    told = init(tmp_path, *DATA, *COLUMNS)
+    assert "60 dev rows can show" in told
+    asked = "--within 30"
+    assert "dev rows can show" not in init(tmp_path, *DATA, *COLUMNS, *asked.split(), "--force")
+    file = load_sweep(tmp_path / "sweep.yaml")
+    assert all(entry.within == [30] for entry in file.spec.strategies)
+    assert file.spec.recipe.epochs == 20, "few rows: 1,000 steps, or 20 epochs"

@@ -18,6 +18,7 @@ from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.runs import Observer, Presence, Progress
 from lp_sweep.storage.store import Store
 from tests.support.courses import course_of, presence_of, put_failure, queue_of, taken
+from tests.support.kindworlds import embedding_world
 from tests.support.stores import trial
 from tests.support.sweepfiles import make_inputs, planned
 
@@ -364,3 +365,16 @@ def test_the_work_of_a_killed_run_is_taken_over(make: Make, store: Store, plan: 
         taken(queue)
         mine = make(claims=one)
         assert ids_of(mine) == set(plan.trials)
+
+
+def test_networks_that_nobody_trains_come_first_then_the_longest(
+    tmp_path: Path, store: Store
+) -> None:
+    """So that a run that is cut short has an answer."""
+    world = embedding_world(tmp_path / "pairs", strategies=[{"name": "top", "k": [1, 2]}])
+    queue = queue_of(planned(world), store)
+    turns = {
+        (work.trial.procedure, len(work.trial.kept_layers)): queue._turn(id_)
+        for id_, work in queue.plan.trials.items()
+    }
+    assert turns["untrained", 2] < turns["direct", 3] < turns["direct", 2]
