@@ -143,7 +143,8 @@ return [...document.querySelectorAll(`#table-${table} tbody tr`)].map(
     (row) => row.cells[column].textContent);
 """
 STACKED = """
-const [one, two] = document.querySelectorAll("#task-1 .plot");
+const two_plots = (at) => at.querySelectorAll(".plot").length > 1;
+const [one, two] = [...document.querySelectorAll(".plots")].find(two_plots).children;
 return two.getBoundingClientRect().top >= one.getBoundingClientRect().bottom;
 """
 BUTTON = "document.querySelectorAll('#table-tasks th button')[arguments[0]]"
