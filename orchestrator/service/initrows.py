@@ -371,9 +371,9 @@ def sides(strata: Sequence[object], groups: Sequence[int]) -> dict[str, np.ndarr
     aside = np.zeros(len(groups), bool)
     if len(groups) >= ENOUGH:
         aside = split(strata, groups, TEST_SHARE, MOST_TEST)
-    rest = np.flatnonzero(~aside)
+    rest = np.flatnonzero(~aside).tolist()
     in_dev = split([strata[row] for row in rest], [groups[row] for row in rest])
-    found = {"train": rest[~in_dev], "dev": rest[in_dev]}
+    found = {"train": np.array(rest)[~in_dev], "dev": np.array(rest)[in_dev]}
     return found | ({"test": np.flatnonzero(aside)} if aside.any() else {})
 
 
