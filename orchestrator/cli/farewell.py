@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lp_sweep.orchestrator.cli.output import emit, say
-from lp_sweep.orchestrator.plan.naming import ASSUMED
+from lp_sweep.orchestrator.plan.naming import not_needed
 from lp_sweep.orchestrator.plan.selection import retry_selection
 from lp_sweep.orchestrator.sweepfile.axes import WITHIN, searched_losses
 from lp_sweep.storage.errors import LpSweepError, SpecError
@@ -59,8 +59,8 @@ def _lines(result: RunResult, options: RunOptions) -> Iterator[str]:
     else:
         yield from _answer(result)
         yield f"complete: {_done(result)}. Records: {result.store.location}"
-        if spared := result.plan.totals()["cells_not_needed"]:
-            yield f"{spared} cells were not needed for the answer: {ASSUMED}."
+        if skipped := result.plan.totals()["cells_not_needed"]:
+            yield not_needed(skipped)
         yield f"next: {answer_command(result.plan.sweep.spec.strategies, where)}"
 
 

@@ -116,8 +116,7 @@ class PlainReporter(Display):
         queue = self.queue
         if queue is None or time.monotonic() - self._told < _QUIET_SECONDS:
             return
-        used = f"{queue.pace.slot_hours():.2f} slot-hours used"
-        self._print(f"running {len(queue.live)}, {_left(queue)}, {used}")
+        self._print(f"running {len(queue.live)}, {_left(queue)}")
         for id_, how_far in self._underway(queue).items():
             self._print(f"  {describe(queue.live[id_])}: {how_far.text}")
 

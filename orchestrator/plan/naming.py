@@ -14,10 +14,18 @@ if TYPE_CHECKING:
     from lp_sweep.orchestrator.plan.plan import Work
 
 MOST_RANGES = 4  # in a line
-ASSUMED = (
-    "the search never trained them; where an answer depends on one of them, `lp-sweep table "
-    "min-layers` names it after 'unless'"
-)
+
+
+def not_needed(trainings: int) -> str:
+    """A sentence about what a search (`until: min_layers`) never trains."""
+    return (
+        f"{trainings} trainings are not needed: the search found the answer and never trained "
+        "them. Where it depends on one, a footnote of `lp-sweep table min-layers` names it."
+    )
+
+
+def after_a_measurement(trainings: int) -> str:
+    return f"up to {trainings} more trainings: a measurement decides which layers they keep"
 
 
 def describe(work: Work) -> str:
@@ -27,7 +35,7 @@ def describe(work: Work) -> str:
     if work.spec.kind == "profile" and work.spec.measure == FIND_RECIPE:
         return f"{model}, a learning rate for {task}"
     if work.spec.kind == "profile":
-        return f"{model}, {work.spec.measure.replace('_', '-')} profile, {task}"
+        return f"{model}, {work.spec.measure.replace('_', '-')} measurement, {task}"
     layers = layers_of(work.spec.kept_layers, work.model.depth)
     if work.spec.kind == "speed":
         speed = f"speed on {work.spec.device_type}"

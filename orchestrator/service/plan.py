@@ -26,7 +26,7 @@ from lp_sweep.orchestrator.plan.known import (
     with_networks,
 )
 from lp_sweep.orchestrator.plan.listing import hidden_by, mixed_threads, trained_otherwise
-from lp_sweep.orchestrator.plan.naming import ASSUMED
+from lp_sweep.orchestrator.plan.naming import after_a_measurement, not_needed
 from lp_sweep.orchestrator.plan.plan import Cell, Plan, Work, state_of
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.selection import taken_on
@@ -47,6 +47,11 @@ if TYPE_CHECKING:
 
 _ARTEFACT_SECONDS = 30  # to write a graph, answer the dev set, and take turns
 _SHARED_SHOWN = 8
+_MEASUREMENTS = {  # in the plan's totals
+    "profiles": "of pre-trained networks",
+    "measures": "of trained networks",
+    "speeds": "of speed, one network at a time",
+}
 _IMPOSSIBLE = "no layer would stay, or none that a removed feed-forward or a bridge needs"
 
 
@@ -199,44 +204,45 @@ def _measured(plan: Plan, work: Work, **facts: Any) -> dict[str, Any]:
 
 
 def _counts(plan: Plan) -> list[str]:
-    """Cells, trials and measurements by state; a count of 0 has no line."""
+    """Trainings and measurements by state; a count of 0 has no line."""
     totals, to_do = plan.totals(), taken_on(plan)
     searched = sum(cell.search == "waiting" for cell in plan.cells)
     taught = sum(work.lesson is not None for work in plan.trials.values())
-    measures = f"of trained networks: {_states(totals, 'measures')}"
-    speeds = f"networks to time, one at a time: {_states(totals, 'speeds')}"
-    waiting = f"cells waiting for a profile, a measurement ({_states(totals, 'profiles')})"
+    measured = sum(totals[kind] for kind in _MEASUREMENTS)
+    kinds = (
+        f"{_states(totals, kind)} {what}" for kind, what in _MEASUREMENTS.items() if totals[kind]
+    )
+    asked = f"for {totals['cells']:,} combinations of model, strategy, layers, task and seed"
+    waiting = totals["cells_deferred"] - searched
     searches = set(plan.finders.values()) - plan.known.recipes.keys()
     finds = "measurement finds the learning rate and the epochs"
     if len(searches) > 1:
         finds = "measurements find learning rates and epochs, each for a model and a task"
     counts = (
-        ("cells", totals["cells"], "asked for: each is a model, strategy, K, task and seed"),
-        ("trials", totals["trials"], "networks; cells may share one"),
+        ("trainings", totals["trials"], asked),
         ("done", totals["trials_done"], "already in the store"),
         ("failed", totals["trials_failed"], "`lp-sweep retry` retries them"),
         ("to do", len(to_do), _to_do(plan, to_do)),
+        ("measurements", measured, "; ".join(kinds)),
+        ("waiting", waiting, after_a_measurement(waiting)),
         ("first", len(searches), finds),
-        ("deferred", totals["cells_deferred"] - searched, waiting),
         ("distilled", taught, "learn from a teacher"),
-        ("measures", totals["measures"], measures),
-        ("search", searched, "more cells at most for `until: min_layers`"),
-        ("spared", totals["cells_not_needed"], f"cells not needed for the answer ({ASSUMED})"),
-        ("speeds", totals["speeds"], speeds),
+        ("search", searched, "more trainings at most for `until: min_layers`"),
+        ("not needed", totals["cells_not_needed"], not_needed(totals["cells_not_needed"])),
         ("impossible", totals["cells_impossible"], _IMPOSSIBLE),
     )
-    return [f"  {name:<10} {count:>9,}   {meaning}" for name, count, meaning in counts if count]
+    return [f"  {name:<12} {count:>7,}   {meaning}" for name, count, meaning in counts if count]
 
 
 def _hours(estimate: TimeEstimate) -> list[str]:
     """The estimate, and one for each task if there are several."""
     if not estimate.hours:
-        return [f"  estimate   {estimate.basis}"]
+        return [f"  estimate     {estimate.basis}"]
     unit = "of GPU time, one trial per GPU" if estimate.on_gpu else "on one slot"
     most = "; a search rarely needs all of it" if estimate.at_most else ""
     tasks = estimate.tasks if len(estimate.tasks) > 1 else {}
     return [
-        f"  estimate   {_about(estimate.span)} {unit}{most}; {estimate.basis}",
+        f"  estimate     {_about(estimate.span)} {unit}{most}; {estimate.basis}",
         *(f"             {task}: {_about(hours)}" for task, hours in tasks.items()),
     ]
 

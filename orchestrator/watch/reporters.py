@@ -30,7 +30,7 @@ from lp_sweep.orchestrator.engine.progress import (
     first_line,
 )
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
-from lp_sweep.orchestrator.plan.naming import describe
+from lp_sweep.orchestrator.plan.naming import after_a_measurement, describe
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.storage.printable import clock, printable
 
@@ -128,17 +128,17 @@ class LiveReporter(Display):
         busy, others = len(queue.live), len(queue.holding)
         deferred = sum(cell.state == "deferred" for cell in queue.plan.cells)
         yield bar(queue.plan.sweep.name, done + failed, done + failed + left)
-        counts = f"done {done}  running {busy}  failed {failed}  waiting {max(0, left - busy)}"
-        yield line(counts + (f"  deferred {deferred} cells" if deferred else ""))
+        yield line(f"done {done}  running {busy}  failed {failed}  waiting {max(0, left - busy)}")
+        if deferred:
+            yield line(after_a_measurement(deferred))
         eta = f"ETA {queue.eta().text()}" if left or deferred else "reading the results"
-        used = f"{queue.pace.slot_hours():.2f} slot-hours used"
-        yield line(f"{self.elapsed()} elapsed  {eta}  {used}")
+        yield line(f"{self.elapsed()} elapsed  {eta}")
         if failures:
             told = "  ".join(f"{kind} {count}" for kind, count in failures.most_common())
             yield line(f"failures: {told}", "red")
         if others:
-            yield line(f"{others} are in the hands of other runs", "yellow")
-        yield from (line(text, "yellow") for text in self._states.values())
+            yield line(f"{others} are trained by other runs", "yellow")
+        yield from (Text(printable(text), style="yellow") for text in self._states.values())
         yield from [*self._recent]
         yield self._slots(queue)
 

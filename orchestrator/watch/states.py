@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from lp_sweep.analysis.views import open_views
-from lp_sweep.orchestrator.plan.naming import ASSUMED, layers_of
+from lp_sweep.orchestrator.plan.naming import after_a_measurement, layers_of, not_needed
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.printable import clock, page, printable, short_model
 from lp_sweep.storage.runs import Announcement, Observer
@@ -137,7 +137,9 @@ def _in_words(catalog: Catalog, held: Iterable[str]) -> dict[str, str]:
             words[row["trial_id"]] = _trial(row)
         elif row["trial_id"] is None and row["profile_id"] in words:
             model, task = short_model(row["model"]), printable(row["task"])
-            words[row["profile_id"]] = f"{model}, profile for {printable(row['strategy'])}, {task}"
+            words[row["profile_id"]] = (
+                f"{model}, measurement for {printable(row['strategy'])}, {task}"
+            )
     return words
 
 
@@ -169,15 +171,11 @@ def sweep_lines(states: States) -> Iterator[str]:
         )
         return
     width = max(len(state["sweep"]) for state in states.sweeps)
-    yield (
-        f"{'sweep':<{width}}  {'cells':>6} {'done':>6}   {'trials':>6} {'done':>6} {'failed':>6} "
-        f"{'pending':>7}   {'deferred cells':>14}"
-    )
+    yield f"{'sweep':<{width}}  trainings    done  failed  pending"
     for s in states.sweeps:
         yield (
-            f"{s['sweep']:<{width}}  {s['cells']:>6} {s['cells_done']:>6}   {s['trials']:>6} "
-            f"{s['trials_done']:>6} {s['trials_failed']:>6} {s['trials_pending']:>7}   "
-            f"{s['cells_deferred']:>14}"
+            f"{s['sweep']:<{width}}  {s['trials']:>9}  {s['trials_done']:>6}  "
+            f"{s['trials_failed']:>6}  {s['trials_pending']:>7}"
         )
 
 
@@ -196,8 +194,10 @@ def note_lines(states: States) -> Iterator[str]:
         if sweep["failures"]:
             kinds = ", ".join(f"{kind} {count}" for kind, count in sweep["failures"].items())
             yield f"{sweep['sweep']}: failed: {kinds}. `lp-sweep retry` tries them again"
-        if spared := sweep["cells_not_needed"]:
-            yield f"{sweep['sweep']}: {spared} cells were not needed for the answer: {ASSUMED}."
+        if waiting := sweep["cells_deferred"]:
+            yield f"{sweep['sweep']}: {after_a_measurement(waiting)}"
+        if skipped := sweep["cells_not_needed"]:
+            yield f"{sweep['sweep']}: {not_needed(skipped)}"
     yield from (f"note: {note}" for note in hidden_notes(states.earlier, states.location))
 
 

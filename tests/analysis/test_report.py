@@ -349,7 +349,9 @@ def test_the_answer_in_short(tmp_path: Path, short: list[str]) -> None:
     assert one.startswith(
         "sst2: needs 6–10 of 12 layers to lose at most 1 point (top with 10 layers, −1.00, "
     )
-    assert all(part in more for part in ("at most 7 or 9 to 12 layers", "86.9%", "×1.15")), more
+    assert all(
+        part in more for part in ("at most 7 or 9 to 12 layers", "87% of the size", "1.1 times")
+    ), more
     fake = FakeSweep(tmp_path)
     fake.curve({0: 90.0, 2: 89.5, 4: 85.0}, task="a")
     fake.curve({0: 50.0, 11: 49.9}, task="b")
@@ -361,7 +363,7 @@ def test_the_answer_in_short(tmp_path: Path, short: list[str]) -> None:
     )
     assert lines[:2] == [
         f"{needed} ({how}; 9 layers were not tried; only top was tried)",
-        "  score 89.50; 93.0 M parameters, 86.9%",
+        "  accuracy 89.5 (all 12: 90.0). 87% of the size.",
     ]
     assert closing_lines(fake.store, "demo", 0.1)[0].startswith("a: needs 11–12 of 12 layers to")
     unanswered = [line.partition(":")[0] for line in lines if "no answer yet: " in line]
@@ -395,7 +397,7 @@ def test_a_huge_sweep_has_its_answer_without_reading_all_predictions(
     monkeypatch.setattr("lp_sweep.analysis.report.answer._MOST_READ", 3)
     quick = closing_lines(store, "demo", 1.0)
     assert quick[0] == short[0]
-    assert ("90% sure" in short[1], "90% sure" in quick[1]) == (True, False)
+    assert ("(90%)" in short[1], "(90%)" in quick[1]) == (True, False)
 
 
 def test_failures_and_missing_cells_are_said(page: Reading) -> None:

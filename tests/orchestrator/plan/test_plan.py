@@ -178,7 +178,7 @@ def test_a_profile_that_failed_is_told_as_failed(tmp_path: Path) -> None:
     profiles = answer_of(plan).to_dict()["profiles"]
     assert [profile["state"] for profile in profiles] == ["failed", "pending"]
     text = answer_of(plan).text()
-    assert "cells waiting for a profile, a measurement (1 failed, 1 missing)" in text
+    assert "1 failed, 1 missing of pre-trained networks" in text
 
 
 # -- identity by content

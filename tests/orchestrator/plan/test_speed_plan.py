@@ -106,7 +106,7 @@ def test_a_plan_says_how_many_are_missing_and_what_they_need(plan: Plan) -> None
     assert told["speeds"][1]["kept_layers"] == list(range(1, 11))
     assert told["totals"]["profiles"] == 0
     text = answer_of(plan).text()
-    assert "speeds             2   networks to time, one at a time: 1 done, 1 missing" in text
+    assert "measurements       2   1 done, 1 missing of speed, one network at a time" in text
     assert "8 to fine-tune, 1 to time" in text
 
     with_them = estimate(plan, CPU).hours

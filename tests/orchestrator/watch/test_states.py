@@ -90,7 +90,7 @@ def test_a_run_shows_what_it_does_in_words(fake: FakeSweep) -> None:
     assert told.keys() == {
         "bert, layers 1-6 of 12, SST-2, seed 43",
         "measurement p1-unknown",
-        "bert, profile for contribution, SST-2",
+        "bert, measurement for contribution, SST-2",
     }
     long = told["bert, layers 1-6 of 12, SST-2, seed 43"]
     assert long.endswith(", step 310 of 1,200, loss 0.431, 9:05 left")
