@@ -248,6 +248,7 @@ def report(
         bool,
         Option(
             "--dev-rows",
+            envvar="LP_SWEEP_DEV_ROWS",
             help="Also list dev rows, with their texts, that only the smaller network gets wrong.",
         ),
     ] = False,

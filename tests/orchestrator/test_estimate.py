@@ -185,7 +185,7 @@ def test_the_answer_says_the_band(plan: Plan) -> None:
     told = answer.to_dict()["estimate"]
     assert set(told) >= {"hours", "low_hours", "high_hours", "trials", "basis"}
     assert [of_task["expected"] for of_task in told["tasks"].values()] == [told["hours"]]
-    assert re.search(r"estimate   about [\d.]+ h \([\d.]+ to [\d.]+\) on", answer.text())
+    assert re.search(r"estimate +about [\d.]+ h \([\d.]+ to [\d.]+\) on", answer.text())
 
 
 # -- the end of a run, and its band

@@ -62,6 +62,7 @@ def test_every_table_comes_back(store: Store) -> None:
     for table, schema in TABLES.items():
         key = schema.names[0]
         needed = cell() | {"kept_layers": [1], "last": 0.5, "split": "dev", "example": 0, "cell": 0}
+        needed |= {"score": 0.5}
         row = needed | {"trial_id": "t1-a", key: "one"}
         store.put(table, "one", [{name: row.get(name) for name in schema.names}])
         assert store.names(table) == {"one"}

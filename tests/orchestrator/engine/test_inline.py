@@ -51,7 +51,8 @@ _MAIN = "from lp_sweep.orchestrator.cli.__main__ import main\nmain()\n"
 
 
 def run(*words: str, cwd: Path, code: int = 0, **settings: str) -> Done:
-    env = {"LP_SWEEP_INLINE": "1", "LP_SWEEP_CACHE_DIR": str(cwd / "cache")} | settings
+    env = {"LP_SWEEP_INLINE": "1", "LP_SWEEP_CACHE_DIR": str(cwd / "cache")}
+    env |= {"LP_SWEEP_EVEN_IF_NOT_LEARNED": "1"} | settings
     done = sweep(*words, cwd=cwd, env=env)
     assert done.returncode == code, done.stderr
     return done

@@ -38,9 +38,9 @@ def test_the_fewest_layers_over_all_strategies(fake: FakeSweep) -> None:
     fake.curve({0: 90.0, 6: 89.2}, strategy="symmetric")
     found = choose(fake)
     assert found.trial_id == trial(fake, strategy="symmetric", k=6)
-    assert "6 of 12 layers are enough to lose at most 1 point (symmetric K=6, " in found.why
+    assert "6 of 12 layers are enough to lose at most 1 point (symmetric with " in found.why
     assert "over all strategies" in found.why
-    assert "K=6, −0.80, one seed" in found.why
+    assert "6 layers, −0.80, one seed" in found.why
     one = choose(fake, strategy="top")
     assert one.trial_id == trial(fake, strategy="top", k=4)
 
@@ -52,7 +52,7 @@ def test_it_may_be_a_distilled_network(fake: FakeSweep) -> None:
     assert found.trial_id == trial(fake, k=6, procedure="direct distill logits")
     # a plain network of 6 layers was tried, though no smaller one of both kinds
     assert "needs 7–8 of 12 layers to lose at most 1 point; with distillation 6 (" in found.why
-    assert "; with distillation 6 (top K=6, direct distill logits, −0.60" in found.why
+    assert "; with distillation 6 (top with 6 layers, direct distill logits, −0.60" in found.why
 
 
 def test_all_layers_are_those_that_no_other_model_taught(fake: FakeSweep) -> None:

@@ -191,7 +191,7 @@ def test_a_measurement_added_to_a_finished_sweep(tmp_path: Path) -> None:
     assert measure.spec.trial == full
     assert plan.job(plan.trials[full], network=False).measures[0].id == measure.id
     text = text_of(plan)
-    assert "measures           1   of trained networks: 1 missing\n" in text
+    assert "1 missing of trained networks" in text
     assert "to do              1   by `lp-sweep run`: 1 done but to train again" in text
     retrained = estimate(plan, CPU).hours
     assert retrained > CPU.seconds(plan.trials[full]) / 3600
@@ -243,7 +243,7 @@ def test_a_measurement_that_failed_for_good_is_not_to_do(tmp_path: Path) -> None
     plan, pruned, _ = failed_measurement(tmp_path)
     assert plan.failed_with(pruned) == "bug"
     text = text_of(plan)
-    assert "measures           1   of trained networks: 1 failed" in text
+    assert "1 failed of trained networks" in text
     assert "to do" not in text
 
 
@@ -272,7 +272,7 @@ def test_work_is_named_with_what_is_not_usual(tmp_path: Path) -> None:
         f"{name}, layers 1-10 of 12, iterative, rte, seed 42",
         f"{name}, layers 1-10 of 12, finetune_then_drop frozen, "
         "without feed-forward 10, rte, seed 42",
-        f"{name}, probes profile, rte",
+        f"{name}, probes measurement, rte",
     }
     assert len(told) == len(plan.trials) + len(plan.profiles)  # no two have one name
 

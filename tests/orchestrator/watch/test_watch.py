@@ -76,8 +76,8 @@ def test_piped_it_is_a_table_for_each_change_also_where_the_store_goes_away_unti
     assert first[0].endswith(" UTC\n")
     assert first[3].startswith("demo: failed: out_of_memory 1.")
     assert rows_of("".join(first + second)) == [
-        ["demo", "4", "2", "4", "2", "1", "1", "0"],
-        ["demo", "5", "3", "5", "3", "1", "1", "0"],
+        ["demo", "4", "2", "1", "1"],
+        ["demo", "5", "3", "1", "1"],
     ]
     assert warning.startswith("warning: the store can't be read, and is tried again: ")
     assert end == "the store can be read\n"
