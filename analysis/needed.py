@@ -195,7 +195,9 @@ def likely_layers(row: Row) -> str:
 
 def assumption(row: Row) -> str:
     """A clause about what the answer of a search assumes, or "" if it assumes nothing."""
-    if not (untried := _assumed(row)):
+    # a K that a search never ran and that is not in its 90% set
+    untried = [k for k in row["assumed"] or () if k not in (row.get("credible") or ())]
+    if not untried:
         return ""
     layers = layers_left(row["depth"], untried)
     return (
@@ -208,11 +210,6 @@ def _assumes(row: Row) -> tuple[str, ...]:
     """The same as a footnote."""
     assumed = assumption(row)
     return (f"Assumes that {assumed}. To check, list them under `include:`.",) if assumed else ()
-
-
-def _assumed(row: Row) -> list[int]:
-    """The K that a search never ran and that are not in its 90% set."""
-    return [k for k in row["assumed"] or () if k not in (row.get("credible") or ())]
 
 
 def layers_left(depth: int, dropped: Sequence[int], *, fewer: bool = False) -> str:

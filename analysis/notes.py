@@ -164,12 +164,6 @@ def left_out(_: Sequence[Row], catalog: Catalog, selection: TableSelection) -> l
     return [f'{found} `lp-sweep query "{_LIST_REDUCED}"` lists them.'] if settings else []
 
 
-_WORDS = {
-    "data_fingerprint": "other data",
-    "model_fingerprint": "another model of that name",
-    "task": "rows read or scored in another way",
-}
-_DIFFERENCES = "FROM recipe_differences"
 _FIX = "Run the whole sweep again, or give each way its own `name:`."
 _MIXED = """
 SELECT DISTINCT sweep, task
@@ -181,22 +175,6 @@ ORDER BY ALL
 """
 
 
-def mixed(catalog: Catalog) -> Iterator[str]:
-    """A sentence for each sweep in which cells of one model, procedure and task differ in more than
-    layers and seed; it lists the differences."""
-    rows = catalog.query(f"{_DIFFERENCES} ORDER BY ALL").to_pylist()
-    for sweep in dict.fromkeys(row["sweep"] for row in rows):
-        own = [row for row in rows if row["sweep"] == sweep]
-        tasks = listed(dict.fromkeys(row["task"] for row in own))
-        ways = dict.fromkeys(
-            _WORDS.get(row["setting"]) or f"{row['setting']} {listed(row['found'])}" for row in own
-        )
-        yield (
-            f"Cells of sweep {sweep} were trained in more than one way ({'; '.join(ways)}), and "
-            f"its tables compare them: {tasks}. {_FIX}"
-        )
-
-
 def mixed_notes(
     catalog: Catalog,
     models: Sequence[str] = (),
@@ -204,14 +182,15 @@ def mixed_notes(
     sweep: str | None = None,
     task: str | None = None,
 ) -> Iterator[str]:
-    """The same as notes for a table of these models, or of all if none is named."""
+    """A note for each sweep in which cells of one model, procedure and task differ in more than
+    layers and seed. `models`: only theirs; none: of all."""
     wanted = {"models": list(models), "sweep": sweep, "task": task}
     rows = catalog.query(_MIXED, wanted).to_pylist()
     for sweep in dict.fromkeys(row["sweep"] for row in rows):
         tasks = listed(row["task"] for row in rows if row["sweep"] == sweep)
         yield (
             f"Not comparable: cells of sweep {sweep} were trained in more than one way ({tasks}): "
-            f'`lp-sweep query "{_DIFFERENCES}"` shows the differences. {_FIX}'
+            f'`lp-sweep query "FROM recipe_differences"` shows the differences. {_FIX}'
         )
 
 

@@ -273,21 +273,13 @@ def distillation(row: Row) -> str | Cell:
     return ", ".join(ways)
 
 
-def one_side(row: Row, side: Literal["plain", "distilled"]) -> str:
+def one_side(side: Literal["plain", "distilled"], row: Row) -> str:
     """`91.00`, `91.00 (2 of 3)`, `missing`; – if the sweep does not list it."""
     if side == "plain" and row["plain"] is None:
         return NOT_ASKED
     n = row[f"n_{side}"]
     count = "" if n == row["n"] else f"({n} of {row['n']})"
     return score(row[f"mean_{side}"], None, count) if n else "missing"
-
-
-def plain_side(row: Row) -> str:
-    return one_side(row, "plain")
-
-
-def distilled_side(row: Row) -> str:
-    return one_side(row, "distilled")
 
 
 def minutes(seconds: float | None) -> str:
@@ -309,15 +301,7 @@ def test_name(row: Row) -> str:
     return str(row["test"]) + ("" if row["b"] is None else f" {row['b']}/{row['c']}")
 
 
-def speed_of_training(row: Row) -> Cell:
-    return speedup(row, "finetune")
-
-
-def speed_of_inference(row: Row) -> Cell:
-    return speedup(row, "inference")
-
-
-def speedup(row: Row, quantity: Literal["finetune", "inference"]) -> Cell:
+def speedup(quantity: Literal["finetune", "inference"], row: Row) -> Cell:
     """`×1.94 (1.92–1.96)`"""
     value = row[f"{quantity}_speedup"]
     if value is None:

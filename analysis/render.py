@@ -81,7 +81,7 @@ def _grids(table: Table, width: int | None) -> list[_Grid]:
         place = [table.columns.index(name) for name in names if name in table.columns]
         groups = grouped(table.rows, partial(_picked, place)).values()
         grids = [_condensed(table, rows) for rows in groups]
-        if width is None or all(_total(_natural(grid)) <= width for grid in grids):
+        if width is None or all(_total([*map(max, _natural(grid))]) <= width for grid in grids):
             break
     return grids
 
@@ -90,12 +90,12 @@ def _picked(place: Iterable[int], row: _Line) -> _Line:
     return tuple(row[at] for at in place)
 
 
-def _natural(grid: _Grid) -> list[int]:
-    """The widths of columns whose cells do not break."""
+def _natural(grid: _Grid) -> list[list[int]]:
+    """The widths of the cells of each column, and of its heading, where none breaks."""
     from rich.cells import cell_len  # a CJK character is two columns wide
 
-    rows = ([printable(cell) for cell in line] for line in (grid.columns, *grid.rows))
-    return [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    columns = zip(grid.columns, *grid.rows, strict=True)
+    return [[cell_len(printable(cell)) for cell in column] for column in columns]
 
 
 def _condensed(table: Table, rows: Sequence[_Line]) -> _Grid:
@@ -178,10 +178,10 @@ def _shown(value: Any) -> str:
 def _lines(grid: _Grid, width: int | None = None) -> list[str]:
     """The lines of a grid. One that is too wide breaks its cells between words, and then falls into
     parts below one another."""
-    from rich.cells import cell_len  # a CJK character is two columns wide
+    from rich.cells import cell_len
 
     rows = [[printable(cell) for cell in line] for line in (grid.columns, *grid.rows)]
-    columns = [[*map(cell_len, column)] for column in zip(*rows, strict=True)]
+    columns = _natural(grid)
     wide = [*map(max, columns)]
     once = printable(grid.once)
     above = [*_broken(once, len(once) if width is None else width), ""] if once else []

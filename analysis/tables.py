@@ -6,12 +6,13 @@ come from a view or from `statistics`. A number that is missing there is shown a
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lp_sweep.analysis import needed, phrases, shipping
 from lp_sweep.analysis.notes import left_out, majorities, where_nothing_was_learned
 from lp_sweep.analysis.rows import Row, TableSelection, grouped
-from lp_sweep.analysis.tabledef import CONTEXT, Column, TableDef, by_statistics, note, text
+from lp_sweep.analysis.tabledef import CONTEXT, Column, TableDef, Text, by_statistics, note, text
 from lp_sweep.storage.printable import metric_name, ranges
 
 if TYPE_CHECKING:
@@ -72,17 +73,19 @@ def _is_compared(row: Row) -> bool:
     return bool(row["n_paired"]) and not phrases.is_full(row, row["change"])
 
 
+def _explained(text: Text, meaning: str) -> Column:
+    """A column whose meaning is always said below the rows."""
+    return Column(text, meaning, below=True)
+
+
 _ANSWERS = ("trials", "predictions", "cells")  # views with the networks' answers
-_LOSS = Column(
-    needed.loss_number,
-    "the allowed loss against all layers with the same seed, mean over seeds.",
-    below=True,
+_LOSS = _explained(
+    needed.loss_number, "the allowed loss against all layers with the same seed, mean over seeds."
 )
-_P_HOLM = Column(
+_P_HOLM = _explained(
     text("p_holm", phrases.p_value),
     "corrected for all the different tests of these rows together. To test less, select fewer rows "
     "(--sweep, --model, --strategy) before you look.",
-    below=True,
 )
 _STRATEGY = Column(
     phrases.strategy,
@@ -167,16 +170,14 @@ TABLES: dict[str, TableDef] = {
             "layers": Column(phrases.kept_of_mean, f"{_LAYERS.meaning[:-1]}; mean over tasks."),
             "strategy": _STRATEGY,
             "seeds": Column(phrases.seeds_of_means, "seeds that have every task."),
-            "all tasks": Column(
+            "all tasks": _explained(
                 lambda row: phrases.mean_over_tasks(row, "all"),
                 "the mean over tasks of their means over seeds, the standard deviation of that "
                 "mean over seeds (±), and the change against all layers with the same seeds.",
-                below=True,
             ),
-            "stable tasks": Column(
+            "stable tasks": _explained(
                 lambda row: phrases.mean_over_tasks(row, "stable"),
                 "without RTE, MRPC, CoLA and WNLI, which move by points from seed to seed.",
-                below=True,
             ),
             "missing": Column(
                 text("missing_tasks"),
@@ -202,8 +203,8 @@ TABLES: dict[str, TableDef] = {
             ),
             "device": phrases.device,
             "batch": Column(phrases.batch, "rows and tokens of a batch."),
-            "fine-tuning": Column(phrases.speed_of_training, "of a fine-tuning step."),
-            "inference": Column(phrases.speed_of_inference, "of a forward pass."),
+            "fine-tuning": Column(partial(phrases.speedup, "finetune"), "of a fine-tuning step."),
+            "inference": Column(partial(phrases.speedup, "inference"), "of a forward pass."),
         },
         labels=2,
         notes=(
@@ -234,21 +235,19 @@ TABLES: dict[str, TableDef] = {
                 below=lambda row: row["vocabulary"] == "task",
             ),
             "score": text("score", "{:.2f}"),
-            "change": Column(
+            "change": _explained(
                 phrases.change_with_interval,
                 "points against the full model as torch, on the same rows; its 95% interval covers "
                 "other dev rows, not other seeds.",
-                below=True,
             ),
-            "ms": Column(shipping.one_text, "one text with its tokenizer, median.", below=True),
+            "ms": _explained(shipping.one_text, "one text with its tokenizer, median."),
             "times as fast": text("times_as_fast", "{:.1f}"),
             "MB": Column(text("mb", "{:.1f}"), "all files that serving needs, in 10^6 bytes."),
             "of full": text("share_of_size", shipping.percent_of),
-            "ship within": Column(
+            "ship within": _explained(
                 shipping.chosen_within,
                 "the losses, in points, for which it is the choice: the fastest within the loss; "
                 "with --smallest, the smallest.",
-                below=True,
             ),
         },
         labels=4,
@@ -266,16 +265,11 @@ TABLES: dict[str, TableDef] = {
             "kept": Column(lambda row: ranges(row["kept_layers"] or ()), _KEPT.meaning),
             "score": text("mean", "{:.2f}"),
             "change": text("change", phrases.signed),
-            "texts/s": Column(
-                text("texts_per_second_1", phrases.rate), "one text at a time.", below=True
-            ),
-            "by 64": Column(
-                text("texts_per_second_64", phrases.rate), "64 texts at a time.", below=True
-            ),
-            "index row": Column(
+            "texts/s": _explained(text("texts_per_second_1", phrases.rate), "one text at a time."),
+            "by 64": _explained(text("texts_per_second_64", phrases.rate), "64 texts at a time."),
+            "index row": _explained(
                 text("index_row_bytes", "{:,} B"),
                 "one vector in fp32: fewer layers do not make it smaller.",
-                below=True,
             ),
             "device": phrases.device,
         },
@@ -296,10 +290,8 @@ TABLES: dict[str, TableDef] = {
                 "for other seeds and other dev rows.",
                 below=lambda row: row["seed"] is None,
             ),
-            "change": Column(
-                phrases.change_with_interval,
-                "points against all layers, with its 95% interval.",
-                below=True,
+            "change": _explained(
+                phrases.change_with_interval, "points against all layers, with its 95% interval."
             ),
             "test": Column(
                 phrases.test_name,
@@ -355,11 +347,10 @@ TABLES: dict[str, TableDef] = {
             "loss ≤": _LOSS,
             "task": text("task"),
             "layers": needed.possible_layers,
-            "90%": Column(
+            "90%": _explained(
                 needed.credible_layers,
                 "the answers that the scores do not rule out. In about 90% or more of simulated "
                 "studies the true answer is among them.",
-                below=True,
             ),
             "seeds": lambda row: phrases.share(row["n_seeds"], row["n_seeds_asked"]),
             "seed sd": Column(
@@ -393,19 +384,18 @@ TABLES: dict[str, TableDef] = {
             "layers": _LAYERS,
             "distill": Column(phrases.distillation, "what the network learns from a teacher."),
             "seeds": text("n"),
-            "plain": Column(phrases.plain_side, "the same layers, without a teacher."),
-            "distilled": phrases.distilled_side,
-            "gain": Column(
+            "plain": Column(
+                partial(phrases.one_side, "plain"), "the same layers, without a teacher."
+            ),
+            "distilled": partial(phrases.one_side, "distilled"),
+            "gain": _explained(
                 phrases.change_with_interval,
                 "the distilled network minus the plain one of the same layers and seed, mean over "
                 "the seeds, 95% interval. With one seed it is about these two networks, with more "
                 "about other seeds and other dev rows.",
-                below=True,
             ),
             "p Holm": _P_HOLM,
-            "minutes": Column(
-                phrases.minutes_of_both, "of a trial, plain → distilled.", below=True
-            ),
+            "minutes": _explained(phrases.minutes_of_both, "of a trial, plain → distilled."),
             "logits": Column(
                 text("seconds_logits", phrases.minutes),
                 "minutes to compute the teacher's logits, once for all its students of a seed. The "
@@ -425,11 +415,10 @@ TABLES: dict[str, TableDef] = {
         columns={
             "layers": _LAYERS,
             "tasks": text("tasks"),
-            "random": Column(
+            "random": _explained(
                 phrases.mean_of_draws,
                 "mean over the draws of `random` of their means over tasks, and standard deviation "
                 "over draws.",
-                below=True,
             ),
             "draws": Column(
                 lambda row: phrases.share(row["n_draws"], row["n_draws_expected"]),
@@ -437,14 +426,13 @@ TABLES: dict[str, TableDef] = {
             ),
             "strategy": _STRATEGY,
             "mean": phrases.mean_beside_random,
-            "difference": Column(
-                text("difference", phrases.signed), "the strategy minus that mean.", below=True
+            "difference": _explained(
+                text("difference", phrases.signed), "the strategy minus that mean."
             ),
-            "above": Column(
+            "above": _explained(
                 phrases.draws_below,
                 "how many of the draws it beats. By chance alone, one set of layers is above all n "
                 "draws once in n + 1 times.",
-                below=True,
             ),
         },
         labels=5,
@@ -460,10 +448,9 @@ TABLES: dict[str, TableDef] = {
         report="never",
         columns={
             "sweep": text("sweep"),
-            "setup": Column(
+            "setup": _explained(
                 text("setup"),
                 "`--setup N` shows it in a table, a query or a report. Today's has no number.",
-                below=True,
             ),
             "against today's": lambda row: "; ".join(row["differences"]) or "not known",
             "cells": text("cells"),

@@ -165,19 +165,23 @@ PROFILES = pa.schema(
     ]
 )
 
+_OF_ARTEFACT = [
+    ("identity_version", pa.int32()),
+    ("spec", _text),  # canonical JSON of what the identifier is a hash of
+    ("trial_id", _text),  # whose network it is
+    ("model", _text),
+    ("model_fingerprint", _text),
+    ("depth", pa.int32()),
+    ("kept_layers", _layers),
+    ("removed_feed_forwards", _layers),
+    ("task", _text),
+    ("data_fingerprint", _text),  # of train and dev
+]
+
 DEPLOYMENTS = pa.schema(
     [
         ("deployment_id", _text),
-        ("identity_version", pa.int32()),
-        ("spec", _text),  # canonical JSON of what the identifier is a hash of
-        ("trial_id", _text),  # whose network was measured
-        ("model", _text),
-        ("model_fingerprint", _text),
-        ("depth", pa.int32()),
-        ("kept_layers", _layers),
-        ("removed_feed_forwards", _layers),
-        ("task", _text),
-        ("data_fingerprint", _text),
+        *_OF_ARTEFACT,
         ("seed", _int),
         ("format", _text),  # torch, onnx, onnx-int8, onnx-int4
         ("vocabulary", _text),  # full, task
@@ -207,16 +211,7 @@ DEPLOYMENTS = pa.schema(
 TEST_SCORES = pa.schema(
     [
         ("test_id", _text),
-        ("identity_version", pa.int32()),
-        ("spec", _text),  # canonical JSON of what the identifier is a hash of
-        ("trial_id", _text),  # whose network it is
-        ("model", _text),
-        ("model_fingerprint", _text),
-        ("depth", pa.int32()),
-        ("kept_layers", _layers),
-        ("removed_feed_forwards", _layers),
-        ("task", _text),
-        ("data_fingerprint", _text),  # of train and dev
+        *_OF_ARTEFACT,
         ("test_fingerprint", _text),
         ("seed", _int),
         ("format", _text),

@@ -59,8 +59,7 @@ class Drawing:
         return stream.getvalue()
 
     def _write(self, files: painters.Files) -> None:
-        text = {"title": self.title, "description": self.title}
-        painters.write(self.paint, files, **text, height=self.height)
+        painters.write(self.paint, files, title=self.title, height=self.height)
 
 
 class FigureDef(NamedTuple):

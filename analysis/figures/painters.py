@@ -55,7 +55,6 @@ def write(
     files: Files,
     *,
     title: str,
-    description: str,
     height: float,
 ) -> None:
     """Paint once, and write the figure into a file or a stream for each format, without a date."""
@@ -65,7 +64,7 @@ def write(
         figure = Figure(figsize=(_WIDTH, height), layout="constrained")
         FigureCanvasAgg(figure)
         paint(figure)
-        text = {"Title": printable(title), "Description": printable(description)}  # XML has no \x1b
+        text = dict.fromkeys(("Title", "Description"), printable(title))  # XML has no \x1b
         for kind, target in files.items():
             extra = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
             figure.savefig(target, format=kind, dpi=_DOTS_PER_INCH, metadata={**text, **extra})
@@ -90,8 +89,13 @@ def _colour(place: int, of: int) -> Any:
     return COLOURS[1 + place] if of < len(COLOURS) else colormaps["cividis"](place / (of - 1))
 
 
-def _panels(figure: Figure, rows: int, columns: int = 1, **more: Any) -> list[Axes]:
-    return list(figure.subplots(rows, columns, squeeze=False, **more).flat)
+def _panels(figure: Figure, n: int, columns: int = 1, **more: Any) -> list[Axes]:
+    """`n` panels, row by row."""
+    columns = min(columns, n)
+    drawn = [*figure.subplots(math.ceil(n / columns), columns, squeeze=False, **more).flat]
+    for axes in drawn[n:]:
+        axes.set_axis_off()
+    return drawn[:n]
 
 
 def _caption(figure: Figure, text: str) -> None:
@@ -152,11 +156,7 @@ def _plots(
     among: Sequence[Row],
     columns: int = COLUMNS,
 ) -> None:
-    columns = min(columns, len(made))
-    drawn = _panels(figure, math.ceil(len(made) / columns), columns)
-    for axes in drawn[len(made) :]:
-        axes.set_axis_off()
-    for axes, (rows, plot) in zip(drawn, made, strict=False):
+    for axes, (rows, plot) in zip(_panels(figure, len(made), columns), made, strict=True):
         titles = [_model(rows, among), f"{name(plot.task)} {plot.metric}", name(plot.device)]
         axes.set_title("\n".join(filter(None, titles)), loc="left")
         _plot(axes, plot)
@@ -269,7 +269,7 @@ def _threshold(row: Row) -> str:
 def feed_forward(figure: Figure, rows: Sequence[Row]) -> None:
     """A row of panels per model: mean score and parameters of each setting, side by side."""
     found = groups(rows, "sweep", "model")
-    drawn = _panels(figure, len(found), 2, sharey="row", height_ratios=[*map(len, found)])
+    drawn = _panels(figure, 2 * len(found), 2, sharey="row", height_ratios=[*map(len, found)])
     for line, settings in enumerate(found):
         left, right = drawn[2 * line : 2 * line + 2]
         depth = "" if settings[0]["k"] == 0 else f", {settings[0]['strategy']} K={settings[0]['k']}"
@@ -310,7 +310,7 @@ def similarity(figure: Figure, rows: Sequence[Row]) -> None:
     """Cosine by layer of the sentence token and the per-text token mean. Below 0.7, shaded, a layer
     changed substantially (Figure 5 of the paper)."""
     titles = {"sentence": "sentence token", "tokens": "per-text token mean"}
-    for axes, (part, title) in zip(_panels(figure, 1, 2, sharey=True), titles.items(), strict=True):
+    for axes, (part, title) in zip(_panels(figure, 2, 2, sharey=True), titles.items(), strict=True):
         axes.set_title(title, loc="left")
         _curves(axes, [row for row in rows if row["part"] == part], rows)
         low = min(0.6, axes.get_ylim()[0])
@@ -360,7 +360,7 @@ def feed_forward_layers(figure: Figure, rows: Sequence[Row]) -> None:
     """A row of two panels per set of kept layers, with a curve per feed-forward setting."""
     settings = list(dict.fromkeys(row["network"] for row in rows))
     found = groups(rows, "model", "kept_layers")
-    drawn = _panels(figure, len(found), 2)
+    drawn = _panels(figure, 2 * len(found), 2)
     labels = {
         "probes": "classifier on the layer,\nmean over tasks (points)",
         "attention": "attention outputs: linear CKA\nwith the full network's layer",
@@ -384,11 +384,7 @@ def contribution(figure: Figure, rows: Sequence[Row]) -> None:
     """A panel per profile: bars by layer, and below them the layers that each threshold keeps."""
     found = groups(rows, "profile_id")
     low = math.floor(10 * min([row["value"] for row in rows if row["value"]] + [0.9]) - 1e-9) / 10
-    columns = min(COLUMNS, len(found))
-    drawn = _panels(figure, math.ceil(len(found) / columns), columns)
-    for axes in drawn[len(found) :]:
-        axes.set_axis_off()
-    for axes, profile in zip(drawn, found, strict=False):
+    for axes, profile in zip(_panels(figure, len(found), COLUMNS), found, strict=True):
         axes.set_title(f"{name(profile[0]['model'])}\n{name(profile[0]['task'])}", loc="left")
         axes.set(xlabel="layer", ylabel="mean cosine")
         axes.grid(visible=False)
@@ -422,7 +418,7 @@ def _thresholds(axes: Axes, profile: Sequence[Row], low: float) -> None:
 def cka(figure: Figure, rows: Sequence[Row]) -> None:
     """A row of two heat maps per network: layer outputs and attention outputs."""
     found = groups(rows, "model", "kept_layers", "with_pretrained")
-    drawn = _panels(figure, len(found), 2)
+    drawn = _panels(figure, 2 * len(found), 2)
     image: Any = None
     for axes, (network, part) in zip(
         drawn, itertools.product(found, ("layer", "attention")), strict=True

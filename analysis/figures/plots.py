@@ -55,12 +55,12 @@ class Plot:
     name: PlotName
     task: str
     metric: str
-    device: str  # where a speed was measured; "" for other plots
+    device: str = ""  # where a speed was measured
     marks: Sequence[Mark]
     lines: Sequence[Line]
     legend: Sequence[tuple[int, str]]
-    full: float | None  # the score that a loss is allowed against
-    losses: Sequence[float]
+    full: float | None = None  # the score that a loss is allowed against
+    losses: Sequence[float] = ()
     low: float  # the lowest score that is shown
     below: int = 0  # networks with a lower score
 
@@ -153,8 +153,7 @@ def by_cost(rows: Sequence[Row]) -> Plot | None:
     known = [row for row in rows if row["params_total"] is not None]
     if not any(row["k"] for row in known):
         return None
-    front = _front((-row["params_total"] / 1e6, row["mean"]) for row in known)
-    line = Line(OTHER, sorted((-x, y) for x, y in front), dashed=True)
+    line = _least_cost((row["params_total"] / 1e6, row["mean"]) for row in known)
     return _plot("size", known, lambda row: row["params_total"] / 1e6, _looks(known), [line])
 
 
@@ -170,9 +169,8 @@ def of_candidates(rows: Sequence[Row]) -> list[Plot]:
     low = _lowest(full, losses)
     low = min([low, *(row["score"] for row in able if row["chosen_within"])])
     shown = [row for row in able if row["score"] >= low]
-    plots = []
-    names: tuple[PlotName, ...] = ("ms", "mb")
-    for name in names:
+
+    def plot(name: PlotName) -> Plot:
         marks = [
             Mark(
                 x=row[name],
@@ -180,29 +178,26 @@ def of_candidates(rows: Sequence[Row]) -> list[Plot]:
                 look=looks[row["format"]],
                 tip=shipping.shipped(row),
                 label=f"{ranges(row['kept_layers'])} {row['artefact']}"
-                if row["chosen_within"]
-                else "",
+                * bool(row["chosen_within"]),
                 hollow=row["vocabulary"] != "full",
             )
             for row in shown
         ]
-        front = sorted((-x, y) for x, y in _front([(-mark.x, mark.y) for mark in marks]))
-        plots.append(
-            Plot(
-                name=name,
-                task=able[0]["task"],
-                metric=able[0]["metric"],
-                device=shipping.served_by(able[0]) if name == "ms" else "",
-                marks=marks,
-                lines=[Line(OTHER, front, dashed=True)],
-                legend=[(look, form) for form, look in looks.items()],
-                full=full,
-                losses=losses,
-                low=min([low + 0.5 * max(losses, default=1), *(mark.y for mark in marks)]),
-                below=len(able) - len(shown),
-            )
+        return Plot(
+            name=name,
+            task=able[0]["task"],
+            metric=able[0]["metric"],
+            device=shipping.served_by(able[0]) if name == "ms" else "",
+            marks=marks,
+            lines=[_least_cost((mark.x, mark.y) for mark in marks)],
+            legend=[(look, form) for form, look in looks.items()],
+            full=full,
+            losses=losses,
+            low=min([low + 0.5 * max(losses, default=1), *(mark.y for mark in marks)]),
+            below=len(able) - len(shown),
         )
-    return plots
+
+    return [plot("ms"), plot("mb")]
 
 
 def by_epoch(rows: Sequence[Row]) -> Plot | None:
@@ -210,29 +205,20 @@ def by_epoch(rows: Sequence[Row]) -> Plot | None:
     of one task; None if no trial has two epochs."""
     if len({row["epoch"] for row in rows}) < 2:
         return None
-    looks = {
-        name: place for place, name in enumerate(dict.fromkeys(row["network"] for row in rows))
-    }
-    trials = grouped(rows, lambda row: row["trial_id"]).values()
-    marks = [
-        Mark(row["epoch"], row["score"], looks[row["network"]], f"{row['network']}, seed "
-             f"{row['seed']}, epoch {row['epoch']}: {row['score']:.2f}")
-        for row in rows
-    ]  # fmt: skip
+    legend = [*enumerate(dict.fromkeys(row["network"] for row in rows))]
+    looks = {name: look for look, name in legend}
+    tip = "{network}, seed {seed}, epoch {epoch}: {score:.2f}".format_map
     return Plot(
         name="epochs",
         task=rows[0]["task"],
         metric=rows[0]["metric"],
-        device="",
-        marks=marks,
+        marks=[Mark(row["epoch"], row["score"], looks[row["network"]], tip(row)) for row in rows],
         lines=[
             Line(looks[of[0]["network"]], [(row["epoch"], row["score"]) for row in of])
-            for of in trials
+            for of in grouped(rows, lambda row: row["trial_id"]).values()
         ],
-        legend=[(look, name) for name, look in looks.items()],
-        full=None,
-        losses=(),
-        low=min(mark.y for mark in marks),
+        legend=legend,
+        low=min(row["score"] for row in rows),
     )
 
 
@@ -282,10 +268,8 @@ def _shown(rows: Sequence[Row]) -> list[Row]:
 
 def network_tip(row: Row) -> str:
     """`layers 1-4, top, direct: 88.10 (−0.55), 3 seeds; 12.1 M parameters, ×1.42`"""
-    parts = [
-        f"{row['mean']:.2f}" + ("" if row["k"] == 0 else f" ({phrases.signed(row['change'])})")
-    ]
-    parts.append(phrases.seeds(row["n_seeds"], row["n_asked"]))
+    change = "" if row["k"] == 0 else f" ({phrases.signed(row['change'])})"
+    parts = [f"{row['mean']:.2f}{change}", phrases.seeds(row["n_seeds"], row["n_asked"])]
     if row["params_total"]:
         parts.append(f"{phrases.parameters(row['params_total'])} parameters")
     if row["speedup"]:
@@ -320,6 +304,12 @@ def _looks(rows: Sequence[Row]) -> dict[str, int]:
 
 def _lowest(full: float, losses: Sequence[float]) -> float:
     return full - _SHOWN * max(losses, default=1)
+
+
+def _least_cost(points: Iterable[tuple[float, float]]) -> Line:
+    """Those that no other beats in cost, which is better if lower, and score."""
+    front = _front((-x, y) for x, y in points)
+    return Line(OTHER, sorted((-x, y) for x, y in front), dashed=True)
 
 
 def _front(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from lp_sweep.analysis import phrases
-from lp_sweep.analysis.notes import mixed, setup_notes
+from lp_sweep.analysis.notes import setup_notes
 from lp_sweep.analysis.rows import Row, grouped
 from lp_sweep.analysis.tabledef import Table, Text, context, plain, text
 from lp_sweep.storage.catalog import Catalog
@@ -205,18 +205,23 @@ def gaps(catalog: Catalog, store: str) -> Gaps:
         "state": text("state"),
         "seeds": lambda row: listed(row["seeds"]),
     }
+    unlike = catalog.query("FROM recipe_differences ORDER BY ALL").to_pylist()
+    of_unlike = {name: text(name) for name in ("sweep", "model", "procedure", "task", "setting")}
+    of_unlike["found"] = lambda row: listed(row["found"])
     more = f", the first {_MOST_CELLS} of them" if len(open_) == _MOST_CELLS else ""
     return Gaps(
         counts=catalog.query(_COUNTS).to_pylist()[0],
         sentences=[
             *(_also_in_train(row) for row in catalog.query(_SHARED_ROWS).to_pylist()),
-            *mixed(catalog),
             *(f"{note}." for note in setup_notes(catalog)),
             *map(_unreadable, catalog.unreadable),
         ],
         sheets=[
             *_sheet("failures", "What failed, and why", failed, of_failed),
             *_sheet("open-cells", f"Cells without a score{more}", open_, of_open),
+            *_sheet(
+                "differences", "Cells that were trained in more than one way", unlike, of_unlike
+            ),
         ],
         commands=_next_commands(catalog, failed, store),
     )

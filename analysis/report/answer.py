@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -45,15 +45,13 @@ class Choice(NamedTuple):
 
     loss: str  # 1 point
     layers: str  # 10, or 4–6 if missing cells leave it open
-    distilled: str  # the same with distillation; "" unless it differs from `layers`, without it
     doubt: str  # why it is open or not known; "" if it is known
-    not_learned: str  # a warning that the full model did not learn; "" if it did
-    network: str  # top K=2
-    kept: Sequence[bool]  # for each layer, the lowest first; () if no network is known
-    change: str  # 89.20 (−0.80)
-    sure: str  # likely 6, 10 or 12 layers; "" if it was not computed
-    facts: Sequence[Fact]  # score, interval, size, speed
-    export: str  # the command that writes it as a checkpoint; "" if there is none
+    distilled: str = ""  # `layers` with distillation; "" unless it differs from those without
+    not_learned: str = ""  # a warning that the full model did not learn; "" if it did
+    network: str = ""  # top K=2
+    is_smaller: bool = False  # than the full model
+    facts: Sequence[Fact] = ()  # score, interval, size, speed
+    export: str = ""  # the command that writes it as a checkpoint; "" if there is none
 
 
 class TaskAnswer(NamedTuple):
@@ -129,7 +127,7 @@ def in_short(answer: TaskAnswer, *, name_model: bool) -> list[str]:
     line = f"{name}: {answer.line}"
     if choice.not_learned:
         return [line, f"  {answer.said} {choice.not_learned}"]
-    return [line, f"  {answer.short}"] if choice.kept else [line]
+    return [line, f"  {answer.short}"] if answer.short else [line]
 
 
 def _in_short(best: Row | None, known: _Known) -> str:
@@ -143,13 +141,11 @@ def _in_short(best: Row | None, known: _Known) -> str:
     said = f"{metric or 'score'} {best['score_kept']:.1f}"
     if best["max_dropped_low"]:
         said += f" (all {best['depth']}: {best['score_full']:.1f})"
-    kept = tuple(best["kept_layers"] or range(1, best["depth"] + 1))
-    sizes = known.sizes.get((best["sweep"], best["model"], kept), ()) if best["kept_layers"] else ()
+    sizes = known.sizes.get(_network(best), ()) if best["kept_layers"] else ()
     speeds = [row["inference_speedup"] for row in sizes if row["inference_speedup"] is not None]
     gains = [f"{speed:.1f} times as fast" for speed in speeds[:1]]
-    gains += [
-        f"{row['params_percent']:.0f}% of the size" for row in sizes[:1] if row["params_percent"]
-    ]
+    shares = [row["params_percent"] for row in sizes[:1] if row["params_percent"]]
+    gains += [f"{share:.0f}% of the size" for share in shares]
     parts = [said, ", ".join(gains)]
     sure = known.intervals.get(picked(best, _CURVE))
     if sure and sure["credible"] and not sure["reason"]:
@@ -201,10 +197,7 @@ def _choice(rows: Sequence[Row], known: _Known) -> Choice:
     loss = needed.allowed_loss(rows[0])
     best = needed.best_of(rows)
     if best is None:
-        why = "no score with all layers to compare with"
-        return Choice(loss, "?", "", why, "", "", (), "", "", (), "")
-    depth = best["depth"]
-    kept = set(best["kept_layers"] or range(1, depth + 1))
+        return Choice(loss, "?", "no score with all layers to compare with")
     layers, distilled = needed.layers_of(best, rows)
     return Choice(
         loss=loss,
@@ -213,61 +206,55 @@ def _choice(rows: Sequence[Row], known: _Known) -> Choice:
         doubt=needed.doubt(best, rows),
         not_learned=not_learned(best),
         network=needed.network(best),
-        kept=[layer in kept for layer in range(1, depth + 1)],
-        change=_changed(best),
-        sure=_sure(known.intervals.get(picked(best, _CURVE)), "no 90% set", "likely {}"),
-        facts=_facts(best, known),
+        is_smaller=len(_kept(best)) < best["depth"],
+        facts=[*_facts(best, known)],
         export=_export(best, rows, known),
     )
 
 
-def _facts(best: Row, known: _Known) -> list[Fact]:
-    seeds = phrases.seeds(best["n_seeds"], best["n_seeds_asked"])
-    facts = [Fact("score", f"{_changed(best)}, {seeds}")]
-    if sure := _sure(known.intervals.get(picked(best, _CURVE)), "none", "{} by this strategy"):
-        facts.append(Fact("90%", sure))
-    place = selection.ChoicePlace(best["sweep"], best["model"], best["task"])
-    if little := barely(best):
-        facts.append(Fact("caution", little))
-    if luck := selection.sentence(known.luck(place), best["delta"], best["unit"]):
-        facts.append(Fact("luck", luck))
-    if assumed := needed.assumption(best):
-        facts.append(Fact("assumes", assumed))
-    kept = tuple(best["kept_layers"] or range(1, best["depth"] + 1))
-    if best["max_dropped_low"] and best["procedure"] != "direct":
-        facts.append(Fact("procedure", best["procedure"]))
-    facts.append(Fact("keeps", phrases.layers(kept)))
-    return facts + _size_and_speed(known.sizes.get((best["sweep"], best["model"], kept), ()))
+def _kept(best: Row) -> tuple[int, ...]:
+    return tuple(best["kept_layers"] or range(1, best["depth"] + 1))
 
 
-def _changed(best: Row) -> str:
+def _facts(best: Row, known: _Known) -> Iterator[Fact]:
     change = f" ({phrases.signed(-best['loss'])})" if best["max_dropped_low"] else ""
-    return f"{best['score_kept']:.2f}{change}"
+    seeds = phrases.seeds(best["n_seeds"], best["n_seeds_asked"])
+    yield Fact("score", f"{best['score_kept']:.2f}{change}, {seeds}")
+    place = selection.ChoicePlace(best["sweep"], best["model"], best["task"])
+    procedure = best["procedure"] if best["max_dropped_low"] else "direct"
+    facts = {
+        "90%": _sure(known.intervals.get(picked(best, _CURVE))),
+        "caution": barely(best),
+        "luck": selection.sentence(known.luck(place), best["delta"], best["unit"]),
+        "assumes": needed.assumption(best),
+        "procedure": procedure if procedure != "direct" else "",
+        "keeps": phrases.layers(_kept(best)),
+    }
+    yield from (Fact(name, text) for name, text in facts.items() if text)
+    yield from _size_and_speed(known.sizes.get((best["sweep"], best["model"], _kept(best)), ()))
 
 
-def _sure(row: Row | None, none: str, likely: str) -> str:
-    """The 90% set in words: `likely` with `6, 10 or 12 layers`, or why there is `none`."""
+def _sure(row: Row | None) -> str:
+    """The 90% set in words, or why there is none; "" if it was not computed."""
     if row is None:
         return ""
     if row["reason"] or not row["credible"]:
-        return f"{none}: {row['reason'] or 'nothing to compare'}"
+        return f"none: {row['reason'] or 'nothing to compare'}"
     left = needed.likely_layers(row)
-    return likely.format(f"{left} layer{'' if left == '1' else 's'}")
+    return f"{left} layer{'' if left == '1' else 's'} by this strategy"
 
 
-def _size_and_speed(rows: Sequence[Row]) -> list[Fact]:
+def _size_and_speed(rows: Sequence[Row]) -> Iterator[Fact]:
     """The size, and the speed on each device; of several batches, only the first."""
     if not rows:
-        return []
+        return
     share = phrases.percent(rows[0]["params_percent"])
-    size = Fact("size", f"{phrases.parameters(rows[0]['params_total'])} parameters, {share}")
-    devices: dict[str, str] = {}
-    for row in rows:
-        if row["inference_speedup"] is not None:
-            devices.setdefault(phrases.device(row), phrases.speedup(row, "inference").text)
-    if not devices:
-        return [size, Fact("inference", NOT_MEASURED)]
-    return [size, *(Fact("inference", f"{speed} on {name}") for name, speed in devices.items())]
+    yield Fact("size", f"{phrases.parameters(rows[0]['params_total'])} parameters, {share}")
+    timed = grouped((r for r in rows if r["inference_speedup"] is not None), phrases.device)
+    if not timed:
+        yield Fact("inference", NOT_MEASURED)
+    for name, (row, *_) in timed.items():
+        yield Fact("inference", f"{phrases.speedup('inference', row).text} on {name}")
 
 
 def _export(best: Row, rows: Sequence[Row], known: _Known) -> str:
@@ -322,7 +309,7 @@ def closing_lines(store: Store, sweep: str, loss: float) -> list[str]:
     report = f"report: lp-sweep report --out report.html {reading_options(place, sweep, None)}"
     # no export where the full model did not learn: then any network is as good
     choices = [one for answer in found for one in answer.choices if not one.not_learned]
-    exports = [f"export: {one.export}" for one in choices if one.export and not all(one.kept)]
+    exports = [f"export: {one.export}" for one in choices if one.export and one.is_smaller]
     return [*mixed, *lines, *shipped, report, *exports[:1]]
 
 

@@ -7,7 +7,7 @@ its best network for each number of layers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ from lp_sweep.analysis.rows import Row, grouped, picked
 from lp_sweep.analysis.tabledef import Table, plain
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.storage.catalog import Catalog
-from lp_sweep.storage.printable import ranges
+from lp_sweep.storage.printable import ranges, short_models
 
 _TASK = ("sweep", "model", "task")
 _MOST_WRONG = 50  # dev rows in a list
@@ -83,19 +83,11 @@ def sections(
 
     shipped = grouped(candidates.long.to_pylist(), lambda row: (row["model"], row["task"]))
     found = _Found(of_task(numbers.networks(catalog)), of_task(numbers.epochs(catalog)), shipped)
-    short = short_names([answer.model for answer in answers])
+    short = short_models(answer.model for answer in answers)
     return [
         _section(answer, place, short[answer.model], found, catalog, texts)
         for place, answer in enumerate(answers, 1)
     ]
-
-
-def short_names(models: Iterable[str]) -> dict[str, str]:
-    """Each model's last part of the path; the whole path if two have the same."""
-    last = {model: model.rstrip("/").rpartition("/")[2] or model for model in models}
-    return {
-        model: name if [*last.values()].count(name) == 1 else model for model, name in last.items()
-    }
 
 
 def _section(

@@ -26,12 +26,14 @@ from lp_sweep.storage.printable import ranges, say
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.deploy.artefacts import ShippedNetwork
 from lp_sweep.trials.deploy.measure import Artefact, ArtefactMeasurement, Workload, measure
+from lp_sweep.trials.deploy.runner import ArtefactAnswers
 from lp_sweep.trials.device import device_name
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.kinds.tokens import SILENT
+from lp_sweep.trials.model.plainload import apart
 from lp_sweep.trials.model.sentencefolder import read_sentence_folder
 from lp_sweep.trials.spec.identity import IDENTITY_VERSION, canonical_json, deployment_id
-from lp_sweep.trials.spec.specs import DeploymentSpec, TrialSpec
+from lp_sweep.trials.spec.specs import DeploymentSpec, HeldOutSpec, TaskDefinition, TrialSpec
 from lp_sweep.trials.train.metrics import score
 from lp_sweep.trials.worker.provenance import now
 from lp_sweep.trials.worker.provenance import where as made_where
@@ -89,18 +91,19 @@ def measure_all(
     each. Stores and returns a record of each of `wanted`; one that fails now does not replace a
     record with a score. Raises LpSweepError if the baseline can't be measured."""
     started = now()
-    full = _scored_network(baseline, where, scratch)
-    networks: dict[str, _ScoredNetwork | str] = {baseline.spec.trial: full}  # or why there is none
+    full = scored_network(baseline.record, where, scratch)
+    networks: dict[str, ScoredNetwork | str] = {baseline.spec.trial: full}  # or why there is none
     made: dict[str, Artefact | str] = {}
     ids = {each.id for each in wanted}
     for each in {each.id: each for each in (baseline, *wanted)}.values():
         say(f"making {each.called}")
         trial = each.spec.trial
         if trial not in networks:
-            networks[trial] = _or_why(_scored_network, each, where, scratch, full)
+            networks[trial] = _or_why(_network, each, where, scratch, full)
         made[each.id] = _or_why(_artefact, each, networks[trial], each.id in ids)
     whole = [artefact for artefact in made.values() if isinstance(artefact, Artefact)]
-    found = {**made, **measure(whole, _workload(full, on, seconds))}
+    work = workload(full.spec, full.rows, full.network.folder, on, seconds)
+    found = {**made, **measure(whole, work)}
     base = found[baseline.id]
     if not isinstance(base, ArtefactMeasurement):
         raise ExportError(f"the full model can't be run as torch: {base}")
@@ -113,7 +116,7 @@ def measure_all(
     # the baseline's own record first: the others name it
     for each in sorted(wanted, key=lambda each: each.id != baseline.id):
         columns = _stored_answers(each, networks[each.spec.trial], found[each.id], where.store)
-        row = _identity(each) | session | columns
+        row = {"deployment_id": each.id} | identity(each.record, each.spec) | session | columns
         _store(each, row, where.store)
         rows.append(row)
     return rows
@@ -135,33 +138,38 @@ def _store(each: Deployment, row: Mapping[str, Any], store: Store) -> None:
         store.put(TABLE, each.id, [row])
 
 
-class _ScoredNetwork(NamedTuple):
-    """A network in a folder, and the dev rows that it is scored on."""
+class ScoredNetwork(NamedTuple):
+    """A network in a folder, and the rows that it is scored on."""
 
     network: ShippedNetwork
     spec: TrialSpec
     rows: DevRows
 
 
-def _scored_network(
-    each: Deployment, where: Where, scratch: Path, full: _ScoredNetwork | None = None
-) -> _ScoredNetwork:
-    """Puts the network into a folder as an export would, with the dev rows of the full model.
-    Raises LpSweepError, also if it was scored on others."""
-    spec = spec_of(each.record)
-    if full and _answered_texts(spec) != _answered_texts(full.spec):
+def scored_network(
+    record: Mapping[str, Any], where: Where, scratch: Path, rows: DevRows | None = None
+) -> ScoredNetwork:
+    """Puts a trial's network into a folder as an export would. `rows`: to score it on, if not on
+    its dev rows. Raises LpSweepError."""
+    spec, folder = spec_of(record), scratch / record["trial_id"]
+    folder.mkdir(parents=True)
+    source = (inputs := find_inputs(spec, record, where)).source
+    found = network_folder(spec, record, inputs, where, folder)
+    if rows is None:
+        stored = (found.record, found.predictions, source)
+        rows = dev_rows(spec, *stored, offline=where.options.offline)
+    cut = scratch / f"{folder.name}-task"
+    return ScoredNetwork(shipped_network(folder, cut, found, rows, source, where), spec, rows)
+
+
+def _network(each: Deployment, where: Where, scratch: Path, full: ScoredNetwork) -> ScoredNetwork:
+    """With the dev rows of the full model. Raises LpSweepError, also if it was scored on others."""
+    if _answered_texts(spec_of(each.record)) != _answered_texts(full.spec):
         raise ExportError(
             "it was trained with another recipe or other data than the full model: `lp-sweep table "
             "setups` lists them, and --setup chooses one"
         )
-    folder, cut = scratch / each.spec.trial, scratch / f"{each.spec.trial}-task"
-    folder.mkdir()
-    inputs = find_inputs(spec, each.record, where)
-    found = network_folder(spec, each.record, inputs, where, folder)
-    stored = (found.record, found.predictions, inputs.source)
-    rows = full.rows if full else dev_rows(spec, *stored, offline=where.options.offline)
-    network = shipped_network(folder, cut, found, rows, inputs.source, where)
-    return _ScoredNetwork(network, spec, rows)
+    return scored_network(each.record, where, scratch, full.rows)
 
 
 def _answered_texts(spec: TrialSpec) -> tuple[object, ...]:
@@ -170,7 +178,7 @@ def _answered_texts(spec: TrialSpec) -> tuple[object, ...]:
     return spec.task, spec.data_fingerprint, recipe.max_length, recipe.limit_dev
 
 
-def _artefact(each: Deployment, own: _ScoredNetwork | str, scored: bool) -> Artefact:
+def _artefact(each: Deployment, own: ScoredNetwork | str, scored: bool) -> Artefact:
     """Raises why there is no network, and what `ShippedNetwork.make` raises."""
     if isinstance(own, str):
         raise ExportError(own)
@@ -186,16 +194,17 @@ def _artefact(each: Deployment, own: _ScoredNetwork | str, scored: bool) -> Arte
     )
 
 
-def _workload(full: _ScoredNetwork, on: Machine, seconds: float) -> Workload:
-    network, spec, rows = full
-    kind, texts = kind_of(spec.task), network.texts
+def workload(spec: TrialSpec, rows: DevRows, folder: Path, on: Machine, seconds: float) -> Workload:
+    """These rows for the network in `folder`, and for all that answer the same texts."""
+    kind = kind_of(spec.task)
+    texts = [apart(rows.texts)] if kind.embeds else rows.texts
     return Workload(
         texts=texts,
-        singles=len(rows.predicted) if kind.searches else len(texts[0]),  # queries
+        singles=len(kind.stored_labels(rows.labels)) if kind.searches else len(texts[0]),  # queries
         loads=form_of(spec.task).loads,
         max_length=spec.recipe.max_length,
         pooling=[spec.task.pooling] if kind.embeds else [],
-        after=read_sentence_folder(network.folder).after,
+        after=read_sentence_folder(folder).after,
         words=kind.words,
         device=str(on.device),
         threads=on.threads,
@@ -212,24 +221,31 @@ def _stored_answers(each: Deployment, own: Any, measured: Any, store: Store) -> 
     if isinstance(measured, str):
         return {"error": measured}
     columns: dict[str, Any] = measured._asdict()
-    logits, places = columns.pop("answers")
-    definition, rows, kind = own.spec.task, own.rows, kind_of(own.spec.task)
-    if kind.words:  # as `kinds` take them: (n, W, C)
-        values, shape = logits, (*rows.labels.shape, logits.shape[-1])
-        logits = np.full(shape, SILENT, np.float32)
-        logits[places[:, 0], places[:, 1]] = values
-    # one for each answer: an embedding has two texts in a row
-    labels = np.repeat(rows.labels, kind.rows_each, axis=0)
     try:
-        scores = score(definition, labels, logits, rows.label_names)
+        found = stored_score(each.id, own.spec.task, own.rows, columns.pop("answers"), store)
     except DivergedError:
         return {"error": "some of its answers are NaN or infinite"}
-    stored = kind.stored(labels, logits, definition.metric, rows.label_names)
-    place = {"trial_id": each.id, "split": rows.split}
-    answers = [place | {"example": index, **found} for index, found in enumerate(stored)]
-    store.put("predictions", each.id, answers)
     cut = own.network.words_cut if each.spec.vocabulary == "task" else 0.0
-    return columns | {"score": scores[definition.metric], "words_cut": cut}
+    return columns | {"score": found, "words_cut": cut}
+
+
+def stored_score(
+    id: str, task: TaskDefinition, rows: DevRows, found: ArtefactAnswers, store: Store
+) -> float:
+    """Stores an artefact's answers to these rows under its id, and returns their score. Raises
+    DivergedError if some are not finite."""
+    kind, logits = kind_of(task), found.values
+    if kind.words:  # as `kinds` take them: (n, W, C)
+        logits = np.full((*rows.labels.shape, found.values.shape[-1]), SILENT, np.float32)
+        logits[found.places[:, 0], found.places[:, 1]] = found.values
+    # one for each answer: an embedding has two texts in a row
+    labels = np.repeat(rows.labels, kind.rows_each, axis=0)
+    scores = score(task, labels, logits, rows.label_names)
+    place = {"trial_id": id, "split": rows.split}
+    stored = kind.stored(labels, logits, task.metric, rows.label_names)
+    answers = [place | {"example": index, **answer} for index, answer in enumerate(stored)]
+    store.put("predictions", id, answers)
+    return scores[task.metric]
 
 
 _OF_TRIAL = (
@@ -238,14 +254,14 @@ _OF_TRIAL = (
 )
 
 
-def _identity(each: Deployment) -> dict[str, Any]:
+def identity(record: Mapping[str, Any], spec: DeploymentSpec | HeldOutSpec) -> dict[str, Any]:
+    """The columns that say which artefact a row is about. `record`: of its trial."""
     return {
-        "deployment_id": each.id,
         "identity_version": IDENTITY_VERSION,
-        "spec": canonical_json(each.spec),
-        **{name: each.record[name] for name in _OF_TRIAL},
-        "format": each.spec.format,
-        "vocabulary": each.spec.vocabulary,
+        "spec": canonical_json(spec),
+        **{name: record[name] for name in _OF_TRIAL},
+        "format": spec.format,
+        "vocabulary": spec.vocabulary,
     }
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,10 +20,14 @@ from lp_sweep.analysis.statistics.candidates import paired_interval
 from lp_sweep.analysis.statistics.networks import Answers, Network
 from lp_sweep.orchestrator.export.card import full_spec
 from lp_sweep.orchestrator.export.choice import answers_in
-from lp_sweep.orchestrator.export.forms import form_of
-from lp_sweep.orchestrator.export.graphs import shipped_network
-from lp_sweep.orchestrator.export.places import DevRows, Where, find_inputs, spec_of
-from lp_sweep.orchestrator.export.trialfolder import network_folder
+from lp_sweep.orchestrator.export.deployments import (
+    Machine,
+    identity,
+    scored_network,
+    stored_score,
+    workload,
+)
+from lp_sweep.orchestrator.export.places import DevRows, Where, spec_of
 from lp_sweep.orchestrator.export.verify import HeldOutScore
 from lp_sweep.orchestrator.inputs.resolve import TaskInput
 from lp_sweep.orchestrator.options import ExportOptions
@@ -34,15 +38,11 @@ from lp_sweep.storage.store import Store
 from lp_sweep.trials.data.datasource import load_task, prompted
 from lp_sweep.trials.data.tasks import TEST
 from lp_sweep.trials.deploy.artefacts import GRAPHS, ShippedNetwork
-from lp_sweep.trials.deploy.measure import Artefact, ArtefactMeasurement, Workload, measure
+from lp_sweep.trials.deploy.measure import Artefact, ArtefactMeasurement, measure
 from lp_sweep.trials.device import pick_device
 from lp_sweep.trials.kinds import kind_of
-from lp_sweep.trials.kinds.tokens import SILENT
-from lp_sweep.trials.model.plainload import apart
-from lp_sweep.trials.model.sentencefolder import read_sentence_folder
-from lp_sweep.trials.spec.identity import IDENTITY_VERSION, canonical_json, held_out_id, trial_id
+from lp_sweep.trials.spec.identity import held_out_id, trial_id
 from lp_sweep.trials.spec.specs import ArtefactFormat, HeldOutSpec, TrialSpec, Vocabulary
-from lp_sweep.trials.train.metrics import score
 from lp_sweep.trials.worker.provenance import now
 from lp_sweep.trials.worker.provenance import where as made_where
 
@@ -140,33 +140,6 @@ def _told(row: Record, spec: TrialSpec, store: Store) -> HeldOutScore:
 # -- the scores that the store lacks
 
 
-class _Asked(NamedTuple):
-    """A network to score, and the rows that score it. `full`: the full model's identifier."""
-
-    spec: HeldOutSpec
-    record: Record
-    rows: DevRows
-    full: str | None
-
-    @property
-    def id(self) -> str:
-        return held_out_id(self.spec)
-
-    @property
-    def trial(self) -> TrialSpec:
-        return spec_of(self.record)
-
-    def artefact(self, scratch: Path, where: Where) -> Artefact:
-        """Made as it is measured and exported. Raises LpSweepError."""
-        folder, cut = scratch / self.id, scratch / f"{self.id}-cut"
-        folder.mkdir()
-        inputs = find_inputs(self.trial, self.record, where)
-        found = network_folder(self.trial, self.record, inputs, where, folder)
-        network = shipped_network(folder, cut, found, self.rows, inputs.source, where)
-        graph = network.make(self.spec.format, self.spec.vocabulary)
-        return Artefact(id=self.id, folder=network.home(self.spec.vocabulary), graph=graph)
-
-
 def _score_all(
     missing: Sequence[HeldOutSpec],
     full: HeldOutSpec | None,
@@ -176,18 +149,22 @@ def _score_all(
 ) -> None:
     """Answers all rows with each of `missing`, and stores a record of each."""
     started, store, base = now(), where.store, held_out_id(full) if full else None
-    asked = [_Asked(each, store.read("trials", each.trial)[0], rows, base) for each in missing]
+    records = {each.trial: store.read("trials", each.trial)[0] for each in missing}
     with TemporaryDirectory(prefix="lp-sweep-") as scratch:
         made = [
-            ready if ready and each.id == ready.id else each.artefact(Path(scratch), where)
-            for each in asked
+            ready
+            if ready and ready.id == held_out_id(each)
+            else _artefact(each, records[each.trial], rows, where, Path(scratch))
+            for each in missing
         ]
         # onnxruntime has its CPU kernels everywhere
         device = pick_device("cpu" if any(each.graph for each in made) else "auto")
-        found = measure(made, _workload(asked[0], made[0].folder, device))
-    for each in asked:
-        row = _scored(each, found[each.id], store) | made_where(device, started)
-        store.put(TABLE, each.id, [row])
+        on, spec = Machine(device, torch.get_num_threads()), spec_of(records[missing[0].trial])
+        # every row once, and no time for turns
+        found = measure(made, workload(spec, rows, made[0].folder, on, 0.0))
+    for each, artefact in zip(missing, made, strict=True):
+        row = _scored(each, records[each.trial], rows, found[artefact.id], base, store)
+        store.put(TABLE, artefact.id, [row | made_where(device, started)])
 
 
 def _test_rows(spec: TrialSpec, task: TaskInput, *, offline: bool) -> DevRows:
@@ -199,81 +176,65 @@ def _test_rows(spec: TrialSpec, task: TaskInput, *, offline: bool) -> DevRows:
     return DevRows(TEST, texts, split.labels, loaded.label_names, none, none, [])
 
 
-def _workload(each: _Asked, folder: Path, device: torch.device) -> Workload:
-    """Every row once, and no time for turns."""
-    task = each.trial.task
-    kind, texts = kind_of(task), each.rows.texts
-    return Workload(
-        texts=[apart(texts)] if kind.embeds else texts,
-        singles=len(texts[0]),
-        loads=form_of(task).loads,
-        max_length=each.trial.recipe.max_length,
-        pooling=[task.pooling] if kind.embeds else [],
-        after=read_sentence_folder(folder).after,
-        words=kind.words,
-        device=str(device),
-        threads=torch.get_num_threads(),
-        seconds=0.0,
-    )
+def _artefact(
+    each: HeldOutSpec, record: Record, rows: DevRows, where: Where, scratch: Path
+) -> Artefact:
+    """Made as it is measured and exported. Raises LpSweepError."""
+    id = held_out_id(each)
+    network = scored_network(record, where, scratch / id, rows).network
+    graph = network.make(each.format, each.vocabulary)
+    return Artefact(id=id, folder=network.home(each.vocabulary), graph=graph)
 
 
-_OF_TRIAL = (
-    *("trial_id", "model", "model_fingerprint", "depth", "kept_layers", "removed_feed_forwards"),
-    *("task", "data_fingerprint", "seed", "metric"),
-)
-
-
-def _scored(each: _Asked, measured: ArtefactMeasurement | str, store: Store) -> dict[str, Any]:
-    """Stores the answers, and returns the columns of the record but for its place and time."""
-    task, rows = each.trial.task, each.rows
+def _scored(
+    each: HeldOutSpec,
+    record: Record,
+    rows: DevRows,
+    measured: ArtefactMeasurement | str,
+    base: str | None,
+    store: Store,
+) -> dict[str, Any]:
+    """Stores the answers, and returns the columns of the record but for its place and time.
+    `base`: the full model's identifier."""
+    id, task = held_out_id(each), spec_of(record).task
     if isinstance(measured, str) or measured.answers is None:
-        raise ExportError(f"{each.record['trial_id']} can't answer the test rows: {measured}")
-    kind, (logits, places) = kind_of(task), measured.answers
-    if kind.words:  # as `kinds` take them: (n, W, C)
-        values, logits = logits, np.full((*rows.labels.shape, logits.shape[-1]), SILENT, np.float32)
-        logits[places[:, 0], places[:, 1]] = values
-    labels = np.repeat(rows.labels, kind.rows_each, axis=0)
+        raise ExportError(f"{each.trial} can't answer the test rows: {measured}")
     try:
-        found = score(task, labels, logits, rows.label_names)[task.metric]
+        found = stored_score(id, task, rows, measured.answers, store)
     except DivergedError as error:
-        raise ExportError(f"answers of {each.record['trial_id']} are NaN or infinite") from error
-    place = {"trial_id": each.id, "split": rows.split}
-    stored = kind.stored(labels, logits, task.metric, rows.label_names)
-    answers = [place | {"example": at, **answer} for at, answer in enumerate(stored)]
-    store.put("predictions", each.id, answers)
+        raise ExportError(f"answers of {each.trial} are NaN or infinite") from error
     row = {
-        "test_id": each.id,
-        "identity_version": IDENTITY_VERSION,
-        "spec": canonical_json(each.spec),
-        **{name: each.record[name] for name in _OF_TRIAL},
-        **{name: getattr(each.spec, name) for name in ("format", "vocabulary", "test_fingerprint")},
+        "test_id": id,
+        **identity(record, each),
+        "test_fingerprint": each.test_fingerprint,
         "score": found,
-        "test_examples": len(answers),
-        "baseline": each.full,
+        "test_examples": len(kind_of(task).stored_labels(rows.labels)),
+        "baseline": base,
     }
-    if each.full == each.id:
+    if base == id:
         return row
     known = store.read_all(TABLE, columns=("test_id", "test_fingerprint", "baseline")).rows
     looks = [
         other["test_id"] != other["baseline"]
         for other in known.to_pylist()
-        if other["test_fingerprint"] == each.spec.test_fingerprint
+        if other["test_fingerprint"] == each.test_fingerprint
     ]
-    return row | _change(each, found, store) | {"look": sum(looks) + 1}
+    return row | _change(row, record, store) | {"look": sum(looks) + 1}
 
 
-def _change(each: _Asked, found: float, store: Store) -> dict[str, Any]:
+def _change(row: Record, record: Record, store: Store) -> dict[str, Any]:
     """Points against the full model, and their interval, paired by row."""
-    whole = store.find(TABLE, each.full) if each.full else None
+    whole = store.find(TABLE, row["baseline"]) if row["baseline"] else None
     if whole is None:
         return {}
+    tested = {**record, "epoch_metrics": [{"split": TEST}]}
 
     def read(network: Network) -> Answers:
-        record = {**each.record, "epoch_metrics": [{"split": each.rows.split}]}
-        return answers_in(record, network.metric, store.read("predictions", network.trial_id))
+        return answers_in(tested, network.metric, store.read("predictions", network.trial_id))
 
-    metric, split = each.record["metric"], each.rows.split
-    full = Network(whole[0]["test_id"], metric, split, 100 * whole[0]["score"])
-    limits = paired_interval(full, Network(each.id, metric, split, 100 * found), read)
-    change = 100 * (found - whole[0]["score"])
+    full, own = (
+        Network(of["test_id"], row["metric"], TEST, 100 * of["score"]) for of in (whole[0], row)
+    )
+    limits = paired_interval(full, own, read)
+    change = 100 * (row["score"] - whole[0]["score"])
     return {"change": change, "low": limits["low"], "high": limits["high"]}

@@ -48,7 +48,9 @@ def export_trial(asked: ExportOptions) -> ExportResult:
     choice, asked = choose(store, asked)
     record = _record(store, choice.trial_id)
     refuse_unsupported(record, graphs=bool(asked.graphs))
-    caution = " ".join(filter(None, (choice.caution, _caution(store, record, asked))))
+    # the choice of the best network has already warned about the full model
+    unlearned = not_learned(store, record, with_full=not asked.best)
+    caution = " ".join(filter(None, (choice.caution, unlearned)))
     say(f"{record['trial_id']}: {choice.why}")
     hint = kept_instead(store, record["trial_id"], choice.seeds)
     for note in (choice.luck, caution and f"warning: {caution}", hint):
@@ -255,14 +257,13 @@ def _record(store: Store, trial: str) -> Mapping[str, Any]:
     return found.record
 
 
-def _caution(store: Store, record: Mapping[str, Any], asked: ExportOptions) -> str:
-    """A warning if the network, or the full model, is no better than guessing. The choice of the
-    best network has already warned about the full model."""
+def not_learned(store: Store, record: Mapping[str, Any], *, with_full: bool = True) -> str:
+    """A warning if the network, or the full model, is no better than guessing."""
     from lp_sweep.analysis.notes import network_not_learned
     from lp_sweep.orchestrator.export.card import full_record
     from lp_sweep.orchestrator.export.places import spec_of
 
-    full = None if asked.best else full_record(store, spec_of(record), record["depth"])
+    full = full_record(store, spec_of(record), record["depth"]) if with_full else None
     return network_not_learned(record, full)
 
 

@@ -16,23 +16,18 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet as pq
 
-from lp_sweep.orchestrator.inputs.data import (
-    balance,
-    power_note,
-    rows_scored,
-)
+from lp_sweep.orchestrator.inputs.data import balance, power_note, rows_scored
 from lp_sweep.orchestrator.inputs.folder import read_config
 from lp_sweep.orchestrator.options import InitOptions
 from lp_sweep.orchestrator.service import initrows
 from lp_sweep.orchestrator.service.initfile import (
     SCHEMA,
     SCHEMA_LINE,
-    epochs_of,
     model_of,
     stem_of,
     sweep_text,
-    task_lines,
     task_name,
+    task_text,
 )
 from lp_sweep.orchestrator.service.initrows import RowFile
 from lp_sweep.orchestrator.sweepfile.axes import WITHIN
@@ -53,8 +48,6 @@ from lp_sweep.trials.kinds import KINDS, Kind
 from lp_sweep.trials.kinds.rankmetrics import query_count
 from lp_sweep.trials.model.modelfiles import longest_row
 from lp_sweep.trials.spec.specs import TaskDefinition, TaskKind
-
-_SEARCHED = initrows.LENGTHS[:4]  # tokens of a document: every trial reads all of them
 
 ENOUGH = 5000  # rows, from which on some are set aside for a test: their interval is narrow enough
 TEST_SHARE = 0.1
@@ -297,16 +290,9 @@ def _with_search(options: InitOptions, search: dict[str, Path | None]) -> Writte
     notes += doubtful_rows(loaded, source)
     worth = rows_scored(definition.metric, queries, np.array([]), (), 1)
     notes += _power(options, queries, KINDS[kind], worth)
-    options = replace(options, kind=kind)
-    text = sweep_text(
-        name,
-        options,
-        task_lines(task, why),
-        epochs=epochs_of(len(documents), KINDS[kind]),
-        length=initrows.fitting_length(
-            loaded.train, model_of(options), _SEARCHED, 0.9, kind=KINDS[kind]
-        ),
-    )
+    model = model_of(replace(options, kind=kind))
+    length = initrows.fitting_length(loaded.train, model, KINDS[kind])
+    text = task_text(options, kind, task, why, rows=len(documents), length=length)
     return _written(options, {options.file: text.encode()}, notes)
 
 
@@ -359,10 +345,9 @@ def _power(options: InitOptions, n_dev: int, kind: Kind, worth: float) -> Iterat
 
 def _sweep(options: InitOptions, data: Path, rows: RowFile, sides: _Sides) -> str:
     """About 15 lines that run as they are."""
-    kind, train = KINDS[rows.kind], sides["train"][1]
-    name = task_name(data)
+    kind = KINDS[rows.kind]
     task = {
-        "name": name,
+        "name": task_name(data),
         **{side: os.path.relpath(path, options.file.parent) for side, (path, _) in sides.items()},
         "text": [*options.text],
         "label": initrows.label_of(options),
@@ -373,19 +358,12 @@ def _sweep(options: InitOptions, data: Path, rows: RowFile, sides: _Sides) -> st
         "kind": rows.kind if rows.kind != "classification" else None,
         "metric": rows.metric,
     }
-    return sweep_text(
-        name,
-        replace(options, kind=rows.kind),
-        task_lines(
-            {key: value for key, value in task.items() if value},
-            {
-                side: f"{n:,} {'rows' if side == 'train' else kind.scored_by}"
-                for side, (_, n) in sides.items()
-            },
-        ),
-        epochs=epochs_of(train, kind),
-        length=rows.max_length,
-    )
+    why = {
+        side: f"{n:,} {'rows' if side == 'train' else kind.scored_by}"
+        for side, (_, n) in sides.items()
+    }
+    task = {key: value for key, value in task.items() if value}
+    return task_text(options, rows.kind, task, why, rows=sides["train"][1], length=rows.max_length)
 
 
 def _written(options: InitOptions, made: dict[Path, bytes], notes: list[str]) -> WrittenSweep:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from lp_sweep.trials.data.formats import suffix_of
 from lp_sweep.trials.data.tasks import CORPUS, canonical_name
 from lp_sweep.trials.kinds import KINDS, Kind
 from lp_sweep.trials.model.familytable import family_of
+from lp_sweep.trials.spec.specs import TaskKind
 
 SCHEMA = "lp-sweep.schema.json"
 SCHEMA_LINE = f"# yaml-language-server: $schema={SCHEMA}\n"
@@ -61,15 +63,6 @@ def task_name(data: Path, otherwise: str = "my-sweep") -> str:
     return f"my-{name}" if canonical_name(name) else name
 
 
-def task_lines(task: dict[str, Any], why: dict[str, str]) -> list[str]:
-    """`tasks:` with one task; `why` has the comments, by key."""
-    lines = [
-        f"    {key}: {_scalar(value)}{f'   # {why[key]}' if key in why else ''}"
-        for key, value in task.items()
-    ]
-    return ["tasks:", f"  - {lines[0].lstrip()}", *lines[1:]]
-
-
 def _model(options: InitOptions) -> str:
     """A hub id, or a folder: relative to the sweep file unless its path is absolute."""
     model = model_of(options)
@@ -80,6 +73,26 @@ def _model(options: InitOptions) -> str:
         return str(folder)
     path = os.path.relpath(folder, options.file.parent)
     return path if path.startswith(".") else f"./{path}"
+
+
+def task_text(
+    options: InitOptions,
+    kind: TaskKind,
+    task: dict[str, Any],
+    why: dict[str, str],
+    *,
+    rows: int,
+    length: int,
+) -> str:
+    """The sweep file of one task with so many train rows, which names the sweep. `why` has the
+    comments, by key."""
+    lines = [
+        f"    {key}: {_scalar(value)}{f'   # {why[key]}' if key in why else ''}"
+        for key, value in task.items()
+    ]
+    tasks = ["tasks:", f"  - {lines[0].lstrip()}", *lines[1:]]
+    epochs, options = epochs_of(rows, KINDS[kind]), replace(options, kind=kind)
+    return sweep_text(task["name"], options, tasks, epochs=epochs, length=length)
 
 
 def sweep_text(

@@ -111,7 +111,7 @@ def look_at(options: InitOptions, data: Path) -> RowFile:
         groups=_groups(keys, _group_column(options, data, kind, places)),
         repeated=len(keys) - len(set(keys)),
         empty=list(dict.fromkeys(doubtful_rows(loaded, source))),
-        max_length=fitting_length(train, model_of(options), LENGTHS, 0.99, kind=rules),
+        max_length=fitting_length(train, model_of(options), rules),
         labels=named,
         separator=separator,
         of_vectors="" if seen == kind else seen,
@@ -175,11 +175,10 @@ def _metric(loaded: LoadedTask, counts: dict[str, int]) -> str:
     return metric
 
 
-def fitting_length(
-    rows: Split, model: str, lengths: Sequence[int], share: float, *, kind: Kind
-) -> int:
-    """The smallest of the lengths, in tokens, that holds this share of the rows, or the largest
-    that the model takes. Each text of an embedding is a row."""
+def fitting_length(rows: Split, model: str, kind: Kind) -> int:
+    """The smallest length, in tokens, that holds nearly all rows, or the largest that the model
+    takes. Each text of an embedding is a row; every trial reads all documents of a search."""
+    lengths, share = (LENGTHS[:4], 0.9) if kind.searches else (LENGTHS, 0.99)
     folder = Path(model).expanduser()
     if not folder.is_dir() and (commit := hub.cached_commit("model", model, "main")):
         folder = hub.snapshot("model", model, commit)

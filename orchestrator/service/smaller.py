@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lp_sweep.analysis.notes import network_not_learned
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.options import (
     ExportOptions,
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
     from lp_sweep.orchestrator.export.trialfolder import ExportResult
     from lp_sweep.orchestrator.plan.plan import Plan
     from lp_sweep.orchestrator.service.run import RunResult
-    from lp_sweep.storage.store import Store
 
 _FILES = ("data", "dev", "corpus", "queries", "qrels")
 _USUAL = RunOptions().file
@@ -113,7 +110,7 @@ def finished(asked: SmallerOptions, run: RunOptions, result: RunResult) -> Small
     choice, shipped = export.choose(result.store, chosen)
     [record] = result.store.read("trials", choice.trial_id)
     said = [*notes, choice.why]
-    if problem := _not_learned(result.store, record):
+    if problem := export.not_learned(result.store, record):
         return SmallerModel([*said, f"{problem} Nothing was exported."])
     if len(record["kept_layers"]) == record["depth"]:
         words = ["lp-sweep", "export", choice.trial_id, "--as", *shipped.formats]
@@ -126,14 +123,6 @@ def finished(asked: SmallerOptions, run: RunOptions, result: RunResult) -> Small
     if asked.out is None:
         return SmallerModel([*said, "to export it, add --out FOLDER to the same command"])
     return SmallerModel(notes, export.export_trial(chosen))
-
-
-def _not_learned(store: Store, record: Mapping[str, Any]) -> str:
-    """A warning if the network, or the full model, is no better than guessing."""
-    from lp_sweep.orchestrator.export.card import full_record
-    from lp_sweep.orchestrator.export.places import spec_of
-
-    return network_not_learned(record, full_record(store, spec_of(record), record["depth"]))
 
 
 def _has_full_model(plan: Plan) -> bool:

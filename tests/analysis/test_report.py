@@ -260,7 +260,8 @@ def test_the_smallest_network_of_all_strategies(fake: FakeSweep) -> None:
         "bottom with 8 layers",
         "1 to 7 layers were not tried",
     )
-    assert one.kept == [False] * 4 + [True] * 8
+    assert one.is_smaller
+    assert dict(one.facts)["keeps"] == "layers 5-12"
     assert dict(one.facts)["score"] == "89.20 (−0.80), one seed"
     assert "can't be estimated: no predictions" in dict(one.facts)["luck"]
     assert (two.layers, two.network) == ("8", "bottom with 8 layers")
@@ -433,8 +434,8 @@ def test_what_is_open_is_run_with_the_overrides_that_asked_for_it(tmp_path: Path
 def test_cells_of_two_recipes_are_said(fake: FakeSweep) -> None:
     for k, epochs in ((0, 1), (2, 3)):
         fake.cell(k=k, score=90.0, epochs=epochs)
-    said = " ".join(gaps_of(fake.publish()).sentences)
-    assert "in more than one way (epochs 1, 3), and its tables compare them: SST-2." in said
+    (sheet,) = (of for of in gaps_of(fake.publish()).sheets if of.name == "differences")
+    assert sheet.table.rows == (("demo", "bert", "direct", "SST-2", "epochs", "1, 3"),)
 
 
 def test_dev_rows_that_occur_in_train_are_said(fake: FakeSweep) -> None:

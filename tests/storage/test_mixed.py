@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.analysis.notes import mixed, mixed_notes
+from lp_sweep.analysis.notes import mixed_notes
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views, resting
 from lp_sweep.orchestrator.service.tables import make_table
@@ -114,7 +114,8 @@ def test_what_can_be_compared_says_nothing(tmp_path: Path) -> None:
     fake.cell(k=2, score=90.0, setup=None)
     fake.cell(k=4, setup="s1-b")
     with open_views(fake.publish(), only=["recipe_differences", "cells"]) as catalog:
-        assert [*mixed(catalog), *mixed_notes(catalog)] == []
+        assert [*mixed_notes(catalog)] == []
+        assert not catalog.query("FROM recipe_differences").num_rows
 
 
 def test_the_view_looks_at_every_setting_of_a_recipe() -> None:
