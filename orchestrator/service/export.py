@@ -277,6 +277,7 @@ def _sweep(
         data_dir=asked.data_dir,
         offline=asked.offline,
         manifest=asked.manifest,
+        own=asked.file is not None,  # else the file may have come with the store
     )
     if asked.file is not None:
         given: SweepInputs = named.resolved(named.sweep_file())
