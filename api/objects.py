@@ -20,7 +20,7 @@ from lp_sweep.orchestrator.sweepfile.yamlfile import yaml_text
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import arriving, node_folder
 
-_ROWS = ("train", "dev", "unlabelled", *SEARCHED)  # keys of a task that name files
+_ROWS = ("train", "dev", "test", "unlabelled", *SEARCHED)  # keys of a task that name files
 
 
 def write_sweep(models: Any, tasks: Any, keys: Mapping[str, Any]) -> Path:
@@ -56,6 +56,8 @@ def _task(name: str, entry: Any, folder: Path) -> dict[str, Any]:
         )
     made, first = {"name": name, **entry}, None
     for key in [key for key in _ROWS if made.get(key) is not None]:
+        if key == "test" and made.get("dataset") is not None:  # a split of the hub
+            continue
         if isinstance(made[key], str | Path):
             made[key] = str(Path(made[key]).expanduser().absolute())
         else:

@@ -131,7 +131,8 @@ def read(names: Sequence[str], folder: Path) -> dict[str, str]:
             _chosen_from("entry point (a file ends in .py)", name, [*points])
             found[points[name]] = ""
         elif path.is_file():
-            found[str(path)] = path.read_text(encoding="utf-8")
+            with _said(f"plugin {path}"):
+                found[str(path)] = path.read_text(encoding="utf-8")
         else:
             raise SpecError(f"plugins: no file {path}.")
     return found
@@ -155,12 +156,12 @@ def load(name: str, text: str) -> None:
 
 @contextmanager
 def _said(what: str) -> Iterator[None]:
-    """Turns an error of the user's code into one sentence."""
+    """Turns an error of the user's code, also its own end of the process, into one sentence."""
     try:
         yield
     except SpecError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise SpecError(f"{what}: {type(error).__name__}: {error}") from error
 
 

@@ -25,6 +25,7 @@ from lp_sweep.trials.data.datasource import (
     data_fingerprint,
     load_task,
     prompted,
+    rules_of,
     unlabelled_fingerprint,
     unlabelled_rows,
 )
@@ -90,7 +91,8 @@ def task_source(spec: TrialSpec, record: Mapping[str, Any], where: Where) -> Tas
         found = glue_source(glue, where.options.data_dir)
     elif folder := _shipped(where, print_):  # train first, then the dev splits, the main one first
         paths = sorted(folder.iterdir(), key=lambda path: (path.stem != "train", path.stem))
-        found = TaskSource(files={path.stem: str(path) for path in paths})
+        files = {path.stem: str(path) for path in paths}
+        found = TaskSource(files=files, **rules_of(print_))
     return found if found and data_fingerprint(found, spec.task) == print_ else None
 
 
@@ -144,10 +146,11 @@ def hub_source(print_: str) -> TaskSource | None:
     """The inverse of `data_fingerprint` for a data set of the hub; None for files."""
     if not print_.startswith(HUB):
         return None
-    dataset, _, rest = print_.removeprefix(HUB).rpartition("@")
+    dataset, _, rest = print_.removeprefix(HUB).partition("#{")[0].rpartition("@")
     revision, config, splits = rest.split(":", 2)
     named = dict(pair.split("=", 1) for pair in splits.split(","))
-    return TaskSource(dataset=dataset, config=config or None, revision=revision, splits=named)
+    place: dict[str, Any] = {"dataset": dataset, "config": config or None, "revision": revision}
+    return TaskSource(**place, splits=named, **rules_of(print_))
 
 
 def _shipped(where: Where, print_: str) -> Path | None:

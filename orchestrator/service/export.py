@@ -15,6 +15,7 @@ from lp_sweep.orchestrator.options import (
     ExportOptions,
     MeasureOptions,
     Request,
+    from_environment,
 )
 from lp_sweep.orchestrator.service.store import existing, history
 from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError, StoreError
@@ -278,6 +279,7 @@ def _sweep(
         data_dir=asked.data_dir,
         offline=asked.offline,
         manifest=asked.manifest,
+        own=asked.file is not None,  # else the file may have come with the store
     )
     if asked.file is not None:
         given: SweepInputs = named.resolved(named.sweep_file())
@@ -348,7 +350,8 @@ def dev_texts(store: Store, trial: str) -> tuple[list[list[str]], Sequence[str]]
     from lp_sweep.orchestrator.export.places import Where, spec_of, task_source
     from lp_sweep.trials.data.datasource import load_task
 
-    asked = ExportOptions(trial=trial, out=Path())
+    places = from_environment(Request)
+    asked = ExportOptions(trial=trial, out=Path(), offline=places.offline, data_dir=places.data_dir)
     try:
         record = _record(store, trial)
         spec = spec_of(record)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -55,6 +56,7 @@ def written(asked: SmallerOptions, run: RunOptions) -> tuple[RunOptions, list[st
         check_free(expanded(asked.out), force=asked.force)
     if "=" in run.file and not Path(run.file).is_file():  # no file was named, but overrides
         run = replace(run, file=_USUAL, overrides=[run.file, *run.overrides])
+    _refuse_other_tasks(run)
     file = _sweep_file(asked, run)
     mark = f"# written by `lp-sweep run --data`; its rows and options: {_mark(asked)}"
     run = replace(run, file=str(file))
@@ -74,6 +76,13 @@ def written(asked: SmallerOptions, run: RunOptions) -> tuple[RunOptions, list[st
         InitOptions(**rows, file=file, force=asked.force, quick=asked.quick, made_by=mark)
     )
     return run, [*made.notes, f"wrote {', '.join(map(str, made.files))}"]
+
+
+def _refuse_other_tasks(run: RunOptions) -> None:
+    """Before hours of training: the answer is of one model on one task."""
+    for override in run.overrides:
+        if override.partition("=")[0].strip() in ("task", "tasks", "model", "models"):
+            raise SpecError(f"{override}: --data has the task, --model the model. Leave it out.")
 
 
 def finished(asked: SmallerOptions, run: RunOptions, result: RunResult) -> SmallerModel:
@@ -150,7 +159,7 @@ def _mark(asked: SmallerOptions) -> str:
         digest.update(f"{one.name} {value!s}\n".encode("utf-8", "surrogateescape"))
         if one.name in _FILES and value is not None:
             for file in _files(expanded(value)):
-                with file.open("rb") as content:
+                with suppress(OSError), file.open("rb") as content:
                     digest.update(hashlib.file_digest(content, "sha256").digest())
     return f"{digest.hexdigest()[:16]}{' quick' * asked.quick}"
 

@@ -51,12 +51,13 @@ _SENTENCES = {
     "missing": "the key {last} is missing{within}",
     "extra_forbidden": "unknown key {last}{within}. Allowed: {allowed}.{near_key}",
     "value_error": "{said}",
-    "model_type": "{key} must be a mapping of {allowed}, got {got}",
+    "model_type": "{key} must be {word}a mapping of {allowed}, got {got}",
     "too_short": "{key} must not be empty",
     "string_too_short": "{key} must not be empty",
 }
-_VALUE = "{key} must be {must}{or_list}, got {got}{near_value}"
+_VALUE = "{key} must be {word}{must}{or_list}, got {got}{near_value}"
 _IN_LIST = "{outer}: {got} is not {must}"
+_OR_AUTO = ("recipe", *(f"recipe.{name}" for name in ("lr", *FoundRecipe._fields)))
 _NOUNS = {  # what a value must be; for any other type pydantic says it
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -162,6 +163,7 @@ def _message(item: Any, location: Location, document: Document) -> str:
         must=_NOUNS.get(kind) or item["msg"].removeprefix("Input should be ").replace("valid ", ""),
         # `k: all`, of AllOrInts
         or_list=" or a list of whole numbers" * (item["loc"][-1] == "word" or key == "seeds"),
+        word="`auto` or " * (key in _OR_AUTO and kind in {"model_type", *_NOUNS}),
         allowed=", ".join(allowed),
         near_key=did_you_mean(str(location[-1]), allowed) if location else "",
         near_value=f".{near}" if near else "",

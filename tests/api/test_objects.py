@@ -66,6 +66,17 @@ def test_the_same_rows_are_the_same_trials_whatever_holds_them() -> None:
     assert {row["trial_id"] for row in other}.isdisjoint(*ids)
 
 
+def test_rows_can_be_set_aside() -> None:
+    entry = {"train": TRAIN, "dev": DEV, "test": rows(40, seed=3)}
+    made = Sweep("model", {"mood": entry}, STRATEGIES, recipe=RECIPE).plan().made.sweep
+    assert made.tasks["mood"].test_fingerprint
+    ids = {row["trial_id"] for row in sweep(TRAIN, DEV).plan().cells()}
+    assert ids == {
+        row["trial_id"]
+        for row in Sweep("model", {"mood": entry}, STRATEGIES, recipe=RECIPE).plan().cells()
+    }, "no trial reads them"
+
+
 def test_the_classes_of_a_dataset_keep_their_order() -> None:
     features = datasets.Features(
         {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["pos", "neg"])}

@@ -62,11 +62,13 @@ def world(folder: Path, text: str = MINE, **changes: Any) -> Path:
         "strategies": [{"name": "below-last", "k": [0, 2]}, {"name": "weakest", "k": [1]}],
     }
     file = save_world(folder, **content | changes)
-    (folder / "my.py").write_text(text)
+    (folder / "my.py").write_text(text, errors="surrogateescape")
     return file
 
 
-def test_a_sweep_trains_with_them_and_its_store_runs_none(tmp_path: Path) -> None:
+def test_a_sweep_trains_with_them_and_its_store_runs_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sweep = Sweep.from_yaml(world(tmp_path), store=tmp_path / "records")
     told: list[dict[str, Any]] = []
     while sweep.run(inline=True, cache_dir=tmp_path / "cache", on_trial=told.append).exit_code:
@@ -83,6 +85,7 @@ def test_a_sweep_trains_with_them_and_its_store_runs_none(tmp_path: Path) -> Non
     evil = world(tmp_path / "records" / "evil")
     stored = tmp_path / "records" / "sweeps" / "toy.yaml"
     stored.write_text(run_with(str(evil), None) + evil.read_text())
+    monkeypatch.chdir(tmp_path)  # a sweep.yaml here is looked at as well, but nobody named it
     with open_store(tmp_path / "records") as results:
         assert "cost" in repr(results.table("tasks"))
         results.report(tmp_path / "report.html")
@@ -149,6 +152,8 @@ MISTAKES: dict[str, tuple[str, dict[str, Any]]] = {
     "unknown entry point.*'company'": (MINE, {"plugins": ["company"]}),
     "my.py: SyntaxError": ("def (", {}),
     "my.py: ZeroDivisionError": ("1 / 0", {}),
+    "my.py: SystemExit: bye": ("raise SystemExit('bye')", {}),
+    "my.py: UnicodeDecodeError": ("# caf\udce9", {}),
     "'top' is no name for a strategy": (MINE.replace("below-last", "top"), {}),
     "unknown strategy 'below-last'": (MINE.replace("below-last", "other"), {}),
     r"'below-last' keeps \[1, 2, 3, 4\] of 4 layers at K=1: return 3": (

@@ -6,6 +6,7 @@ All checks of rows that would otherwise break or silently falsify a training run
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,18 +94,22 @@ class LoadedTask:
         return next(iter(self.dev))
 
 
+_RULES = ("drop_missing", "label_separator")  # of TaskSource: they decide which rows are read
+
+
 def data_fingerprint(source: TaskSource, definition: TaskDefinition) -> str:
-    """`sha256:<digest>` of the files' bytes, or `hub:<id>@<revision>:<config>:<splits>`.
+    """`sha256:<digest>` of the files' bytes, or `hub:<id>@<revision>:<config>:<splits>`; then the
+    rules by which rows are read, if any.
 
     The role of each file and its format count; names and folders don't. Raises MissingInputError
     if a file or a column of `definition` is missing, so that planning reports it.
     """
+    rules = {name: value for name in _RULES if (value := getattr(source, name))}
+    suffix = f"#{json.dumps(rules)}" if rules else ""
     if source.dataset is not None:
         splits = ",".join(f"{ours}={theirs}" for ours, theirs in source.splits.items())
-        return f"hub:{source.dataset}@{source.revision}:{source.config or ''}:{splits}"
+        return f"hub:{source.dataset}@{source.revision}:{source.config or ''}:{splits}{suffix}"
     digest = hashlib.sha256()
-    if source.label_separator:
-        digest.update(f"label_separator {source.label_separator!r}\n".encode())
     for split, path in source.files.items():
         if split in (CORPUS, QRELS, QUERIES):
             columns_of(split, path)
@@ -118,7 +123,13 @@ def data_fingerprint(source: TaskSource, definition: TaskDefinition) -> str:
             parts[0] if len(parts) == 1 else hashlib.sha256(" ".join(parts).encode()).hexdigest()
         )
         digest.update(f"{split} {file_format(path)} {content}\n".encode())
-    return f"sha256:{digest.hexdigest()}"
+    return f"sha256:{digest.hexdigest()}{suffix}"
+
+
+def rules_of(fingerprint: str) -> dict[str, Any]:
+    """The fields of TaskSource that `data_fingerprint` has put at its end."""
+    _, mark, rules = fingerprint.partition("#{")
+    return dict(json.loads(f"{{{rules}")) if mark else {}
 
 
 def unlabelled_fingerprint(source: TaskSource, definition: TaskDefinition) -> str:

@@ -200,7 +200,7 @@ def in_new_process(
             return dict(answer)
 
 
-_HIDDEN = ("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "LP_SWEEP_", "AWS_")  # tokens, caches
+_HIDDEN = ("HF_", "HUGGING", "TRANSFORMERS_", "LP_SWEEP_", "AWS_")  # tokens, caches
 
 
 def _environment(scratch: Path, threads: int | None) -> dict[str, str]:

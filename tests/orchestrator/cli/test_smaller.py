@@ -42,6 +42,8 @@ def run(folder: Path, *words: str, code: int = 0) -> str:
         ([*ASKED[:4], "--label", "labl", *ASKED[6:]], ["no column 'labl'", "Did you mean 'label'"]),
         ([*ASKED[:2], "--model", "model"], ["which column", "--text text --label label"]),
         ([*ASKED, "--out", "model"], ["model exists and is not an export", "--out"]),
+        (["task=reviews,rte", *ASKED], ["task=reviews,rte", "--data"]),
+        (["sweep.yaml", "model=model,other", *ASKED], ["model=model,other", "--model"]),
         ([*ASKED, "--out", "small", "--quick"], ["--quick", "leave out --out"]),
         ([*ASKED[:6], "--model", "./no"], ["--model ./no: no such folder"]),
         (["--data", "none.csv", *ASKED[2:]], ["none.csv: no such file"]),

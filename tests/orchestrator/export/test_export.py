@@ -32,6 +32,7 @@ from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.mirrors.copying import mirrored_run
 from lp_sweep.orchestrator.plan.known import WorkHistory
 from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.service import export as service
 from lp_sweep.orchestrator.service.store import history, show_text
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import ExportError, LpSweepError, SpecError
@@ -520,6 +521,17 @@ def test_a_network_with_a_bridge_is_one_of_plain_transformers(world: World, tmp_
 def _dev_rows(world: World) -> list[dict[str, str]]:
     with (Path(world.file).parent / "dev.csv").open(encoding="utf-8") as stream:
         return list(csv.DictReader(stream))
+
+
+def test_texts_of_dev_rows_are_looked_for_as_the_environment_says(
+    made: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`report --dev-rows`: without a network no hub is asked."""
+    asked: list[bool] = []
+    monkeypatch.setenv("LP_SWEEP_OFFLINE", "1")
+    monkeypatch.setattr(service, "_sweep", lambda options, *rest: asked.append(options.offline))
+    service.dev_texts(made.store, made.kept)
+    assert asked == [True]
 
 
 # -- what a user must know before taking it

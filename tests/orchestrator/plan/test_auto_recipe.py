@@ -123,8 +123,8 @@ def test_auto_beside_other_keys(
     ("text", "said"),
     [
         ("{epochs: auto}", r":9: epochs: auto comes with learning_rate: auto"),
-        ("{learning_rate: atuo}", r":9: recipe.learning_rate must be a number, got 'atuo'"),
-        ("atuo", r":9: recipe must be .*got 'atuo'"),
+        ("{learning_rate: atuo}", r":9: recipe.learning_rate must be `auto` or a number"),
+        ("atuo", r":9: recipe must be `auto` or a mapping of .*got 'atuo'"),
     ],
 )
 def test_mistakes(tmp_path: Path, text: str, said: str) -> None:

@@ -42,7 +42,7 @@ MISTAKES = [
     (9, "distill: [{temprature: 2}]", "'temprature'.*teacher, loss, temperature"),
     # wrong types
     (5, "tasks: 3", "tasks must be a mapping of name, .*got 3"),
-    (9, "recipe: {lr: fast}", "recipe.lr must be a number, got 'fast'"),
+    (9, "recipe: {lr: fast}", "recipe.lr must be `auto` or a number, got 'fast'"),
     (9, "recipe: {lr: .inf}", "recipe.lr must be a finite number"),
     (9, "recipe: {schedule: linaer}", "'linear' or 'constant'.*mean 'linear'"),
     (9, "recipe: {lr: 1e-5, learning_rate: 1e-5}", "`lr` and `learning_rate`.*Keep one"),

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from lp_sweep.orchestrator.export.places import hub_source
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.trials.data.datasource import (
     data_fingerprint,
@@ -21,6 +22,7 @@ from lp_sweep.trials.data.datasource import (
     doubtful_rows,
     load_task,
     overlap,
+    rules_of,
     unlabelled_fingerprint,
 )
 from lp_sweep.trials.data.tasks import GLUE_REVISION, TASKS, TaskSource, glue_source
@@ -468,6 +470,25 @@ def test_several_labels_in_a_cell(tmp_path: Path) -> None:
     source = TaskSource(files=files, label_separator=",")
     assert load_task(several, source).train.labels.tolist() == [[1, 1], [0, 0], [0, 1]]
     assert data_fingerprint(source, ONE) != data_fingerprint(TaskSource(files=files), ONE)
+
+
+@pytest.mark.parametrize("hub", [False, True])
+def test_rules_for_rows_are_part_of_the_fingerprint_and_are_read_from_it(
+    tmp_path: Path, hub: bool
+) -> None:
+    """Without them, empty texts are rows as well: other rows need another identifier."""
+    path = tmp_path / "rows.csv"
+    path.write_text("text,label\na,1\n,1\nc,0\n")
+    source = TaskSource(files={"train": str(path), "dev": str(path)})
+    if hub:
+        source = TaskSource(dataset="a/b", revision="c" * 40, splits={"train": "t", "dev": "d"})
+    found = {}
+    for rules in ({}, {"drop_missing": True}, {"label_separator": ","}, {"label_separator": "@"}):
+        print_ = data_fingerprint(replace(source, **rules), ONE)  # type: ignore[arg-type]
+        assert rules_of(print_) == rules
+        assert not hub or hub_source(print_) == replace(source, **rules)  # type: ignore[arg-type]
+        found[print_] = rules
+    assert len(found) == 4
 
 
 def test_rows_without_a_value_are_left_out_if_asked(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from transformers import (
     AutoTokenizer,
 )
 
+from lp_sweep.storage.errors import ExportError
 from lp_sweep.trials.deploy import measure, runner
 from lp_sweep.trials.deploy.measure import Artefact, ArtefactMeasurement, Workload
 from lp_sweep.trials.model.plainload import embeddings_of, logits_of, word_logits_of
@@ -207,3 +208,15 @@ def test_all_take_turns_with_the_same_rows_and_each_is_first_in_turn() -> None:
         assert others == [first, first]
         assert [len(rows[0]) for rows in first] == [1, 1, 4]
     assert {text for _, [column] in taken for text in column} == {"one", "two"}
+
+
+def test_a_program_that_answers_gets_no_credential(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_HUB_CACHE", "AWS_SECRET_ACCESS_KEY")
+    for name in names:
+        monkeypatch.setenv(name, "a-secret")
+    program = ["-c", "import os; print(*os.environ.values()); raise SystemExit('done')"]
+    said: list[str] = []
+    with pytest.raises(ExportError, match="done"):
+        measure.in_new_process(program, {}, said.append)
+    assert said
+    assert "a-secret" not in " ".join(said)
