@@ -9,7 +9,7 @@ from lp_sweep.analysis.notes import LEARNED_NOTHING, NOT_SEARCHED, barely, guess
 from lp_sweep.analysis.rows import Row, grouped, picked
 from lp_sweep.analysis.statistics import DIP
 from lp_sweep.analysis.tabledef import Cell
-from lp_sweep.storage.printable import short_models
+from lp_sweep.storage.printable import short_models, spans
 
 
 def allowed_loss(row: Row) -> str:
@@ -141,8 +141,8 @@ def layers_of(row: Row, among: Sequence[Row]) -> tuple[str, str]:
     second is "" unless both kinds exist and differ; then the first is of plain networks only.
     Arguments as for `needs`."""
     sides = [[other for other in among if is_distilled(other) == side] for side in (False, True)]
-    spans = [_span(best, "task_dropped") for side in sides if (best := best_of(side))]
-    plain, distilled = spans if len(set(spans)) > 1 else (_span(row, "task_dropped"), "")
+    found = [_span(best, "task_dropped") for side in sides if (best := best_of(side))]
+    plain, distilled = found if len(set(found)) > 1 else (_span(row, "task_dropped"), "")
     return plain, distilled
 
 
@@ -215,16 +215,9 @@ def _assumes(row: Row) -> tuple[str, ...]:
 def layers_left(depth: int, dropped: Sequence[int], *, fewer: bool = False) -> str:
     """`5 to 7 or 9`: how many layers stay for each number of dropped layers. `fewer`: the smallest
     one becomes `at most 7`."""
-    spans: list[list[int]] = []
-    for layers in sorted(depth - k for k in dropped):
-        if spans and spans[-1][1] == layers - 1:
-            spans[-1][1] = layers
-        else:
-            spans.append([layers, layers])
-    parts: list[str] = []
-    if fewer:
-        parts, spans = [f"at most {spans[0][1]}"], spans[1:]
-    for low, high in spans:
+    left = spans(sorted(depth - k for k in dropped))
+    parts = [f"at most {left.pop(0)[1]}"] if fewer else []
+    for low, high in left:
         long = high - low > 1
         parts += [f"{low} to {high}"] if long else map(str, range(low, high + 1))
     return f"{', '.join(parts[:-1])} or {parts[-1]}" if parts[1:] else "".join(parts)

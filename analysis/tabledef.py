@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from string import ascii_lowercase
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lp_sweep.analysis.notes import NOT_ASKED
 from lp_sweep.analysis.rows import NO_BUDGET, Row, ServingBudget, TableSelection, Unit
@@ -132,7 +132,7 @@ class TableDef:
     takes: tuple[str, ...] = ("model", "strategy")  # columns that options select by
     fetch: Fetch | None = None  # None: the view's rows
     reads: tuple[str, ...] = ()  # further views that `fetch` and `notes` name
-    report: Literal["open", "folded", "never"] = "folded"  # how a report shows it
+    in_report: bool = True
     lead: Callable[[list[Row]], Iterable[str]] = lambda rows: ()
     labels: int = 0  # how many of `columns` name a row; with `by_task` all do
     joined: tuple[str, ...] = ()  # as in `Table`

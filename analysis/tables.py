@@ -150,7 +150,6 @@ TABLES: dict[str, TableDef] = {
         },
         by_task=phrases.task_score,
         joined=("strategy",),
-        report="open",
         notes=(
             note("(−2.18): the change against all layers with the same seeds.", _is_compared),
             note(
@@ -223,7 +222,6 @@ TABLES: dict[str, TableDef] = {
         takes=("model",),
         fetch=by_statistics("candidates.candidate_rows"),
         reads=("trials", "predictions"),
-        report="open",
         lead=shipping.to_ship,
         columns={
             "task": _task_and_metric,
@@ -404,7 +402,6 @@ TABLES: dict[str, TableDef] = {
             ),
         },
         labels=5,
-        report="open",
         empty="Nothing to compare: this table needs `distill: [none, logits]`, or `bridge: "
         "[none, linear]`, in the sweep file.",
     ),
@@ -445,7 +442,7 @@ TABLES: dict[str, TableDef] = {
         view="attempts",  # it has no view of its own, and this one is fast
         takes=(),
         fetch=_setups,
-        report="never",
+        in_report=False,
         columns={
             "sweep": text("sweep"),
             "setup": _explained(

@@ -40,8 +40,7 @@ def write_sweep(models: Any, tasks: Any, keys: Mapping[str, Any]) -> Path:
         text = yaml_text(_plain(content))
     except yaml.YAMLError as error:
         raise SpecError(f"Sweep: texts, numbers, lists and mappings are needed. {error}") from None
-    name = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return _written(folder / f"{name}.yaml", text)
+    return _written(folder, text, ".yaml")
 
 
 def _task(name: str, entry: Any, folder: Path) -> dict[str, Any]:
@@ -98,12 +97,12 @@ def _rows_file(rows: Iterable[str], folder: Path, what: str) -> str:
         text = "".join(f"{row}\n" for row in rows)
     except TypeError as error:
         raise SpecError(f"{what}: a column holds no texts, numbers or lists. ({error})") from None
-    name = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return str(_written(folder / f"{name}.jsonl", text).absolute())
+    return str(_written(folder, text, ".jsonl").absolute())
 
 
-def _written(path: Path, text: str) -> Path:
+def _written(folder: Path, text: str, suffix: str) -> Path:
     """Writes it once: its name says its content."""
+    path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}{suffix}"
     if not path.exists():
         with arriving(path) as temporary:
             temporary.write_text(text, encoding="utf-8")

@@ -57,14 +57,17 @@ def listed(names: Iterable[object], most: int = 20) -> str:
 
 def ranges(layers: Sequence[int], most: int | None = None) -> str:
     """`1-4,6` for (1, 2, 3, 4, 6); `1,3,...` for more than `most` parts."""
-    parts: list[list[int]] = []
-    for layer in layers:
-        if parts and parts[-1][1] == layer - 1:
-            parts[-1][1] = layer
-        else:
-            parts.append([layer, layer])
-    texts = [str(a) if a == b else f"{a}-{b}" for a, b in parts]
+    texts = [str(a) if a == b else f"{a}-{b}" for a, b in spans(layers)]
     return ",".join(texts if most is None or len(texts) <= most else [*texts[:most], "..."])
+
+
+def spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """The first and the last of each run of numbers that follow one another."""
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        follows = found and found[-1][1] == number - 1
+        found.append((found.pop()[0] if follows else number, number))
+    return found
 
 
 def short_model(name: str) -> str:

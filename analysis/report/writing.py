@@ -156,7 +156,7 @@ def gather(
     options = reading_options(place, sweep, catalog.setup)
     made = {}
     for name, table in TABLES.items():
-        if table.report != "never":
+        if table.in_report:
             tell(f"table {name}")
             made[name] = table(catalog)
     tell("what was asked for, and the paper")

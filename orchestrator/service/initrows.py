@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from lp_sweep.orchestrator.inputs import hub
 from lp_sweep.orchestrator.inputs.data import encoded, sample
@@ -385,16 +387,10 @@ def _group_column(
 def _groups(keys: Sequence[object], named: Sequence[object] | None) -> list[int]:
     """One number for each row: the same for rows that share a key or a name, directly or through
     other rows. A missing name is shared with nobody."""
-    above = [*range(len(keys))]  # each row, or an earlier row of its group
-
-    def top(row: int) -> int:
-        while above[row] != row:
-            above[row] = row = above[above[row]]
-        return row
-
-    first = dict[object, int]()
-    for row, key in enumerate(keys):
-        name = named[row] if named else None
-        for shared in (("key", key), *([("name", name)] if name not in (None, "") else [])):
-            above[top(row)] = top(first.setdefault(shared, row))
-    return [top(row) for row in range(len(keys))]
+    first = dict[object, int]()  # a key or a name -> the first row that has it
+    links = [(row, first.setdefault(("key", key), row)) for row, key in enumerate(keys)]
+    for row, name in enumerate(named or ()):
+        if name not in (None, ""):
+            links.append((row, first.setdefault(("name", name), row)))
+    graph = coo_array((np.ones(len(links)), np.transpose(links)), (len(keys), len(keys)))
+    return [*connected_components(graph, directed=False)[1].tolist()]
