@@ -163,6 +163,9 @@ class PreparedRun(NamedTuple):
         return result
 
 
+_PLACES = ("file", "data_dir", "offline", "manifest", "cache_dir")  # of a run's options
+
+
 def _measure_as_shipped(made: PreparedPlan, store: Store, options: RunOptions) -> Iterator[str]:
     """Measures the networks of `deploy:`, now that no trial computes beside them. What can't be
     measured costs no sweep its exit code: the records are complete, and `measure` goes on. Yields
@@ -170,17 +173,10 @@ def _measure_as_shipped(made: PreparedPlan, store: Store, options: RunOptions) -
     sweep = made.sweep
     losses = searched_losses(sweep.spec.strategies) or WITHIN
     for task, model in itertools.product(sweep.tasks, sweep.models if sweep.spec.deploy else ()):
+        places = {name: getattr(options, name) for name in _PLACES}
+        places |= {"task": task, "store": store.location, "model": model.name, "sweep": sweep.name}
         asked = MeasureOptions(
-            task=task,
-            store=store.location,
-            model=model.name,
-            formats=sweep.spec.deploy,
-            vocabularies=sweep.spec.vocabulary,
-            sweep=sweep.name,
-            file=options.file,
-            data_dir=options.data_dir,
-            offline=options.offline,
-            manifest=options.manifest,
+            formats=sweep.spec.deploy, vocabularies=sweep.spec.vocabulary, **places
         )
         try:
             if failed := service.export.measure_task(asked).failed:
@@ -188,11 +184,7 @@ def _measure_as_shipped(made: PreparedPlan, store: Store, options: RunOptions) -
         except LpSweepError as error:
             say(f"note: {task} was not measured as shipped: {error}")
             continue
-        shared = {name: getattr(asked, name) for name in ("store", "task", "model", "sweep")}
-        places = {name: getattr(options, name) for name in ("file", "data_dir", "offline")}
-        chosen = ExportOptions(
-            out=Path(), best=True, fastest=True, within=losses[0], **shared, **places
-        )
+        chosen = ExportOptions(out=Path(), best=True, fastest=True, within=losses[0], **places)
         try:
             if sweep.tasks[task].test and (found := service.export.test_chosen(chosen)):
                 yield f"{task}: {found.sentence()}"
