@@ -8,7 +8,7 @@ from lp_sweep.analysis import phrases
 from lp_sweep.analysis.notes import LEARNED_NOTHING, NOT_SEARCHED, barely, guess, no_better
 from lp_sweep.analysis.rows import Row, grouped, picked
 from lp_sweep.analysis.statistics import DIP
-from lp_sweep.analysis.tabledef import Cell
+from lp_sweep.analysis.tabledef import TableCell
 from lp_sweep.storage.printable import short_models, spans
 
 
@@ -22,7 +22,7 @@ def loss_number(row: Row) -> str:
     return f"{row['delta']:g}{'%' if row['unit'] == 'percent' else ''}"
 
 
-def layers_needed(row: Row) -> Cell:
+def layers_needed(row: Row) -> TableCell:
     """`6 of 12 (−0.80)`, `4–6 of 12`. A search adds `, 90% 5 to 7`."""
     text, footnotes = possible_layers(row)[:2]
     if not is_open(row) and row["max_dropped_low"] and row["loss"] is not None:
@@ -30,7 +30,7 @@ def layers_needed(row: Row) -> Cell:
     if row.get("credible"):
         text += f", 90% {layers_left(row['depth'], row['credible'])}"
     seeds = "" if is_open(row) else phrases.share(row["n_seeds"], row["n_seeds_asked"])
-    return Cell(text, (*footnotes, *_assumes(row)), seeds)
+    return TableCell(text, (*footnotes, *_assumes(row)), seeds)
 
 
 # caveats of an answer that more trials may change: the first one is shown
@@ -51,12 +51,12 @@ def is_span(row: Row) -> bool:
     return bool(row["max_dropped_low"] != row["max_dropped_high"])
 
 
-def possible_layers(row: Row) -> Cell:
+def possible_layers(row: Row) -> TableCell:
     """`6 of 12`, `4–6 of 12`, and why a smaller network may be enough."""
     mark = LEARNED_NOTHING if row["n_learned_nothing"] else ""
     notes = [f"{_untried(row, row['untried'])} and may be enough."] if row["untried"] else []
     notes += [_OPEN[caveat].format(**row) for caveat in _OPEN if caveat in row["caveats"]][:1]
-    return Cell(f"{_span(row, 'max_dropped')} of {row['depth']}{mark}", tuple(notes))
+    return TableCell(f"{_span(row, 'max_dropped')} of {row['depth']}{mark}", tuple(notes))
 
 
 def best_of(rows: Iterable[Row]) -> Row | None:
@@ -180,11 +180,11 @@ def _span(row: Row, bounds: str) -> str:
     return phrases.span(row["depth"] - row[f"{bounds}_high"], row["depth"] - row[f"{bounds}_low"])
 
 
-def credible_layers(row: Row) -> Cell:
+def credible_layers(row: Row) -> TableCell:
     """The possible answers, as numbers of layers that stay, fewest first."""
     if row["reason"]:
-        return Cell("no set", phrases.state(row["reason"]).footnotes or (f"{row['reason']}.",))
-    return Cell(likely_layers(row), _assumes(row))
+        return TableCell("no set", phrases.state(row["reason"]).footnotes or (f"{row['reason']}.",))
+    return TableCell(likely_layers(row), _assumes(row))
 
 
 def likely_layers(row: Row) -> str:
@@ -232,10 +232,10 @@ _SPREADS = {
 }
 
 
-def seed_spread(row: Row) -> Cell:
+def seed_spread(row: Row) -> TableCell:
     """`0.42`"""
     if row["seed_sd"] is None:
-        return Cell("–", (_SPREADS["search"],)) if row["credible"] else Cell("")
+        return TableCell("–", (_SPREADS["search"],)) if row["credible"] else TableCell("")
     source = row["seed_sd_from"]
     known = () if source == "model and task" else (_SPREADS.get(source, _SPREADS["assumed"]),)
-    return Cell(f"{row['seed_sd']:.2f}", known)
+    return TableCell(f"{row['seed_sd']:.2f}", known)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from lp_sweep.analysis.notes import NOT_ASKED
 from lp_sweep.analysis.rows import Row
-from lp_sweep.analysis.tabledef import Cell
+from lp_sweep.analysis.tabledef import TableCell
 from lp_sweep.storage.printable import ranges
 from lp_sweep.trials.spec.procedures import own_label
 from lp_sweep.trials.spec.scoring import facts_of
@@ -16,10 +16,10 @@ from lp_sweep.trials.spec.scoring import facts_of
 DISTURBED = (
     "Other processes used more than half a core meanwhile. Measure again on an idle machine."
 )
-_NOT_NEEDED = Cell(
+_NOT_NEEDED = TableCell(
     "–", ("Not needed: a search (`until: min_layers`) found its answer without it.",)
 )
-_NOT_TIMED = Cell(
+_NOT_TIMED = TableCell(
     "–",
     (
         "Not measured: a speed is never estimated from the layers. Add `measure: {speed: cpu}` (or "
@@ -28,19 +28,21 @@ _NOT_TIMED = Cell(
 )
 # states and reasons of the views -> words for people, and what they mean
 _STATES = {
-    "deferred": Cell("waiting", ("Waits for a measurement of the pre-trained model.",)),
-    "impossible": Cell(
+    "deferred": TableCell("waiting", ("Waits for a measurement of the pre-trained model.",)),
+    "impossible": TableCell(
         "impossible",
         ("No layer would stay, or fewer layers than feed-forwards to remove.",),
     ),
     "not needed": _NOT_NEEDED,
     "not_needed": _NOT_NEEDED,
-    "pending": Cell("missing"),
-    "no K=0": Cell(
+    "pending": TableCell("missing"),
+    "no K=0": TableCell(
         "no full model", ("No score with all layers and the same seed to compare with.",)
     ),
-    "no predictions": Cell("no answers", ("The store has no answers to the dev rows for a test.",)),
-    "no plain one": Cell(
+    "no predictions": TableCell(
+        "no answers", ("The store has no answers to the dev rows for a test.",)
+    ),
+    "no plain one": TableCell(
         "–",
         (
             "The sweep has no network without distillation to compare with: `distill:` does not "
@@ -123,9 +125,9 @@ def has_threshold(row: Row) -> bool:
     return row["threshold"] is not None
 
 
-def state(name: str) -> Cell:
+def state(name: str) -> TableCell:
     """A state or reason of a view, in words."""
-    return _STATES.get(name, Cell(name))
+    return _STATES.get(name, TableCell(name))
 
 
 def kept(rows: Sequence[Row]) -> str:
@@ -169,7 +171,7 @@ def batch(row: Row) -> str:
 # -- scores and speeds
 
 
-def task_score(row: Row) -> Cell:
+def task_score(row: Row) -> TableCell:
     """`90.25 ±0.31 (−2.18)`, or why there is no number."""
     if not row["n"]:
         return state(row["state"])
@@ -179,7 +181,7 @@ def task_score(row: Row) -> Cell:
     notes = [] if row["n_paired"] or full else list(_STATES["no K=0"].footnotes)
     notes += [f"{row['n_failed']} more failed."] if row["n_failed"] else []
     shown = score(row["mean"], row["sd"], "" if full else change)
-    return Cell(shown, tuple(notes), share(row["n"], max(row["n_expected"], row["n_asked"])))
+    return TableCell(shown, tuple(notes), share(row["n"], max(row["n_expected"], row["n_asked"])))
 
 
 def is_full(row: Row, change: float | None) -> bool:
@@ -188,7 +190,7 @@ def is_full(row: Row, change: float | None) -> bool:
     return bool(row["k"] == 0 and row["feed_forward"] == "none" and not change)
 
 
-def mean_over_tasks(row: Row, scope: Literal["all", "stable"]) -> str | Cell:
+def mean_over_tasks(row: Row, scope: Literal["all", "stable"]) -> str | TableCell:
     """`80.12 ±0.20 (−2.91)`, or `missing (5 of 7)`."""
     mean, change = row[f"mean_{scope}"], row[f"change_{scope}"]
     tasks = row["n_tasks" if scope == "all" else "n_stable"]
@@ -202,7 +204,7 @@ def mean_over_tasks(row: Row, scope: Literal["all", "stable"]) -> str | Cell:
         return score(mean, row[f"sd_{scope}"])
     notes = _STATES["no K=0"].footnotes if change is None else ()
     against = "" if change is None else f"({signed(change)})"
-    return Cell(score(mean, row[f"sd_{scope}"], against), notes)
+    return TableCell(score(mean, row[f"sd_{scope}"], against), notes)
 
 
 def seeds_of_means(row: Row) -> str:
@@ -228,38 +230,38 @@ def seed(row: Row) -> str:
     return f"all {row['n_seeds']}" if row["seed"] is None else str(row["seed"])
 
 
-def change_with_interval(row: Row) -> Cell:
+def change_with_interval(row: Row) -> TableCell:
     """`−0.80 [−2.35, +0.74]`. If the interval reaches beyond what a score can lose, the seeds are
     too few to tell."""
     if row.get("error"):
-        return Cell("failed")
+        return TableCell("failed")
     if row["reason"]:
         return state(row["reason"])
     most = 200 if row["metric"] in _BELOW_ZERO else 100
     if max(-row["low"], row["high"]) > most:
         return _untold(row, signed(row["change"]))
-    return Cell(f"{signed(row['change'])} [{signed(row['low'])}, {signed(row['high'])}]")
+    return TableCell(f"{signed(row['change'])} [{signed(row['low'])}, {signed(row['high'])}]")
 
 
-def mean_interval(row: Row) -> Cell:
+def mean_interval(row: Row) -> TableCell:
     """`88.10–91.30`"""
     if row["reason"]:
         return state(row["reason"])
     if row["low"] <= (-100 if row["metric"] in _BELOW_ZERO else 0) and row["high"] >= 100:
         return _untold(row)
-    return Cell(f"{row['low']:.2f}–{row['high']:.2f}")
+    return TableCell(f"{row['low']:.2f}–{row['high']:.2f}")
 
 
-def _untold(row: Row, *change: str) -> Cell:
+def _untold(row: Row, *change: str) -> TableCell:
     number = row.get("n_seeds") if (row.get("n_seeds") or 0) > 1 else row.get("n")
     told = f"{number or 'these'} seeds cannot tell"
-    return Cell(" ".join([*change, f"({told})" if change else told]))
+    return TableCell(" ".join([*change, f"({told})" if change else told]))
 
 
 _START = "Compared with direct: the sweep has no finetune_then_drop without distillation."
 
 
-def distillation(row: Row) -> str | Cell:
+def distillation(row: Row) -> str | TableCell:
     """`logits T=4`; `logits, iterative`; `logits, start: teacher`; `logits, bridge linear`; `bridge
     linear`."""
     way, bridge = str(row["distill"]), f"bridge {row['bridge']}"
@@ -268,7 +270,7 @@ def distillation(row: Row) -> str | Cell:
     if own != "direct":
         began = row["plain"] == "direct" and own == "finetune_then_drop"
         if began:
-            return Cell(", ".join([*ways, "start: teacher"]), (_START,))
+            return TableCell(", ".join([*ways, "start: teacher"]), (_START,))
         ways.append(own)
     return ", ".join(ways)
 
@@ -301,7 +303,7 @@ def test_name(row: Row) -> str:
     return str(row["test"]) + ("" if row["b"] is None else f" {row['b']}/{row['c']}")
 
 
-def speedup(quantity: Literal["finetune", "inference"], row: Row) -> Cell:
+def speedup(quantity: Literal["finetune", "inference"], row: Row) -> TableCell:
     """`×1.94 (1.92–1.96)`"""
     value = row[f"{quantity}_speedup"]
     if value is None:
@@ -309,11 +311,11 @@ def speedup(quantity: Literal["finetune", "inference"], row: Row) -> Cell:
     low, high = row[f"{quantity}_q25"], row[f"{quantity}_q75"]
     unsteady = ("Unsteady: the quartiles are more than 5% of the median apart.",)
     doubts = unsteady * (not row[f"{quantity}_steady"]) + (DISTURBED,) * bool(row["busy"])
-    return Cell(f"×{value:.2f} ({low:.2f}–{high:.2f})", doubts)
+    return TableCell(f"×{value:.2f} ({low:.2f}–{high:.2f})", doubts)
 
 
-def rate(value: float | None) -> Cell:
+def rate(value: float | None) -> TableCell:
     """Texts per second, to three digits."""
     if value is None:
         return _NOT_TIMED
-    return Cell(f"{value:,.3g}" if value < 100 else f"{value:,.0f}")
+    return TableCell(f"{value:,.3g}" if value < 100 else f"{value:,.0f}")

@@ -7,7 +7,7 @@ from typing import Any
 
 from lp_sweep.analysis import phrases
 from lp_sweep.analysis.rows import Row, grouped, picked
-from lp_sweep.analysis.tabledef import Cell
+from lp_sweep.analysis.tabledef import TableCell
 from lp_sweep.storage.printable import ranges
 
 _BUSY = 0.5  # cores, as in the view `speed_table`
@@ -60,11 +60,11 @@ def shipped(row: Row) -> str:
     )
 
 
-def one_text(row: Row) -> Cell:
+def one_text(row: Row) -> TableCell:
     """`1.11`"""
     disturbed = row["ms"] is not None and is_disturbed(row)
     again = f"{phrases.DISTURBED[:-1]}: lp-sweep measure --again."
-    return Cell("" if row["ms"] is None else f"{row['ms']:.3g}", (again,) * disturbed)
+    return TableCell("" if row["ms"] is None else f"{row['ms']:.3g}", (again,) * disturbed)
 
 
 def is_disturbed(row: Row) -> bool:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lp_sweep.storage.catalog import Catalog
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     """The text of a cell that says more than a word. `footnotes`: sentences, which get letters;
     `seeds`: how many its score is from, said once a row if all its scores have the same."""
 
@@ -31,12 +31,12 @@ class Cell(NamedTuple):
     seeds: str = ""
 
 
-def plain(cell: str | Cell) -> str:
+def plain(cell: str | TableCell) -> str:
     """The text alone."""
     return cell if isinstance(cell, str) else cell.text
 
 
-Text = Callable[[Row], str | Cell]
+Text = Callable[[Row], str | TableCell]
 When = Callable[[Row], Any]  # whether a row needs a note
 
 
@@ -49,14 +49,14 @@ class Column:
     meaning: str
     below: When | bool = False
 
-    def __call__(self, row: Row) -> str | Cell:
+    def __call__(self, row: Row) -> str | TableCell:
         return self.text(row)
 
     def needed_by(self, rows: Iterable[Row]) -> bool:
         return any(map(self.below, rows)) if callable(self.below) else self.below
 
 
-def text(column: str, how: str | Callable[[Any], str | Cell] = "{}") -> Callable[[Row], Any]:
+def text(column: str, how: str | Callable[[Any], str | TableCell] = "{}") -> Callable[[Row], Any]:
     """The column's value as text. `how`: a function, or a format for values that are not null."""
     if callable(how):
         return lambda row: how(row[column])
@@ -101,7 +101,7 @@ class _Footnotes:
     def __init__(self) -> None:
         self._letters: dict[str, str] = {}
 
-    def marked(self, cell: str | Cell) -> str:
+    def marked(self, cell: str | TableCell) -> str:
         """`5–6 of 6 [a]`"""
         notes = () if isinstance(cell, str) else cell.footnotes
         return " ".join([plain(cell), *map(self._mark, notes)])
@@ -123,7 +123,7 @@ class TableDef:
     view: str  # the source of its rows: sql/<view>.sql
     order: str = ""  # ORDER BY, after sweep and model
     columns: Mapping[str, Text]  # by heading, after those of `context`; a Column has a meaning
-    by_task: Callable[[Row], Cell] | None = (
+    by_task: Callable[[Row], TableCell] | None = (
         None  # text in a column per task, in the order of the plan
     )
     prepare: Callable[[list[Row]], list[Row]] = list  # changes rows before layout
@@ -194,14 +194,14 @@ class TableDef:
             row["task"]: row.get("heading", row["task"])
             for row in sorted(rows, key=lambda row: row["position"])
         }
-        by_line: dict[_Line, dict[str, Cell]] = {_line(row, columns): {} for row in rows}
+        by_line: dict[_Line, dict[str, TableCell]] = {_line(row, columns): {} for row in rows}
         for row in sorted(reversed(rows), key=_completeness):
             by_line[_line(row, columns)][row["task"]] = self.by_task(row)
         seeds = {line: {cell.seeds for cell in of.values()} - {""} for line, of in by_line.items()}
         once = any(seeds.values()) and all(len(found) <= 1 for found in seeds.values())
         shown = []
         for line, of_line in by_line.items():
-            cells = [of_line.get(task, Cell(NOT_ASKED)) for task in tasks]
+            cells = [of_line.get(task, TableCell(NOT_ASKED)) for task in tasks]
             if once:
                 line = (*line, "".join(seeds[line]))
             else:
@@ -211,7 +211,7 @@ class TableDef:
         return _TableText(headings, tuple(shown), lead, marks.notes(), len(tasks))
 
 
-def _with_seeds(cell: Cell) -> str:
+def _with_seeds(cell: TableCell) -> str:
     return f"{cell.text} n={cell.seeds}" if cell.seeds else cell.text
 
 
@@ -254,7 +254,7 @@ def by_statistics(name: str) -> Fetch:
     return fetch
 
 
-_Line = tuple[str | Cell, ...]
+_Line = tuple[str | TableCell, ...]
 
 
 def _line(row: Row, columns: Mapping[str, Text]) -> _Line:

@@ -24,7 +24,7 @@ State = Literal["done", "failed", "pending", "deferred", "impossible", "not_need
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedCell:
+class Cell:
     """A cell, and the trial that answers it."""
 
     asked: CellAxes
@@ -110,7 +110,7 @@ class Plan:
     """Cells in the file's order; trials and profiles by identifier, also finished ones."""
 
     sweep: SweepInputs
-    cells: list[PlannedCell] = field(default_factory=list)
+    cells: list[Cell] = field(default_factory=list)
     trials: dict[str, Work] = field(default_factory=dict)  # with those that no cell names: stages
     profiles: dict[str, Work] = field(default_factory=dict)  # of pre-trained networks
     measures: dict[str, list[Measure]] = field(default_factory=dict)  # of a trial's network

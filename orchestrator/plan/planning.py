@@ -14,7 +14,7 @@ from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.orchestrator.inputs.resolve import SweepInputs, TaskInput
 from lp_sweep.orchestrator.plan.cells import CellAxes, asked_cells, included_cells, matches
 from lp_sweep.orchestrator.plan.known import WorkHistory
-from lp_sweep.orchestrator.plan.plan import Plan, PlannedCell, State, Work, state_of
+from lp_sweep.orchestrator.plan.plan import Cell, Plan, State, Work, state_of
 from lp_sweep.orchestrator.plan.searching import SearchState, search_states
 from lp_sweep.trials.data.tasks import TaskSource, canonical_name
 from lp_sweep.trials.kinds import kind_of
@@ -76,11 +76,11 @@ class _Builder:
         self._profile_ids: dict[tuple[str, str, str], str] = {}
         self._lessons: dict[tuple[Any, ...], Lesson] = {}
 
-    def cell(self, asked: CellAxes, search: SearchState | None) -> PlannedCell:
+    def cell(self, asked: CellAxes, search: SearchState | None) -> Cell:
         """Adds the cell's trial, and everything that it depends on, to the plan."""
         depth, idle = self.models[asked.model].depth, _IDLE.get(search)
         recipe = self._recipe(asked.model, asked.task)
-        found = partial(PlannedCell, asked=asked, depth=depth, profile_id=self._profile(asked))
+        found = partial(Cell, asked=asked, depth=depth, profile_id=self._profile(asked))
         try:
             dropped = self._dropped(asked)
             if dropped is None or recipe is None:

@@ -27,7 +27,7 @@ from lp_sweep.orchestrator.plan.known import (
 )
 from lp_sweep.orchestrator.plan.listing import hidden_by, mixed_threads, trained_otherwise
 from lp_sweep.orchestrator.plan.naming import after_a_measurement, not_needed
-from lp_sweep.orchestrator.plan.plan import Plan, PlannedCell, Work, state_of
+from lp_sweep.orchestrator.plan.plan import Cell, Plan, Work, state_of
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.selection import taken_on
 from lp_sweep.orchestrator.service.store import reading_patience
@@ -370,7 +370,7 @@ def _shared(plan: Plan) -> list[str]:
     return [head, *[*shared][:_SHARED_SHOWN], *more, ""]
 
 
-def _point(cell: PlannedCell) -> str:
+def _point(cell: Cell) -> str:
     asked = cell.asked
     words = [asked.strategy, f"K={asked.k}" if asked.threshold is None else f">{asked.threshold}"]
     if asked.procedure.label != DIRECT:

@@ -163,7 +163,7 @@ class PreparedRun(NamedTuple):
         return result
 
 
-_PLACES = ("file", "data_dir", "offline", "manifest")
+_PLACES = ("file", "data_dir", "offline", "manifest", "cache_dir")  # of a run's options
 
 
 def _measure_as_shipped(made: PreparedPlan, store: Store, options: RunOptions) -> Iterator[str]:

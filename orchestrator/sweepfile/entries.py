@@ -220,7 +220,9 @@ class TaskEntry(Entry):
         "such as `,` in `delivery,damage`; an empty cell has no label",
     )
     drop_missing: bool = Field(
-        False, description="leave out rows without a text or a label, which are refused otherwise"
+        False,
+        description="leave out rows without a text or a label; otherwise a missing one is refused, "
+        "and an empty text is a row",
     )
     kind: TaskKind = Field(
         "classification",

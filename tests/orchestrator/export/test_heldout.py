@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ import yaml
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from lp_sweep import Sweep, open_store
+from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.export import heldout
 from lp_sweep.orchestrator.export.heldout import held_out_score
 from lp_sweep.orchestrator.export.places import Where
@@ -24,6 +26,7 @@ from lp_sweep.orchestrator.export.trialfolder import ExportResult
 from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.options import ExportOptions, MeasureOptions
 from lp_sweep.orchestrator.service import export as service
+from lp_sweep.orchestrator.service.run import _measure_as_shipped
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.networks import delete_network
 from lp_sweep.storage.store import Store
@@ -261,6 +264,21 @@ def test_a_run_ends_with_the_test_rows_of_what_to_ship(
         if row["look"]
     ]
     assert looks["look"] == 1
+
+
+def test_the_end_of_a_run_looks_where_the_run_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    spec = SimpleNamespace(deploy=["torch"], vocabulary=["full"], strategies=[])
+    made: Any = SimpleNamespace(name="s", spec=spec, models=[SimpleNamespace(name="m")])
+    made.tasks = {"mood": SimpleNamespace(test=True)}
+    measured = SimpleNamespace(failed=0)
+    monkeypatch.setattr(service, "measure_task", lambda options: asked.append(options) or measured)
+    monkeypatch.setattr(service, "test_chosen", asked.append)
+    options = RunOptions(manifest=Path("pins.json"), cache_dir=Path("cache"))
+    store: Any = SimpleNamespace(location="st")
+    assert not [*_measure_as_shipped(SimpleNamespace(sweep=made), store, options)]  # type: ignore[arg-type]
+    places = [(one.manifest, one.cache_dir) for one in asked]
+    assert places == [(options.manifest, options.cache_dir)] * 2
 
 
 def test_measuring_alone_looks_at_no_test_row(kept: World) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from lp_sweep.orchestrator.plan.plan import Plan, PlannedCell, WorkHistory
+from lp_sweep.orchestrator.plan.plan import Cell, Plan, WorkHistory
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.trials.spec.identity import profile_id, trial_id
@@ -77,7 +77,7 @@ def measured(plan: Plan, value: float) -> WorkHistory:
     return WorkHistory(frozenset(), {}, found)
 
 
-def unnamed(cell: PlannedCell) -> str:
+def unnamed(cell: Cell) -> str:
     """A full model that a plan adds is listed under the first strategy."""
     return repr(cell if cell.dropped else replace(cell, asked=cell.asked._replace(strategy="")))
 
