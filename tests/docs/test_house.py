@@ -16,16 +16,16 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LINES = {
-    "orchestrator": 16_521,
-    "trials": 14_842,
-    "analysis": 6_930,
-    "storage": 3_985,
-    "api": 446,
-    "tests": 35_812,
+    "orchestrator": 17_594,
+    "trials": 15_442,
+    "analysis": 7_206,
+    "storage": 4_047,
+    "api": 718,
+    "tests": 37_255,
 }
 ROOMS = [room for room in LINES if room != "tests"]
-IMPORTS_INSIDE = 124  # in functions: only where the time to start needs one
-MODULES = 213
+IMPORTS_INSIDE = 128  # in functions: only where the time to start needs one
+MODULES = 221
 RAY = "orchestrator/engine/raycompat.py"  # all that touches what Ray keeps to itself
 PRIVATE_RAY = re.compile(r"\bray(?:\.\w+)*\._\w+")
 
