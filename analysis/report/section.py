@@ -24,7 +24,8 @@ from lp_sweep.storage.printable import ranges, short_models
 
 _TASK = ("sweep", "model", "task")
 _MOST_WRONG = 50  # dev rows in a list
-_OF_CLASSES = frozenset({"accuracy", "f1", "macro_f1", "mcc"})  # an answer is right or wrong
+# an answer is right or wrong
+_OF_CLASSES = frozenset({"accuracy", "balanced_accuracy", "f1", "macro_f1", "weighted_f1", "mcc"})
 
 # of a trial: its dev rows, one or two texts each, and its classes; None if its data is not found
 Texts = Callable[[str], "tuple[Sequence[Sequence[str]], Sequence[str]] | None"]

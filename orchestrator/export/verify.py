@@ -139,15 +139,10 @@ class HeldOutScore(NamedTuple):
         text += f" ({', '.join(against)})" if against else ""
         if later:
             text += (
-                f". This is the {_ordinal(self.look or 1)} look at these {self.unit}: the best of "
+                f". This is look {self.look} at these {self.unit}: the best of "
                 "several looks is optimistic"
             )
         return text
-
-
-def _ordinal(number: int) -> str:
-    named = {2: "second", 3: "third", 4: "fourth", 5: "fifth"}
-    return named.get(number, f"{number}th")
 
 
 def verify(answer: FolderAnswers, pair: AnswerPair, expected: RecordedAnswers) -> Verification:

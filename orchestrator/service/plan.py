@@ -336,7 +336,9 @@ def _kept_space(plan: Plan) -> str:
         if cell.kept and cell.trial_id:
             seed = asked.seed if plan.sweep.spec.keep == "all" else None
             alike = model.name, cell.kept, asked.task, asked.procedure, asked.feed_forward, seed
-            whole = sum(path.stat().st_size for path in model.folder.glob("*.safetensors"))
+            whole = sum(
+                path.stat().st_size for path in model.folder.glob("*.safetensors") if path.is_file()
+            )
             left_out = 4 * (model.depth - len(cell.kept)) * (model.layer_parameters or 0)
             networks[alike] = whole - left_out if whole else math.nan
     total = sum(networks.values())

@@ -151,7 +151,7 @@ def test_an_artefact_is_scored_once_and_a_second_one_is_a_second_look(
         assert kept.score(2) == first
     second = kept.score(2, "onnx", "full")
     assert second.look == 2
-    assert "second look" in second.sentence()
+    assert "look 2 at" in second.sentence()
     assert "never used" not in second.sentence()
     records = {(len(row["kept_layers"]), row["format"]): row for row in kept.scores()}
     assert set(records) == {(4, "torch"), (2, "torch"), (2, "onnx")}
