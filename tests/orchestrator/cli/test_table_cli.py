@@ -43,7 +43,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-OF_CELLS = [name for name in TABLES if name not in ("setups", "embeddings")]  # that have rows here
+OF_CELLS = [
+    name for name in TABLES if name not in ("setups", "embeddings", "candidates")
+]  # that have rows here
 
 
 @pytest.fixture(scope="module")
