@@ -206,7 +206,7 @@ def test_a_network_is_measured_once_after_the_trials(tmp_path: Path) -> None:
     top, speed = {"name": "top", "k": 3}, {"speed": "cpu", "speed_length": 8}
     save_world(tmp_path, seeds=[1, 2], strategies=[top], recipe=SHORT, measure=speed)
     done = run("run", "sweep.yaml", cwd=tmp_path)
-    ended = re.findall(r"done +\./model, layer 1 of 4, (\w+)", done.stderr)
+    ended = re.findall(r"done +model, layer 1 of 4, (\w+)", done.stderr)
     assert ended == ["mood", "mood", "speed"]
     rows = json.loads(run("table", "speed", "--json", cwd=tmp_path).stdout)
     (row,) = (row for row in rows if row["kept_layers"] == [1])
