@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from sentence_transformers import SentenceTransformer
 from torch import nn
 from transformers import (
     AutoModel,
@@ -54,7 +53,10 @@ def test_a_sentence_transformer_keeps_its_pooling_and_prompts(tmp_path: Path) ->
     save_model(tmp_path / "model")
     sentence_folder(tmp_path / "model", "Normalize")
     encoder = AutoModel.from_pretrained(tmp_path / "model")
-    whole = SentenceTransformer(str(tmp_path / "model"), device="cpu", prompts={"query": "good "})
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    whole = sentence_transformers.SentenceTransformer(
+        str(tmp_path / "model"), device="cpu", prompts={"query": "good "}
+    )
     texts = ["good w1", "bad w2 w3"]
     expected = prune(encoder, keep=[1, 4])
     whole_before = whole.encode(texts)
@@ -70,7 +72,7 @@ def test_a_sentence_transformer_keeps_its_pooling_and_prompts(tmp_path: Path) ->
     mask = tokens["attention_mask"][:, :, None]
     pooled = nn.functional.normalize((states * mask).sum(1) / mask.sum(1))
     torch.testing.assert_close(torch.tensor(small.encode(texts)), pooled)
-    again = SentenceTransformer(str(tmp_path / "small"), device="cpu")
+    again = sentence_transformers.SentenceTransformer(str(tmp_path / "small"), device="cpu")
     torch.testing.assert_close(torch.tensor(again.encode(texts)), pooled)
     assert (whole.encode(texts) == whole_before).all()
     by_name = prune(tmp_path / "model", drop=[2, 3])
