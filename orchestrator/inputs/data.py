@@ -119,9 +119,9 @@ class TaskData(NamedTuple):
         return f"{told}: probably too few; {more} epochs give {steps:,}"
 
 
-def epochs_for(rows: int, batch_size: int, steps: int = FEWEST_STEPS) -> int:
-    """The fewest epochs with at least so many steps."""
-    return math.ceil(steps / math.ceil(rows / batch_size))
+def epochs_for(rows: int, batch_size: int) -> int:
+    """The fewest epochs with at least FEWEST_STEPS steps."""
+    return math.ceil(FEWEST_STEPS / math.ceil(rows / batch_size))
 
 
 def balance(called: str, classes: Mapping[str, int], rows: int, most: int) -> str:
@@ -185,8 +185,8 @@ _WORTH = {"ndcg@10": 2.5, "mrr@10": 1, "recall@100": 1}
 
 
 def power_note(rows: int, units: str, worth: float, seeds: int, loss: float) -> Iterator[str]:
-    """What to ask for, if the dev rows are unlikely to show the allowed loss. `worth`: as many rows
-    of an accuracy (`rows_scored`)."""
+    """A sentence on what to ask for, if the dev rows are unlikely to show the allowed loss.
+    `worth`: as many rows of an accuracy (`rows_scored`)."""
     if not worth or not rows:
         return
     able = smallest_loss(worth, seeds)

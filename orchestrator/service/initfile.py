@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from lp_sweep.orchestrator.inputs.data import FEWEST_STEPS, epochs_for
+from lp_sweep.orchestrator.inputs.data import FEWEST_STEPS
 from lp_sweep.orchestrator.inputs.folder import read_config
 from lp_sweep.orchestrator.options import InitOptions
 from lp_sweep.orchestrator.sweepfile.yamlfile import yaml_text
@@ -19,14 +19,14 @@ from lp_sweep.trials.data.formats import suffix_of
 from lp_sweep.trials.data.tasks import CORPUS, canonical_name
 from lp_sweep.trials.kinds import KINDS, Kind
 from lp_sweep.trials.model.familytable import family_of
+from lp_sweep.trials.spec.autorecipe import ENOUGH_STEPS, USUAL_EPOCHS, epochs_within
 from lp_sweep.trials.spec.specs import TaskKind
 
 SCHEMA = "lp-sweep.schema.json"
 SCHEMA_LINE = f"# yaml-language-server: $schema={SCHEMA}\n"
 _ENCODER, _BI_ENCODER = "bert-base-cased", "sentence-transformers/all-MiniLM-L6-v2"
-MOST_EPOCHS = 20
 BATCH = 16
-STEPS, SMALL = 1000, 5000  # optimiser steps for fewer train rows than these
+SMALL = 5000  # train rows: fewer are trained for ENOUGH_STEPS
 # a look in about a minute, with six layers on two cores
 QUICK_TRAIN, QUICK_DEV, QUICK_EPOCHS, QUICK_LENGTH = 480, 240, 4, 64
 # name -> why, for networks that are first scored without training, or not. In Poor Man's BERT, top
@@ -49,10 +49,10 @@ _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def epochs_of(rows: int, kind: Kind) -> int:
-    """For few rows as many as STEPS need."""
-    steps = STEPS if rows < SMALL else FEWEST_STEPS
-    wanted = epochs_for(rows * (kind.rows_each if kind.embeds else 1), BATCH, steps)
-    return min(MOST_EPOCHS, max(1 if kind.embeds else 3, wanted))
+    """For few rows as many as ENOUGH_STEPS need."""
+    steps = ENOUGH_STEPS if rows < SMALL else FEWEST_STEPS
+    each, least = (kind.rows_each, 1) if kind.embeds else (1, USUAL_EPOCHS)
+    return epochs_within(steps, rows * each, BATCH, least=least)
 
 
 def task_name(data: Path, otherwise: str = "my-sweep") -> str:

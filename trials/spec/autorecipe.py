@@ -15,8 +15,8 @@ AUTO = "auto"
 FIND_RECIPE = "recipe"  # the measurement's name
 RATES = (2e-5, 5e-5, 1e-4)  # usual for encoders: Devlin et al. 2019, appendix A.3; and twice that
 _TRY_STEPS = 300
-_ENOUGH_STEPS = 1000  # Mosbach et al. 2021: small data needs more epochs than three
-_EPOCHS = (3, 20)  # at least, at most
+ENOUGH_STEPS = 1000  # Mosbach et al. 2021: small data needs more epochs than three
+USUAL_EPOCHS, _MOST_EPOCHS = 3, 20
 
 
 class FoundRecipe(NamedTuple):
@@ -33,8 +33,12 @@ class TrySize(NamedTuple):
 
 def enough_epochs(rows: int, batch_size: int) -> int:
     """Enough for 1,000 steps, within 3 to 20."""
-    least, most = _EPOCHS
-    return min(most, max(least, math.ceil(_ENOUGH_STEPS / _steps(rows, batch_size))))
+    return epochs_within(ENOUGH_STEPS, rows, batch_size, least=USUAL_EPOCHS)
+
+
+def epochs_within(steps: int, rows: int, batch_size: int, *, least: int) -> int:
+    """The fewest epochs with at least so many steps, within `least` to 20."""
+    return min(_MOST_EPOCHS, max(least, math.ceil(steps / _steps(rows, batch_size))))
 
 
 def try_size(rows: int, batch_size: int) -> TrySize:

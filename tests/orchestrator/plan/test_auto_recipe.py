@@ -30,7 +30,7 @@ FOUND = FoundRecipe(5e-5, 13)
 
 
 def found(plan: Plan) -> WorkHistory:
-    """What a store has once the plan's measurements are there."""
+    """The history of a store that has the plan's measurements."""
     return WorkHistory.nothing()._replace(recipes=dict.fromkeys(plan.finders.values(), FOUND))
 
 
@@ -152,7 +152,7 @@ def test_a_task_is_learned_with_the_found_rate(
     monkeypatch.setenv("LP_SWEEP_EVEN_IF_NOT_LEARNED", "0")
     monkeypatch.setattr(findrecipe, "RATES", (1e-6, 2e-3, 1e-7))
     monkeypatch.setattr(autorecipe, "_TRY_STEPS", 45)
-    monkeypatch.setattr(autorecipe, "_ENOUGH_STEPS", 64)
+    monkeypatch.setattr(autorecipe, "ENOUGH_STEPS", 64)
     real, tries = findrecipe.finetune, list[float]()
 
     def finetune(model: Any, data: Any, setting: Any, saver: Any) -> Any:
