@@ -235,7 +235,8 @@ class WorkQueue:
     def leave_out(self, pair: ModelTask, *, out: bool = True) -> None:
         """Begins no more work of a model on a task; with `out` false it may begin again."""
         (self._left_out.add if out else self._left_out.discard)(pair)
-        for id_ in [id_ for id_, state in self.state.items() if state == "pending"]:
+        pending = [id_ for id_, state in self.state.items() if state == "pending"]
+        for id_ in (id_ for id_ in pending if self.plan.work(id_).pair == pair):
             self._set(id_, "pending")
 
     def left_out(self) -> int:
@@ -338,8 +339,7 @@ class WorkQueue:
     def _turn(self, id_: str) -> float:
         """Its place within its rank. What is early gives an answer to a run that is cut short."""
         work = self.plan.trials.get(id_)
-        full = work is not None and len(work.trial.kept_layers) == work.model.depth
-        early = full or (work is not None and work.trial.procedure in NOT_RETRAINED)
+        early = work and (work.is_full_model or work.trial.procedure in NOT_RETRAINED)
         return -math.inf if early else -self._seconds[id_]
 
     def _notice_growth(self, id_: str) -> None:
