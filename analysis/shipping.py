@@ -14,17 +14,25 @@ _BUSY = 0.5  # cores, as in the view `speed_table`
 
 
 def to_ship(rows: list[Row]) -> Iterator[str]:
-    """The choice for each task, device and loss; losses with the same choice share a sentence."""
+    for sentence, command in choices(rows):
+        yield sentence
+        yield f"  {command}"
+
+
+def choices(rows: list[Row]) -> Iterator[tuple[str, str]]:
+    """The choice for each task, device and loss, and the command that exports it; losses with the
+    same choice share a sentence."""
     devices = {(row["device_name"], row["threads"]) for row in rows}
     for row in rows:
         if row["chosen_within"]:
             on = f" on {row['device_name']}" if len(devices) > 1 else ""
             losses = chosen_within(row)
             points = "point" if losses == "1" else "points"
-            yield f"{row['task']}{on}, within {losses} {points}: ship {shipped(row)}"
+            sentence = f"{row['task']}{on}, within {losses} {points}: ship {shipped(row)}"
             cut = " --vocabulary task" * (row["vocabulary"] == "task")
             cut += " --texts FILE" * bool(row["extra_texts"])
-            yield f"  lp-sweep export {row['trial_id']} --as {row['format']}{cut} --out smaller"
+            command = f"lp-sweep export {row['trial_id']} --as {row['format']}{cut} --out smaller"
+            yield sentence, command
 
 
 def failures(rows: Sequence[Row], *_: Any) -> Iterator[str]:

@@ -147,13 +147,12 @@ def by_cost(rows: Sequence[Row]) -> Plot | None:
     """Score by measured speed, or by size where the answers have no speed; None without either."""
     timed = [row for row in rows if row["speedup"] is not None]
     if any(row["k"] for row in timed) and all(row["speedup"] for row in rows if row["within"]):
-        front = _front((row["speedup"], row["mean"]) for row in timed)
-        line = Line(OTHER, sorted(front), dashed=True)
+        line = _front(((row["speedup"], row["mean"]) for row in timed), fast=True)
         return _plot("speed", timed, lambda row: row["speedup"], _looks(timed), [line])
     known = [row for row in rows if row["params_total"] is not None]
     if not any(row["k"] for row in known):
         return None
-    line = _least_cost((row["params_total"] / 1e6, row["mean"]) for row in known)
+    line = _front((row["params_total"] / 1e6, row["mean"]) for row in known)
     return _plot("size", known, lambda row: row["params_total"] / 1e6, _looks(known), [line])
 
 
@@ -189,7 +188,7 @@ def of_candidates(rows: Sequence[Row]) -> list[Plot]:
             metric=able[0]["metric"],
             device=shipping.served_by(able[0]) if name == "ms" else "",
             marks=marks,
-            lines=[_least_cost((mark.x, mark.y) for mark in marks)],
+            lines=[_front((mark.x, mark.y) for mark in marks)],
             legend=[(look, form) for form, look in looks.items()],
             full=full,
             losses=losses,
@@ -306,17 +305,11 @@ def _lowest(full: float, losses: Sequence[float]) -> float:
     return full - _SHOWN * max(losses, default=1)
 
 
-def _least_cost(points: Iterable[tuple[float, float]]) -> Line:
-    """Those that no other beats in cost, which is better if lower, and score."""
-    front = _front((-x, y) for x, y in points)
-    return Line(OTHER, sorted((-x, y) for x, y in front), dashed=True)
-
-
-def _front(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Those that no other beats: `points` are better if higher in both."""
+def _front(points: Iterable[tuple[float, float]], *, fast: bool = False) -> Line:
+    """Those that no other beats in score and in x: a cost, or how fast they are."""
     best, front = -math.inf, []
-    for x, y in sorted(points, reverse=True):
+    for x, y in sorted(points, key=lambda point: (-point[0] if fast else point[0], -point[1])):
         if y > best:
             front.append((x, y))
             best = y
-    return front
+    return Line(OTHER, sorted(front), dashed=True)

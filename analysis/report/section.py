@@ -111,7 +111,7 @@ def _section(
         id=f"task-{place}",
         answer=answer,
         model=model,
-        to_ship=_to_ship(shipped),
+        to_ship=[*shipping.choices(shipped)],
         is_measured=bool(shipped),
         device=_device(shipped, networks),
         columns=columns,
@@ -122,11 +122,6 @@ def _section(
         wrong=wrong,
         wrong_of=wrong_of,
     )
-
-
-def _to_ship(shipped: list[Row]) -> list[tuple[str, str]]:
-    lines = [*TABLES["candidates"].lead(shipped)]
-    return [*zip(lines[::2], (line.strip() for line in lines[1::2]), strict=True)]
 
 
 def _device(shipped: Sequence[Row], networks: Sequence[Row]) -> str:
