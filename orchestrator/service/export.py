@@ -40,13 +40,18 @@ def export_trial(asked: ExportOptions) -> ExportResult:
     to stderr. Raises LpSweepError."""
     _check(asked)
     from lp_sweep.orchestrator.export.folder import check_free
+
+    check_free(expanded(asked.out), force=asked.force)
+    store = existing(asked.store or DEFAULT_STORE)
+    return export_chosen(store, *choose(store, asked))
+
+
+def export_chosen(store: Store, choice: TrialChoice, asked: ExportOptions) -> ExportResult:
+    """The same, of what `choose` has chosen. Raises LpSweepError."""
     from lp_sweep.orchestrator.export.heldout import exported_score
     from lp_sweep.orchestrator.export.places import Where
     from lp_sweep.orchestrator.export.trialfolder import export, kept_instead, refuse_unsupported
 
-    check_free(expanded(asked.out), force=asked.force)
-    store = existing(asked.store or DEFAULT_STORE)
-    choice, asked = choose(store, asked)
     record = _record(store, choice.trial_id)
     refuse_unsupported(record, graphs=bool(asked.graphs))
     # the choice of the best network has already warned about the full model
@@ -78,12 +83,27 @@ def test_chosen(asked: ExportOptions) -> HeldOutScore | None:
 
 
 class DeploymentResult(NamedTuple):
-    """The networks of a task as they are shipped, on this machine, and which of them to ship. The
-    notes of the table, `candidates`, also say what was left out, and why."""
+    """The networks of a task as they are shipped, on this machine."""
 
-    table: Table
+    store: Store
+    asked: MeasureOptions
+    ids: Sequence[str]  # of all that were asked for, and of the full model as torch
+    notes: Sequence[str]  # on what was left out, and why
     measured: int  # artefacts, in this call
     failed: int
+
+    @property
+    def table(self) -> Table:
+        """`candidates` of them: which to ship. Its intervals take seconds, so it is made when it is
+        asked for."""
+        from lp_sweep.analysis.tables import TABLES
+        from lp_sweep.analysis.views import open_views
+
+        candidates, asked = TABLES["candidates"], self.asked
+        views = open_views(self.store, sweep=asked.sweep, setup=asked.setup, only=candidates.views)
+        with views as catalog:
+            table = candidates(catalog, deployments=self.ids)
+        return replace(table, notes=(*table.notes, *self.notes))
 
 
 def measure_task(asked: MeasureOptions) -> DeploymentResult:
@@ -92,8 +112,6 @@ def measure_task(asked: MeasureOptions) -> DeploymentResult:
     Progress goes to stderr. Raises LpSweepError."""
     vocabularies = [*dict.fromkeys(asked.vocabularies)] or ["full"]
     _check_texts(asked.texts, vocabularies)
-    from lp_sweep.analysis.tables import TABLES
-    from lp_sweep.analysis.views import open_views
     from lp_sweep.orchestrator.export.deployments import TABLE, Deployment, Machine, measure_all
     from lp_sweep.orchestrator.export.places import Where, extra_texts, spec_of
 
@@ -126,13 +144,8 @@ def measure_task(asked: MeasureOptions) -> DeploymentResult:
             f"Not shown: deployments on {', '.join(sorted(elsewhere))}. Times of two devices are "
             "not comparable."
         )
-    candidates = TABLES["candidates"]
-    with open_views(store, sweep=asked.sweep, setup=asked.setup, only=candidates.views) as catalog:
-        table = candidates(catalog, deployments=ids)
     failed = sum("error" in row for row in made)
-    return DeploymentResult(
-        replace(table, notes=(*table.notes, *notes)), len(made) - failed, failed
-    )
+    return DeploymentResult(store, asked, ids, notes, len(made) - failed, failed)
 
 
 def _serving_device(named: str) -> device:

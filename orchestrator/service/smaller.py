@@ -38,8 +38,8 @@ _USUAL = RunOptions().file
 
 
 class SmallerModel(NamedTuple):
-    """What a run found. `exported`: the folder's content; None if the answer is the full model, if
-    no folder was asked for, or if the run has no answer yet. `notes` say so."""
+    """The result of a run. `exported`: the folder's content; None if the answer is the full model,
+    if no folder was asked for, or if the run has no answer yet. `notes` say so."""
 
     notes: list[str]
     exported: ExportResult | None = None
@@ -131,12 +131,12 @@ def finished(asked: SmallerOptions, run: RunOptions, result: RunResult) -> Small
         return SmallerModel([*said, answer])
     if asked.out is None:
         return SmallerModel([*said, "to export it, add --out FOLDER to the same command"])
-    return SmallerModel(notes, export.export_trial(chosen))
+    return SmallerModel(notes, export.export_chosen(result.store, choice, shipped))
 
 
 def _has_full_model(plan: Plan) -> bool:
-    full = {cell.trial_id for cell in plan.cells if cell.asked.k == 0}
-    return bool(full & plan.known.trials)
+    known = plan.known.trials
+    return any(work.is_full_model and id_ in known for id_, work in plan.trials.items())
 
 
 def _sweep_file(asked: SmallerOptions, run: RunOptions) -> Path:
