@@ -99,8 +99,8 @@ def _natural(grid: _Grid) -> list[list[int]]:
 
 
 def _condensed(table: Table, rows: Sequence[_Line]) -> _Grid:
-    """What all rows have in common is said once, and rows that differ in one name or loss become
-    one row. A task that none of them asks for has no column."""
+    """Says a value that all rows share once, and makes rows that differ in one name or loss one
+    row. A task that none of them asks for has no column."""
     rows = [*dict.fromkeys(rows)]
     for heading in table.joined:
         at = table.columns.index(heading)

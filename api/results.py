@@ -11,10 +11,7 @@ from typing import Any, Literal, Self, get_args
 from lp_sweep.analysis.paper import paper_tables
 from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator import service
-from lp_sweep.orchestrator.options import (
-    ExportOptions,
-    MeasureOptions,
-)
+from lp_sweep.orchestrator.options import ExportOptions, MeasureOptions
 from lp_sweep.orchestrator.service.store import existing, history, logs_text
 from lp_sweep.orchestrator.service.tables import ResultRows, TableRows, draw, html_table, make_table
 from lp_sweep.orchestrator.watch.states import sweep_states

@@ -13,13 +13,7 @@ import typer
 from typer import Argument, Option
 
 from lp_sweep.orchestrator import service
-from lp_sweep.orchestrator.cli.output import (
-    emit,
-    end_in_order,
-    say,
-    stored,
-    warn_unreadable,
-)
+from lp_sweep.orchestrator.cli.output import emit, end_in_order, say, stored, warn_unreadable
 from lp_sweep.orchestrator.options import (
     ExportOptions,
     ForceOption,
@@ -225,7 +219,7 @@ def export(
 
 
 def export_lines(done: ExportResult) -> Iterator[str]:
-    """What was written, and its score."""
+    """Lines on the folder, its files and their scores."""
     score = f"{done.metric} {done.score:.2f}"
     if done.interval:
         score += f" (95% {done.interval[0]:.2f} to {done.interval[1]:.2f} over the dev set)"

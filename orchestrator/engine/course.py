@@ -402,7 +402,7 @@ class FullModels:
 
 
 def _advice(record: Mapping[str, Any], *, auto: bool) -> str:
-    """What to try. `record`: of a full model that did not learn; `auto`: with a found recipe."""
+    """Says what to try. `record`: of a full model that did not learn; `auto`: as `recipe: auto`."""
     if blind := record["dev_blind"]:
         return f"The cause may be the data: {blind}. Give other or more dev rows"
     steps, rate = record["steps"], record["learning_rate"]

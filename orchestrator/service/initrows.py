@@ -32,13 +32,7 @@ from lp_sweep.trials.data.columns import (
 )
 from lp_sweep.trials.data.datasource import LoadedTask, Split, doubtful_rows, load_task, text_keys
 from lp_sweep.trials.data.formats import file_format
-from lp_sweep.trials.data.readers import (
-    CONLL,
-    column_names,
-    headerless,
-    read_file,
-    require_columns,
-)
+from lp_sweep.trials.data.readers import CONLL, column_names, headerless, read_file, require_columns
 from lp_sweep.trials.data.tasks import TaskSource, user_definition
 from lp_sweep.trials.kinds import KINDS, Kind
 from lp_sweep.trials.kinds.tokens import OUTSIDE, is_tag
@@ -275,7 +269,7 @@ def _which_columns(options: InitOptions, data: Path, names: Sequence[str]) -> st
 
 
 def _separator(options: InitOptions, labels: pa.Table) -> str:
-    """What is between labels in one cell, if the file has no lists and other cells have the same
+    """The separator of labels in one cell, if the file has no lists and other cells have the same
     labels alone, or the kind says that there are several; else empty."""
     if options.kind not in (None, "multi_label") or labels.num_columns > 1:
         return ""

@@ -17,12 +17,7 @@ from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.estimate import Rates
 from lp_sweep.orchestrator.inputs import checks
 from lp_sweep.orchestrator.mirrors.copying import check_installed
-from lp_sweep.orchestrator.options import (
-    ExportOptions,
-    MeasureOptions,
-    Request,
-    from_environment,
-)
+from lp_sweep.orchestrator.options import ExportOptions, MeasureOptions, Request, from_environment
 from lp_sweep.orchestrator.plan.listing import unkept_note
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.selection import Selection, retry_selection

@@ -45,7 +45,7 @@ def cost(labels, predictions):
 
 @pytest.fixture(autouse=True)
 def undeclared() -> Iterator[None]:
-    """What a test declares is unknown to the next one."""
+    """Strategies and metrics of one test are unknown to the next one."""
     before = dict(STRATEGIES), dict(METRIC_FACTS)
     yield
     for table, content in zip((STRATEGIES, METRIC_FACTS), before, strict=True):

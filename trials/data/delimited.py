@@ -88,7 +88,7 @@ def _rows(path: str, kind: str, quoting: Quoting, *, strict: bool = False) -> Ge
 
 
 def delimiter(path: str, kind: str) -> str:
-    """What is between two fields, by the first line with text."""
+    """The separator of fields, by the first line with text."""
     if kind == "tsv":
         return "\t"
     with open_text(path) as lines:

@@ -37,11 +37,7 @@ from lp_sweep.trials.data.encode import load_tokenizer
 from lp_sweep.trials.model.familytable import family_of
 from lp_sweep.trials.model.modelfiles import INDEX, WORD_TABLE
 from lp_sweep.trials.model.plainload import plain_config
-from lp_sweep.trials.model.sentencefolder import (
-    copy_modules,
-    copy_settings,
-    read_sentence_folder,
-)
+from lp_sweep.trials.model.sentencefolder import copy_modules, copy_settings, read_sentence_folder
 
 Text = str | Sequence[str]  # or the words of a text
 _CHUNK = 10_000  # texts per call of the tokenizer

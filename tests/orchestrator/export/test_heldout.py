@@ -204,7 +204,7 @@ def test_labels_of_the_test_rows_change_no_trial_and_no_choice(kept: World, tmp_
 
 
 def facts(each: World) -> Iterator[Any]:
-    """What trials found, and what is chosen by it."""
+    """All trial records, and the networks that are chosen by them."""
     yield sorted(
         (row["trial_id"], row["last"]) for row in each.store.read_all("trials").rows.to_pylist()
     )
