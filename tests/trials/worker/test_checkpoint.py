@@ -165,7 +165,7 @@ def test_a_checkpoint_that_cannot_be_written_is_a_warning(
     world: Path, store: Store, undisturbed: Trained
 ) -> None:
     (Path(store.location) / "checkpoints").write_text("in the way", encoding="utf-8")
-    job = job_of(world, checkpoint_every=0.1)
+    job = job_of(world, checkpoint_every=1e-6)
     with pytest.warns(UserWarning, match=f"checkpoint of {job['id']}: not written: can't write"):
         assert execute(job, store.location)["status"] == "done"
     (Path(store.location) / "checkpoints").unlink()
