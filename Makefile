@@ -28,11 +28,14 @@ $(VENV)/.ready: $(VENV)/.package
 
 quickstart: $(VENV)/.package
 	$(BIN)/lp-sweep run quickstart --store $(STORE)
+	$(BIN)/lp-sweep measure --task toy-sentiment --as onnx-int8 --seconds 0.5 --store $(STORE) --file quickstart
+	$(BIN)/lp-sweep export --best --fastest --task toy-sentiment --store $(STORE) --file quickstart --out $(STORE)-smaller --force
 	$(BIN)/lp-sweep report --store $(STORE) --out $(STORE)-report.html
 	@echo
-	@echo "Open in a browser:  file://$(abspath $(STORE)-report.html)"
-	@echo "All scores:         $(BIN)/lp-sweep table tasks --store $(STORE)"
-	@echo "Your own data:      $(BIN)/lp-sweep init --data FILE"
+	@echo "Open in a browser:    file://$(abspath $(STORE)-report.html)"
+	@echo "All scores:           $(BIN)/lp-sweep table tasks --store $(STORE)"
+	@echo "The smaller network:  $(BIN)/python $(STORE)-smaller/predict.py 'the film was hardly lovely'"
+	@echo "Your own data:        $(BIN)/lp-sweep run --data FILE --out smaller"
 
 quickstart-model: setup
 	$(BIN)/python -m benchmarks.toy_language.build

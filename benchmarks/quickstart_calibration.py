@@ -22,7 +22,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging as hf_logging
 
 QUICKSTART = Path(__file__).resolve().parent.parent / "quickstart"
-TASKS = ("toy-sentiment", "toy-entailment", "toy-similarity")
+TASKS = ("toy-sentiment", "toy-similarity")
 Rows = list[dict[str, Any]]
 
 

@@ -30,8 +30,7 @@ CANDIDATES = pa.schema(
         ("change", _float),  # points against the full model as torch; negative is a loss
         *[("low", _float), ("high", _float)],  # its 95% interval over other dev rows
         ("reason", _text),  # why there is no interval
-        *[("ms", _float), ("ms_p95", _float), ("times_as_fast", _float)],
-        ("texts_per_second", _float),
+        *[(name, _float) for name in ("ms", "ms_p95", "times_as_fast", "texts_per_second")],
         *[("mb", _float), ("share_of_size", _float), ("peak_memory_mb", _float)],
         ("others_busy_cores", _float),  # that other processes kept busy meanwhile
         ("front", pa.bool_()),  # whether none is better in score, speed or size and as good in all
@@ -82,6 +81,8 @@ def _interval(row: Row, read: Reader) -> dict[str, Any]:
     """The change against the full model, and its interval."""
     if row["error"] or row["change"] is None:
         return {"low": None, "high": None, "reason": "not measured"}
+    if row["deployment_id"] == row["baseline"]:  # rows of a search would give it an interval
+        return {"low": 0.0, "high": 0.0, "reason": None}
     split = row["split"] or "validation"
     score = row["score"] - row["change"]
     whole = Network(row["baseline"], row["metric"], split, score, row["full_trial_id"])
@@ -138,7 +139,6 @@ def _loses(row: Row) -> float:
 
 def _is_better(other: Row, row: Row) -> bool:
     """Whether `other` is as good in score, speed and size, and better in one of them."""
-    if not _is_able(other):
-        return False
-    both = [(each["score"], each["times_as_fast"], -each["mb"]) for each in (other, row)]
-    return both[0] != both[1] and all(a >= b for a, b in zip(*both, strict=True))
+    able = [each for each in (other, row) if _is_able(each)]
+    both = [(each["score"], each["times_as_fast"], -each["mb"]) for each in able]
+    return len(both) == 2 and both[0] != both[1] and all(a >= b for a, b in zip(*both, strict=True))

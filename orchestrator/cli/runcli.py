@@ -191,7 +191,7 @@ def plan(
     inputs: Request,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a sweep's cells and trials, what the store has, and an estimate of hours.
+    """Show what a sweep trains and measures, what the store has, and an estimate of hours.
 
     Example: lp-sweep plan sweep.yaml --json | jq .totals
     """

@@ -62,11 +62,8 @@ class Deployment(NamedTuple):
     @classmethod
     def of(cls, record: Mapping[str, Any], on: Machine, **artefact: Any) -> Deployment:
         """`artefact`: fields of the specification; without any it is torch."""
-        machine: Any = {
-            "device_type": on.device.type,
-            "device_name": on.name,
-            "threads": on.threads,
-        }
+        kind = on.device.type
+        machine: Any = {"device_type": kind, "device_name": on.name, "threads": on.threads}
         return cls(record, DeploymentSpec(trial=record["trial_id"], **machine, **artefact))
 
     @property
@@ -97,8 +94,7 @@ def measure_all(
     ids = {each.id for each in wanted}
     for each in {each.id: each for each in (baseline, *wanted)}.values():
         say(f"making {each.called}")
-        trial = each.spec.trial
-        if trial not in networks:
+        if (trial := each.spec.trial) not in networks:
             networks[trial] = _or_why(_network, each, where, scratch, full)
         made[each.id] = _or_why(_artefact, each, networks[trial], each.id in ids)
     whole = [artefact for artefact in made.values() if isinstance(artefact, Artefact)]

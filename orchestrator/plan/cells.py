@@ -54,7 +54,8 @@ def asked_cells(sweep: SweepInputs) -> list[CellAxes]:
     cells = [cell for cell in wanted if not any(matches(m, cell) for m in sweep.spec.exclude)]
     empty = _empty_networks(sweep, cells)
     cells = [cell for cell in cells if _network(cell) not in empty]
-    for index, match in enumerate(sweep.spec.exclude):
+    part = any(origin.startswith("override ") for origin in sweep.document.origins.values())
+    for index, match in enumerate([] if part else sweep.spec.exclude):
         if not any(matches(match, cell) for cell in wanted):
             where = sweep.document.where(("exclude", index))
             _note(sweep, f"{where}: this exclude matches no cell")

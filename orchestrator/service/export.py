@@ -107,9 +107,9 @@ class DeploymentResult(NamedTuple):
 
 
 def measure_task(asked: MeasureOptions) -> DeploymentResult:
-    """Measures the best network of each number of layers and the full model on this machine, each
-    in every format, and stores a record of each. What the store has is not measured again.
-    Progress goes to stderr. Raises LpSweepError."""
+    """Measures the full model and the best network of each number of layers on this machine, unless
+    a smaller one scores no less, each in every format, and stores a record of each. What the store
+    has is not measured again. Progress goes to stderr. Raises LpSweepError."""
     vocabularies = [*dict.fromkeys(asked.vocabularies)] or ["full"]
     _check_texts(asked.texts, vocabularies)
     from lp_sweep.orchestrator.export.deployments import TABLE, Deployment, Machine, measure_all
@@ -176,19 +176,23 @@ def _front(store: Store, asked: MeasureOptions) -> tuple[list[Mapping[str, Any]]
         networks = front(catalog, asked.task, asked.model)
     found: list[Mapping[str, Any]] = []
     notes: list[str] = []
-    for network in networks:
+    best = float("-inf")  # mean score of the smaller networks
+    for network in reversed(networks):
+        if network["n_kept"] < network["depth"] and network["mean"] <= best:
+            continue  # a smaller one scores no less
         kept = [trial for trial in network["trials"] if has_network(store, trial)]
         if kept or asked.retrain:
             found += store.read("trials", (kept or network["trials"])[0])
+            best = max(best, network["mean"])
             continue
+        layers, first = ranges(network["kept_layers"]), network["trials"][0]
         notes.append(
-            f"Layers {ranges(network['kept_layers'])} of {network['depth']}: the network of "
-            f"{network['trials'][0]} was not kept. --retrain trains it again here; `keep: best` in "
-            "the sweep file keeps later trials'."
+            f"Layers {layers} of {network['depth']}: the network of {first} was not kept. --retrain"
+            " trains it again here; `keep: best` in the sweep file keeps later trials'."
         )
         if network["n_kept"] == network["depth"]:
-            raise StoreError(f"every artefact is compared with the full model. {notes[0]}")
-    return found, notes
+            raise StoreError(f"every artefact is compared with the full model. {notes[-1]}")
+    return found[::-1], notes[::-1]
 
 
 def _check(asked: ExportOptions) -> None:

@@ -284,17 +284,19 @@ def _to_do(plan: Plan, work: Iterable[Work]) -> str:
 
 
 def _matrix(plan: Plan) -> list[str]:
-    """For each model and strategy its K or thresholds; then procedures, tasks and seeds."""
-    points: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
-    for cell in plan.cells:
-        point = cell.asked.k if cell.asked.threshold is None else cell.asked.threshold
-        points[cell.asked.model, cell.asked.strategy][str(point)] = None
+    """For each model and strategy its layers or thresholds; then procedures, tasks and seeds."""
+    depths = {model.name: model.depth for model in plan.sweep.models}
+    points: dict[tuple[str, str], dict[Any, None]] = defaultdict(dict)
+    for asked in (cell.asked for cell in plan.cells):
+        point = asked.threshold or depths[asked.model] - (asked.k or 0)
+        points[asked.model, asked.strategy][point] = None
     width = max(len(short_model(model)) for model, _ in points)
-    lines = [
-        f"  {short_model(model):<{width}}  {strategy:<15} "
-        f"{'threshold' if strategy == 'contribution' else 'K'} {', '.join(values)}"
-        for (model, strategy), values in points.items()
-    ]
+    lines = []
+    for (model, strategy), values in points.items():
+        said = f"threshold {', '.join(map(str, values))}"
+        if strategy != "contribution":
+            said = f"{ranges(sorted(values))} of {depths[model]} layers"
+        lines.append(f"  {short_model(model):<{width}}  {strategy:<15} {said}")
     spec = plan.sweep.spec
     if spec.trainings != [Procedure(DIRECT)]:
         lines.append(f"  procedures {', '.join(training.label for training in spec.trainings)}")
@@ -374,7 +376,7 @@ def _shared(plan: Plan) -> list[str]:
 
 def _point(cell: Cell) -> str:
     asked = cell.asked
-    words = [asked.strategy, f"K={asked.k}" if asked.threshold is None else f">{asked.threshold}"]
+    words = [asked.strategy, *([] if asked.threshold is None else [f">{asked.threshold}"])]
     if asked.procedure.label != DIRECT:
         words.append(asked.procedure.label)
     if asked.feed_forward.label != NONE:

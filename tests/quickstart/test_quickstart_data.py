@@ -10,8 +10,7 @@ import pytest
 from benchmarks.toy_language import build, grammar
 
 QUICKSTART = build.QUICKSTART
-TASKS = tuple(grammar.ROWS)
-PARTS = {"train": build.N_TRAIN, "validation": build.N_VALIDATION}
+TASKS = build.SHIPPED
 
 
 def shipped(task: str, part: str) -> list[grammar.Row]:
@@ -24,17 +23,16 @@ def file_of(task: str, part: str) -> Path:
 
 
 def texts_of(task: str) -> list[tuple[str, ...]]:
-    return grammar.texts([row for part in PARTS for row in shipped(task, part)])
+    return grammar.texts([row for part in grammar.Split._fields for row in shipped(task, part)])
 
 
 @pytest.mark.slow  # what is shipped changes only with the generator
 @pytest.mark.parametrize("task", TASKS)
 def test_shipped_rows_are_the_generated_rows(task: str) -> None:
-    split = grammar.task_rows(task, build.DATA_SEED, build.N_TRAIN, build.N_VALIDATION)
-    for part, size in PARTS.items():
+    split = grammar.task_rows(task, build.DATA_SEED, *build.SIZES[task])
+    for part, rows in split._asdict().items():
         table = pq.read_table(file_of(task, part))
-        assert table.to_pylist() == getattr(split, part)
-        assert table.num_rows == size
+        assert table.to_pylist() == rows
         schema = build.to_table(task, table.to_pylist()).schema
         assert table.schema.equals(schema, check_metadata=True)
     assert grammar.task_rows(task, 4, 40, 20) != grammar.task_rows(task, 3, 40, 20)
@@ -47,7 +45,7 @@ def test_words_are_known_and_tell_nothing_and_no_text_occurs_twice(task: str) ->
     words = {word for text in texts for word in " ".join(text).split()}
     assert words <= known
     assert not words & telling
-    assert len(set(texts)) == len(texts) == sum(PARTS.values())
+    assert len(set(texts)) == len(texts) == sum(build.SIZES[task])
 
 
 def test_the_model_has_twelve_layers_and_a_tokenizer_that_fits_every_row() -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -105,28 +106,20 @@ def measure(artefacts: Sequence[Artefact], work: Workload) -> dict[str, Artefact
     Each is tried in a process of its own, which has its peak memory. Then those that answered share
     one process. Raises ExportError if that one fails as a whole, as for lack of memory.
     """
-    found: dict[str, ArtefactMeasurement | str] = {}
-    alone: dict[str, dict[str, Any]] = {}
-    for artefact in artefacts:
-        try:
-            checksum = artefact.sha256()
-            _, own = _run([artefact], work, alone=True)
-            alone[artefact.id] = own | {"sha256": checksum, "bytes": artefact.bytes()}
-        except (ExportError, OSError) as error:
-            found[artefact.id] = str(error)
-    able = [artefact for artefact in artefacts if artefact.id in alone]
+    with ThreadPoolExecutor(2) as pool:
+        alone = pool.map(lambda artefact: _alone(artefact, work), artefacts)
+        found: dict[str, Any] = {each.id: own for each, own in zip(artefacts, alone, strict=True)}
+    able = [each for each in artefacts if not isinstance(found[each.id], str)]
     if not able:
         return found
     arrays, shared = _run(able, work, alone=False)
     for number, artefact in enumerate(able):
-        own = alone[artefact.id]
+        own = found[artefact.id]
         if why := shared["errors"].get(str(number)):
             found[artefact.id] = why
         elif artefact.sha256() != own["sha256"]:
-            found[artefact.id] = (
-                f"{artefact.weights()[0].name} was changed while it was measured: its checksum "
-                "is another one now. Measure it again."
-            )
+            changed = artefact.weights()[0].name
+            found[artefact.id] = f"{changed} was changed while it was measured. Measure it again."
         else:
             single, batch = arrays[f"single{number}"], arrays[f"batch{number}"]
             turns = float(single[:, 1].sum() + batch.sum()) / 1e3
@@ -144,6 +137,16 @@ def measure(artefacts: Sequence[Artefact], work: Workload) -> dict[str, Artefact
                 **own,
             )
     return found
+
+
+def _alone(artefact: Artefact, work: Workload) -> dict[str, Any] | str:
+    """What it is and needs, or why it can't be run."""
+    try:
+        checksum = artefact.sha256()
+        _, own = _run([artefact], work, alone=True)
+        return own | {"sha256": checksum, "bytes": artefact.bytes()}
+    except (ExportError, OSError) as error:
+        return str(error)
 
 
 def _run(

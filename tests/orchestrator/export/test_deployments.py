@@ -33,6 +33,7 @@ from lp_sweep.storage.networks import GRAPH, delete_network
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.deploy import artefacts
 from tests.support.exportworld import change_weights, swap_layers
+from tests.support.fake_records import FakeSweep
 from tests.support.graphs import in_this_process, save_graph
 from tests.support.kindworlds import (
     embedding_world,
@@ -262,6 +263,14 @@ def test_a_network_that_was_not_kept_is_left_out_with_the_way_to_get_it(shipped:
     shutil.rmtree(shipped.weights(FULL))
     with pytest.raises(StoreError, match=r"full model.*1-4 of 4.*not kept.*--retrain"):
         shipped.measure(formats=["torch"])
+
+
+def test_a_network_that_a_smaller_one_beats_is_left_out(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path)
+    fake.curve({0: 90.0, 4: 85.0, 6: 85.0, 8: 70.0})
+    asked = MeasureOptions(task="SST-2", retrain=True)
+    found, _notes = service._front(fake.publish(), asked)
+    assert [len(record["kept_layers"]) for record in found] == [12, 6, 4]
 
 
 def test_a_network_whose_file_was_changed_is_not_measured(shipped: Shipped) -> None:

@@ -475,7 +475,7 @@ def test_a_student_is_trained_again_by_its_teacher(
     done = world.export(world.kept, tmp_path / "out")
     assert (done.retrained, done.score) == (True, 100 * record["last"])
     card = card_of(tmp_path / "out")
-    named = f"all layers (K=0), trial {record['teacher']} |"
+    named = f"all layers, trial {record['teacher']} |"
     for expected in ("| teacher | ", named, "| all 4 layers, same recipe and seed |", *words):
         assert expected in card
     shown = show_text(history(world.store, world.kept))

@@ -172,6 +172,8 @@ def test_include_and_exclude(tmp_path: Path) -> None:
     excluded, added = plan.sweep.notes
     assert excluded == f"{tmp_path / 'sweep.yaml'}:16: this exclude matches no cell"
     assert "(K=0) is added" in added
+    part = planned(tmp_path / "sweep.yaml", "strategy=top")
+    assert "matches no cell" not in " ".join(part.sweep.notes)
 
 
 def test_a_task_of_ones_own(tmp_path: Path) -> None:
