@@ -29,10 +29,7 @@ def choices(rows: list[Row]) -> Iterator[tuple[str, str]]:
             losses = chosen_within(row)
             points = "point" if losses == "1" else "points"
             sentence = f"{row['task']}{on}, within {losses} {points}: ship {shipped(row)}"
-            cut = " --vocabulary task" * (row["vocabulary"] == "task")
-            cut += " --texts FILE" * bool(row["extra_texts"])
-            command = f"lp-sweep export {row['trial_id']} --as {row['format']}{cut} --out smaller"
-            yield sentence, command
+            yield sentence, row["command"]
 
 
 def failures(rows: Sequence[Row], *_: Any) -> Iterator[str]:

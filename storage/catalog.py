@@ -20,6 +20,8 @@ import pyarrow.compute as pc
 
 from lp_sweep.storage import reading
 from lp_sweep.storage.errors import QueryError
+from lp_sweep.storage.places import options_of
+from lp_sweep.storage.redact import redact_text
 from lp_sweep.storage.schema import LARGE, TABLES
 from lp_sweep.storage.setups import EARLIER, Setup, cells_of_setup, earlier_setups
 from lp_sweep.storage.store import Store, Unreadable
@@ -49,6 +51,13 @@ class Catalog:
     def location(self) -> str:
         """The store's location."""
         return self._records.store.location
+
+    def options(self, sweep: str | None) -> list[str]:
+        """The options with which a command finds the store, and a sweep's model and data."""
+        store, found = self._records.store, ["--store", self.location]
+        if sweep in store.names("sweeps"):
+            found += options_of(store.read_text("sweeps", f"{sweep}.yaml"))
+        return [redact_text(word) for word in found]
 
     @property
     def unreadable(self) -> list[Unreadable]:

@@ -9,6 +9,7 @@ part in every session; rows of two devices are never compared.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -37,12 +38,14 @@ CANDIDATES = pa.schema(
         ("chosen_within", pa.list_(_float)),  # the allowed losses, in points, whose choice it is
         ("nearest_within", pa.list_(_float)),  # those that nothing meets, where it comes closest
         ("error", _text),  # why it could not be made or run
+        ("command", _text),  # that exports it
     ]
 )
 _ROUNDING = 1e-9  # points
 _NOISE = 0.05  # share of a speed that differs from one measurement to the next
 _DEPLOYMENTS = """
-SELECT own.*, trials.epoch_metrics[1].split AS split, whole.trial_id AS full_trial_id
+SELECT own.*, trials.epoch_metrics[1].split AS split, whole.trial_id AS full_trial_id,
+    (SELECT min(sweep) FROM store.sweeps WHERE trial_id = own.trial_id) AS sweep
 FROM deployments AS own
 JOIN trials ON trials.trial_id = own.trial_id
 LEFT JOIN deployments AS whole ON whole.deployment_id = own.baseline
@@ -59,7 +62,11 @@ def candidate_rows(catalog: Catalog, wanted: TableSelection) -> pa.Table:
     names = {"models": list(wanted.models), "ids": list(wanted.deployments)}
     rows = catalog.query(_DEPLOYMENTS, names).to_pylist()
     losses = catalog.query("SELECT delta FROM store.deltas ORDER BY ALL")["delta"].to_pylist()
-    rows = [row | _interval(row, read) for row in rows]
+    options = {sweep: catalog.options(sweep) for sweep in {row["sweep"] for row in rows}}
+    rows = [
+        {**row, **_interval(row, read), "command": _command(row, options[row["sweep"]])}
+        for row in rows
+    ]
     for group in grouped(rows, _place).values():
         for row in group:
             row["front"] = _is_able(row) and not any(_is_better(other, row) for other in group)
@@ -75,6 +82,13 @@ def candidate_rows(catalog: Catalog, wanted: TableSelection) -> pa.Table:
 
 def _place(row: Row) -> tuple[Any, ...]:
     return row["model"], row["task"], row["device_name"], row["threads"]
+
+
+def _command(row: Row, options: Sequence[str]) -> str:
+    words = ["lp-sweep", "export", row["trial_id"], "--as", row["format"]]
+    words += ["--vocabulary", "task"] * (row["vocabulary"] == "task")
+    words += ["--texts", "FILE"] * bool(row["extra_texts"])
+    return shlex.join([*words, "--out", "smaller", *options])
 
 
 def _interval(row: Row, read: Reader) -> dict[str, Any]:

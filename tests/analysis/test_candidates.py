@@ -138,7 +138,8 @@ def test_the_answer_is_one_sentence_and_a_failure_is_named(shipped: Any) -> None
         "+0.20), 2 ms (7.5 times as fast), 23.0 MB (26%)"
     )
     trial = table.long.to_pylist()[0]["trial_id"]
-    assert table.lead[1].strip() == f"lp-sweep export {trial} --as onnx-int8 --out smaller"
+    command = f"lp-sweep export {trial} --as onnx-int8 --out smaller --store "
+    assert table.lead[1].strip() == command + shipped.location
     assert table.lead[2].startswith("SST-2, within 5 points: ship layers 1-6 as onnx-int8: 87.50")
     assert "no space is left on the disk" in " ".join(table.notes)
     assert all(row["chosen_within"] == [] for row in table.long.to_pylist() if row["error"])
