@@ -2,8 +2,8 @@
 
     python -m benchmarks.recording
 
-It needs asciinema 2 (`pip install asciinema==2.4.0`) and svg-term (`npx`, which comes with npm), and
-two idle cores for two minutes. Time is shortened: see SPEED.
+It needs asciinema 2 (`pip install asciinema==2.4.0`) and npx, which comes with npm and runs
+svg-term. Two idle cores take two minutes; time is shortened: see SPEED.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ SPEED = 8.0  # seconds of the run in a second of the recording
 FRAME = 0.1  # seconds that a picture stays at least: what comes sooner is drawn with it
 END = 4.0  # seconds that the last picture stays
 COLUMNS, ROWS = 100, 30
+_OF = "--task toy-sentiment --store store --file quickstart"
 COMMANDS = (
     "lp-sweep run quickstart task=toy-sentiment --store store",
-    "lp-sweep measure --task toy-sentiment --as onnx-int8 --seconds 0.5 --store store --file quickstart",
-    "lp-sweep export --best --fastest --task toy-sentiment --store store --file quickstart --out smaller",
+    f"lp-sweep measure {_OF} --as onnx-int8 --seconds 0.5",
+    f"lp-sweep export {_OF} --best --fastest --out smaller",
     'python smaller/predict.py "the film was hardly lovely"',
 )
 

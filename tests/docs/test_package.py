@@ -65,7 +65,7 @@ def test_the_wheel_has_every_module_and_data_file_and_nothing_else(built: Path) 
         assert expected, room
         assert expected <= names, sorted(expected - names)
     inside = {name.split("/")[1] for name in names if name.startswith("lp_sweep/")}
-    assert inside == {*ROOMS, *(path.name for path in (ROOT / "api").glob("*.py"))}
+    assert inside == {*ROOMS, "py.typed", *(path.name for path in (ROOT / "api").glob("*.py"))}
     (info,) = {name.split("/")[0] for name in names} - {"lp_sweep"}
     assert f"{info}/entry_points.txt" in names
     metadata = content.read(f"{info}/METADATA").decode()
