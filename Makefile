@@ -87,8 +87,8 @@ $(CLUSTER)/.ready: $(VENV)/.ready
 
 # three machines made of namespaces that run sshd: needs root and Debian packages
 test-cluster: setup $(CLUSTER)/.ready
-	command -v sshd rsync ip > /dev/null || { test "$$(id -u)" = 0 && apt-get install -y -q openssh-server rsync iproute2; } || true
-	LP_SWEEP_CLUSTER_PYTHON=$(abspath $(CLUSTER))/bin/python $(BIN)/python -m pytest tests/orchestrator/cluster/test_real_cluster.py -q
+	command -v sshd rsync ip slurmctld munged > /dev/null || { test "$$(id -u)" = 0 && apt-get install -y -q openssh-server rsync iproute2 slurm-wlm munge; } || true
+	LP_SWEEP_CLUSTER_PYTHON=$(abspath $(CLUSTER))/bin/python $(BIN)/python -m pytest tests/orchestrator/cluster/test_real_cluster.py tests/orchestrator/cluster/test_slurm.py -q
 
 # MODEL: a folder with a BERT, such as all-MiniLM-L6-v2. GLUE: a folder with sst2/train.parquet, ...
 bench: setup

@@ -132,11 +132,11 @@ def complain(message: str) -> None:
 
 
 def end_in_order() -> None:
-    """Lets SIGTERM and SIGHUP end the command by its `finally` blocks: the cursor is shown again,
-    and unfinished folders are removed."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    """Lets SIGTERM, SIGHUP and SIGUSR1 end the command by its `finally` blocks: the cursor is shown
+    again, and unfinished folders are removed."""
+    for number, code in ((signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGUSR1, 3)):
         if signal.getsignal(number) is signal.SIG_DFL:  # not with `nohup`
-            signal.signal(number, lambda received, _: sys.exit(128 + received))
+            signal.signal(number, lambda *_, code=code: sys.exit(code))
 
 
 def warn_unreadable(files: Collection[Unreadable]) -> None:

@@ -38,21 +38,23 @@ _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _LOOK_SECONDS = 2.0  # between two looks at the work of other runs
 _SHORT_SECONDS = 0.02  # a claim that takes no longer needs no rest
 _LONGEST_REST = 10.0  # seconds: a claim may have waited for minutes until the store was back
-_GRACE_SECONDS = 30.0  # for trials to end, or to write their checkpoints, at the limit of hours
+_GRACE_SECONDS = 25.0  # for trials to end, or to write their checkpoints, before the run leaves
 
 
 class StopSignals:
     """Notes SIGTERM and SIGHUP in `received`, by name. Only after `arm` do they interrupt the run:
-    there is no clean way out of an import, or of Ray's start."""
+    there is no clean way out of an import, or of Ray's start. SIGUSR1, which a batch system sends
+    some time before it ends a job, uses up the `budget`: trials write their checkpoints."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget: Budget) -> None:
         self.received: list[str] = []
-        self._armed = False
+        self._armed, self._budget = False, budget
 
     @contextmanager
     def caught(self) -> Iterator[StopSignals]:
         """Main thread only."""
         before = {number: signal.signal(number, self._stop) for number in _SIGNALS}
+        before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, lambda *_: self._budget.leave())
         try:
             yield self
         finally:
@@ -86,6 +88,11 @@ class Budget:
     ) -> None:
         self._max_hours, self.now, self._begun = max_hours, now, now()
         self._end: float | None = None  # of the grace period
+        self._why = "max-hours"
+
+    def leave(self) -> None:
+        """From now on the limit is reached."""
+        self._max_hours, self._why = 0.0, "SIGUSR1"
 
     @property
     def hours(self) -> float:
@@ -98,7 +105,7 @@ class Budget:
         if self._end is None:
             if self._max_hours is None or self.hours < self._max_hours:
                 return False
-            queue.stop("max-hours")
+            queue.stop(self._why)
             if queue.live:
                 warn()
             self._end = self.now() + _GRACE_SECONDS

@@ -111,7 +111,7 @@ def run_sweep(
     _note_repeated(plan, reporter)
     sources.hold(plan)
     course = Course(queue, recorder, reporter, options, presence, budget)
-    with StopSignals().caught() as signals, presence.announced():
+    with StopSignals(budget).caught() as signals, presence.announced():
         queue.claims = presence
         course.meet_others()
         try:

@@ -50,7 +50,7 @@ class RunResult(NamedTuple):
     hours: float  # by the clock
     done: int  # trials and measurements that this run did
     failed: dict[str, str]
-    # SIGINT, SIGTERM, SIGHUP, failures, nothing-learned, store, ray, device, max-hours
+    # SIGINT, SIGTERM, SIGHUP, SIGUSR1, failures, nothing-learned, store, ray, device, max-hours
     stopped_by: str | None
     stop_detail: str = ""  # the store's answer, or how Ray was lost
     done_elsewhere: int = 0  # by other runs in the meantime

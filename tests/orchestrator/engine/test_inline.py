@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -352,3 +353,19 @@ def test_an_interrupted_trial_leaves_its_checkpoint(
     assert f"stopped by {by}: 0 done in this run. Go on: lp-sweep run" in process.text()
     assert "Traceback" not in process.text()
     assert list(checkpoints.glob("*"))
+
+
+@pytest.mark.slow
+def test_a_run_that_a_batch_system_warns_leaves_a_checkpoint_and_no_claim(tmp_path: Path) -> None:
+    """As Slurm does with `--signal=B:USR1@120`: the interval of checkpoints is far longer."""
+    save_world(tmp_path, seeds=[1], recipe=RECIPE | {"epochs": 20_000}, checkpoint_every="1h")
+    store = tmp_path / "lp-sweep-store"
+    with started(tmp_path, "sweep.yaml", "k=0", "--inline") as process:
+        wait_for(lambda: list(store.glob("underway/[!.]*")), "a training", 200)
+        began = time.monotonic()
+        process.process.send_signal(signal.SIGUSR1)
+        assert process.wait(60) == 3
+        assert time.monotonic() - began < 32
+    assert "stopped by SIGUSR1: 0 done in this run. Go on: lp-sweep run" in process.text()
+    assert len([*store.glob("checkpoints/[!.]*")]) == 1
+    assert not [*store.glob("runs/[!.]*")], "claims end with the announcement of their run"
