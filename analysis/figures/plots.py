@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 from lp_sweep.analysis import phrases, shipping
+from lp_sweep.analysis.figures.numbers import FULL
 from lp_sweep.analysis.rows import Row, grouped
 from lp_sweep.storage.printable import ranges
 
@@ -27,7 +28,6 @@ X_LABELS = {
     "epochs": "epoch",
 }
 AGAINST = X_LABELS | {"speed": "speed", "size": "size", "ms": "milliseconds", "mb": "megabytes"}
-FULL = "all layers"
 _SHOWN = 1.6  # times the largest allowed loss: the scores that are shown below the full model
 
 PlotName = Literal["score", "ms", "mb", "speed", "size", "epochs"]
@@ -230,7 +230,13 @@ def _plot(
 ) -> Plot:
     shown = _shown(rows)
     marks = [
-        Mark(x(row), row["mean"], looks.get(line_of(row), OTHER), network_tip(row), _label(row))
+        Mark(
+            x=x(row),
+            y=round(row["mean"], 6),  # means of the same scores differ in the last bit
+            look=looks.get(line_of(row), OTHER),
+            tip=network_tip(row),
+            label=_label(row),
+        )
         for row in sorted(shown, key=lambda row: (bool(row["within"]), row["k"] == 0))
     ]
     used = {mark.look for mark in marks}

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-
 from lp_sweep.analysis import phrases, shipping
 from lp_sweep.analysis.figures import numbers, plots
+from lp_sweep.analysis.figures.numbers import TASK
 from lp_sweep.analysis.figures.plots import Plot
 from lp_sweep.analysis.report.answer import TaskAnswer
 from lp_sweep.analysis.rows import Row, grouped, picked
@@ -22,7 +21,6 @@ from lp_sweep.analysis.tables import TABLES
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.printable import ranges, short_models
 
-_TASK = ("sweep", "model", "task")
 _MOST_WRONG = 50  # dev rows in a list
 # an answer is right or wrong
 _OF_CLASSES = frozenset({"accuracy", "balanced_accuracy", "f1", "macro_f1", "weighted_f1", "mcc"})
@@ -79,11 +77,11 @@ def sections(
 ) -> list[Section]:
     """A section for each answer. `texts` None: without the dev rows that it gets wrong."""
 
-    def of_task(found: pa.Table) -> dict[tuple[Any, ...], list[Row]]:
-        return grouped(found.to_pylist(), lambda row: picked(row, _TASK))
+    def of_task(sql: str) -> dict[tuple[Any, ...], list[Row]]:
+        return grouped(catalog.query(sql).to_pylist(), lambda row: picked(row, TASK))
 
     shipped = grouped(candidates.long.to_pylist(), lambda row: (row["model"], row["task"]))
-    found = _Found(of_task(numbers.networks(catalog)), of_task(numbers.epochs(catalog)), shipped)
+    found = _Found(of_task(numbers.NETWORKS), of_task(numbers.EPOCHS), shipped)
     short = short_models(answer.model for answer in answers)
     return [
         _section(answer, place, short[answer.model], found, catalog, texts)
