@@ -8,7 +8,6 @@ from __future__ import annotations
 
 # K=0 is one network, whichever strategies list it
 FULL = "all layers"
-TASK = ("sweep", "model", "task")
 _MERGED = f"CASE WHEN k = 0 AND threshold IS NULL THEN '{FULL}' ELSE strategy END"
 _MOST = 4  # networks, or sets of kept layers, in a figure layer by layer
 

@@ -19,9 +19,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from lp_sweep.analysis.figures import plots
-from lp_sweep.analysis.figures.numbers import FULL, TASK
+from lp_sweep.analysis.figures.numbers import FULL
 from lp_sweep.analysis.figures.plots import COLOURS, Plot
-from lp_sweep.analysis.rows import Row
+from lp_sweep.analysis.rows import TASK, Row
 from lp_sweep.analysis.statistics.estimates import Limits, bounded, least_of
 from lp_sweep.storage.printable import printable
 
