@@ -28,20 +28,6 @@ _OF_CLASSES = frozenset({"accuracy", "balanced_accuracy", "f1", "macro_f1", "wei
 Texts = Callable[[str], "tuple[Sequence[Sequence[str]], Sequence[str]] | None"]
 
 
-class Shown(NamedTuple):
-    """A row of a table that the page draws itself."""
-
-    cells: Sequence[str]
-    chosen: bool
-
-
-class WrongRow(NamedTuple):
-    example: int
-    texts: Sequence[str]  # () if the data is not here
-    label: str
-    answer: str  # of the smaller network
-
-
 class Section(NamedTuple):
     """A task of the page."""
 
@@ -52,11 +38,12 @@ class Section(NamedTuple):
     is_measured: bool  # as shipped: the rows are candidates
     device: str
     columns: Sequence[str]
-    rows: Sequence[Shown]
+    rows: Sequence[Sequence[str]]
+    picked: Sequence[bool]  # which rows are an answer
     n_beaten: int  # candidates that another beats
     plots: Sequence[Plot]
     curves: Plot | None
-    wrong: Sequence[WrongRow]
+    wrong: Sequence[Sequence[str]]  # row, text, label, answer
     wrong_of: str  # the smaller network that gets them wrong
 
 
@@ -91,10 +78,8 @@ def sections(
                 is_measured=bool(shipped),
                 device=_device(shipped, trained),
                 columns=[*columns],
-                rows=[
-                    Shown([plain(show(row)) for show in columns.values()], bool(row[chosen]))
-                    for row in rows
-                ],
+                rows=[[plain(show(row)) for show in columns.values()] for row in rows],
+                picked=[bool(row[chosen]) for row in rows],
                 n_beaten=len(shipped) - len(rows) if shipped else 0,
                 plots=_plots(shipped, trained),
                 curves=plots.by_epoch(epochs.get(key, [])),
@@ -177,7 +162,7 @@ WHERE sweep = $sweep AND model = $model AND task = $task AND procedure = $proced
 
 def _only_smaller(
     catalog: Catalog, shipped: Sequence[Row], networks: Sequence[Row], texts: Texts
-) -> tuple[str, list[WrongRow]]:
+) -> tuple[str, list[list[str]]]:
     """Rows that the full model gets right, and the answer within the smallest loss wrong. Only of
     tasks whose answers are classes."""
     if not networks or networks[0]["metric"].partition(" of ")[0] not in _OF_CLASSES:
@@ -192,19 +177,18 @@ def _only_smaller(
     else:
         return "", []
     rows = catalog.query(_WRONG, {"small": small, "trial": trial}).to_pylist()
-    read = texts(trial) if rows else None
-    of_rows, names = read or ((), ())
+    of_rows, names = (rows and texts(trial)) or ((), ())
 
     def named(value: float) -> str:
         return names[int(value)] if names else f"{value:g}"
 
     network = f"layers {ranges(best['kept_layers'])}"
     return f"{network} as {best['artefact']}" if chosen else network, [
-        WrongRow(
-            example=row["example"],
-            texts=of_rows[row["example"]] if of_rows else (),
-            label=named(row["label"]),
-            answer=named(row["prediction"]),
-        )
+        [
+            str(row["example"]),
+            " | ".join(of_rows[row["example"]] if of_rows else ()) or "its text is not here",
+            named(row["label"]),
+            named(row["prediction"]),
+        ]
         for row in rows
     ]
