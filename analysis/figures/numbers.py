@@ -96,10 +96,10 @@ ORDER BY sweep, model, feed_forward = 'none' DESC, position
 # allowed losses, of all `losses`, whose answer it is; `score_full`: what a loss is against.
 NETWORKS = f"""
 WITH scored AS (
-    SELECT sweep, model, depth, procedure, task, kind, strategy, threshold, k, depth - k AS n_kept,
+    SELECT sweep, model, depth, procedure, task, strategy, threshold, k, depth - k AS n_kept,
         metric || coalesce(' of ''' || positive || '''', '') AS metric,
         regexp_replace({_MERGED}, '^random [0-9]+$', 'random') AS line,
-        kept_layers, mean, sd, n AS n_seeds, n_asked, change, majority, position
+        kept_layers, mean, sd, n AS n_seeds, n_asked, change, position
     FROM task_table
     WHERE feed_forward = 'none' AND mean IS NOT NULL AND k IS NOT NULL
     QUALIFY row_number() OVER (
@@ -114,28 +114,27 @@ answers AS (
     GROUP BY ALL
 ),
 measured AS (
-    SELECT * RENAME (inference_speedup AS speedup, inference_q25 AS low, inference_q75 AS high)
+    SELECT * RENAME (inference_speedup AS speedup)
     FROM speed_table WHERE feed_forward = 'none' AND inference_speedup IS NOT NULL
 ),
 places AS (  -- the first has the speeds of most networks
-    SELECT sweep, model, device_type, device_name, threads, precision, length, batch,
+    SELECT sweep, model, device_name, threads, precision, length, batch,
         any_value(profile_id) AS profile_id, row_number() OVER (
             PARTITION BY sweep, model
             ORDER BY count(*) DESC, device_name, batch, threads, precision
         ) AS place
     FROM measured
-    GROUP BY sweep, model, device_type, device_name, threads, precision, length, batch
+    GROUP BY sweep, model, device_name, threads, precision, length, batch
 ),
 sizes AS (
     SELECT sweep, model, kept_layers, any_value(params_total) AS params_total,
         any_value(params_percent) AS params_percent
     FROM speed_table WHERE feed_forward = 'none' GROUP BY ALL
 )
-SELECT scored.*, sizes.params_total, sizes.params_percent, coalesce(place, 1) AS place,
-    places.device_type, places.device_name, places.threads, places.precision, places.length,
-    places.batch, places.profile_id,
+SELECT scored.*, coalesce(place, 1) AS place, places.* EXCLUDE (sweep, model, place),
+    sizes.params_total, sizes.params_percent, sizes.params_total / 1e6 AS params_millions,
     if(scored.k = 0 AND places.profile_id IS NOT NULL, coalesce(speedup, 1), speedup) AS speedup,
-    low, high, coalesce(within, []) AS within,
+    coalesce(within, []) AS within,
     (SELECT list(delta ORDER BY delta) FROM store.deltas) AS losses,
     min(score_full) OVER (PARTITION BY scored.sweep, scored.model, scored.task) AS score_full
 FROM scored

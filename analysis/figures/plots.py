@@ -7,7 +7,7 @@ It is zoomed to where the answer is, and counts what it leaves out.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
@@ -136,24 +136,25 @@ def by_layers(rows: Sequence[Row]) -> Plot:
     lines = []
     for name, line in grouped(rows, line_of).items():
         whole = [row for row in rows if row["k"] == 0 and row["procedure"] == line[0]["procedure"]]
-        points = {row["n_kept"]: row["mean"] for row in sorted((*line, *whole), key=_n_kept)}
-        if name != FULL and line[0]["line"] != "random" and len({*map(_n_kept, line)}) > 1:
+        points = {row["n_kept"]: row["mean"] for row in (*line, *whole)}
+        several = len({row["n_kept"] for row in line}) > 1
+        if several and name != FULL and line[0]["line"] != "random":
             dashed = line[0]["procedure"] != rows[0]["procedure"]
-            lines.append(Line(looks.get(name, OTHER), [*points.items()], dashed))
-    return _plot("score", rows, _n_kept, looks, lines)
+            lines.append(Line(looks.get(name, OTHER), sorted(points.items()), dashed))
+    return _plot("score", rows, "n_kept", looks, lines)
 
 
 def by_cost(rows: Sequence[Row]) -> Plot | None:
     """Score by measured speed, or by size where the answers have no speed; None without either."""
-    timed = [row for row in rows if row["speedup"] is not None]
-    if any(row["k"] for row in timed) and all(row["speedup"] for row in rows if row["within"]):
-        line = _front(((row["speedup"], row["mean"]) for row in timed), fast=True)
-        return _plot("speed", timed, lambda row: row["speedup"], _looks(timed), [line])
-    known = [row for row in rows if row["params_total"] is not None]
-    if not any(row["k"] for row in known):
-        return None
-    line = _front((row["params_total"] / 1e6, row["mean"]) for row in known)
-    return _plot("size", known, lambda row: row["params_total"] / 1e6, _looks(known), [line])
+    costs: dict[PlotName, str] = {"speed": "speedup", "size": "params_millions"}
+    if not all(row["speedup"] for row in rows if row["within"]):
+        del costs["speed"]
+    for name, column in costs.items():
+        known = [row for row in rows if row[column] is not None]
+        if any(row["k"] for row in known):
+            line = _front(((row[column], row["mean"]) for row in known), fast=name == "speed")
+            return _plot(name, known, column, _looks(known), [line])
+    return None
 
 
 def of_candidates(rows: Sequence[Row]) -> list[Plot]:
@@ -224,14 +225,14 @@ def by_epoch(rows: Sequence[Row]) -> Plot | None:
 def _plot(
     name: PlotName,
     rows: Sequence[Row],
-    x: Callable[[Row], float],
+    x: str,  # a column
     looks: Mapping[str, int],
     lines: Sequence[Line],
 ) -> Plot:
     shown = _shown(rows)
     marks = [
         Mark(
-            x=x(row),
+            x=row[x],
             y=round(row["mean"], 6),  # means of the same scores differ in the last bit
             look=looks.get(line_of(row), OTHER),
             tip=network_tip(row),
@@ -293,10 +294,6 @@ def line_of(row: Row) -> str:
         return FULL
     own = "" if row["procedure"] == "direct" else f", {row['procedure']}"
     return f"{row['line']}{own}"
-
-
-def _n_kept(row: Row) -> int:
-    return int(row["n_kept"])
 
 
 def _looks(rows: Sequence[Row]) -> dict[str, int]:

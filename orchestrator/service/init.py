@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet as pq
 
+from lp_sweep.analysis.rows import grouped
 from lp_sweep.orchestrator.inputs.data import balance, power_note, rows_scored
 from lp_sweep.orchestrator.inputs.folder import read_config
 from lp_sweep.orchestrator.options import InitOptions
@@ -224,10 +225,7 @@ def split(
     small = [name for name, count in sizes.items() if count > 1 and not left[name]]
     np.random.default_rng(1).shuffle(small)
     left |= dict.fromkeys(small[: max(0, more)], 1)
-    members: dict[int, list[int]] = {}
-    for row, group in enumerate(groups):
-        members.setdefault(group, []).append(row)
-    every = list(members.values())
+    every = [*grouped(range(n), groups.__getitem__).values()]
     np.random.default_rng(0).shuffle(every)
     in_dev = np.zeros(n, bool)
     for rows in sorted(every, key=len, reverse=True):  # large groups first, while there is room
