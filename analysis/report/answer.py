@@ -18,7 +18,7 @@ from lp_sweep.analysis.notes import NOT_MEASURED, barely, baseline, mixed_notes,
 from lp_sweep.analysis.report.about import Fact
 from lp_sweep.analysis.rows import TASK, Row, grouped, picked
 from lp_sweep.analysis.statistics import selection
-from lp_sweep.analysis.statistics.networks import Reader, reader
+from lp_sweep.analysis.statistics.networks import reader
 from lp_sweep.analysis.tabledef import Table
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
@@ -35,7 +35,6 @@ FROM cells JOIN trials ON trials.trial_id = cells.trial_id
 WHERE NOT (starts_with(trials.model_fingerprint, 'hub:')
     AND starts_with(trials.data_fingerprint, 'hub:'))
 """
-_SPLITS = "SELECT trial_id, coalesce(epoch_metrics[1].split, 'validation') AS split FROM trials"
 
 
 class Choice(NamedTuple):
@@ -99,7 +98,7 @@ def answers(
     intervals = long.get("min-layers-interval")
     sizes = (row for row in long["speed"] if row["feed_forward"] == "none")
     full = (row for row in long["tasks"] if phrases.is_full(row, row["change"]))
-    read = partial(selection.load, catalog, read=_answers_read(catalog))
+    read = partial(selection.load, catalog, read=reader(catalog))
     known = _Known(
         intervals={picked(row, _CURVE): row for row in intervals or ()},
         sizes=grouped(sizes, _network),
@@ -148,13 +147,6 @@ def _in_short(best: Row | None, known: _Known) -> str:
         seeds = phrases.seeds(best["n_seeds"], best["n_seeds"])
         parts.append(f"With {seeds}, {needed.likely_layers(sure)} layers are plausible (90%)")
     return "".join(f"{part}. " for part in parts if part).rstrip()
-
-
-def _answers_read(catalog: Catalog) -> Reader:
-    """A reader of answers to the main dev split, on which `score` is measured."""
-    splits = dict(zip(*catalog.query(_SPLITS).to_pydict().values(), strict=True))
-    read = reader(catalog)
-    return lambda network: read(network._replace(split=splits[network.trial_id]))
 
 
 def _network(row: Row) -> tuple[Any, ...]:
