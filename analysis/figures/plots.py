@@ -286,7 +286,7 @@ def network_tip(row: Row) -> str:
 def _label(row: Row) -> str:
     if not row["within"] or not row["k"]:
         return ""
-    return f"{row['n_kept']} of {row['depth']} ({phrases.signed(row['change'])})"
+    return f"{phrases.kept_of(row)} ({phrases.signed(row['change'])})"
 
 
 def line_of(row: Row) -> str:
@@ -310,9 +310,8 @@ def _lowest(full: float, losses: Sequence[float]) -> float:
 
 def _front(points: Iterable[tuple[float, float]], *, fast: bool = False) -> Line:
     """Those that no other beats in score and in x: a cost, or how fast they are."""
-    best, front = -math.inf, []
+    front: list[tuple[float, float]] = []
     for x, y in sorted(points, key=lambda point: (-point[0] if fast else point[0], -point[1])):
-        if y > best:
+        if not front or y > front[-1][1]:
             front.append((x, y))
-            best = y
     return Line(OTHER, sorted(front), dashed=True)

@@ -204,11 +204,11 @@ def gaps(catalog: Catalog, store: str) -> Gaps:
         "layers": phrases.kept_of,
         "task": text("task"),
         "state": text("state"),
-        "seeds": lambda row: listed(row["seeds"]),
+        "seeds": text("seeds", listed),
     }
     unlike = catalog.query("FROM recipe_differences ORDER BY ALL").to_pylist()
     of_unlike = {name: text(name) for name in ("sweep", "model", "procedure", "task", "setting")}
-    of_unlike["found"] = lambda row: listed(row["found"])
+    of_unlike |= {"found": text("found", listed)}
     more = f", the first {_MOST_CELLS} of them" if len(open_) == _MOST_CELLS else ""
     return Gaps(
         counts=catalog.query(_COUNTS).to_pylist()[0],

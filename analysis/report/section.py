@@ -15,7 +15,7 @@ from lp_sweep.analysis.figures import numbers, plots
 from lp_sweep.analysis.figures.plots import Plot
 from lp_sweep.analysis.report.answer import TaskAnswer
 from lp_sweep.analysis.rows import TASK, Row, grouped, picked
-from lp_sweep.analysis.tabledef import Table, Text, plain
+from lp_sweep.analysis.tabledef import Table, Text, plain, text
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.printable import ranges, short_models
@@ -124,17 +124,17 @@ def _by_layers(rows: Sequence[Row]) -> _Grid:
         if row["within"] or not best or best[-1]["n_kept"] != row["n_kept"]:
             best.append(row)
     columns: dict[str, Text] = {
-        "kept": lambda row: f"{row['n_kept']} of {row['depth']}",
-        "layers": lambda row: ranges(row["kept_layers"]),
+        "kept": phrases.kept_of,
+        "layers": text("kept_layers", ranges),
         "strategy": plots.line_of,
-        "score": lambda row: f"{row['mean']:.2f}",
+        "score": text("mean", "{:.2f}"),
         "change": lambda row: phrases.signed(row["change"]) if row["k"] else "",
         "seeds": lambda row: phrases.share(row["n_seeds"], row["n_asked"]),
-        "parameters": lambda row: phrases.parameters(row["params_total"]),
-        "of full": lambda row: phrases.percent(row["params_percent"]),
+        "parameters": text("params_total", phrases.parameters),
+        "of full": text("params_percent", phrases.percent),
     }
     if any(row["speedup"] for row in best):
-        columns["times as fast"] = lambda row: f"{row['speedup']:.2f}" if row["speedup"] else ""
+        columns["times as fast"] = text("speedup", "{:.2f}")
     columns["answer within"] = lambda row: ", ".join(f"{loss:g}" for loss in row["within"])
     return columns, best
 
