@@ -183,12 +183,13 @@ def _split_files(
             "can be split off, since equal texts and rows of a group stay on one side. Check "
             "--text, or give the dev set with --dev FILE."
         )
-    suffix, ranks = _suffix_of_parts(data), KINDS[rows.kind].ranks
+    kind, ranks = file_format(data), KINDS[rows.kind].ranks
+    suffix = "parquet" if kind in TABLES else {"tsv": "csv"}.get(kind, kind)
     sides = {}
     for side, held in parts.items():
         queries = {rows.groups[row] for row in held.tolist()}  # a score averages over them
         units = len(queries) if ranks and side != "train" else len(held)
-        sides[side] = (options.file.parent / f"{stem_of(data)}-{side}{suffix}", units)
+        sides[side] = (options.file.parent / f"{stem_of(data)}-{side}.{suffix}", units)
     paths = [path for path, _ in sides.values()]
     return dict(
         zip(paths, _parts(data, *(rows.places[held] for held in parts.values())), strict=True)
@@ -235,11 +236,6 @@ def split(
             for stratum, count in counts.items():
                 left[stratum] -= count
     return in_dev
-
-
-def _suffix_of_parts(data: Path) -> str:
-    kind = file_format(data)
-    return ".parquet" if kind in TABLES else {"tsv": ".csv"}.get(kind, f".{kind}")
 
 
 def _parts(data: Path, *parts: np.ndarray[Any, Any]) -> Iterator[bytes]:
