@@ -18,10 +18,6 @@ def allowed_loss(row: Row) -> str:
     return f"{row['delta']:g} point{'' if row['delta'] == 1 else 's'}"
 
 
-def loss_number(row: Row) -> str:
-    return f"{row['delta']:g}{'%' if row['unit'] == 'percent' else ''}"
-
-
 def layers_needed(row: Row) -> TableCell:
     """`6 of 12 (−0.80)`, `4–6 of 12`. A search adds `, 90% 5 to 7`."""
     text, footnotes = possible_layers(row)[:2]

@@ -16,38 +16,29 @@ from lp_sweep.trials.spec.scoring import facts_of
 DISTURBED = (
     "Other processes used more than half a core meanwhile. Measure again on an idle machine."
 )
-_NOT_NEEDED = TableCell(
-    "–", ("Not needed: a search (`until: min_layers`) found its answer without it.",)
-)
-_NOT_TIMED = TableCell(
-    "–",
-    (
+# states and reasons of the views -> the word for people, and what it means
+_STATES: dict[str, tuple[str, ...]] = {
+    "deferred": ("waiting", "Waits for a measurement of the pre-trained model."),
+    "impossible": (
+        "impossible",
+        "No layer would stay, or fewer layers than feed-forwards to remove.",
+    ),
+    **dict.fromkeys(
+        ("not needed", "not_needed"),
+        ("–", "Not needed: a search (`until: min_layers`) found its answer without it."),
+    ),
+    "not timed": (
+        "–",
         "Not measured: a speed is never estimated from the layers. Add `measure: {speed: cpu}` (or "
         "cuda) to the sweep file, then `lp-sweep run`.",
     ),
-)
-# states and reasons of the views -> words for people, and what they mean
-_STATES = {
-    "deferred": TableCell("waiting", ("Waits for a measurement of the pre-trained model.",)),
-    "impossible": TableCell(
-        "impossible",
-        ("No layer would stay, or fewer layers than feed-forwards to remove.",),
-    ),
-    "not needed": _NOT_NEEDED,
-    "not_needed": _NOT_NEEDED,
-    "pending": TableCell("missing"),
-    "no K=0": TableCell(
-        "no full model", ("No score with all layers and the same seed to compare with.",)
-    ),
-    "no predictions": TableCell(
-        "no answers", ("The store has no answers to the dev rows for a test.",)
-    ),
-    "no plain one": TableCell(
+    "pending": ("missing",),
+    "no K=0": ("no full model", "No score with all layers and the same seed to compare with."),
+    "no predictions": ("no answers", "The store has no answers to the dev rows for a test."),
+    "no plain one": (
         "–",
-        (
-            "The sweep has no network without distillation to compare with: `distill:` does not "
-            "list `none`, or a search did not need this number of layers.",
-        ),
+        "The sweep has no network without distillation to compare with: `distill:` does not list "
+        "`none`, or a search did not need this number of layers.",
     ),
 }
 _BELOW_ZERO = ("mcc", "pearson", "spearman")  # metrics that go from -100 to 100
@@ -121,13 +112,10 @@ def strategy(row: Row) -> str:
     return f"{row['strategy']} t={row['threshold']:g}"
 
 
-def has_threshold(row: Row) -> bool:
-    return row["threshold"] is not None
-
-
 def state(name: str) -> TableCell:
     """A state or reason of a view, in words."""
-    return _STATES.get(name, TableCell(name))
+    word, *meaning = _STATES.get(name, (name,))
+    return TableCell(word, tuple(meaning))
 
 
 def kept(rows: Sequence[Row]) -> str:
@@ -178,7 +166,7 @@ def task_score(row: Row) -> TableCell:
     of = "" if row["n_paired"] == row["n"] else f" of {row['n_paired']}"
     change = f"({signed(row['change'])}{of})" if row["n_paired"] else ""
     full = is_full(row, row["change"])
-    notes = [] if row["n_paired"] or full else list(_STATES["no K=0"].footnotes)
+    notes = [] if row["n_paired"] or full else list(_STATES["no K=0"][1:])
     notes += [f"{row['n_failed']} more failed."] if row["n_failed"] else []
     shown = score(row["mean"], row["sd"], "" if full else change)
     return TableCell(shown, tuple(notes), share(row["n"], max(row["n_expected"], row["n_asked"])))
@@ -199,10 +187,10 @@ def mean_over_tasks(row: Row, scope: Literal["all", "stable"]) -> str | TableCel
         return NOT_ASKED
     if mean is None:
         left_out = expected - tasks <= row["n_not_needed"]
-        return _NOT_NEEDED if left_out else f"missing ({tasks} of {expected})"
+        return state("not needed") if left_out else f"missing ({tasks} of {expected})"
     if is_full(row, change):
         return score(mean, row[f"sd_{scope}"])
-    notes = _STATES["no K=0"].footnotes if change is None else ()
+    notes = _STATES["no K=0"][1:] if change is None else ()
     against = "" if change is None else f"({signed(change)})"
     return TableCell(score(mean, row[f"sd_{scope}"], against), notes)
 
@@ -224,10 +212,6 @@ def mean_beside_random(row: Row) -> str:
 
 def draws_below(row: Row) -> str:
     return "" if row["difference"] is None else f"{row['n_below']} of {row['n_draws']}"
-
-
-def seed(row: Row) -> str:
-    return f"all {row['n_seeds']}" if row["seed"] is None else str(row["seed"])
 
 
 def change_with_interval(row: Row) -> TableCell:
@@ -267,12 +251,9 @@ def distillation(row: Row) -> str | TableCell:
     way, bridge = str(row["distill"]), f"bridge {row['bridge']}"
     own = own_label(row["label"], bridge=row["bridge"], distill=way)
     ways = [way, *([bridge] if row["bridge"] != "none" and way != bridge else [])]
-    if own != "direct":
-        began = row["plain"] == "direct" and own == "finetune_then_drop"
-        if began:
-            return TableCell(", ".join([*ways, "start: teacher"]), (_START,))
-        ways.append(own)
-    return ", ".join(ways)
+    if own == "finetune_then_drop" and row["plain"] == "direct":
+        return TableCell(", ".join([*ways, "start: teacher"]), (_START,))
+    return ", ".join(ways if own == "direct" else [*ways, own])
 
 
 def one_side(side: Literal["plain", "distilled"], row: Row) -> str:
@@ -307,7 +288,7 @@ def speedup(quantity: Literal["finetune", "inference"], row: Row) -> TableCell:
     """`×1.94 (1.92–1.96)`"""
     value = row[f"{quantity}_speedup"]
     if value is None:
-        return _NOT_TIMED
+        return state("not timed")
     low, high = row[f"{quantity}_q25"], row[f"{quantity}_q75"]
     unsteady = ("Unsteady: the quartiles are more than 5% of the median apart.",)
     doubts = unsteady * (not row[f"{quantity}_steady"]) + (DISTURBED,) * bool(row["busy"])
@@ -317,5 +298,5 @@ def speedup(quantity: Literal["finetune", "inference"], row: Row) -> TableCell:
 def rate(value: float | None) -> TableCell:
     """Texts per second, to three digits."""
     if value is None:
-        return _NOT_TIMED
+        return state("not timed")
     return TableCell(f"{value:,.3g}" if value < 100 else f"{value:,.0f}")

@@ -10,6 +10,7 @@ from importlib.resources import files
 from typing import Any, Literal, NamedTuple, TypeVar
 
 Row = Mapping[str, Any]
+TASK = ("sweep", "model", "task")  # columns that name one
 Unit = Literal["points", "percent"]  # of a loss
 _FOLDER = files("lp_sweep.analysis") / "sql"
 VIEWS = tuple(sorted(file.name[:-4] for file in _FOLDER.iterdir() if file.name.endswith(".sql")))

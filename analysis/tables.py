@@ -80,7 +80,8 @@ def _explained(text: Text, meaning: str) -> Column:
 
 _ANSWERS = ("trials", "predictions", "cells")  # views with the networks' answers
 _LOSS = _explained(
-    needed.loss_number, "the allowed loss against all layers with the same seed, mean over seeds."
+    lambda row: f"{row['delta']:g}{'%' * (row['unit'] == 'percent')}",
+    "the allowed loss against all layers with the same seed, mean over seeds.",
 )
 _P_HOLM = _explained(
     text("p_holm", phrases.p_value),
@@ -90,7 +91,7 @@ _P_HOLM = _explained(
 _STRATEGY = Column(
     phrases.strategy,
     "t= is a threshold: each task drops the layers that it finds.",
-    below=phrases.has_threshold,
+    below=lambda row: row["threshold"] is not None,
 )
 _LAYERS = Column(phrases.kept_of, "how many layers are kept, of all layers of the model.")
 _KEPT = Column(text("kept_layers", ranges), "which layers; 1 is next to the embeddings.")
@@ -283,7 +284,7 @@ TABLES: dict[str, TableDef] = {
             "layers": _LAYERS,
             "task": _task_and_metric,
             "seed": Column(
-                phrases.seed,
+                lambda row: f"all {row['n_seeds']}" if row["seed"] is None else str(row["seed"]),
                 "a row with one seed is about that one network. `all 3` is the mean over seeds, "
                 "for other seeds and other dev rows.",
                 below=lambda row: row["seed"] is None,

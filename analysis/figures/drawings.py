@@ -11,7 +11,6 @@ needs.
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,7 +20,7 @@ from typing import NamedTuple
 import pyarrow as pa
 from matplotlib.figure import Figure
 
-from lp_sweep.analysis.figures import layernumbers, numbers, painters
+from lp_sweep.analysis.figures import numbers, painters
 from lp_sweep.analysis.rows import Row
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.storage.catalog import Catalog
@@ -37,7 +36,6 @@ class Drawing:
     name: str
     title: str
     numbers: pa.Table
-    height: float  # inches
     paint: Callable[[Figure], None] = field(repr=False)
 
     def save(self, folder: Path, formats: Sequence[str] = painters.FORMATS) -> list[Path]:
@@ -48,18 +46,15 @@ class Drawing:
         files = {kind: folder / f"figure-{self.name}.{kind}" for kind in formats}
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._write(files)
+            painters.write(self.paint, files, self.title)
         except OSError as error:
             raise SpecError(f"can't write a figure into {folder}: {error}") from error
         return list(files.values())
 
     def svg(self) -> bytes:
         stream = io.BytesIO()
-        self._write({"svg": stream})
+        painters.write(self.paint, {"svg": stream}, self.title)
         return stream.getvalue()
-
-    def _write(self, files: painters.Files) -> None:
-        painters.write(self.paint, files, title=self.title, height=self.height)
 
 
 class FigureDef(NamedTuple):
@@ -67,22 +62,17 @@ class FigureDef(NamedTuple):
     numbers: Callable[[Catalog], pa.Table]
     drawn_if: Callable[[Row], bool]  # of one row of its numbers
     paint: Callable[[Figure, Sequence[Row]], None]
-    by: tuple[str, ...]  # columns that decide the panel of a row
-    panel: float  # inches
     needs: str  # the numbers, and the setting that brings them
-    columns: int = 1  # of panels
 
     def drawing(self, name: str, catalog: Catalog) -> Drawing | None:
         found = self.numbers(catalog)
         rows = found.to_pylist()
         if not any(self.drawn_if(row) for row in rows):
             return None
-        lines = math.ceil(len(painters.groups(rows, *self.by)) / self.columns)
         return Drawing(
             name=name,
             title=self.title,
             numbers=found,
-            height=0.9 + self.panel * lines,
             paint=lambda figure: self.paint(figure, rows),
         )
 
@@ -90,6 +80,10 @@ class FigureDef(NamedTuple):
 def why_absent(name: str) -> str:
     """One line: what a figure that is None needs, and how to get it."""
     return f"figure {name}: no {_ALL[name].needs}"
+
+
+def _selected(sql: str, **parameters: object) -> Callable[[Catalog], pa.Table]:
+    return lambda catalog: catalog.query(sql, parameters)
 
 
 def _has(column: str) -> Callable[[Row], bool]:
@@ -108,11 +102,9 @@ _DROP = (
 def _by_strategy(models: str, *, six: bool) -> FigureDef:
     return FigureDef(
         title="Mean score over tasks, by strategy and layers dropped (procedure direct)",
-        numbers=partial(numbers.strategies, six=six),
+        numbers=_selected(numbers.STRATEGIES, six=six),
         drawn_if=lambda row: row["role"] == "pruned" and row["mean"] is not None,
         paint=painters.bars,
-        by=("sweep", "model"),
-        panel=2.5,
         needs=f"score on every task and seed at one K, for {models}. {_DROP}",
     )
 
@@ -127,40 +119,30 @@ _ALL = {
     "3": _by_strategy("a model of 6 layers", six=True),
     "4": FigureDef(
         title="Score of a linear classifier on each layer, mean over tasks",
-        numbers=layernumbers.probes,
+        numbers=_selected(numbers.PROBES),
         drawn_if=_has("mean"),
         paint=painters.probes,
-        by=(),
-        panel=3,
         needs=_measured("probes", _WHOLE),
     ),
     "5": FigureDef(
         title="Similarity of pre-trained and fine-tuned layers, mean over tasks",
-        numbers=layernumbers.similarity,
+        numbers=_selected(numbers.SIMILARITY),
         drawn_if=_has("mean"),
         paint=painters.similarity,
-        by=(),
-        panel=2.5,
         needs=_measured("similarity", "a full model"),
     ),
     "score": FigureDef(
         title="Score by layers kept",
-        numbers=numbers.networks,
+        numbers=_selected(numbers.NETWORKS),
         drawn_if=lambda row: row["k"] != 0,
         paint=painters.by_layers,
-        by=numbers.TASK,
-        panel=2.4,
-        columns=painters.COLUMNS,
         needs=f"score with fewer layers. {_DROP}",
     ),
     "pareto": FigureDef(
         title="Score against speed, or against size where no speed is measured",
-        numbers=numbers.networks,
+        numbers=_selected(numbers.NETWORKS),
         drawn_if=lambda row: row["k"] != 0,
         paint=painters.by_cost,
-        by=(*numbers.TASK, "place"),
-        panel=2.5,
-        columns=painters.COLUMNS,
         needs="score with fewer layers (and a speed, if `measure: {speed: cuda}` asks for it). "
         f"{_DROP}",
     ),
@@ -169,50 +151,39 @@ _ALL = {
         numbers=lambda catalog: TABLES["candidates"](catalog).long,
         drawn_if=_has("ms"),
         paint=painters.candidates,
-        by=("model", "task", "device_name", "threads"),
-        panel=3,
         needs="network that is measured as it is shipped. Add `deploy: [torch, onnx-int8]` to the "
         "sweep file, or measure one: `lp-sweep measure --task TASK`",
     ),
     "contribution": FigureDef(
         title="Mean cosine before and after each layer (high: it does little), and what a "
         "threshold keeps",
-        numbers=layernumbers.contribution,
+        numbers=_selected(numbers.CONTRIBUTION),
         drawn_if=lambda row: True,
         paint=painters.contribution,
-        by=("profile_id",),
-        panel=2.2,
-        columns=painters.COLUMNS,
         needs="contribution of layers. Add `{name: contribution, threshold: [0.95, 0.925, 0.9]}` "
         f"to the strategies of {_PAPER}",
     ),
     "cka": FigureDef(
         title="Linear CKA between layers: 1 is the same up to rotation and scale",
-        numbers=layernumbers.cka,
+        numbers=_selected(numbers.CKA),
         drawn_if=_has("value"),
         paint=painters.cka,
-        by=("model", "kept_layers", "with_pretrained"),
-        panel=3.1,
         needs=_measured("cka", _WHOLE),
     ),
     "feed-forward": FigureDef(
         title="Score and parameters by feed-forwards removed, mean over tasks",
-        numbers=numbers.feed_forwards,
+        numbers=_selected(numbers.FEED_FORWARDS),
         drawn_if=_has("mean"),
         paint=painters.feed_forward,
-        by=("sweep", "model"),
-        panel=1.8,
         needs="score, on every task and seed, of two settings of `feed_forward:` with the same "
         "strategy and K, by the procedure direct. Add `feed_forward: [none, top 3]` to "
         f"{_REDUCED}",
     ),
     "feed-forward-layers": FigureDef(
         title="Layers of networks with and without feed-forwards",
-        numbers=layernumbers.feed_forward_layers,
+        numbers=_selected(numbers.FEED_FORWARD_LAYERS),
         drawn_if=_has("mean"),
         paint=painters.feed_forward_layers,
-        by=("model", "kept_layers"),
-        panel=2.4,
         needs="probes or CKA of a network without some feed-forwards, by the procedure direct. Add "
         "`feed_forward: [none, top 3]` and `measure: {probes: [full, pruned], cka: pruned}` to "
         f"{_REDUCED}",

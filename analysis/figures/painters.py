@@ -10,7 +10,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import numpy as np
 from matplotlib import colormaps, rc_context, style
@@ -19,16 +19,17 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from lp_sweep.analysis.figures import plots
-from lp_sweep.analysis.figures.numbers import TASK
+from lp_sweep.analysis.figures.numbers import FULL
 from lp_sweep.analysis.figures.plots import COLOURS, Plot
-from lp_sweep.analysis.rows import Row
+from lp_sweep.analysis.rows import TASK, Row
 from lp_sweep.analysis.statistics.estimates import Limits, bounded, least_of
 from lp_sweep.storage.printable import printable
 
 FORMATS = ("svg", "png")
 Files = Mapping[str, Path | IO[bytes]]  # by format
 OF_DIRECT = "Networks with fewer layers: procedure direct (pruned first, then fine-tuned)."
-COLUMNS = 3
+_COLUMNS = 3
+_Shown = TypeVar("_Shown")
 _WIDTH = 6.9  # inches: the text of an A4 page
 _DOTS_PER_INCH = 200
 _LONGEST_NAME = 36
@@ -50,18 +51,12 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
-def write(
-    paint: Callable[[Figure], None],
-    files: Files,
-    *,
-    title: str,
-    height: float,
-) -> None:
+def write(paint: Callable[[Figure], None], files: Files, title: str) -> None:
     """Paint once, and write the figure into a file or a stream for each format, without a date."""
     # matplotlib's own defaults and ours, whatever the user's matplotlibrc says
     with warnings.catch_warnings(), style.context("default"), rc_context(_SETTINGS):
         warnings.simplefilter("ignore")  # of a letter that the font lacks, of scores that are all 0
-        figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+        figure = Figure(layout="constrained")
         FigureCanvasAgg(figure)
         paint(figure)
         text = dict.fromkeys(("Title", "Description"), printable(title))  # XML has no \x1b
@@ -89,13 +84,18 @@ def _colour(place: int, of: int) -> Any:
     return COLOURS[1 + place] if of < len(COLOURS) else colormaps["cividis"](place / (of - 1))
 
 
-def _panels(figure: Figure, n: int, columns: int = 1, **more: Any) -> list[Axes]:
-    """`n` panels, row by row."""
-    columns = min(columns, n)
-    drawn = [*figure.subplots(math.ceil(n / columns), columns, squeeze=False, **more).flat]
-    for axes in drawn[n:]:
+def _panels(
+    figure: Figure, shown: Iterable[_Shown], columns: int = 1, *, height: float, **more: Any
+) -> list[tuple[Axes, _Shown]]:
+    """A panel of this height in inches for each of what is shown, row by row."""
+    of = [*shown]
+    columns = min(columns, len(of))
+    lines = math.ceil(len(of) / columns)
+    figure.set_size_inches(_WIDTH, 0.9 + height * lines)
+    drawn = [*figure.subplots(lines, columns, squeeze=False, **more).flat]
+    for axes in drawn[len(of) :]:
         axes.set_axis_off()
-    return drawn[:n]
+    return [*zip(drawn, of, strict=False)]
 
 
 def _caption(figure: Figure, text: str) -> None:
@@ -135,28 +135,30 @@ def _model(rows: Sequence[Row], among: Sequence[Row]) -> str:
 def by_layers(figure: Figure, rows: Sequence[Row]) -> None:
     """A panel for each task."""
     shown = [row for row in rows if row["place"] == 1]
-    _plots(figure, [(of, plots.by_layers(of)) for of in groups(shown, *TASK)], rows)
+    _plots(figure, [(of, plots.by_layers(of)) for of in groups(shown, *TASK)], rows, 2.4)
 
 
 def by_cost(figure: Figure, rows: Sequence[Row]) -> None:
     """A panel for each task, device and batch; of sizes where no speed is measured."""
     made = [(of, plots.by_cost(of)) for of in groups(rows, *TASK, "place")]
-    _plots(figure, [(of, plot) for of, plot in made if plot], rows)
+    _plots(figure, [(of, plot) for of, plot in made if plot], rows, 2.5)
 
 
 def candidates(figure: Figure, rows: Sequence[Row]) -> None:
     """Two panels for each task and device: milliseconds and megabytes."""
     found = groups(rows, "model", "task", "device_name", "threads")
-    _plots(figure, [(of, plot) for of in found for plot in plots.of_candidates(of)], rows, 2)
+    made = [(of, plot) for of in found for plot in plots.of_candidates(of)]
+    _plots(figure, made, rows, 3, columns=2)
 
 
 def _plots(
     figure: Figure,
     made: Sequence[tuple[Sequence[Row], Plot]],
     among: Sequence[Row],
-    columns: int = COLUMNS,
+    height: float,
+    columns: int = _COLUMNS,
 ) -> None:
-    for axes, (rows, plot) in zip(_panels(figure, len(made), columns), made, strict=True):
+    for axes, (rows, plot) in _panels(figure, made, columns, height=height):
         titles = [_model(rows, among), f"{name(plot.task)} {plot.metric}", name(plot.device)]
         axes.set_title("\n".join(filter(None, titles)), loc="left")
         _plot(axes, plot)
@@ -192,20 +194,13 @@ def _plot(axes: Axes, plot: Plot) -> None:
 
 
 def one_sd(row: Row) -> Limits:
-    """The mean with one sd to each side, within what a score can be; NaN for one seed."""
+    """One sd to each side of the mean, within what a score can be; the mean for one seed."""
     if row["sd"] is None:
-        return Limits(math.nan, math.nan)
+        return Limits(row["mean"], row["mean"])
     # over tasks there is no metric, and one of them may go below zero
     metric = row.get("metric")
     least = least_of(metric) if metric and row["mean"] >= 0 else -100.0
     return bounded(row["mean"], row["sd"], least, 100.0)
-
-
-def _errors(rows: Sequence[Row]) -> list[list[float]]:
-    """(2, n): the lengths of error bars; 0 for one seed."""
-    limits = [(row["mean"], one_sd(row)) for row in rows]
-    low = [0.0 if math.isnan(found.low) else mean - found.low for mean, found in limits]
-    return [low, [0.0 if math.isnan(found.low) else found.high - mean for mean, found in limits]]
 
 
 def bars(figure: Figure, rows: Sequence[Row]) -> None:
@@ -224,8 +219,7 @@ def bars(figure: Figure, rows: Sequence[Row]) -> None:
         "hatch": "////",
         "label": "K differs by task",
     }
-    found = groups(rows, "sweep", "model")
-    for axes, panel in zip(_panels(figure, len(found)), found, strict=True):
+    for axes, panel in _panels(figure, groups(rows, "sweep", "model"), height=2.5):
         axes.set_title(_model(panel, rows), loc="left")
         axes.set_ylabel("mean over tasks (points)" + (f",\naxis from {bottom:g}" if bottom else ""))
         axes.set_ylim(bottom, high + 0.35 * (high - bottom))
@@ -235,7 +229,7 @@ def bars(figure: Figure, rows: Sequence[Row]) -> None:
         for row in panel:
             if row["mean"] is not None and row["role"] != "pruned":
                 line = next(dashes) if row["reference"] else "-"
-                label = name(row["reference"] or plots.FULL)
+                label = name(row["reference"] or FULL)
                 axes.axhline(row["mean"], color="black", linestyle=line, label=label)
     _caption(figure, OF_DIRECT)
     _legend(figure)
@@ -250,8 +244,10 @@ def _bars(axes: Axes, rows: Sequence[Row], looks: Mapping[Any, Any], bottom: flo
             if row["mean"] is None:
                 _missing(axes, [place], [bottom], "not complete")
             else:
-                error: dict[str, Any] = {"yerr": _errors([row]), "error_kw": {"elinewidth": 0.8}}
-                bar = axes.bar(place, row["mean"] - bottom, 0.9, bottom, **error, **looks[row["k"]])
+                mean, (low, high) = row["mean"], one_sd(row)
+                look = looks[row["k"]] | {"error_kw": {"elinewidth": 0.8}}
+                yerr = [[mean - low], [high - mean]]
+                bar = axes.bar(place, mean - bottom, 0.9, bottom, yerr=yerr, **look)
                 axes.bar_label(bar, [_threshold(row)], rotation=90, padding=3)
             place += 1
         place += 0.8
@@ -269,25 +265,27 @@ def _threshold(row: Row) -> str:
 def feed_forward(figure: Figure, rows: Sequence[Row]) -> None:
     """A row of panels per model: mean score and parameters of each setting, side by side."""
     found = groups(rows, "sweep", "model")
-    drawn = _panels(figure, 2 * len(found), 2, sharey="row", height_ratios=[*map(len, found)])
-    for line, settings in enumerate(found):
-        left, right = drawn[2 * line : 2 * line + 2]
-        depth = "" if settings[0]["k"] == 0 else f", {settings[0]['strategy']} K={settings[0]['k']}"
-        left.set_title(_model(settings, rows) + depth, loc="left")
-        left.set_yticks(range(len(settings)), [name(row["feed_forward"]) for row in settings])
-        left.invert_yaxis()
-        sizes = [row["parameters"] and row["parameters"] / 1e6 for row in settings]
-        scores = [row["mean"] for row in settings]
-        for axes, values, form in ((left, scores, "{:.2f}"), (right, sizes, "{:.3g}")):
-            drawn_bars = axes.barh(
-                range(len(values)), [v or 0 for v in values], 0.7, color=COLOURS[1]
-            )
-            axes.bar_label(drawn_bars, ["" if v is None else form.format(v) for v in values])
-            axes.margins(x=0.2)
-            missing = [place for place, value in enumerate(values) if value is None]
-            _missing(axes, [0] * len(missing), missing, "not complete")
-        left.set_xlabel("mean over tasks (points)")
-        right.set_xlabel("parameters (million)")
+    sides = (
+        ("mean", 1, "{:.2f}", "mean over tasks (points)"),
+        ("parameters", 1e6, "{:.3g}", "parameters (million)"),
+    )
+    shape: dict[str, Any] = {"sharey": "row", "height_ratios": [*map(len, found)]}
+    panels = _panels(figure, itertools.product(found, sides), 2, height=1.8, **shape)
+    for axes, (settings, (column, unit, form, label)) in panels:
+        values = [row[column] for row in settings]
+        if column == "mean":
+            of = "" if settings[0]["k"] == 0 else ", {strategy} K={k}".format_map(settings[0])
+            axes.set_title(_model(settings, rows) + of, loc="left")
+            axes.set_yticks(range(len(settings)), [name(row["feed_forward"]) for row in settings])
+            axes.invert_yaxis()
+        drawn = axes.barh(
+            range(len(values)), [(v or 0) / unit for v in values], 0.7, color=COLOURS[1]
+        )
+        axes.bar_label(drawn, ["" if v is None else form.format(v / unit) for v in values])
+        axes.margins(x=0.2)
+        missing = [place for place, value in enumerate(values) if value is None]
+        _missing(axes, [0] * len(missing), missing, "not complete")
+        axes.set_xlabel(label)
     figure.supylabel("feed-forwards removed")
     _caption(figure, OF_DIRECT)
     _legend(figure)
@@ -298,7 +296,7 @@ def feed_forward(figure: Figure, rows: Sequence[Row]) -> None:
 
 def probes(figure: Figure, rows: Sequence[Row]) -> None:
     """Score by layer. Whole networks also show the span of their seeds."""
-    (axes,) = _panels(figure, 1)
+    [(axes, _)] = _panels(figure, [rows], height=3)
     axes.set_ylabel("classifier on the layer,\nmean over tasks (points)")
     if any(row["network"] == "pruned" for row in rows):
         _caption(figure, OF_DIRECT)
@@ -310,7 +308,7 @@ def similarity(figure: Figure, rows: Sequence[Row]) -> None:
     """Cosine by layer of the sentence token and the per-text token mean. Below 0.7, shaded, a layer
     changed substantially (Figure 5 of the paper)."""
     titles = {"sentence": "sentence token", "tokens": "per-text token mean"}
-    for axes, (part, title) in zip(_panels(figure, 2, 2, sharey=True), titles.items(), strict=True):
+    for axes, (part, title) in _panels(figure, titles.items(), 2, height=2.5, sharey=True):
         axes.set_title(title, loc="left")
         _curves(axes, [row for row in rows if row["part"] == part], rows)
         low = min(0.6, axes.get_ylim()[0])
@@ -359,15 +357,12 @@ def _measured_tasks(row: Row) -> str:
 def feed_forward_layers(figure: Figure, rows: Sequence[Row]) -> None:
     """A row of two panels per set of kept layers, with a curve per feed-forward setting."""
     settings = list(dict.fromkeys(row["network"] for row in rows))
-    found = groups(rows, "model", "kept_layers")
-    drawn = _panels(figure, 2 * len(found), 2)
     labels = {
         "probes": "classifier on the layer,\nmean over tasks (points)",
         "attention": "attention outputs: linear CKA\nwith the full network's layer",
     }
-    for axes, (of, (part, label)) in zip(
-        drawn, itertools.product(found, labels.items()), strict=True
-    ):
+    panels = itertools.product(groups(rows, "model", "kept_layers"), labels.items())
+    for axes, (of, (part, label)) in _panels(figure, panels, 2, height=2.4):
         kept = f"{len(of[0]['kept_layers'])} of {of[0]['depth']} layers"
         axes.set_title(f"{name(of[0]['model'])} ({kept})", loc="left")
         axes.set(ylabel=label, xlabel="layer")
@@ -382,9 +377,8 @@ def feed_forward_layers(figure: Figure, rows: Sequence[Row]) -> None:
 
 def contribution(figure: Figure, rows: Sequence[Row]) -> None:
     """A panel per profile: bars by layer, and below them the layers that each threshold keeps."""
-    found = groups(rows, "profile_id")
     low = math.floor(10 * min([row["value"] for row in rows if row["value"]] + [0.9]) - 1e-9) / 10
-    for axes, profile in zip(_panels(figure, len(found), COLUMNS), found, strict=True):
+    for axes, profile in _panels(figure, groups(rows, "profile_id"), _COLUMNS, height=2.2):
         axes.set_title(f"{name(profile[0]['model'])}\n{name(profile[0]['task'])}", loc="left")
         axes.set(xlabel="layer", ylabel="mean cosine")
         axes.grid(visible=False)
@@ -417,12 +411,10 @@ def _thresholds(axes: Axes, profile: Sequence[Row], low: float) -> None:
 
 def cka(figure: Figure, rows: Sequence[Row]) -> None:
     """A row of two heat maps per network: layer outputs and attention outputs."""
-    found = groups(rows, "model", "kept_layers", "with_pretrained")
-    drawn = _panels(figure, 2 * len(found), 2)
+    networks = groups(rows, "model", "kept_layers", "with_pretrained")
+    panels = itertools.product(networks, ("layer", "attention"))
     image: Any = None
-    for axes, (network, part) in zip(
-        drawn, itertools.product(found, ("layer", "attention")), strict=True
-    ):
+    for axes, (network, part) in _panels(figure, panels, 2, height=3.1):
         cells = [row for row in network if row["part"] == part]
         axes.set_title(f"{name(network[0]['model'])}\n{part} outputs", loc="left")
         axes.grid(visible=False)
@@ -432,7 +424,9 @@ def cka(figure: Figure, rows: Sequence[Row]) -> None:
     if any(len(row["kept_layers"]) < row["depth"] for row in rows):
         _caption(figure, OF_DIRECT)
     if image is not None:
-        figure.colorbar(image, ax=drawn, label="linear CKA (hatched: not a number)", shrink=0.7)
+        figure.colorbar(
+            image, ax=figure.axes, label="linear CKA (hatched: not a number)", shrink=0.7
+        )
 
 
 def _heat(axes: Axes, cells: Sequence[Row]) -> Any:

@@ -7,11 +7,12 @@ It is zoomed to where the answer is, and counts what it leaves out.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 from lp_sweep.analysis import phrases, shipping
+from lp_sweep.analysis.figures.numbers import FULL
 from lp_sweep.analysis.rows import Row, grouped
 from lp_sweep.storage.printable import ranges
 
@@ -27,7 +28,6 @@ X_LABELS = {
     "epochs": "epoch",
 }
 AGAINST = X_LABELS | {"speed": "speed", "size": "size", "ms": "milliseconds", "mb": "megabytes"}
-FULL = "all layers"
 _SHOWN = 1.6  # times the largest allowed loss: the scores that are shown below the full model
 
 PlotName = Literal["score", "ms", "mb", "speed", "size", "epochs"]
@@ -136,24 +136,25 @@ def by_layers(rows: Sequence[Row]) -> Plot:
     lines = []
     for name, line in grouped(rows, line_of).items():
         whole = [row for row in rows if row["k"] == 0 and row["procedure"] == line[0]["procedure"]]
-        points = {row["n_kept"]: row["mean"] for row in sorted((*line, *whole), key=_n_kept)}
-        if name != FULL and line[0]["line"] != "random" and len({*map(_n_kept, line)}) > 1:
+        points = {row["n_kept"]: row["mean"] for row in (*line, *whole)}
+        several = len({row["n_kept"] for row in line}) > 1
+        if several and name != FULL and line[0]["line"] != "random":
             dashed = line[0]["procedure"] != rows[0]["procedure"]
-            lines.append(Line(looks.get(name, OTHER), [*points.items()], dashed))
-    return _plot("score", rows, _n_kept, looks, lines)
+            lines.append(Line(looks.get(name, OTHER), sorted(points.items()), dashed))
+    return _plot("score", rows, "n_kept", looks, lines)
 
 
 def by_cost(rows: Sequence[Row]) -> Plot | None:
     """Score by measured speed, or by size where the answers have no speed; None without either."""
-    timed = [row for row in rows if row["speedup"] is not None]
-    if any(row["k"] for row in timed) and all(row["speedup"] for row in rows if row["within"]):
-        line = _front(((row["speedup"], row["mean"]) for row in timed), fast=True)
-        return _plot("speed", timed, lambda row: row["speedup"], _looks(timed), [line])
-    known = [row for row in rows if row["params_total"] is not None]
-    if not any(row["k"] for row in known):
-        return None
-    line = _front((row["params_total"] / 1e6, row["mean"]) for row in known)
-    return _plot("size", known, lambda row: row["params_total"] / 1e6, _looks(known), [line])
+    costs: dict[PlotName, str] = {"speed": "speedup", "size": "params_millions"}
+    if not all(row["speedup"] for row in rows if row["within"]):
+        del costs["speed"]
+    for name, column in costs.items():
+        known = [row for row in rows if row[column] is not None]
+        if any(row["k"] for row in known):
+            line = _front(((row[column], row["mean"]) for row in known), fast=name == "speed")
+            return _plot(name, known, column, _looks(known), [line])
+    return None
 
 
 def of_candidates(rows: Sequence[Row]) -> list[Plot]:
@@ -224,13 +225,19 @@ def by_epoch(rows: Sequence[Row]) -> Plot | None:
 def _plot(
     name: PlotName,
     rows: Sequence[Row],
-    x: Callable[[Row], float],
+    x: str,  # a column
     looks: Mapping[str, int],
     lines: Sequence[Line],
 ) -> Plot:
     shown = _shown(rows)
     marks = [
-        Mark(x(row), row["mean"], looks.get(line_of(row), OTHER), network_tip(row), _label(row))
+        Mark(
+            x=row[x],
+            y=round(row["mean"], 6),  # means of the same scores differ in the last bit
+            look=looks.get(line_of(row), OTHER),
+            tip=network_tip(row),
+            label=_label(row),
+        )
         for row in sorted(shown, key=lambda row: (bool(row["within"]), row["k"] == 0))
     ]
     used = {mark.look for mark in marks}
@@ -279,7 +286,7 @@ def network_tip(row: Row) -> str:
 def _label(row: Row) -> str:
     if not row["within"] or not row["k"]:
         return ""
-    return f"{row['n_kept']} of {row['depth']} ({phrases.signed(row['change'])})"
+    return f"{phrases.kept_of(row)} ({phrases.signed(row['change'])})"
 
 
 def line_of(row: Row) -> str:
@@ -287,10 +294,6 @@ def line_of(row: Row) -> str:
         return FULL
     own = "" if row["procedure"] == "direct" else f", {row['procedure']}"
     return f"{row['line']}{own}"
-
-
-def _n_kept(row: Row) -> int:
-    return int(row["n_kept"])
 
 
 def _looks(rows: Sequence[Row]) -> dict[str, int]:
@@ -307,9 +310,8 @@ def _lowest(full: float, losses: Sequence[float]) -> float:
 
 def _front(points: Iterable[tuple[float, float]], *, fast: bool = False) -> Line:
     """Those that no other beats in score and in x: a cost, or how fast they are."""
-    best, front = -math.inf, []
+    front: list[tuple[float, float]] = []
     for x, y in sorted(points, key=lambda point: (-point[0] if fast else point[0], -point[1])):
-        if y > best:
+        if not front or y > front[-1][1]:
             front.append((x, y))
-            best = y
     return Line(OTHER, sorted(front), dashed=True)

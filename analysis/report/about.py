@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lp_sweep.analysis import phrases
 from lp_sweep.analysis.notes import setup_notes
-from lp_sweep.analysis.rows import Row, grouped
+from lp_sweep.analysis.rows import Row, grouped, picked
 from lp_sweep.analysis.tabledef import Table, Text, context, plain, text
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.printable import also_in_train, listed, ranges, short
@@ -164,8 +164,9 @@ WHERE state NOT IN ('done', 'not_needed')
 GROUP BY 1
 ORDER BY 1
 """
-_SHARED_ROWS = """
-SELECT DISTINCT task, dev_in_train, dev_relabelled, dev_examples FROM trials
+_SHARED = ("dev_in_train", "dev_relabelled", "dev_examples")
+_SHARED_ROWS = f"""
+SELECT DISTINCT task, {", ".join(_SHARED)} FROM trials
 WHERE dev_in_train > 0
 ORDER BY ALL
 """
@@ -203,16 +204,19 @@ def gaps(catalog: Catalog, store: str) -> Gaps:
         "layers": phrases.kept_of,
         "task": text("task"),
         "state": text("state"),
-        "seeds": lambda row: listed(row["seeds"]),
+        "seeds": text("seeds", listed),
     }
     unlike = catalog.query("FROM recipe_differences ORDER BY ALL").to_pylist()
     of_unlike = {name: text(name) for name in ("sweep", "model", "procedure", "task", "setting")}
-    of_unlike["found"] = lambda row: listed(row["found"])
+    of_unlike |= {"found": text("found", listed)}
     more = f", the first {_MOST_CELLS} of them" if len(open_) == _MOST_CELLS else ""
     return Gaps(
         counts=catalog.query(_COUNTS).to_pylist()[0],
         sentences=[
-            *(_also_in_train(row) for row in catalog.query(_SHARED_ROWS).to_pylist()),
+            *(
+                f"Task {row['task']}: {also_in_train(*picked(row, _SHARED))}"
+                for row in catalog.query(_SHARED_ROWS).to_pylist()
+            ),
             *(f"{note}." for note in setup_notes(catalog)),
             *map(_unreadable, catalog.unreadable),
         ],
@@ -235,11 +239,6 @@ def _sheet(name: str, title: str, rows: Sequence[Row], columns: Mapping[str, Tex
     return [Sheet(name, table, "")] if rows else []
 
 
-def _also_in_train(row: Row) -> str:
-    both = also_in_train(row["dev_in_train"], row["dev_relabelled"], row["dev_examples"])
-    return f"Task {row['task']}: {both}"
-
-
 def _unreadable(item: Unreadable) -> str:
     where = "" if item.lost else "Left out, unreadable: "
     return f"{where}{redact_text(item.location)}: {item.reason}"
@@ -260,7 +259,7 @@ def _next_commands(catalog: Catalog, failed: Sequence[Row], store: str) -> list[
 
 
 _MOST_COMMANDS = 5  # command lines
-_SHOWN = 24  # first characters of a fingerprint
+_FINGERPRINT = "{0}_fingerprint[:24] || if(len({0}_fingerprint) > 24, '…', '')"
 
 _WHEN = """
 SELECT min(started_at) AS first, max(ended_at) AS last, sum(seconds_total) AS seconds,
@@ -272,14 +271,15 @@ SELECT command, count(*) AS n FROM trials WHERE command <> '' GROUP BY ALL
 ORDER BY n DESC, command
 """
 _LISTS = {
-    "models": """
+    "models": f"""
         SELECT model AS "model", depth AS "depth", model_revision AS "revision",
-            model_fingerprint AS "fingerprint", count(*) AS "trials"
+            {_FINGERPRINT.format("model")} AS "fingerprint", count(*) AS "trials"
         FROM trials GROUP BY ALL ORDER BY ALL""",
-    "data": """
+    "data": f"""
         SELECT task AS "task", metric || coalesce(' of ''' || positive || '''', '') AS "metric",
             max(train_examples) AS "train rows",
-            max(dev_examples) AS "dev rows", data_fingerprint AS "fingerprint", count(*) AS "trials"
+            max(dev_examples) AS "dev rows", {_FINGERPRINT.format("data")} AS "fingerprint",
+            count(*) AS "trials"
         FROM trials GROUP BY task, metric, positive, data_fingerprint ORDER BY ALL""",
     "machines": """
         SELECT device_name AS "device", device_type AS "type", threads AS "threads",
@@ -297,7 +297,7 @@ def origin(catalog: Catalog, store: Store) -> Origin:
     sheets = []
     for name, sql in _LISTS.items():
         found = catalog.query(sql)
-        columns = {column: _shown(column) for column in found.column_names}
+        columns = {column: text(column, _shown) for column in found.column_names}
         sheets += _sheet(name, name.capitalize(), found.to_pylist(), columns)
     commands = catalog.query(_COMMANDS)["command"].to_pylist()
     shown = [redact_text(command) for command in commands[:_MOST_COMMANDS]]
@@ -329,14 +329,8 @@ def _moment(value: dt.datetime | None) -> str:
     return "?" if value is None else f"{value.astimezone(dt.UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def _shown(column: str) -> Text:
-    def shown(row: Row) -> str:
-        value = row[column]
-        if column == "fingerprint" and len(value or "") > _SHOWN:
-            return f"{value[:_SHOWN]}…"
-        return "–" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
-
-    return shown
+def _shown(value: object) -> str:
+    return "–" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _sweep_files(catalog: Catalog, store: Store) -> list[Fact]:

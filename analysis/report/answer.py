@@ -11,15 +11,14 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from lp_sweep.analysis import needed, phrases
 from lp_sweep.analysis.notes import NOT_MEASURED, barely, baseline, mixed_notes, not_learned
 from lp_sweep.analysis.report.about import Fact
-from lp_sweep.analysis.rows import Row, grouped, picked
+from lp_sweep.analysis.rows import TASK, Row, grouped, picked
 from lp_sweep.analysis.statistics import selection
-from lp_sweep.analysis.statistics.networks import Reader, reader
+from lp_sweep.analysis.statistics.networks import reader
 from lp_sweep.analysis.tabledef import Table
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
@@ -29,15 +28,13 @@ from lp_sweep.storage.printable import metric_name, short_model
 from lp_sweep.storage.redact import redact_text
 from lp_sweep.storage.store import Store
 
-_TASK = ("sweep", "model", "task")
-_CURVE = (*_TASK, "procedure", "strategy", "delta")
+_CURVE = (*TASK, "procedure", "strategy", "delta")
 _OF_FILES = """
 SELECT DISTINCT cells.sweep, cells.model, cells.task
 FROM cells JOIN trials ON trials.trial_id = cells.trial_id
 WHERE NOT (starts_with(trials.model_fingerprint, 'hub:')
     AND starts_with(trials.data_fingerprint, 'hub:'))
 """
-_SPLITS = "SELECT trial_id, coalesce(epoch_metrics[1].split, 'validation') AS split FROM trials"
 
 
 class Choice(NamedTuple):
@@ -72,12 +69,12 @@ class _Known(NamedTuple):
 
     intervals: Mapping[tuple[Any, ...], Row]  # by _CURVE
     sizes: Mapping[tuple[Any, ...], Sequence[Row]]  # by sweep, model and kept layers
-    tasks: Mapping[tuple[Any, ...], Row]  # by _TASK, for the full model
+    tasks: Mapping[tuple[Any, ...], Row]  # by TASK, for the full model
     models: Mapping[str, int]  # number of models, by task name
     store: str
     name_sweep: bool
     setup: int | None
-    inputs: Mapping[tuple[Any, ...], Sequence[str]]  # by _TASK: options that find model and data
+    inputs: Mapping[tuple[Any, ...], Sequence[str]]  # by TASK: options that find model and data
     luck: Callable[[selection.ChoicePlace], selection.Splits | str | None]
 
 
@@ -87,7 +84,7 @@ def answers(
     store: str,
     *,
     name_sweep: bool,
-    places: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    places: Mapping[str, Sequence[str]] = {},
 ) -> list[TaskAnswer]:
     """One answer per sweep, model and task, in the order of the plan.
 
@@ -101,22 +98,22 @@ def answers(
     intervals = long.get("min-layers-interval")
     sizes = (row for row in long["speed"] if row["feed_forward"] == "none")
     full = (row for row in long["tasks"] if phrases.is_full(row, row["change"]))
-    read = partial(selection.load, catalog, read=_answers_read(catalog))
+    read = partial(selection.load, catalog, read=reader(catalog))
     known = _Known(
         intervals={picked(row, _CURVE): row for row in intervals or ()},
         sizes=grouped(sizes, _network),
-        tasks={picked(row, _TASK): row for row in full if row["mean"] is not None},
+        tasks={picked(row, TASK): row for row in full if row["mean"] is not None},
         models=Counter(task for task, _ in {(row["task"], row["model"]) for row in rows}),
         store=store,
         name_sweep=name_sweep,
         setup=catalog.setup,
         inputs={
-            picked(row, _TASK): places.get(row["sweep"], ())
+            picked(row, TASK): places.get(row["sweep"], ())
             for row in catalog.query(_OF_FILES).to_pylist()
         },
         luck=(lambda place: None) if intervals is None else lru_cache(read),
     )
-    by_task = grouped(rows, lambda row: picked(row, _TASK))
+    by_task = grouped(rows, lambda row: picked(row, TASK))
     return [_answer(of_task, known) for of_task in by_task.values()]
 
 
@@ -135,10 +132,8 @@ def _in_short(best: Row | None, known: _Known) -> str:
     are plausible (90%).`"""
     if best is None or best["score_kept"] is None:
         return ""
-    full = known.tasks.get(picked(best, _TASK))
-    name = metric_name(full["metric"], full["positive"]) if full else None
-    metric = phrases.heading("", name).strip()
-    said = f"{metric or 'score'} {best['score_kept']:.1f}"
+    full = known.tasks.get(picked(best, TASK))
+    said = f"{_metric(full) if full else 'score'} {best['score_kept']:.1f}"
     if best["max_dropped_low"]:
         said += f" (all {best['depth']}: {best['score_full']:.1f})"
     sizes = known.sizes.get(_network(best), ()) if best["kept_layers"] else ()
@@ -152,13 +147,6 @@ def _in_short(best: Row | None, known: _Known) -> str:
         seeds = phrases.seeds(best["n_seeds"], best["n_seeds"])
         parts.append(f"With {seeds}, {needed.likely_layers(sure)} layers are plausible (90%)")
     return "".join(f"{part}. " for part in parts if part).rstrip()
-
-
-def _answers_read(catalog: Catalog) -> Reader:
-    """A reader of answers to the main dev split, on which `score` is measured."""
-    splits = dict(zip(*catalog.query(_SPLITS).to_pydict().values(), strict=True))
-    read = reader(catalog)
-    return lambda network: read(network._replace(split=splits[network.trial_id]))
 
 
 def _network(row: Row) -> tuple[Any, ...]:
@@ -176,7 +164,7 @@ def _answer(rows: Sequence[Row], known: _Known) -> TaskAnswer:
         depth=first["depth"],
         line=needed.answer_line([row for row in rows if row["delta"] == deltas[0]]),
         short=_in_short(needed.best_of(row for row in rows if row["delta"] == deltas[0]), known),
-        said=_said(known.tasks.get(picked(first, _TASK)), first["depth"]),
+        said=_said(known.tasks.get(picked(first, TASK)), first["depth"]),
         choices=choices,
     )
 
@@ -184,12 +172,15 @@ def _answer(rows: Sequence[Row], known: _Known) -> TaskAnswer:
 def _said(full: Row | None, depth: int) -> str:
     if full is None:
         return f"No score with all {depth} layers."
-    metric = phrases.heading("", metric_name(full["metric"], full["positive"])).strip()
-    seeds = "one seed" if full["n"] == 1 else f"{full['n']} seeds"
-    said = f"All {depth} layers: {full['mean']:.2f} {metric}, {seeds}."
+    seeds = phrases.seeds(full["n"], full["n"])
+    said = f"All {depth} layers: {full['mean']:.2f} {_metric(full)}, {seeds}."
     if full["majority"] is None:
         return said
     return f"{said} {baseline(full)}: {full['majority']:.2f}."
+
+
+def _metric(full: Row) -> str:
+    return phrases.heading("", metric_name(full["metric"], full["positive"])).strip()
 
 
 def _choice(rows: Sequence[Row], known: _Known) -> Choice:
@@ -277,7 +268,7 @@ def _export(best: Row, rows: Sequence[Row], known: _Known) -> str:
     words += ["--sweep", best["sweep"]] if known.name_sweep else []
     words += ["--setup", str(known.setup)] if known.setup else []
     words += ["--out", folder, "--store", known.store]
-    return shlex.join((*words, *known.inputs.get(picked(best, _TASK), ())))
+    return shlex.join((*words, *known.inputs.get(picked(best, TASK), ())))
 
 
 # -- the answer at the end of a run

@@ -10,39 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-
 from lp_sweep.analysis import phrases, shipping
 from lp_sweep.analysis.figures import numbers, plots
 from lp_sweep.analysis.figures.plots import Plot
 from lp_sweep.analysis.report.answer import TaskAnswer
-from lp_sweep.analysis.rows import Row, grouped, picked
-from lp_sweep.analysis.tabledef import Table, plain
+from lp_sweep.analysis.rows import TASK, Row, grouped, picked
+from lp_sweep.analysis.tabledef import Table, Text, plain, text
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.printable import ranges, short_models
 
-_TASK = ("sweep", "model", "task")
 _MOST_WRONG = 50  # dev rows in a list
 # an answer is right or wrong
 _OF_CLASSES = frozenset({"accuracy", "balanced_accuracy", "f1", "macro_f1", "weighted_f1", "mcc"})
 
 # of a trial: its dev rows, one or two texts each, and its classes; None if its data is not found
 Texts = Callable[[str], "tuple[Sequence[Sequence[str]], Sequence[str]] | None"]
-
-
-class Shown(NamedTuple):
-    """A row of a table that the page draws itself."""
-
-    cells: Sequence[str]
-    chosen: bool
-
-
-class WrongRow(NamedTuple):
-    example: int
-    texts: Sequence[str]  # () if the data is not here
-    label: str
-    answer: str  # of the smaller network
 
 
 class Section(NamedTuple):
@@ -55,73 +38,62 @@ class Section(NamedTuple):
     is_measured: bool  # as shipped: the rows are candidates
     device: str
     columns: Sequence[str]
-    rows: Sequence[Shown]
+    rows: Sequence[Sequence[str]]
+    picked: Sequence[bool]  # which rows are an answer
     n_beaten: int  # candidates that another beats
     plots: Sequence[Plot]
     curves: Plot | None
-    wrong: Sequence[WrongRow]
+    wrong: Sequence[Sequence[str]]  # row, text, label, answer
     wrong_of: str  # the smaller network that gets them wrong
 
 
-class _Found(NamedTuple):
-    """The rows of all tasks."""
-
-    networks: Mapping[tuple[Any, ...], list[Row]]
-    epochs: Mapping[tuple[Any, ...], list[Row]]
-    candidates: Mapping[tuple[Any, ...], list[Row]]  # by model and task
-
-
 def sections(
-    catalog: Catalog,
-    answers: Sequence[TaskAnswer],
-    candidates: Table,
-    texts: Texts | None,
+    catalog: Catalog, answers: Sequence[TaskAnswer], candidates: Table, texts: Texts | None
 ) -> list[Section]:
     """A section for each answer. `texts` None: without the dev rows that it gets wrong."""
 
-    def of_task(found: pa.Table) -> dict[tuple[Any, ...], list[Row]]:
-        return grouped(found.to_pylist(), lambda row: picked(row, _TASK))
+    def of_task(sql: str) -> dict[tuple[Any, ...], list[Row]]:
+        return grouped(catalog.query(sql).to_pylist(), lambda row: picked(row, TASK))
 
-    shipped = grouped(candidates.long.to_pylist(), lambda row: (row["model"], row["task"]))
-    found = _Found(of_task(numbers.networks(catalog)), of_task(numbers.epochs(catalog)), shipped)
+    networks, epochs = of_task(numbers.NETWORKS), of_task(numbers.EPOCHS)
+    measured = grouped(candidates.long.to_pylist(), lambda row: (row["model"], row["task"]))
     short = short_models(answer.model for answer in answers)
-    return [
-        _section(answer, place, short[answer.model], found, catalog, texts)
-        for place, answer in enumerate(answers, 1)
-    ]
+    found = []
+    for place, answer in enumerate(answers, 1):
+        key = (answer.sweep, answer.model, answer.task)
+        trained = [row for row in networks.get(key, ()) if row["place"] == 1]
+        devices = grouped(
+            measured.get(key[1:], ()), lambda row: (row["device_name"], row["threads"])
+        )
+        shipped = max(devices.values(), key=len, default=[])
+        columns, rows = (_candidates if shipped else _by_layers)(shipped or trained)
+        chosen = "chosen_within" if shipped else "within"
+        wrong_of, wrong = _only_smaller(catalog, shipped, trained, texts) if texts else ("", [])
+        found.append(
+            Section(
+                id=f"task-{place}",
+                answer=answer,
+                model=short[answer.model],
+                to_ship=[*shipping.choices(shipped)],
+                is_measured=bool(shipped),
+                device=_device(shipped, trained),
+                columns=[*columns],
+                rows=[[plain(show(row)) for show in columns.values()] for row in rows],
+                picked=[bool(row[chosen]) for row in rows],
+                n_beaten=len(shipped) - len(rows) if shipped else 0,
+                plots=_plots(shipped, trained),
+                curves=plots.by_epoch(epochs.get(key, [])),
+                wrong=wrong,
+                wrong_of=wrong_of,
+            )
+        )
+    return found
 
 
-def _section(
-    answer: TaskAnswer, place: int, model: str, found: _Found, catalog: Catalog, texts: Texts | None
-) -> Section:
-    key = (answer.sweep, answer.model, answer.task)
-    every = found.networks.get(key, [])
-    networks = [row for row in every if row["place"] == 1]
-    devices = grouped(
-        found.candidates.get(key[1:], ()), lambda row: (row["device_name"], row["threads"])
-    )
-    shipped = max(devices.values(), key=len, default=[])
-    drawn = plots.of_candidates(shipped)
-    by_cost = plots.by_cost(networks) if networks and not drawn else None
-    drawn += [by_cost] if by_cost else []
-    drawn += [plots.by_layers(networks)] if any(r["k"] for r in networks) else []
-    columns, rows = (_candidates if shipped else _by_layers)(shipped or networks)
-    wrong_of, wrong = _only_smaller(catalog, shipped, networks, texts) if texts else ("", [])
-    return Section(
-        id=f"task-{place}",
-        answer=answer,
-        model=model,
-        to_ship=[*shipping.choices(shipped)],
-        is_measured=bool(shipped),
-        device=_device(shipped, networks),
-        columns=columns,
-        rows=rows,
-        n_beaten=len(shipped) - len(rows) if shipped else 0,
-        plots=drawn,
-        curves=plots.by_epoch(found.epochs.get(key, [])),
-        wrong=wrong,
-        wrong_of=wrong_of,
-    )
+def _plots(shipped: Sequence[Row], trained: Sequence[Row]) -> list[Plot]:
+    by_layers = plots.by_layers(trained) if any(row["k"] for row in trained) else None
+    costs: Sequence[Plot | None] = plots.of_candidates(shipped) or [plots.by_cost(trained)]
+    return [plot for plot in (*costs, by_layers) if plot]
 
 
 def _device(shipped: Sequence[Row], networks: Sequence[Row]) -> str:
@@ -131,7 +103,10 @@ def _device(shipped: Sequence[Row], networks: Sequence[Row]) -> str:
     return f"{phrases.device(timed)}, batch {phrases.batch(timed)}" if timed else ""
 
 
-def _candidates(rows: Sequence[Row]) -> tuple[list[str], list[Shown]]:
+_Grid = tuple[Mapping[str, Text], Sequence[Row]]
+
+
+def _candidates(rows: Sequence[Row]) -> _Grid:
     """The candidates that no other beats, and the full model: the fastest first."""
     columns = {
         name: show
@@ -139,36 +114,29 @@ def _candidates(rows: Sequence[Row]) -> tuple[list[str], list[Shown]]:
         if name not in ("task", "device")
     }
     first = max(rows, key=lambda row: row["ms"] or 0)
-    shown = [row for row in reversed(rows) if row["front"] or row is first or row["error"]]
-    return [*columns], [
-        Shown([plain(show(row)) for show in columns.values()], bool(row["chosen_within"]))
-        for row in shown
-    ]
+    return columns, [r for r in reversed(rows) if r["front"] or r is first or r["error"]]
 
 
-def _by_layers(rows: Sequence[Row]) -> tuple[list[str], list[Shown]]:
+def _by_layers(rows: Sequence[Row]) -> _Grid:
     """The best network for each number of layers, and the answers: the fewest layers first."""
     best: list[Row] = []
     for row in sorted(rows, key=lambda row: (row["n_kept"], -row["mean"])):
         if row["within"] or not best or best[-1]["n_kept"] != row["n_kept"]:
             best.append(row)
-    timed = any(row["speedup"] for row in best)
-    columns: dict[str, Callable[[Row], str]] = {
-        "kept": lambda row: f"{row['n_kept']} of {row['depth']}",
-        "layers": lambda row: ranges(row["kept_layers"]),
+    columns: dict[str, Text] = {
+        "kept": phrases.kept_of,
+        "layers": text("kept_layers", ranges),
         "strategy": plots.line_of,
-        "score": lambda row: f"{row['mean']:.2f}",
+        "score": text("mean", "{:.2f}"),
         "change": lambda row: phrases.signed(row["change"]) if row["k"] else "",
         "seeds": lambda row: phrases.share(row["n_seeds"], row["n_asked"]),
-        "parameters": lambda row: phrases.parameters(row["params_total"]),
-        "of full": lambda row: phrases.percent(row["params_percent"]),
+        "parameters": text("params_total", phrases.parameters),
+        "of full": text("params_percent", phrases.percent),
     }
-    if timed:
-        columns["times as fast"] = lambda row: f"{row['speedup']:.2f}" if row["speedup"] else ""
+    if any(row["speedup"] for row in best):
+        columns["times as fast"] = text("speedup", "{:.2f}")
     columns["answer within"] = lambda row: ", ".join(f"{loss:g}" for loss in row["within"])
-    return [*columns], [
-        Shown([plain(show(row)) for show in columns.values()], bool(row["within"])) for row in best
-    ]
+    return columns, best
 
 
 # -- the dev rows that only the smaller network gets wrong
@@ -194,7 +162,7 @@ WHERE sweep = $sweep AND model = $model AND task = $task AND procedure = $proced
 
 def _only_smaller(
     catalog: Catalog, shipped: Sequence[Row], networks: Sequence[Row], texts: Texts
-) -> tuple[str, list[WrongRow]]:
+) -> tuple[str, list[list[str]]]:
     """Rows that the full model gets right, and the answer within the smallest loss wrong. Only of
     tasks whose answers are classes."""
     if not networks or networks[0]["metric"].partition(" of ")[0] not in _OF_CLASSES:
@@ -204,25 +172,23 @@ def _only_smaller(
         small, trial = best["deployment_id"], best["trial_id"]
     elif answers := [row for row in networks if row["within"] and row["k"]]:
         best = min(answers, key=lambda row: row["within"][0])
-        keys = ("sweep", "model", "task", "procedure", "strategy", "k")
-        wanted = dict(zip(keys, picked(best, keys), strict=True))
+        wanted = {name: best[name] for name in (*TASK, "procedure", "strategy", "k")}
         small = trial = catalog.query(_TRIAL, wanted)["trial_id"][0].as_py()
     else:
         return "", []
     rows = catalog.query(_WRONG, {"small": small, "trial": trial}).to_pylist()
-    read = texts(trial) if rows else None
-    of_rows, names = read or ((), ())
+    of_rows, names = (rows and texts(trial)) or ((), ())
 
     def named(value: float) -> str:
         return names[int(value)] if names else f"{value:g}"
 
     network = f"layers {ranges(best['kept_layers'])}"
     return f"{network} as {best['artefact']}" if chosen else network, [
-        WrongRow(
-            example=row["example"],
-            texts=of_rows[row["example"]] if of_rows else (),
-            label=named(row["label"]),
-            answer=named(row["prediction"]),
-        )
+        [
+            str(row["example"]),
+            " | ".join(of_rows[row["example"]] if of_rows else ()) or "its text is not here",
+            named(row["label"]),
+            named(row["prediction"]),
+        ]
         for row in rows
     ]

@@ -164,10 +164,11 @@ def gather(
     paper, beside_paper = _paper(catalog, options)
     tell("the candidates of each task")
     several = bool(sweep) or len(sweeps) > 1
+    named = ", ".join(sweeps) if len(sweeps) <= _MOST_NAMED else f"{len(sweeps)} sweeps"
     places = places_of(store, [*sweeps])
     found = answers(made, catalog, place, name_sweep=several, places=places)
     return Page(
-        title=sweep or _title([*sweeps]),
+        title=sweep or named or "an empty store",
         asked=sweeps,
         sections=sections(catalog, found, made["candidates"], texts),
         banner=" ".join([*mixed_notes(catalog, sweep=sweep), _banner(made)]).strip(),
@@ -183,12 +184,6 @@ def gather(
 def _banner(made: Mapping[str, Table]) -> str:
     said = did_not_learn(made["min-layers"].long.to_pylist())
     return said[:1].upper() + said[1:]
-
-
-def _title(sweeps: Sequence[str]) -> str:
-    if len(sweeps) > _MOST_NAMED:
-        return f"{len(sweeps)} sweeps"
-    return ", ".join(sweeps) or "an empty store"
 
 
 def _sheets(made: Mapping[str, Table], options: str, within: Sequence[float]) -> Iterator[Sheet]:
@@ -237,16 +232,20 @@ def render_page(page: Page) -> str:
         f"default-src 'none'; style-src 'sha256-{of_style}'; script-src 'sha256-{of_script}'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
-    own = {"style": Markup(style), "script": Markup(script), "policy": policy}
-    template = _environment().get_template("report.html.j2")
-    return template.render(
-        page=page,
-        in_page=IN_PAGE,
-        x_labels=X_LABELS,
-        against=AGAINST,
-        most_open=_MOST_OPEN,
-        glossary=GLOSSARY,
-        **own,
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            page=page,
+            style=Markup(style),
+            script=Markup(script),
+            policy=policy,
+            in_page=IN_PAGE,
+            x_labels=X_LABELS,
+            against=AGAINST,
+            most_open=_MOST_OPEN,
+            glossary=GLOSSARY,
+        )
     )
 
 

@@ -38,8 +38,10 @@ _NONE = 0.05  # points: less luck is not worth a number
 _CANDIDATES = """
 SELECT procedure, strategy, coalesce(k, 0) AS k, seed, n_kept = depth AS is_full, full_trial_id,
     min(trial_id) AS trial_id, any_value(metric) AS metric, any_value(score) AS score,
-    min(cell) AS position
+    any_value(split) AS split, min(cell) AS position
 FROM cells
+JOIN (SELECT trial_id, coalesce(epoch_metrics[1].split, 'validation') AS split FROM trials)
+    USING (trial_id)
 WHERE (sweep, model, task) = ($sweep, $model, $task)
     AND feed_forward = 'none' AND state = 'done' AND score IS NOT NULL
     AND ($strategy::VARCHAR IS NULL OR strategy = $strategy OR n_kept = depth)
@@ -106,7 +108,8 @@ def load(catalog: Catalog, place: ChoicePlace, read: Reader) -> Splits | str | N
     found = {row["trial_id"]: row for row in rows}
     listed = (found[trial] for trial in networks)
     sheet = compare(
-        [Network(row["trial_id"], row["metric"], "", row["score"]) for row in listed], read
+        [Network(row["trial_id"], row["metric"], row["split"], row["score"]) for row in listed],
+        read,
     )
     if isinstance(sheet, str):
         return sheet

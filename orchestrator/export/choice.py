@@ -26,7 +26,7 @@ from lp_sweep.storage.store import Store
 from lp_sweep.trials.spec.scoring import facts_of
 from lp_sweep.trials.train.metrics import margins
 
-VIEWS = ("min_layers_by_unit", "cells")  # that the queries here read
+VIEWS = ("min_layers_by_unit", "cells", "trials")  # that the queries here and in `selection` read
 SHIPPED_VIEWS = ("deployments", "trials", "predictions", "cells")
 Row = Mapping[str, Any]
 

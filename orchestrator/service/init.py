@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet as pq
 
+from lp_sweep.analysis.rows import grouped
 from lp_sweep.orchestrator.inputs.data import balance, power_note, rows_scored
 from lp_sweep.orchestrator.inputs.folder import read_config
 from lp_sweep.orchestrator.options import InitOptions
@@ -182,12 +183,13 @@ def _split_files(
             "can be split off, since equal texts and rows of a group stay on one side. Check "
             "--text, or give the dev set with --dev FILE."
         )
-    suffix, ranks = _suffix_of_parts(data), KINDS[rows.kind].ranks
+    kind, ranks = file_format(data), KINDS[rows.kind].ranks
+    suffix = "parquet" if kind in TABLES else {"tsv": "csv"}.get(kind, kind)
     sides = {}
     for side, held in parts.items():
         queries = {rows.groups[row] for row in held.tolist()}  # a score averages over them
         units = len(queries) if ranks and side != "train" else len(held)
-        sides[side] = (options.file.parent / f"{stem_of(data)}-{side}{suffix}", units)
+        sides[side] = (options.file.parent / f"{stem_of(data)}-{side}.{suffix}", units)
     paths = [path for path, _ in sides.values()]
     return dict(
         zip(paths, _parts(data, *(rows.places[held] for held in parts.values())), strict=True)
@@ -224,10 +226,7 @@ def split(
     small = [name for name, count in sizes.items() if count > 1 and not left[name]]
     np.random.default_rng(1).shuffle(small)
     left |= dict.fromkeys(small[: max(0, more)], 1)
-    members: dict[int, list[int]] = {}
-    for row, group in enumerate(groups):
-        members.setdefault(group, []).append(row)
-    every = list(members.values())
+    every = [*grouped(range(n), groups.__getitem__).values()]
     np.random.default_rng(0).shuffle(every)
     in_dev = np.zeros(n, bool)
     for rows in sorted(every, key=len, reverse=True):  # large groups first, while there is room
@@ -237,11 +236,6 @@ def split(
             for stratum, count in counts.items():
                 left[stratum] -= count
     return in_dev
-
-
-def _suffix_of_parts(data: Path) -> str:
-    kind = file_format(data)
-    return ".parquet" if kind in TABLES else {"tsv": ".csv"}.get(kind, f".{kind}")
 
 
 def _parts(data: Path, *parts: np.ndarray[Any, Any]) -> Iterator[bytes]:

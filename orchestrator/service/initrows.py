@@ -163,8 +163,7 @@ def _strata(loaded: LoadedTask) -> tuple[dict[str, int], list[object]]:
 
 
 def _metric(loaded: LoadedTask, counts: dict[str, int]) -> str:
-    metric = loaded.definition.metric
-    offered = KINDS[loaded.definition.kind].metrics
+    metric, offered = loaded.definition.metric, KINDS[loaded.definition.kind].metrics
     if metric == "accuracy" and "macro_f1" in offered:
         largest = max(counts.values())
         return "macro_f1" if largest > UNBALANCED * len(loaded.train.labels) else metric

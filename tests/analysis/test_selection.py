@@ -78,9 +78,7 @@ def test_the_luck_of_a_loss_near_the_limit_is_found() -> None:
 
 def loaded(fake: FakeSweep) -> Splits | str | None:
     with open_views(fake.publish(), only=("cells", "trials", "predictions")) as catalog:
-        read = reader(catalog)
-        place = ChoicePlace("demo", "bert", "SST-2")
-        return load(catalog, place, lambda network: read(network._replace(split="validation")))
+        return load(catalog, ChoicePlace("demo", "bert", "SST-2"), reader(catalog))
 
 
 @pytest.mark.parametrize("whole", [True, False])
