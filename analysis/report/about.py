@@ -105,10 +105,10 @@ def asked(catalog: Catalog) -> dict[str, list[Fact]]:
 
 
 def _strategy(row: Row) -> str:
-    """`top, 0-3,6 layers dropped`, `contribution t=0.95, 0.9`."""
+    """`top (0-3,6 dropped)`, `contribution t=0.95, 0.9`."""
     parts = [row["strategy"]]
     if row["ks"]:
-        parts.append(f"{ranges(row['ks'])} layers dropped")
+        parts.append(f"({ranges(row['ks'])} dropped)")
     if row["thresholds"]:
         parts.append(f"t={', '.join(f'{value:g}' for value in row['thresholds'])}")
     return " ".join(parts)
