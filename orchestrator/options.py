@@ -557,9 +557,7 @@ class SmallerOptions(RowsOptions):
     out: Annotated[Path | None, Option("--out", help="--data: folder for the smaller model.")] = (
         None
     )
-    quick: Annotated[bool, Option("--quick", help="--data: a first look in about a minute.")] = (
-        False
-    )
+    quick: Annotated[bool, Option("--quick", help="--data: a first look in a few minutes.")] = False
     force: Annotated[bool, Option("--force", help="--data: overwrite sweep file and export.")] = (
         False
     )

@@ -98,7 +98,8 @@ def _plots(shipped: Sequence[Row], trained: Sequence[Row]) -> list[Plot]:
 
 def _device(shipped: Sequence[Row], networks: Sequence[Row]) -> str:
     if shipped:
-        return shipping.served_by(shipped[0])
+        busy = any(map(shipping.is_disturbed, shipped))
+        return shipping.served_by(shipped[0]) + f" ({phrases.DISTURBED[:-1]})" * busy
     timed = next((row for row in networks if row["speedup"]), None)
     return f"{phrases.device(timed)}, batch {phrases.batch(timed)}" if timed else ""
 

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 _FAILURES_SHOWN = 10
 
 
-def farewell(result: RunResult, options: RunOptions, *, as_json: bool) -> int:
-    """Prints the result on stderr, and JSON on stdout if asked. Returns the exit code."""
-    for line in _lines(result, options):
+def farewell(result: RunResult, options: RunOptions, *, as_json: bool, same: str = "") -> int:
+    """Prints the result on stderr, and JSON on stdout if asked. Returns the exit code. `same`: the
+    command that continues, if the one that was typed does more than a run."""
+    for line in _lines(result, options, same):
         say(line)
     for sentence in result.held_out:  # last: it is no choice made on the dev set
         say(sentence)
@@ -34,9 +35,9 @@ def farewell(result: RunResult, options: RunOptions, *, as_json: bool) -> int:
     return result.exit_code
 
 
-def _lines(result: RunResult, options: RunOptions) -> Iterator[str]:
+def _lines(result: RunResult, options: RunOptions, same: str) -> Iterator[str]:
     options = replace(options, store=result.store.location)
-    again = options.again("run")
+    again = same or options.again("run")
     retry = options.again("retry", trials=(), error_type=None)
     where = shlex.quote(result.store.location)
     if result.stopped_by == "max-hours":
@@ -49,7 +50,9 @@ def _lines(result: RunResult, options: RunOptions) -> Iterator[str]:
             f"Train one again: lp-sweep export TRIAL --out FOLDER --store {where}"
         )
     if result.stopped_by:
-        yield from _stopped(result, _again(result, options), retry)
+        learned = result.stopped_by != "nothing-learned"
+        more = same and same + " --even-if-not-learned" * (not learned)
+        yield from _stopped(result, more or _again(result, options), retry)
     elif left := result.left_failed:
         kinds = "trials and measurements"
         yield f"{result.done} done in this run; {left} of the sweep's {kinds} failed."
@@ -121,8 +124,8 @@ def _stopped(result: RunResult, again: str, retry: str) -> Iterator[str]:
         yield f"Retry the failed trials: {retry}"
     elif result.stopped_by == "nothing-learned":
         yield (
-            f"stopped: {result.stop_detail} trials were not started, since their full model did "
-            f"not learn (see above). {result.done} done in this run; they are stored."
+            f"stopped: trials that were not started, since their full model did not learn (see "
+            f"above): {result.stop_detail}. {result.done} done in this run; they are stored."
         )
         yield f"Change the recipe, or train them all the same: {again}"
     else:

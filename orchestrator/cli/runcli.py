@@ -162,6 +162,7 @@ def _prepared(
     if sys.stderr.isatty():  # at once: imports and a hub may take seconds
         say(f"reading {options.file}, the store, models and data ...")
     command = ("lp-sweep", *sys.argv[1:])
+    same = redact_command(command) if then else ""
     options = replace(options, command=command)
     try:
         from lp_sweep.orchestrator.cli.farewell import farewell
@@ -172,7 +173,7 @@ def _prepared(
         raise typer.Exit(INTERRUPTED) from None
 
     def told(result: RunResult) -> None:
-        code = farewell(result, options, as_json=as_json)
+        code = farewell(result, options, as_json=as_json, same=same)
         if then:
             then(result)
         if connection := sys.modules.get("lp_sweep.orchestrator.engine.connection"):

@@ -81,7 +81,9 @@ def held_out_score(
         made = replace(ready, id=held_out_id(own)) if ready else None
         _score_all(missing, full, held, made, where)
     (row,) = store.read(TABLE, held_out_id(own))
-    return _told(row, spec, store)
+    asked = where.options
+    within = asked.within if isinstance(asked, ExportOptions) and asked.best else None
+    return _told(row, spec, store, within)
 
 
 def exported_score(
@@ -124,7 +126,7 @@ def _full(own: HeldOutSpec, spec: TrialSpec, record: Record, store: Store) -> He
     return None
 
 
-def _told(row: Record, spec: TrialSpec, store: Store) -> HeldOutScore:
+def _told(row: Record, spec: TrialSpec, store: Store, within: float | None) -> HeldOutScore:
     base = row["baseline"]
     full = store.find(TABLE, base) if base and base != row["test_id"] else None
     return HeldOutScore(
@@ -134,6 +136,7 @@ def _told(row: Record, spec: TrialSpec, store: Store) -> HeldOutScore:
         score=100 * row["score"],
         full=100 * full[0]["score"] if full else None,
         **{name: row[name] for name in ("change", "low", "high", "look")},
+        within=within,
     )
 
 

@@ -124,6 +124,7 @@ class HeldOutScore(NamedTuple):
     low: float | None  # the 95% interval of the change, over other rows
     high: float | None
     look: int | None  # how many artefacts these rows have scored, this one among them
+    within: float | None = None  # the loss that the choice allowed
 
     def sentence(self) -> str:
         """`on 1,000 test rows, never used to choose: accuracy 84.1 (full model 85.0, ...)`"""
@@ -137,6 +138,11 @@ class HeldOutScore(NamedTuple):
         chosen = "" if later else ", never used to choose"
         text = f"on {self.examples:,} test {self.unit}{chosen}: {self.metric} {self.score:.1f}"
         text += f" ({', '.join(against)})" if against else ""
+        if self.within is not None and self.change is not None and self.change < -self.within:
+            text += (
+                f". It loses more than the {self.within:g} allowed: on the dev rows the choice was "
+                "lucky. Give more dev rows or seeds, or allow less (--within)"
+            )
         if later:
             text += (
                 f". This is look {self.look} at these {self.unit}: the best of "

@@ -123,8 +123,8 @@ class ModelInput(NamedTuple):
 def find_model(
     name: str,
     *,
-    revision: str | None,
-    layers: int | None,
+    revision: str | None = None,
+    layers: int | None = None,
     folder: Path,
     pins: Pins,
     known: Iterable[str] = (),

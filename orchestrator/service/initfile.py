@@ -27,7 +27,7 @@ SCHEMA_LINE = f"# yaml-language-server: $schema={SCHEMA}\n"
 _ENCODER, _BI_ENCODER = "bert-base-cased", "sentence-transformers/all-MiniLM-L6-v2"
 BATCH = 16
 SMALL = 5000  # train rows: fewer are trained for ENOUGH_STEPS
-# a look in about a minute, with six layers on two cores
+# a look in a minute or two, with six layers on two cores
 QUICK_TRAIN, QUICK_DEV, QUICK_EPOCHS, QUICK_LENGTH = 480, 240, 4, 64
 # name -> why, for networks that are first scored without training, or not. In Poor Man's BERT, top
 # is the best strategy, and odd-alternate where few layers go

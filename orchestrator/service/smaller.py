@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
+from lp_sweep.orchestrator.inputs.models import find_model
+from lp_sweep.orchestrator.inputs.pins import Pins
 from lp_sweep.orchestrator.options import (
     ExportOptions,
     InitOptions,
@@ -24,6 +26,7 @@ from lp_sweep.orchestrator.options import (
 )
 from lp_sweep.orchestrator.service import export, init, initfile
 from lp_sweep.orchestrator.sweepfile.axes import WITHIN
+from lp_sweep.orchestrator.sweepfile.entries import is_folder
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import DEFAULT_STORE, expanded
 from lp_sweep.trials.data.formats import parts_of
@@ -52,8 +55,6 @@ def written(asked: SmallerOptions, run: RunOptions) -> tuple[RunOptions, list[st
 
     if asked.quick and asked.out:
         raise SpecError("--quick is a look at few rows, and nothing to ship: leave out --out.")
-    if asked.out:
-        check_free(expanded(asked.out), force=asked.force)
     if "=" in run.file and not Path(run.file).is_file():  # no file was named, but overrides
         run = replace(run, file=_USUAL, overrides=[run.file, *run.overrides])
     _refuse_other_tasks(run)
@@ -64,18 +65,28 @@ def written(asked: SmallerOptions, run: RunOptions) -> tuple[RunOptions, list[st
         there = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
     except (OSError, ValueError) as error:
         raise SpecError(f"can't read {file}: {error}. Name another file before --data.") from None
+    if asked.out and not (mark in there and _is_exported(asked.out)):
+        check_free(expanded(asked.out), force=asked.force)
     if mark in there:
         return run, [f"{file} was written for these rows and options: going on with it"]
     if there and not asked.force:
         raise SpecError(
-            f"{file} was written for other rows or options. Go on with it: {run.again('run')}; "
-            f"or name another, as in `lp-sweep run other.yaml --data ...`; or replace it: --force."
+            f"{file} was written for other rows or options. Replace it: --force (what was trained "
+            f"stays in the store); or name another, as in `lp-sweep run other.yaml --data ...`; or "
+            f"go on with it: {run.again('run')}."
         )
+    if asked.model and not is_folder(asked.model):  # a mistake in a hub name leaves no file
+        find_model(asked.model, folder=Path(), pins=Pins(offline=run.offline))
     rows = {one.name: getattr(asked, one.name) for one in fields(RowsOptions)}
     made = init.write_sweep(
         InitOptions(**rows, file=file, force=asked.force, quick=asked.quick, made_by=mark)
     )
     return run, [*made.notes, f"wrote {', '.join(map(str, made.files))}"]
+
+
+def _is_exported(folder: Path) -> bool:
+    """Whether an export wrote the folder: the same command replaces what it wrote."""
+    return (expanded(folder) / "lp_sweep.json").is_file()
 
 
 def _refuse_other_tasks(run: RunOptions) -> None:
@@ -88,6 +99,8 @@ def _refuse_other_tasks(run: RunOptions) -> None:
 def finished(asked: SmallerOptions, run: RunOptions, result: RunResult) -> SmallerModel:
     """Measures and exports, as far as the run came. Raises LpSweepError."""
     if asked.quick:
+        if result.exit_code:
+            return SmallerModel([])
         rows = f"{initfile.QUICK_TRAIN} train and {initfile.QUICK_DEV} dev rows at most, one seed"
         return SmallerModel([f"a first look only: {rows}. For the answer, leave out --quick."])
     stopped = result.stopped_by == "max-hours"
@@ -114,7 +127,7 @@ def finished(asked: SmallerOptions, run: RunOptions, result: RunResult) -> Small
         fastest=True,
         within=WITHIN[0] if within is None else within,
         out=asked.out or Path("smaller"),
-        force=asked.force,
+        force=asked.force or bool(asked.out and _is_exported(asked.out)),
     )
     choice, shipped = export.choose(result.store, chosen)
     [record] = result.store.read("trials", choice.trial_id)

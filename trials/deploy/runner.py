@@ -164,7 +164,7 @@ def answers(runner: Runner, columns: Columns, *, words: bool, name: str = "") ->
         rows = order[start : start + size]
         if name and time.perf_counter() - told > _TOLD_EVERY:
             told = time.perf_counter()
-            print(f"{name}: {start:,} of {len(order):,} dev texts answered", flush=True)
+            print(f"{name}: {start:,} of {len(order):,} texts answered", flush=True)
         tokens = runner.tokens(_rows(columns, rows))
         found = runner.answer(tokens)
         for at, row in enumerate(rows):
@@ -261,8 +261,8 @@ def together(asked: dict[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, An
         try:
             _timed(runner, _rows(texts, [0]))  # a graph may be fixed to other shapes
             if artefacts[number]["scored"]:
-                name = artefacts[number]["name"]
-                print(f"{name}: answering {len(texts[0]):,} dev texts", flush=True)
+                name = artefacts[number]["name"] or "the network"
+                print(f"{name}: answering {len(texts[0]):,} texts", flush=True)
                 own = answers(runner, texts, words=asked["words"], name=name)
                 found[f"values{number}"], found[f"places{number}"] = own
         except Exception as error:

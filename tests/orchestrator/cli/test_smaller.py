@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,7 @@ def run(folder: Path, *words: str, code: int = 0) -> str:
         (["sweep.yaml", "model=model,other", *ASKED], ["model=model,other", "--model"]),
         ([*ASKED, "--out", "small", "--quick"], ["--quick", "leave out --out"]),
         ([*ASKED[:6], "--model", "./no"], ["--model ./no: no such folder"]),
+        ([*ASKED, "--model", "no/such-model", "--offline"], ["unknown model 'no/such-model'"]),
         (["--data", "none.csv", *ASKED[2:]], ["none.csv: no such file"]),
         (["--data", "empty.csv", *ASKED[2:]], ["empty.csv: is an empty file"]),
     ],
@@ -97,12 +99,15 @@ def test_rows_become_a_smaller_model(folder: Path) -> None:
     words = [*RECIPE, *ASKED, "--out", "smaller", "--within", "20"]
     told = run(folder, *words, "--max-hours", "0", code=3)
     assert "not trained yet" in told
+    assert re.search(r"Go on: lp-sweep run .*--data reviews.csv .*--out smaller", told)
     assert not (folder / "smaller").exists()
     told = run(folder, *words)
     assert "smaller/README.md" in told
     config = json.loads((folder / "smaller" / "config.json").read_text())
     assert config["num_hidden_layers"] < 4
     assert (folder / "smaller" / "model.safetensors").is_file()
+    assert "smaller/README.md" in run(folder, *words), "it replaces what it wrote, nothing else"
+    (folder / "smaller" / "lp_sweep.json").unlink()
     assert "smaller exists" in run(folder, *words, code=2)
 
 

@@ -156,7 +156,7 @@ def test_at_the_limit_of_hours_what_runs_has_half_a_minute(queue: WorkQueue) -> 
     clock.after(1)
     for _ in range(3):
         assert searcher.suggest("2") is None
-    assert told == [(announce, course.options.node_folder, 30.0)]  # once
+    assert told == [(announce, course.options.node_folder, 25.0)]  # once
     assert (queue.stopped, len(queue.live), queue.open) == ("max-hours", 1, False)
     assert course.budget.hours == pytest.approx(1.0)
     clock.seconds += 30

@@ -71,7 +71,7 @@ def test_cells_that_are_one_network_are_one_trial(tmp_path: Path) -> None:
     plan = planned(make_inputs(tmp_path, text, depth=6), "task=rte", "seed=42")
     assert [cell.kept for cell in plan.cells[1:]] == [(1, 2, 3, 4, 5)] * 2
     assert len(plan.trials) == 2
-    assert "layers 1-5: top K=1 = even-alternate K=1" in answer_of(plan).text()
+    assert "layers 1-5: top = even-alternate" in answer_of(plan).text()
 
     # one model under two names
     file = make_inputs(tmp_path, PLAIN.replace("models:\n", "models:\n  - ./copy\n"))

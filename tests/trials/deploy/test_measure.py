@@ -74,7 +74,7 @@ def test_processes_measure_torch_and_a_graph_side_by_side(
     graph = Artefact(id="g", folder=folder, graph=folder / "vectors.onnx", scored=False)
     gone = Artefact(id="x", folder=folder, graph=folder / "gone.onnx")
     made = measure.measure([network, graph, gone], asked)
-    assert "a network: answering 40 dev texts" in capsys.readouterr().err
+    assert "a network: answering 40 texts" in capsys.readouterr().err
     torch, onnx = made["t"], made["g"]
     assert isinstance(made["x"], str)
     assert "gone.onnx" in made["x"]
