@@ -67,7 +67,7 @@ WITH seeds AS (
     WINDOW network AS (PARTITION BY sweep, model, depth, n_kept, kept_layers, procedure)
 )
 SELECT sweep, model, depth, n_kept, kept_layers, avg(score) AS mean,
-    list(trial_id ORDER BY abs(place - median), place) AS trials
+    list({'trial_id': trial_id, 'seed': seed} ORDER BY abs(place - median), place) AS trials
 FROM placed
 GROUP BY sweep, model, depth, n_kept, kept_layers, procedure
 QUALIFY row_number() OVER (PARTITION BY sweep, model, n_kept ORDER BY mean DESC, kept_layers) = 1

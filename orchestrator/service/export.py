@@ -177,15 +177,22 @@ def _front(store: Store, asked: MeasureOptions) -> tuple[list[Mapping[str, Any]]
     found: list[Mapping[str, Any]] = []
     notes: list[str] = []
     best = float("-inf")  # mean score of the smaller networks
+
+    def able(network: Mapping[str, Any], seed: int | None = None) -> list[str]:
+        trials = sorted(network["trials"], key=lambda one: one["seed"] != seed)
+        ids = [one["trial_id"] for one in trials]
+        return [id_ for id_ in ids if has_network(store, id_)] or ids * asked.retrain
+
+    whole = able(networks[0])
+    seed = next((t["seed"] for t in networks[0]["trials"] if t["trial_id"] in whole[:1]), None)
     for network in reversed(networks):
         if network["n_kept"] < network["depth"] and network["mean"] <= best:
             continue  # a smaller one scores no less
-        kept = [trial for trial in network["trials"] if has_network(store, trial)]
-        if kept or asked.retrain:
-            found += store.read("trials", (kept or network["trials"])[0])
+        if trials := able(network, seed):  # of the full model's seed: its change is paired
+            found += store.read("trials", trials[0])
             best = max(best, network["mean"])
             continue
-        layers, first = ranges(network["kept_layers"]), network["trials"][0]
+        layers, first = ranges(network["kept_layers"]), network["trials"][0]["trial_id"]
         notes.append(
             f"Layers {layers} of {network['depth']}: the network of {first} was not kept. --retrain"
             " trains it again here; `keep: best` in the sweep file keeps later trials'."

@@ -267,10 +267,12 @@ def test_a_network_that_was_not_kept_is_left_out_with_the_way_to_get_it(shipped:
 
 def test_a_network_that_a_smaller_one_beats_is_left_out(tmp_path: Path) -> None:
     fake = FakeSweep(tmp_path)
-    fake.curve({0: 90.0, 4: 85.0, 6: 85.0, 8: 70.0})
+    fake.curve({0: 90.0, 4: 86.0, 6: 86.0, 8: 70.0}, seed=1)
+    fake.curve({0: 91.0, 4: 84.0, 6: 84.0, 8: 71.0}, seed=2)
     asked = MeasureOptions(task="SST-2", retrain=True)
     found, _notes = service._front(fake.publish(), asked)
     assert [len(record["kept_layers"]) for record in found] == [12, 6, 4]
+    assert {record["seed"] for record in found} == {1}, "as the full model's, whose median it is"
 
 
 def test_a_network_whose_file_was_changed_is_not_measured(shipped: Shipped) -> None:
