@@ -249,6 +249,8 @@ def measure(options: MeasureOptions, as_json: JsonOption = False) -> None:
     end_in_order()
     form = "json" if as_json else "table"
     done = measure_task(options)
+    for note in done.notes if as_json else ():
+        say(note)
     emit(render(done.table, form), end="", form=form)
     raise typer.Exit(int(done.failed > 0))
 

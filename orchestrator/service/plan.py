@@ -314,16 +314,19 @@ def _matrix(plan: Plan) -> list[str]:
 
 
 def _as_shipped(plan: Plan) -> list[str]:
-    """What `deploy:` adds at the end of a run."""
+    """What `deploy:` adds at the end of a run, and the rows of `test:`."""
     spec = plan.sweep.spec
+    tested = [task.name for task in plan.sweep.tasks.values() if task.test]
+    lines = [f"  test rows, scored once, for what is shipped: {', '.join(tested)}"] * bool(tested)
     if not spec.deploy:
-        return []
+        return lines
     cells = (cell for cell in plan.cells if cell.kept)
     depths = {(cell.asked.model, cell.asked.task, len(cell.kept or ())) for cell in cells}
     artefacts = len(depths) * len(spec.deploy) * len(spec.vocabulary)
     minutes = artefacts * _ARTEFACT_SECONDS / 60
     forms = ", ".join(spec.deploy) + " with a cut vocabulary" * ("task" in spec.vocabulary)
     return [
+        *lines,
         f"  measured as shipped at the end: at most {artefacts} ({forms}), about {minutes:.0f} min",
         f"  weights that are kept for it: {_kept_space(plan)} (keep: {spec.keep})",
     ]

@@ -247,11 +247,10 @@ def test_each_kind_of_task(kind: str, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow  # five seconds of turns for each
-def test_a_run_ends_with_the_test_rows_of_what_to_ship(
-    tmp_path: Path,
-) -> None:
+def test_a_run_ends_with_the_test_rows_of_what_to_ship(tmp_path: Path) -> None:
     file = save_world(tmp_path / "world", keep="best", deploy=["torch"], tasks=[TASK])
     save_rows(file.parent / "test.csv", rows(ROWS, seed=3))
+    assert re.search("test rows.*mood", sweep("plan", str(file), cwd=tmp_path).stdout)
     said = [
         sweep("run", str(file), "--inline", "--store", "st", cwd=tmp_path).stderr.splitlines()[-1]
         for _ in range(2)
