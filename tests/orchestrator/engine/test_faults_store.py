@@ -53,7 +53,7 @@ def test_a_full_disk_stops_the_run_and_what_was_trained_waits(world: Path, tmp_p
     """The disk is full after two records; finished trials wait in the node's spool, and the next
     run brings them to the store without training them again."""
     disk = tmp_path / "disk"
-    with mounted(disk, "200m"):  # little more than what a run wants to see free
+    with mounted(disk, "220m"):  # little more than what a run wants to see free
         store, filler = disk / "store", disk / "filler"
         with sweep(world, "sweep.yaml", "--store", store, LP_SWEEP_STORE_PATIENCE="2") as run:
             wait_for(lambda: len(finished(store)) >= 2, f"two records: {run.text()}")
