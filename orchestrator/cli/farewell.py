@@ -123,9 +123,10 @@ def _stopped(result: RunResult, again: str, retry: str) -> Iterator[str]:
         yield f"stopped after {len(result.failed)} failures. Go on with the rest: {again}"
         yield f"Retry the failed trials: {retry}"
     elif result.stopped_by == "nothing-learned":
+        those = "trial was" if result.stop_detail == "1" else "trials were"
         yield (
-            f"stopped: trials that were not started, since their full model did not learn (see "
-            f"above): {result.stop_detail}. {result.done} done in this run; they are stored."
+            f"stopped: {result.stop_detail} {those} not started, since their full model did "
+            f"not learn (see above). {result.done} done in this run; they are stored."
         )
         yield f"Change the recipe, or train them all the same: {again}"
     else:

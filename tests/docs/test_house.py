@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LINES = {
-    "orchestrator": 17_630,
+    "orchestrator": 17_631,
     "trials": 15_445,
     "analysis": 7_049,
     "storage": 4_056,
