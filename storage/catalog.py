@@ -52,12 +52,12 @@ class Catalog:
         """The store's location."""
         return self._records.store.location
 
-    def options(self, sweep: str | None) -> list[str]:
-        """The options with which a command finds the store, and a sweep's model and data."""
-        store, found = self._records.store, ["--store", self.location]
-        if sweep in store.names("sweeps"):
-            found += options_of(store.read_text("sweeps", f"{sweep}.yaml"))
-        return [redact_text(word) for word in found]
+    def inputs_of(self, sweep: str | None) -> list[str]:
+        """The options with which a command finds the model and the data of a sweep."""
+        store = self._records.store
+        if sweep not in store.names("sweeps"):  # the name inside a file may be any text
+            return []
+        return [*map(redact_text, options_of(store.read_text("sweeps", f"{sweep}.yaml")))]
 
     @property
     def unreadable(self) -> list[Unreadable]:

@@ -23,7 +23,6 @@ from lp_sweep.analysis.tabledef import Table
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.catalog import Catalog
-from lp_sweep.storage.places import options_of
 from lp_sweep.storage.printable import metric_name, short_model
 from lp_sweep.storage.redact import redact_text
 from lp_sweep.storage.store import Store
@@ -84,14 +83,12 @@ def answers(
     store: str,
     *,
     name_sweep: bool,
-    places: Mapping[str, Sequence[str]] = {},
 ) -> list[TaskAnswer]:
     """One answer per sweep, model and task, in the order of the plan.
 
     tables: the catalog's tables by their names in `lp-sweep table`: min-layers (in points), speed,
     tasks and, optionally, min-layers-interval; without it, no answer says how sure it is. store:
-    the location for the commands. name_sweep: whether the commands must name the sweep. places: for
-    each sweep, the options that find the user's own model and data.
+    the location for the commands. name_sweep: whether the commands must name the sweep.
     """
     long = {name: table.long.to_pylist() for name, table in tables.items()}
     rows = sorted(long["min-layers"], key=lambda row: (row["sweep"], row["model"], row["position"]))
@@ -99,6 +96,7 @@ def answers(
     sizes = (row for row in long["speed"] if row["feed_forward"] == "none")
     full = (row for row in long["tasks"] if phrases.is_full(row, row["change"]))
     read = partial(selection.load, catalog, read=reader(catalog))
+    inputs_of = lru_cache(catalog.inputs_of)  # reads a file of the store
     known = _Known(
         intervals={picked(row, _CURVE): row for row in intervals or ()},
         sizes=grouped(sizes, _network),
@@ -108,7 +106,7 @@ def answers(
         name_sweep=name_sweep,
         setup=catalog.setup,
         inputs={
-            picked(row, TASK): places.get(row["sweep"], ())
+            picked(row, TASK): inputs_of(row["sweep"])
             for row in catalog.query(_OF_FILES).to_pylist()
         },
         luck=(lambda place: None) if intervals is None else lru_cache(read),
@@ -291,8 +289,7 @@ def closing_lines(store: Store, sweep: str, loss: float) -> list[str]:
         [[trials]] = catalog.query(_DONE).to_pydict().values()
         names = [name for name in _ANSWER if trials <= _MOST_READ or name != _SURE]
         made = {name: TABLES[name](catalog) for name in names}
-        places = places_of(store, [sweep])
-        found = answers(made, catalog, place, name_sweep=True, places=places)
+        found = answers(made, catalog, place, name_sweep=True)
         mixed = [*mixed_notes(catalog, sweep=sweep)]
         shipped = TABLES["candidates"](catalog).lead
     several = len({answer.model for answer in found}) > 1
@@ -302,13 +299,6 @@ def closing_lines(store: Store, sweep: str, loss: float) -> list[str]:
     choices = [one for answer in found for one in answer.choices if not one.not_learned]
     exports = [f"export: {one.export}" for one in choices if one.export and one.is_smaller]
     return [*mixed, *lines, *shipped, report, *exports[:1]]
-
-
-def places_of(store: Store, sweeps: Sequence[str]) -> dict[str, list[str]]:
-    """For each sweep, the options with which a command finds its model and data."""
-    stored = store.names("sweeps")  # the name inside a file may be any text
-    found = {n: options_of(store.read_text("sweeps", f"{n}.yaml")) for n in sweeps if n in stored}
-    return {name: [redact_text(word) for word in words] for name, words in found.items()}
 
 
 def reading_options(place: str, sweep: str | None, setup: int | None) -> str:

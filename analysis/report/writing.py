@@ -31,7 +31,7 @@ from lp_sweep.analysis.notes import LEARNED_NOTHING, did_not_learn, mixed_notes
 from lp_sweep.analysis.paper import paper_models, paper_tables, store_models
 from lp_sweep.analysis.render import to_csv
 from lp_sweep.analysis.report.about import Fact, Gaps, Origin, Sheet, asked, gaps, origin
-from lp_sweep.analysis.report.answer import answers, places_of, reading_options
+from lp_sweep.analysis.report.answer import answers, reading_options
 from lp_sweep.analysis.report.section import Section, Texts, sections
 from lp_sweep.analysis.rows import VIEWS
 from lp_sweep.analysis.tabledef import Table
@@ -165,8 +165,7 @@ def gather(
     tell("the candidates of each task")
     several = bool(sweep) or len(sweeps) > 1
     named = ", ".join(sweeps) if len(sweeps) <= _MOST_NAMED else f"{len(sweeps)} sweeps"
-    places = places_of(store, [*sweeps])
-    found = answers(made, catalog, place, name_sweep=several, places=places)
+    found = answers(made, catalog, place, name_sweep=several)
     return Page(
         title=sweep or named or "an empty store",
         asked=sweeps,

@@ -19,6 +19,7 @@ from lp_sweep.analysis.rows import Row, ServingBudget, TableSelection, grouped
 from lp_sweep.analysis.statistics.intervals import paired_test
 from lp_sweep.analysis.statistics.networks import Network, Reader, compare, reader
 from lp_sweep.storage.catalog import Catalog
+from lp_sweep.storage.redact import redact_text
 
 _text, _int, _float = pa.string(), pa.int64(), pa.float64()
 CANDIDATES = pa.schema(
@@ -62,7 +63,8 @@ def candidate_rows(catalog: Catalog, wanted: TableSelection) -> pa.Table:
     names = {"models": list(wanted.models), "ids": list(wanted.deployments)}
     rows = catalog.query(_DEPLOYMENTS, names).to_pylist()
     losses = catalog.query("SELECT delta FROM store.deltas ORDER BY ALL")["delta"].to_pylist()
-    options = {sweep: catalog.options(sweep) for sweep in {row["sweep"] for row in rows}}
+    store = ["--store", redact_text(catalog.location)]
+    options = {of: [*store, *catalog.inputs_of(of)] for of in {row["sweep"] for row in rows}}
     rows = [
         {**row, **_interval(row, read), "command": _command(row, options[row["sweep"]])}
         for row in rows
@@ -153,6 +155,7 @@ def _loses(row: Row) -> float:
 
 def _is_better(other: Row, row: Row) -> bool:
     """Whether `other` is as good in score, speed and size, and better in one of them."""
-    able = [each for each in (other, row) if _is_able(each)]
-    both = [(each["score"], each["times_as_fast"], -each["mb"]) for each in able]
-    return len(both) == 2 and both[0] != both[1] and all(a >= b for a, b in zip(*both, strict=True))
+    if not _is_able(other):
+        return False
+    both = [(each["score"], each["times_as_fast"], -each["mb"]) for each in (other, row)]
+    return both[0] != both[1] and all(a >= b for a, b in zip(*both, strict=True))

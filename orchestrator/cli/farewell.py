@@ -50,9 +50,7 @@ def _lines(result: RunResult, options: RunOptions, same: str) -> Iterator[str]:
             f"Train one again: lp-sweep export TRIAL --out FOLDER --store {where}"
         )
     if result.stopped_by:
-        learned = result.stopped_by != "nothing-learned"
-        more = same and same + " --even-if-not-learned" * (not learned)
-        yield from _stopped(result, more or _again(result, options), retry)
+        yield from _stopped(result, _again(result, options, same), retry)
     elif left := result.left_failed:
         kinds = "trials and measurements"
         yield f"{result.done} done in this run; {left} of the sweep's {kinds} failed."
@@ -81,9 +79,11 @@ def _answer(result: RunResult) -> Iterator[str]:
         yield f"note: no answer could be read from the store: {error}"
 
 
-def _again(result: RunResult, options: RunOptions) -> str:
+def _again(result: RunResult, options: RunOptions, same: str) -> str:
     """The command that goes on with what was stopped. After a `retry` of named trials it names
     those that are left."""
+    if same:
+        return same + " --even-if-not-learned" * (result.stopped_by == "nothing-learned")
     changed: dict[str, object] = {}
     if result.stopped_by == "nothing-learned":
         changed = {"even_if_not_learned": True}

@@ -134,8 +134,9 @@ def complain(message: str) -> None:
 def end_in_order() -> None:
     """Lets SIGTERM, SIGHUP and SIGUSR1 end the command by its `finally` blocks: the cursor is shown
     again, and unfinished folders are removed."""
-    for number, code in ((signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGUSR1, 3)):
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         if signal.getsignal(number) is signal.SIG_DFL:  # not with `nohup`
+            code = 3 if number == signal.SIGUSR1 else 128 + number  # 3: the same command goes on
             signal.signal(number, lambda *_, code=code: sys.exit(code))
 
 

@@ -162,7 +162,6 @@ def _prepared(
     if sys.stderr.isatty():  # at once: imports and a hub may take seconds
         say(f"reading {options.file}, the store, models and data ...")
     command = ("lp-sweep", *sys.argv[1:])
-    same = redact_command(command) if then else ""
     options = replace(options, command=command)
     try:
         from lp_sweep.orchestrator.cli.farewell import farewell
@@ -173,7 +172,7 @@ def _prepared(
         raise typer.Exit(INTERRUPTED) from None
 
     def told(result: RunResult) -> None:
-        code = farewell(result, options, as_json=as_json, same=same)
+        code = farewell(result, options, as_json=as_json, same=redact_command(command) * bool(then))
         if then:
             then(result)
         if connection := sys.modules.get("lp_sweep.orchestrator.engine.connection"):

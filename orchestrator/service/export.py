@@ -178,18 +178,17 @@ def _front(store: Store, asked: MeasureOptions) -> tuple[list[Mapping[str, Any]]
     notes: list[str] = []
     best = float("-inf")  # mean score of the smaller networks
 
-    def able(network: Mapping[str, Any], seed: int | None = None) -> list[str]:
+    def able(network: Mapping[str, Any], seed: int | None = None) -> Mapping[str, Any] | None:
         trials = sorted(network["trials"], key=lambda one: one["seed"] != seed)
-        ids = [one["trial_id"] for one in trials]
-        return [id_ for id_ in ids if has_network(store, id_)] or ids * asked.retrain
+        kept = (one for one in trials if has_network(store, one["trial_id"]))
+        return next(kept, trials[0] if asked.retrain else None)
 
-    whole = able(networks[0])
-    seed = next((t["seed"] for t in networks[0]["trials"] if t["trial_id"] in whole[:1]), None)
+    seed = (able(networks[0]) or {}).get("seed")
     for network in reversed(networks):
         if network["n_kept"] < network["depth"] and network["mean"] <= best:
             continue  # a smaller one scores no less
-        if trials := able(network, seed):  # of the full model's seed: its change is paired
-            found += store.read("trials", trials[0])
+        if trial := able(network, seed):  # of the full model's seed: its change is paired
+            found += store.read("trials", trial["trial_id"])
             best = max(best, network["mean"])
             continue
         layers, first = ranges(network["kept_layers"]), network["trials"][0]["trial_id"]

@@ -288,7 +288,8 @@ def _matrix(plan: Plan) -> list[str]:
     depths = {model.name: model.depth for model in plan.sweep.models}
     points: dict[tuple[str, str], dict[Any, None]] = defaultdict(dict)
     for asked in (cell.asked for cell in plan.cells):
-        point = asked.threshold or depths[asked.model] - (asked.k or 0)
+        kept = depths[asked.model] - (asked.k or 0)
+        point = kept if asked.threshold is None else asked.threshold
         points[asked.model, asked.strategy][point] = None
     width = max(len(short_model(model)) for model, _ in points)
     lines = []

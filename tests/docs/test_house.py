@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 LINES = {
     "orchestrator": 17_631,
     "trials": 15_445,
-    "analysis": 7_049,
+    "analysis": 7_041,
     "storage": 4_056,
     "api": 717,
     "tests": 37_430,

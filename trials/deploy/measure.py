@@ -107,14 +107,15 @@ def measure(artefacts: Sequence[Artefact], work: Workload) -> dict[str, Artefact
     one process. Raises ExportError if that one fails as a whole, as for lack of memory.
     """
     with ThreadPoolExecutor(2) as pool:
-        alone = pool.map(lambda artefact: _alone(artefact, work), artefacts)
-        found: dict[str, Any] = {each.id: own for each, own in zip(artefacts, alone, strict=True)}
-    able = [each for each in artefacts if not isinstance(found[each.id], str)]
+        tried = pool.map(lambda artefact: _alone(artefact, work), artefacts)
+        alone = {each.id: own for each, own in zip(artefacts, tried, strict=True)}
+    found: dict[str, Any] = {id_: why for id_, why in alone.items() if isinstance(why, str)}
+    able = [each for each in artefacts if each.id not in found]
     if not able:
         return found
     arrays, shared = _run(able, work, alone=False)
     for number, artefact in enumerate(able):
-        own = found[artefact.id]
+        own = alone[artefact.id]
         if why := shared["errors"].get(str(number)):
             found[artefact.id] = why
         elif artefact.sha256() != own["sha256"]:
@@ -139,12 +140,11 @@ def measure(artefacts: Sequence[Artefact], work: Workload) -> dict[str, Artefact
     return found
 
 
-def _alone(artefact: Artefact, work: Workload) -> dict[str, Any] | str:
-    """What it is and needs, or why it can't be run."""
+def _alone(artefact: Artefact, work: Workload) -> Any:
+    """Its checksum, sizes and peak memory, as a dict; the reason as a text if it can't be run."""
     try:
-        checksum = artefact.sha256()
-        _, own = _run([artefact], work, alone=True)
-        return own | {"sha256": checksum, "bytes": artefact.bytes()}
+        files = {"sha256": artefact.sha256(), "bytes": artefact.bytes()}
+        return files | _run([artefact], work, alone=True)[1]
     except (ExportError, OSError) as error:
         return str(error)
 
