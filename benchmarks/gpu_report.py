@@ -31,15 +31,21 @@ Lines = dict[tuple[str, ...], dict[str, Any]]
 
 def read(path: Path) -> tuple[Lines, list[dict[str, Any]]]:
     """The result of each step, by its name and arguments, and the lines of steps that failed and
-    were not repeated. What such a step had found counts. A line that was cut off is skipped."""
+    were not repeated; each with its GPU, that of the `machine` line before it. What such a step had
+    found counts. A line that was cut off is skipped."""
     found: Lines = {}
     failed: Lines = {}
+    gpu = ""
     for text in path.read_text(encoding="utf-8").splitlines():
         try:
             line = json.loads(text)
         except ValueError:
             continue
         key = (line["step"], *map(str, line["arguments"]))
+        if line["step"] == "machine" and line.get("found"):
+            gpu = line["found"]["device"].removeprefix("NVIDIA ").split()[0]
+            key = (*key, gpu)
+        line["gpu"] = gpu
         if line["status"] == "done":
             found[key] = line
             failed.pop(key, None)
@@ -68,10 +74,10 @@ def of_side(sides: dict[str, Any], side: str, what: str) -> float:
     return statistics.median(one[what] for one in sides[side])
 
 
-def races(lines: Lines) -> list[tuple[str, str, dict[str, Any]]]:
-    """Network, task and result of each race of whole trials."""
+def races(lines: Lines) -> list[tuple[str, str, str, dict[str, Any]]]:
+    """GPU, network, task and result of each race of whole trials."""
     return [
-        (key[1], task, found)
+        (line["gpu"], key[1], task, found)
         for key, line in lines.items()
         if key[0] == "whole"
         for task, found in line["found"].items()
@@ -81,7 +87,7 @@ def races(lines: Lines) -> list[tuple[str, str, dict[str, Any]]]:
 def trials(lines: Lines) -> str:
     rows: list[tuple[object, ...]] = []
     ratios = []
-    for shape, task, found in races(lines):
+    for gpu, shape, task, found in races(lines):
         sides = found["sides"]
         steps = (f"{of_side(sides, side, 'ms_a_step'):.1f}" for side in SIDES)
         wall = {side: of_side(sides, side, "wall_seconds") for side in SIDES}
@@ -91,12 +97,12 @@ def trials(lines: Lines) -> str:
         whole = (f"{seconds:.1f}" for seconds in wall.values())
         count = len(captures) / len(sides["graphs"])
         captured = f"{count:.0f} of {statistics.mean(captures):.2f} s" if captures else "none"
-        rows.append((NAMES[task], shape, *steps, *whole, f"{ratio:.1f}x", captured))
+        rows.append((NAMES[task], shape, gpu, *steps, *whole, f"{ratio:.1f}x", captured))
     if not ratios:
         return ""
     ms = ("Trainer, ms a step", "`fast`", "`graphs`")
     whole_head = ("Trainer, s a trial", "`fast`", "`graphs`")
-    head = ("task", "network", *ms, *whole_head, "Trainer : `graphs`", "recordings")
+    head = ("task", "network", "GPU", *ms, *whole_head, "Trainer : `graphs`", "recordings")
     worst, middle = min(ratios), statistics.median(ratios)
     return (
         "Steps, and whole trials of three epochs with recordings of graphs. The Trainer pads to "
@@ -165,7 +171,7 @@ def side_by_side(lines: Lines) -> str:
         (
             of_side(found["sides"], "trainer", "steps")
             / of_side(found["sides"], "trainer", "wall_seconds")
-            for shape, task, found in races(lines)
+            for gpu, shape, task, found in races(lines)
             if (shape, task) == ("bert-base", "sst2")
         ),
         None,
@@ -205,22 +211,22 @@ def sweep(lines: Lines) -> str:
         rows.append((NAMES[task], *scores))
     computes = ", ".join(sorted({f"`{row['compute_used']}`" for row in trials}))
     return (
-        f"A sweep of all-MiniLM-L6-v2 by `run --inline`, {len(trials)} trials in "
+        f"A sweep of all-MiniLM-L6-v2 by three `run --inline`, {len(trials)} trials in "
         f"{line['found']['seconds']:.0f} s ({computes}); mean scores (seeds) without the top K "
         f"layers:\n\n{table(('task', *(f'K={k}' for k in layers)), rows)}\n"
     )
 
 
 def text_of(lines: Lines, failed: list[dict[str, Any]]) -> str:
-    machine = lines.get(("machine",))
     said = ""
-    if machine:
-        found = machine["found"]
-        versions = ", ".join(f"{name} {value}" for name, value in found["versions"].items())
-        said = (
-            f"Measured {machine['at'][:10]} on {found['device']}: {found['tflops']:.0f} TFLOP/s of "
-            f"matrix product, {found['copy_gb_per_second']:.0f} GB/s of copy; {versions}.\n\n"
-        )
+    for key, machine in lines.items():
+        if key[0] == "machine":
+            found = machine["found"]
+            versions = ", ".join(f"{name} {value}" for name, value in found["versions"].items())
+            said += (
+                f"{machine['at'][:10]}, {found['device']}: {found['tflops']:.0f} TFLOP/s of matrix "
+                f"product, {found['copy_gb_per_second']:.0f} GB/s of copy; {versions}.\n\n"
+            )
     parts = (trials, compiled, side_by_side, sweep, depth_speed, checks)
     broken = ", ".join(
         " ".join([line["step"], *map(str, line["arguments"]), f"({line['status']})"])
@@ -237,13 +243,13 @@ def roofline(lines: Lines, path: Path) -> None:
     matplotlib.use("svg")
     from matplotlib import pyplot
 
-    machine = lines[("machine",)]["found"]
+    machine = next(line for key, line in lines.items() if key[0] == "machine")["found"]
     peak, copied = machine["tflops"], machine["copy_gb_per_second"] / 1e3  # TFLOP/s, TB/s
     figure, axes = pyplot.subplots(figsize=(6, 4))
     intensity = [2**n for n in range(0, 13)]
     axes.plot(intensity, [min(peak, copied * one) for one in intensity], color="black")
     parameters = 12 * 12 * 768**2  # of the layers: what each token is multiplied with
-    for shape, _, found in races(lines):
+    for gpu, shape, _, found in races(lines):
         if shape != "bert-base":
             continue
         tokens = 32 * found["tokens_a_row"]
@@ -273,7 +279,7 @@ def main() -> None:
         print(text)
         return
     rehearsed = any(line["device"] != "cuda" for line in [*lines.values(), *failed])
-    if rehearsed or ("machine",) not in lines:
+    if rehearsed or not any(key[0] == "machine" for key in lines):
         raise SystemExit(
             f"{options.results}: no whole run on a GPU. --print shows it all the same."
         )
