@@ -249,7 +249,7 @@ def roofline(lines: Lines, path: Path) -> None:
     intensity = [2**n for n in range(0, 13)]
     axes.plot(intensity, [min(peak, copied * one) for one in intensity], color="black")
     parameters = 12 * 12 * 768**2  # of the layers: what each token is multiplied with
-    for gpu, shape, _, found in races(lines):
+    for _, shape, _, found in races(lines):
         if shape != "bert-base":
             continue
         tokens = 32 * found["tokens_a_row"]
