@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from lp_sweep.objects import write_sweep
 from lp_sweep.orchestrator import service
@@ -102,6 +102,7 @@ class Sweep:
         self,
         *,
         inline: bool | None = None,
+        processes: int | Literal["gpus"] | None = None,
         address: str | None = None,
         cache_dir: Place | None = None,
         even_if_not_learned: bool | None = None,
@@ -110,8 +111,9 @@ class Sweep:
         max_hours: float | None = None,
         on_trial: Callable[[dict[str, Any]], object] | None = None,
     ) -> RunResult:
-        """Runs the missing work on the Ray at `address`, or on a local one; with `inline` one trial
-        after another in this process, without Ray. Progress goes to stderr, or to one line of a
+        """Runs the missing work on the Ray at `address`, or on a local one; without Ray in as many
+        `processes` of this machine ("gpus": one on each), or with `inline` one trial after another
+        in this process. Progress goes to stderr, or to one line of a
         notebook's cell. Call it again to continue: stored trials are not repeated. Call it in the
         main thread. An option that is not given defaults to what its environment variable says, as
         of `lp-sweep run`. A failed trial is part of the result. `on_trial` is called in this
@@ -121,6 +123,7 @@ class Sweep:
         return self._run(
             on_trial,
             inline=inline,
+            processes=str(processes or ""),
             address=address,
             cache_dir=_path(cache_dir),
             even_if_not_learned=even_if_not_learned,
@@ -135,6 +138,7 @@ class Sweep:
         *,
         error_type: str | None = None,
         inline: bool | None = None,
+        processes: int | Literal["gpus"] | None = None,
         address: str | None = None,
         cache_dir: Place | None = None,
     ) -> RunResult:
@@ -146,6 +150,7 @@ class Sweep:
             trials=trials,
             error_type=error_type,
             inline=inline,
+            processes=str(processes or ""),
             address=address,
             cache_dir=_path(cache_dir),
         )

@@ -115,7 +115,7 @@ OfflineOption = Annotated[
     Option(
         "--offline",
         envvar="LP_SWEEP_OFFLINE",
-        help="Use cached models and data; never contact the hub.",
+        help="Use cached models and data; never ask the hub.",
     ),
 ]
 ManifestOption = Annotated[
@@ -141,7 +141,16 @@ InlineOption = Annotated[
     Option(
         "--inline",
         envvar="LP_SWEEP_INLINE",
-        help="Train one trial after another in this process, without Ray.",
+        help="Train one after another in this process, not on Ray.",
+    ),
+]
+ProcessesOption = Annotated[
+    str | None,
+    Option(
+        "--processes",
+        envvar="LP_SWEEP_PROCESSES",
+        metavar="<N|gpus>",
+        help="Train in N processes, or one a GPU, not on Ray.",
     ),
 ]
 SweepOption = Annotated[

@@ -28,7 +28,7 @@ Node = Mapping[str, Any]  # as `ray.nodes()` has it
 Size = tuple[float, float]  # CPUs and GPUs of a node
 
 _SHARES = 10_000  # Ray counts in such parts: the shares of a GPU must not add up to more than one
-_MOST_CORES = 8  # of a CPU slot, and CPU slots of the largest node where it has no more than 64
+MOST_CORES = 8  # of a CPU slot, and CPU slots of the largest node where it has no more than 64
 _LOOK_SECONDS = 5.0  # between two looks at the nodes
 ACCELERATOR = "accelerator_type:"  # prefix of the kind of GPU, in the resources of a node
 _ON_HEAD = Path("~/ray_bootstrap_config.yaml")
@@ -197,7 +197,7 @@ def cut(nodes: Sequence[Size], per_trial: PerTrial) -> Slots:
     cpus = per_trial.cpus
     if cpus is None:
         most = max((cores for cores, _ in nodes), default=0)
-        cpus = 1.0 if gpus else float(min(_MOST_CORES, max(1, int(most) // _MOST_CORES)))
+        cpus = 1.0 if gpus else float(min(MOST_CORES, max(1, int(most) // MOST_CORES)))
     number = fitting(nodes, cpus, gpus)
     if number < 1:
         have = ", ".join(f"{cores:g} CPU and {devices:g} GPU" for cores, devices in nodes)

@@ -1,4 +1,4 @@
-"""Runs the missing work of a plan, on Ray or in this process.
+"""Runs the missing work of a plan, on Ray, in this process, or in some of this machine.
 
 `run_sweep` is idempotent: it skips what the store has, and continues what was interrupted.
 """
@@ -138,6 +138,10 @@ def _on_engine(course: Course, signals: StopSignals, at_the_end: ExitStack) -> N
         from lp_sweep.orchestrator.engine.inline import run_inline
 
         run_inline(course, signals)
+    elif queue.open and options.processes:
+        from lp_sweep.orchestrator.engine.processes import run_processes
+
+        run_processes(course, signals, options.processes)
     elif queue.open:
         from lp_sweep.orchestrator.engine.connection import run_on_ray
 

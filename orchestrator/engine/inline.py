@@ -13,11 +13,10 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from lp_sweep.orchestrator.engine.capacity import PerTrial, Slots, cut
+from lp_sweep.orchestrator.engine.capacity import MOST_CORES, PerTrial, Slots, cut
 from lp_sweep.orchestrator.engine.course import Course, Loss, StopSignals
 from lp_sweep.orchestrator.engine.opening import open_run
 from lp_sweep.orchestrator.engine.runoptions import PATIENT_THREADS
@@ -32,7 +31,8 @@ _UNFIT = ("device_error", GraphRecordingError.kind)
 _LOOK_SECONDS = 1.0  # between two looks at the budget, and at the work of other runs
 
 
-def _here(function: Callable[..., Any], *arguments: Any) -> Mapping[str, Any]:
+def here(function: Callable[..., Any], *arguments: Any) -> Mapping[str, Any]:
+    """The result of a function on this machine, as if it were a node of a cluster."""
     try:
         return {"": function(*arguments)}
     except OSError:  # such as a full disk: this node does not answer
@@ -43,7 +43,7 @@ def run_inline(course: Course, signals: StopSignals) -> None:
     """Runs the queue's work: this process is the one slot. Raises PreflightError and StoreError
     before the first trial."""
     os.environ.update({**PATIENT_THREADS, **os.environ})
-    course.everywhere = _here
+    course.everywhere = here
     slots = _slots(course.queue.plan.sweep.spec)
     open_run(course, slots)
     signals.arm()
@@ -56,7 +56,7 @@ def run_inline(course: Course, signals: StopSignals) -> None:
                 continue
             if "torch" not in sys.modules:
                 course.reporter.phase("importing torch")
-            from lp_sweep.trials.worker.run import execute
+            from lp_sweep.trials.worker.run import execute, lost
 
             job = json.loads(json.dumps(course.job(work, place)))  # as a worker process gets it
             answer: Mapping[str, Any] | Loss
@@ -66,7 +66,7 @@ def run_inline(course: Course, signals: StopSignals) -> None:
             except StoreError as error:
                 answer = not_stored(error)
             except Exception as error:  # `execute` reports a trial's own failures
-                answer = _loss_of(error)
+                answer = Loss(*lost(error))
             with books:
                 _report(course, work, answer)
 
@@ -79,22 +79,19 @@ def _next(course: Course, books: threading.Lock) -> Work | None:
         return work
 
 
+def cores() -> int:
+    """The cores that this process may use: a batch system gives it some of a machine."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _slots(spec: SweepSpec) -> Slots:
-    """One slot with the whole machine. Raises PreflightError if a trial needs more."""
+    """One slot with the whole machine, but not with more threads than a small batch can use. Raises
+    PreflightError if a trial needs more."""
     per_trial = PerTrial.of(spec)
-    slots = cut([(float(os.cpu_count() or 1), float(count_gpus()))], per_trial)
-    return slots._replace(number=1, cpus=per_trial.cpus or 0.0)
-
-
-def _loss_of(error: Exception) -> Loss:
-    import torch
-
-    error_type, message = "bug", f"{type(error).__name__}: {error}"
-    if isinstance(error, GraphRecordingError):
-        error_type, message = error.kind, str(error)
-    elif isinstance(error, torch.AcceleratorError):
-        error_type, message = "device_error", str(error)
-    return Loss(error_type, message, "".join(traceback.format_exception(error)))
+    slots = cut([(float(cores()), float(count_gpus()))], per_trial)
+    own = "OMP_NUM_THREADS" in os.environ
+    most = 0.0 if own else float(min(cores(), MOST_CORES))
+    return slots._replace(number=1, cpus=per_trial.cpus or most)
 
 
 def _report(course: Course, work: Work, answer: Mapping[str, Any] | Loss) -> None:

@@ -15,6 +15,7 @@ from lp_sweep.orchestrator.options import (
     CacheDirOption,
     InlineOption,
     MirrorKind,
+    ProcessesOption,
     Request,
     words_of,
 )
@@ -23,6 +24,7 @@ from lp_sweep.storage.places import node_folder
 # set before torch is loaded: threads that wait for each other sleep. Else they spin, and beside
 # other work a trial takes many times as long. It changes no value; a number of threads does
 PATIENT_THREADS = {"OMP_WAIT_POLICY": "PASSIVE"}
+GPUS = "gpus"  # of `processes`: as many as trials fit on the GPUs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +33,7 @@ class RunOptions(Request):
     `trials` and `error_type`. `command`: the command line, for records."""
 
     inline: InlineOption = False
+    processes: ProcessesOption = None
     address: Annotated[
         str | None,
         Option(
@@ -95,7 +98,7 @@ class RunOptions(Request):
     def again(self, verb: str, **changed: Any) -> str:
         """The command that runs or retries with these options, the limits of this run included;
         `changed` are other values of fields."""
-        if self.inline:  # it overrules the variables that name a cluster
+        if self.inline or self.processes:  # they overrule the variables that name a cluster
             changed = {"address": None} | changed
         same = replace(self, **changed)
         words = ["lp-sweep", verb, same.file, *same.overrides]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from lp_sweep.orchestrator import service
 from lp_sweep.orchestrator.engine.course import Budget
 from lp_sweep.orchestrator.engine.driver import run_sweep
-from lp_sweep.orchestrator.engine.runoptions import RunOptions
+from lp_sweep.orchestrator.engine.runoptions import GPUS, RunOptions
 from lp_sweep.orchestrator.estimate import Rates
 from lp_sweep.orchestrator.inputs import checks
 from lp_sweep.orchestrator.mirrors.copying import check_installed
@@ -199,8 +199,7 @@ def compact_many(store: Store) -> None:
 def prepare(options: RunOptions) -> PreparedRun:
     """Reads the sweep file, its inputs and its store, and checks what a run needs. Raises
     SpecError, PreflightError and StoreError."""
-    if options.inline and options.address not in (None, from_environment(RunOptions).address):
-        raise SpecError("--inline runs in this process, --address on a cluster. Keep one of them.")
+    _check_engine(options)
     budget = Budget(options.max_hours)  # its clock starts here
     patience = store_patience(_STORE_PATIENCE)
     if options.retry:
@@ -230,6 +229,22 @@ def prepare(options: RunOptions) -> PreparedRun:
     if unkept := unkept_note(first.plan, store, first.sweep.spec.keep):
         say(f"note: {unkept}")
     return PreparedRun(options, first, store, selection, budget)
+
+
+def _check_engine(options: RunOptions) -> None:
+    """Raises SpecError for options that name more than one place to train in."""
+    places = {
+        "--inline (in this process)": options.inline,
+        "--processes (of this machine)": options.processes,
+        "--address (on a cluster)": options.address
+        not in (None, from_environment(RunOptions).address),
+    }
+    named = [place for place, given in places.items() if given]
+    if len(named) > 1:
+        raise SpecError(f"{' and '.join(named)} exclude each other. Keep one of them.")
+    number = options.processes
+    if number not in (None, GPUS) and not (number.isdecimal() and int(number) > 0):
+        raise SpecError(f"--processes {number}: a number from 1, or {GPUS} for one on each GPU.")
 
 
 def _check_failures(request: Request, patience: float) -> None:

@@ -16,16 +16,16 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LINES = {
-    "orchestrator": 17_631,
-    "trials": 15_445,
+    "orchestrator": 17_837,
+    "trials": 15_496,
     "analysis": 7_041,
     "storage": 4_056,
-    "api": 717,
-    "tests": 37_430,
+    "api": 722,
+    "tests": 37_571,
 }
 ROOMS = [room for room in LINES if room != "tests"]
 IMPORTS_INSIDE = 128  # in functions: only where the time to start needs one
-MODULES = 220
+MODULES = 221
 RAY = "orchestrator/engine/raycompat.py"  # all that touches what Ray keeps to itself
 PRIVATE_RAY = re.compile(r"\bray(?:\.\w+)*\._\w+")
 

@@ -1,19 +1,30 @@
 """Does one job: finds its record in the store, or makes it, or stores how it failed.
 
-`execute` is the only function that a worker calls. Imports no Ray.
+`execute` is the only function that a worker calls. Run as a program, this file is such a worker.
+Imports no Ray.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import traceback
 from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
+import torch
+
+from lp_sweep.storage.errors import GraphRecordingError, StoreError
 from lp_sweep.trials.device import free_memory
 from lp_sweep.trials.worker.checkpoint import saver_of
 from lp_sweep.trials.worker.fetch import supplies
 from lp_sweep.trials.worker.handover import Handover
-from lp_sweep.trials.worker.job import Job, Result
+from lp_sweep.trials.worker.job import Job, Result, not_stored
 from lp_sweep.trials.worker.profile import measure_trained, run_profile, run_speed
 from lp_sweep.trials.worker.trial import load_trained, run_trial
 from lp_sweep.trials.worker.tries import Tries, Way
@@ -67,3 +78,43 @@ def execute(plain: Mapping[str, Any]) -> dict[str, Any]:
     if tries.failure is not None:
         return handover.failed(tries.failure)
     return handover.done(result, is_new=stored is None)
+
+
+def lost(error: Exception) -> tuple[str, str, str]:
+    """The type, the sentence and the traceback of what makes a process unfit for more work."""
+    error_type, message = "bug", f"{type(error).__name__}: {error}"
+    if isinstance(error, GraphRecordingError):
+        error_type, message = error.kind, str(error)
+    elif isinstance(error, torch.AcceleratorError):
+        error_type, message = "device_error", str(error)
+    return error_type, message, "".join(traceback.format_exception(error))
+
+
+def serve() -> None:
+    """Does jobs, each a line of JSON on standard input, and prints an answer to each; the last one
+    is `{"lost": [type, sentence, traceback]}`. Ends at once with its input, also within a job."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)  # the driver stops its processes
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print
+    jobs: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def read() -> None:
+        for line in sys.stdin:
+            jobs.put(line)
+        os._exit(0)
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        job, told = json.loads(jobs.get()), {}
+        try:
+            told = execute(job)
+        except StoreError as error:
+            told = {"id": job["id"], **not_stored(error)}
+        except Exception as error:
+            told = {"lost": lost(error)}
+        print(json.dumps(told), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    serve()

@@ -154,7 +154,7 @@ def test_the_command_that_goes_on_has_every_option(
     verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unset = [name for name in options_of(RunOptions) if not getattr(GIVEN, name)]
-    assert unset == ["inline"], "a new option: give it a value above"
+    assert unset == ["inline", "processes"], "a new option: give it a value above"
     assert started(GIVEN.again(verb), monkeypatch) == GIVEN
 
 
@@ -165,8 +165,11 @@ def test_a_retry_that_goes_on_has_its_trials_or_its_type(monkeypatch: pytest.Mon
         assert started(asked.again("retry"), monkeypatch) == asked
 
 
-def test_without_ray_nothing_about_a_cluster_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Variables of the shell gave these, and --inline overrules them."""
-    asked = replace(GIVEN, inline=True)
+@pytest.mark.parametrize("engine", [{"inline": True}, {"processes": "2"}], ids=str)
+def test_without_ray_nothing_about_a_cluster_is_named(
+    engine: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Variables of the shell gave these, and the option overrules them."""
+    asked = replace(GIVEN, **engine)
     found = started(asked.again("run"), monkeypatch)
     assert found == replace(asked, address=None)
