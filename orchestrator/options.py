@@ -488,6 +488,15 @@ class MeasureOptions:
         str,
         Option("--device", envvar="LP_SWEEP_DEVICE", help="cpu, cuda, or auto: a GPU if there is."),
     ] = "auto"
+    within: Annotated[
+        float | None,
+        Option(
+            "--within",
+            envvar="LP_SWEEP_WITHIN",
+            min=0,
+            help="Only networks that lose at most so much, in points.",
+        ),
+    ] = None
     model: Annotated[str | None, Option("--model", help="Only this model.")] = None
     again: Annotated[bool, Option("--again", help="Also measure what is measured already.")] = False
     retrain: Annotated[

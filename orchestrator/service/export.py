@@ -106,10 +106,13 @@ class DeploymentResult(NamedTuple):
         return replace(table, notes=(*table.notes, *self.notes))
 
 
+_GAIN = 0.5  # points that an artefact may score more than its network
+
+
 def measure_task(asked: MeasureOptions) -> DeploymentResult:
     """Measures the full model and the best network of each number of layers on this machine, unless
-    a smaller one scores no less, each in every format, and stores a record of each. What the store
-    has is not measured again. Progress goes to stderr. Raises LpSweepError."""
+    it loses too much or a smaller one scores no less, each in every format, and stores a record of
+    each. What the store has is not measured again. Progress goes to stderr. Raises LpSweepError."""
     vocabularies = [*dict.fromkeys(asked.vocabularies)] or ["full"]
     _check_texts(asked.texts, vocabularies)
     from lp_sweep.orchestrator.export.deployments import TABLE, Deployment, Machine, measure_all
@@ -177,6 +180,9 @@ def _front(store: Store, asked: MeasureOptions) -> tuple[list[Mapping[str, Any]]
     found: list[Mapping[str, Any]] = []
     notes: list[str] = []
     best = float("-inf")  # mean score of the smaller networks
+    if asked.within is not None:
+        least = networks[0]["mean"] - asked.within - _GAIN
+        networks = [network for network in networks if network["mean"] >= least]
 
     def able(network: Mapping[str, Any], seed: int | None = None) -> Mapping[str, Any] | None:
         trials = sorted(network["trials"], key=lambda one: one["seed"] != seed)

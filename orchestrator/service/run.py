@@ -173,7 +173,9 @@ def _measure_as_shipped(made: PreparedPlan, store: Store, options: RunOptions) -
             **{name: getattr(options, name) for name in _PLACES},
         }
         spec = sweep.spec
-        asked = MeasureOptions(**place, formats=spec.deploy, vocabularies=spec.vocabulary)
+        asked = MeasureOptions(
+            **place, formats=spec.deploy, vocabularies=spec.vocabulary, within=losses[-1]
+        )
         try:
             if failed := service.export.measure_task(asked).failed:
                 say(f"note: {task}: {failed} artefacts failed. Why: lp-sweep table candidates")

@@ -78,10 +78,15 @@ def written(asked: SmallerOptions, run: RunOptions) -> tuple[RunOptions, list[st
     if asked.model and not is_folder(asked.model):  # a mistake in a hub name leaves no file
         find_model(asked.model, folder=Path(), pins=Pins(offline=run.offline))
     rows = {one.name: getattr(asked, one.name) for one in fields(RowsOptions)}
+    rows["within"] = _within(asked)  # a search for what is shipped, and for no more
     made = init.write_sweep(
         InitOptions(**rows, file=file, force=asked.force, quick=asked.quick, made_by=mark)
     )
     return run, [*made.notes, f"wrote {', '.join(map(str, made.files))}"]
+
+
+def _within(asked: SmallerOptions) -> float:
+    return WITHIN[0] if asked.within is None else asked.within
 
 
 def _is_exported(folder: Path) -> bool:
@@ -109,7 +114,7 @@ def finished(asked: SmallerOptions, run: RunOptions, result: RunResult) -> Small
     if stopped and not _has_full_model(result.plan):
         return SmallerModel(["the full model is not trained yet: there is no answer. Go on."])
     [task] = result.plan.sweep.tasks
-    spec, within = result.plan.sweep.spec, asked.within
+    spec, within = result.plan.sweep.spec, _within(asked)
     place: dict[str, Any] = {
         "task": task,
         "store": result.store.location,
@@ -119,13 +124,13 @@ def finished(asked: SmallerOptions, run: RunOptions, result: RunResult) -> Small
         "manifest": run.manifest,
         "cache_dir": run.cache_dir,
     }
-    export.measure_task(MeasureOptions(**place, formats=[*spec.deploy]))
+    export.measure_task(MeasureOptions(**place, formats=[*spec.deploy], within=within))
     notes = ["the time is up: this is the best so far, and the same command goes on"] * stopped
     chosen = ExportOptions(
         **place,
         best=True,
         fastest=True,
-        within=WITHIN[0] if within is None else within,
+        within=within,
         out=asked.out or Path("smaller"),
         force=asked.force or bool(asked.out and _is_exported(asked.out)),
     )
