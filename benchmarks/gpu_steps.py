@@ -688,7 +688,7 @@ def depth_speed(setup: Setup) -> dict[str, Any]:
     pruned = copy.deepcopy(full)
     keep_layers(pruned, tuple(range(1, full.config.num_hidden_layers // 2 + 1)))
     load = Load(length=setup.of(LENGTH, 16), batches=(BATCH,), precision=setup.precision)
-    rule = setup.of(RULE, Rule(warm_ups=1, pairs=2, rounds=1))
+    rule = setup.of(RULE, Rule(warm_ups=1, pairs=2, most=2))
     with reproducible(None):  # not strict, as in a sweep
         timings = compare_networks(full, pruned, load, rule)
     return {"speedups": {one.quantity: one.comparison.speedup for one in timings}}

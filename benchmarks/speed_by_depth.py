@@ -72,7 +72,7 @@ def measured(
     options: argparse.Namespace, folder: str, device: torch.device
 ) -> Iterator[dict[str, Any]]:
     """Yields the results so far after each depth, since one takes minutes."""
-    rule = Rule(warm_ups=options.warm_ups, pairs=options.pairs, rounds=options.rounds)
+    rule = Rule(warm_ups=options.warm_ups, pairs=options.pairs, most=options.most)
     load = Load(length=options.length, batches=options.batches, precision=options.precision)
     depth = len(find_layers(network(folder, None, torch.device("cpu"))).layers)
     print(f"{depth} layers on {device_name(device)}")
@@ -107,7 +107,7 @@ def main() -> None:
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument("--warm-ups", type=int, default=RULE.warm_ups)
     parser.add_argument("--pairs", type=int, default=RULE.pairs)
-    parser.add_argument("--rounds", type=int, default=RULE.rounds)
+    parser.add_argument("--most", type=int, default=RULE.most)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     with model_folder(options.model) as folder:

@@ -35,7 +35,7 @@ _timing = pa.struct(
         ("speedup_q25", _float),
         ("speedup_q75", _float),
         ("pairs", pa.int32()),
-        ("rounds", pa.int32()),  # it took to get there: see trials/measures/pairs.py
+        ("rounds", pa.int32()),  # 1; up to 3 in earlier records
     ]
 )
 

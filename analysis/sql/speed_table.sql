@@ -87,10 +87,10 @@ SELECT
     of.inference.full_ms AS inference_full_ms,
     of.inference.pruned_wall_ms AS inference_wall_ms,
     speeds.pairs,
-    of.finetune.speedup_q75 - of.finetune.speedup_q25
-        <= 0.05 * of.finetune.speedup AS finetune_steady,
-    of.inference.speedup_q75 - of.inference.speedup_q25
-        <= 0.05 * of.inference.speedup AS inference_steady,
+    0.929 * (of.finetune.speedup_q75 - of.finetune.speedup_q25) / sqrt(of.finetune.pairs)
+        <= 0.01 * of.finetune.speedup AS finetune_steady,
+    0.929 * (of.inference.speedup_q75 - of.inference.speedup_q25) / sqrt(of.inference.pairs)
+        <= 0.01 * of.inference.speedup AS inference_steady,
     speeds.others_busy_cores,
     speeds.others_busy_cores > 0.5 AS busy,
     speeds.profile_id

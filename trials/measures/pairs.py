@@ -7,7 +7,7 @@ statistics over two functions that return their times; knows no network and no c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -26,15 +26,15 @@ _Pair = tuple[RunTime, RunTime]  # full, pruned
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """How many runs. `widest`: a round with a larger interquartile range, as a share of the median,
-    is followed by another one with `pairs` more, up to `rounds` and `again` seconds in all: beside
-    other work no round is narrow. After `seconds` of pairs, and a sixth of that of warm-ups, only
-    `fewest` are taken: a slow step is steady after few."""
+    """How many runs: `pairs`, and more until the standard error of the speed-up is at most `error`
+    of it, but not more than `most` or than `again` seconds: beside other work it may never be.
+    After `seconds` of pairs, and a sixth of that of warm-ups, only `fewest` are taken: a slow step
+    is steady after few."""
 
     warm_ups: int = 10
-    pairs: int = 20
-    rounds: int = 3
-    widest: float = 0.05
+    pairs: int = 10
+    most: int = 500
+    error: float = 0.01
     seconds: float = 60.0
     again: float = 10.0
     fewest: int = 5
@@ -45,7 +45,7 @@ RULE = Rule()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Medians of a round; `speedup` is that of the ratios full / pruned of its pairs."""
+    """Medians; `speedup` is that of the ratios full / pruned of the pairs."""
 
     full_ms: float
     pruned_ms: float
@@ -55,55 +55,22 @@ class Comparison:
     speedup_q25: float
     speedup_q75: float
     pairs: int
-    rounds: int = 1
-
-    @property
-    def width(self) -> float:
-        """The interquartile range, as a share of the median."""
-        return (self.speedup_q75 - self.speedup_q25) / self.speedup
+    rounds: int = 1  # earlier records have up to three, of which they tell the steadiest
 
 
 def compare(full: _Run, pruned: _Run, rule: Rule = RULE) -> Comparison:
-    """The first round that is narrow enough, else the narrowest."""
-    _take_turns(full, pruned, rule.warm_ups, fewest=1, seconds=rule.seconds / 6)
-    best: Comparison | None = None
-    left = rule.again
-    for number in range(1, rule.rounds + 1):
-        seconds = rule.seconds if best is None else left
-        pairs = _take_turns(full, pruned, number * rule.pairs, rule.fewest, seconds)
-        found = _summary(pairs)
-        best = found if best is None or found.width < best.width else best
-        best = replace(best, rounds=number)
-        left -= _seconds(pairs)
-        if best.width <= rule.widest or left <= 0:
-            break
-    assert best is not None  # a rule has a round
-    return best
+    """Takes pairs until they are enough by the rule."""
+    _take_turns(full, pruned, rule.warm_ups, lambda pairs: _seconds(pairs) >= rule.seconds / 6)
 
+    def enough(pairs: Sequence[_Pair]) -> bool:
+        seconds = _seconds(pairs)
+        if len(pairs) < rule.pairs:
+            return len(pairs) >= rule.fewest and seconds >= rule.seconds
+        return seconds >= rule.again or _error(_ratios(pairs)) <= rule.error
 
-def _seconds(pairs: Sequence[_Pair]) -> float:
-    return sum(took.wall_ms for pair in pairs for took in pair) / 1e3
-
-
-def _take_turns(full: _Run, pruned: _Run, pairs: int, fewest: int, seconds: float) -> list[_Pair]:
-    """Every other pair begins with the pruned network, so that neither
-    always profits from what the first run leaves behind, such as a warm cache."""
-    found: list[_Pair] = []
-    for number in range(pairs):
-        if number >= fewest and _seconds(found) >= seconds:
-            break
-        if number % 2:
-            second, first = pruned(), full()
-        else:
-            first, second = full(), pruned()
-        found.append((first, second))
-    return found
-
-
-def _summary(pairs: Sequence[_Pair]) -> Comparison:
-    times = np.array(pairs)  # (pairs, full and pruned, by the clock and on the wall)
-    medians = np.median(times, axis=0)
-    low, middle, high = np.percentile(times[:, 0, 0] / times[:, 1, 0], (25, 50, 75))
+    pairs = _take_turns(full, pruned, rule.most, enough)
+    medians = np.median(np.array(pairs), axis=0)  # full and pruned, by the clock and on the wall
+    low, middle, high = np.percentile(_ratios(pairs), (25, 50, 75))
     return Comparison(
         full_ms=float(medians[0, 0]),
         pruned_ms=float(medians[1, 0]),
@@ -114,3 +81,33 @@ def _summary(pairs: Sequence[_Pair]) -> Comparison:
         speedup_q75=float(high),
         pairs=len(pairs),
     )
+
+
+def _ratios(pairs: Sequence[_Pair]) -> np.ndarray:
+    return np.array([full.ms / pruned.ms for full, pruned in pairs])
+
+
+def _error(ratios: np.ndarray) -> float:
+    """The standard error of the median as a share of it, for normal ratios: 1.2533 standard
+    deviations over the root of their number, and the interquartile range is 1.349 deviations."""
+    low, middle, high = np.percentile(ratios, (25, 50, 75))
+    return float(1.2533 / 1.349 * (high - low) / len(ratios) ** 0.5 / middle)
+
+
+def _seconds(pairs: Sequence[_Pair]) -> float:
+    return sum(took.wall_ms for pair in pairs for took in pair) / 1e3
+
+
+def _take_turns(
+    full: _Run, pruned: _Run, most: int, enough: Callable[[Sequence[_Pair]], bool]
+) -> list[_Pair]:
+    """Every other pair begins with the pruned network, so that neither always profits from what the
+    first run leaves behind, such as a warm cache. At least one, if `most` allows it."""
+    found: list[_Pair] = []
+    while len(found) < most and not (found and enough(found)):
+        if len(found) % 2:
+            second, first = pruned(), full()
+        else:
+            first, second = full(), pruned()
+        found.append((first, second))
+    return found

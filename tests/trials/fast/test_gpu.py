@@ -137,7 +137,7 @@ def test_dropout_of_a_graph_is_drawn_anew_for_each_step() -> None:
 def test_a_speed_on_cuda_is_of_both_batches(tmp_path: Path) -> None:
     world = save_world(tmp_path, measure={"speed": "cuda", "speed_length": 16})
     job = next(job for job in jobs(world, "k=2") if job["kind"] == "speed") | {"device": "cuda"}
-    record = run_speed(job, Rule(warm_ups=2, pairs=4, rounds=1))
+    record = run_speed(job, Rule(warm_ups=2, pairs=4, most=4))
     assert (record["device_type"], record["kept_layers"]) == ("cuda", [1, 2])
     assert {(t["quantity"], t["batch"]) for t in record["timings"]} == {
         (quantity, batch) for quantity in ("inference", "finetune") for batch in (32, 256)

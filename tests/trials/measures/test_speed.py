@@ -25,7 +25,7 @@ from tests.support.networks import load, network
 from tests.support.plain_jobs import assert_fails, execute, run_speed
 from tests.support.toyworld import jobs, save_world
 
-QUICK = Rule(warm_ups=1, pairs=2, rounds=1)
+QUICK = Rule(warm_ups=1, pairs=2, most=2)
 Job = dict[str, Any]
 
 
@@ -94,7 +94,7 @@ def test_the_ratio_is_of_the_full_network_to_the_pruned_one(
     monkeypatch.setattr(timing, "_timed", took)
     hook = nn.modules.module.register_module_forward_hook(count)
     try:
-        rule = Rule(warm_ups=0, pairs=2, rounds=1)
+        rule = Rule(warm_ups=0, pairs=2, most=2)
         whole, reduced = (run_speed(job, rule) for job in speeds)
     finally:
         hook.remove()
