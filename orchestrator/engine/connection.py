@@ -222,8 +222,8 @@ def connection(address: str | None) -> Iterator[None]:
         )
     if "ray" not in sys.modules and find_spec("ray") is None:
         raise PreflightError(
-            "Ray is not installed here: pip install 'ray[tune]'. Without Ray, --inline runs the "
-            "trials one after another in this process: lp-sweep run ... --inline"
+            "Ray is not installed here: pip install 'ray[tune]'. Without Ray, on this machine: "
+            "lp-sweep run ... --processes gpus (or a number), or --inline for one after another."
         )
     if (ray := sys.modules.get("ray")) and ray.is_initialized():
         raise PreflightError(
