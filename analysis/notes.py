@@ -62,13 +62,19 @@ def not_learned(row: Row) -> str:
     )
 
 
+_GAIN = 5.0  # points of a smaller network above the full model, which no removal explains
+
+
 def barely(row: Row) -> str:
-    """A clause, or "" if the full model is well above guessing. A model just above guessing has
-    little to lose. `row`: of the view `min_layers`."""
-    if "near guessing" not in row["caveats"]:
-        return ""
-    lead = row["score_full"] - row["majority"]
-    return f"the full model is only {lead:.1f} points above guessing"
+    """A clause, or "" if the full model has learned enough to be compared with: it is well above
+    guessing, and no network without a teacher is far above it. `row`: of the view `min_layers`."""
+    if "near guessing" in row["caveats"]:
+        lead = row["score_full"] - row["majority"]
+        return f"the full model is only {lead:.1f} points above guessing"
+    gain = -row["loss"] if row["unit"] == "points" and row["distill"] == "none" else 0.0
+    if gain >= _GAIN:
+        return f"the full model scores {gain:.1f} points less, so it needs more training first"
+    return ""
 
 
 def learned_nothing(record: Row) -> bool:

@@ -81,6 +81,14 @@ def test_a_full_model_little_better_than_guessing_is_a_doubt(fake: FakeSweep) ->
     assert "guessing" not in rare
 
 
+def test_a_full_model_far_below_a_smaller_one_is_a_doubt(fake: FakeSweep) -> None:
+    for task, pruned in (("better", 64.9), ("far", 65.0)):
+        fake.curve({0: 60.0, 2: pruned}, task=task)
+    better, far = (answer_line([row]) for row in answers(fake))
+    assert "full model" not in better
+    assert "the full model scores 5.0 points less" in far
+
+
 def test_percent_is_of_the_full_models_score(fake: FakeSweep) -> None:
     """Where that is not positive, no loss will do."""
     fake.curve({0: 50.0, 2: 49.2, 4: 48.8})  # 0.8 of 50 points are 1.6 percent
