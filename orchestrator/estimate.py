@@ -378,6 +378,7 @@ class Pace:
     def __init__(self, ratio: Span | None, *, now: Callable[[], float] = time.monotonic) -> None:
         self.slots = 0
         self.searching = False  # a search may ask for more: the estimate is an upper bound
+        self.most: Callable[[], float] = lambda: math.inf  # seconds until the limit of the run
         self._ratio, self._now = ratio, now
         self._ratios: deque[float] = deque(maxlen=_LATEST)
         self._used = 0.0  # slot-seconds of ended work
@@ -416,18 +417,19 @@ class Pace:
     def eta(
         self, live: Mapping[str, float], seconds: float, longest: float, alone: float = 0.0
     ) -> Eta:
-        """The time left with its band, unless the run is later than that. Blocked work counts as if
-        it were sure to run. All in estimated slot-seconds: `live`, of running trials; `seconds`, of
-        the work that has not begun, the longest of which takes `longest`; `alone`, of what runs
-        afterwards, one at a time."""
-        scale = self.scale()
+        """The time left with its band, unless the run is later than that, but not more than `most`.
+        Blocked work counts as if it were sure to run. All in estimated slot-seconds: `live`, of
+        running trials; `seconds`, of the work that has not begun, the longest of which takes
+        `longest`; `alone`, of what runs afterwards, one at a time."""
+        scale, most = self.scale(), self.most()
         if scale is None or not self.slots:
             return Eta()
 
         def left(factor: float) -> float:
             running = [max(0.0, factor * took - self.elapsed(id_)) for id_, took in live.items()]
             shared = (sum(running) + factor * seconds) / self.slots
-            return max(shared, factor * longest, *running, 0.0) + factor * alone
+            needed = max(shared, factor * longest, *running, 0.0) + factor * alone
+            return min(needed, most)
 
         expected, low, high = (left(factor or 1.0) for factor in scale)
         if self.searching:

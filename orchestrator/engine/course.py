@@ -99,6 +99,10 @@ class Budget:
         """Used until now."""
         return (self.now() - self._begun) / 3600
 
+    def seconds_left(self) -> float:
+        hours = math.inf if self._max_hours is None else self._max_hours
+        return max(0.0, 3600 * (hours - self.hours))
+
     def reached(self, queue: WorkQueue, warn: Callable[[], object]) -> bool:
         """Whether live trials must end now. At the limit nothing more is handed out, and `warn`
         tells live trials, which have half a minute."""
@@ -183,6 +187,7 @@ class Course:
     ) -> None:
         self.queue, self.recorder, self.reporter = queue, recorder, reporter
         self.options, self.presence, self.budget = options, presence, budget
+        queue.pace.most = budget.seconds_left
         # the engine's: runs a plain function on each node; returns node -> its result
         self.everywhere: Callable[..., Mapping[str, Any]] = lambda function, *arguments: {}
         self.full_models = FullModels(queue)

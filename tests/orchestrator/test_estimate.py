@@ -216,6 +216,14 @@ def test_before_a_run_the_band_is_that_of_the_estimate() -> None:
     assert pace(slots=0).eta({}, 60.0, 60.0) == Eta()
 
 
+def test_a_limit_of_the_run_bounds_its_end() -> None:
+    run = pace()
+    run.most = lambda: 100.0
+    assert run.eta({}, 60.0, 60.0) == Eta(60.0, 15.0, 100.0)
+    run.searching = True
+    assert run.eta({}, 600.0, 60.0).text() == "at most 1:40"
+
+
 def test_the_pace_of_the_run_replaces_it_and_each_trial_narrows_its_band() -> None:
     found = [scale(pace(*[3.0] * seen)) for seen in (1, 5, 40)]
     assert [span.expected for span in found] == [3.0] * 3
