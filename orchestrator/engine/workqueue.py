@@ -53,7 +53,7 @@ State = Literal["pending", "live", "done", "failed"]
 
 _BLOCKED = "missing_input"  # the error type of work whose network will not come
 _REST = 20  # times as long as making a plan took: a twentieth of the driver's time
-_DRAWN_FROM = 4  # times as much work as is claimed, next to another run
+_DRAWN_FROM = 4  # times as much work as is claimed, for each other run
 
 
 class Rank(IntEnum):
@@ -134,21 +134,23 @@ class WorkQueue:
         return None
 
     def _first(self, slots: int) -> list[str]:
-        """The work to begin next in so many slots, all of one rank; of speeds only one. Two runs
-        would want the same work in the same order, so that each draws from more than it needs."""
+        """The work to begin next in so many slots, all of one rank; of speeds only one. Several
+        runs would want the same work in the same order, so that each draws from more than it
+        needs."""
         first = self.ready()
         if first is None or not self._may_begin(first):
             return []
-        rank, shared = self._rank(first), self.claims is not None and self.claims.shared
+        rank, drawn = self._rank(first), 1
+        if self.claims is not None and self.claims.shared:
+            drawn = _DRAWN_FROM * max(1, len(self.claims.alive))
         wanted = 1 if rank is Rank.SPEED else slots
         entries: list[tuple[Rank, float, str]] = []
-        most = wanted * (_DRAWN_FROM if shared else 1)
-        while len(entries) < most and self.ready() and self._order[0][0] == rank:
+        while len(entries) < wanted * drawn and self.ready() and self._order[0][0] == rank:
             entries.append(heappop(self._order))
         for entry in entries:
             heappush(self._order, entry)
         ids = [*dict.fromkeys(id_ for _, _, id_ in entries)]
-        if shared:
+        if drawn > 1:
             random.shuffle(ids)
         return ids[:wanted]
 
