@@ -38,6 +38,7 @@ from lp_sweep.storage.tablefiles import THREADS, Deadline, Records, TableFiles, 
 
 __all__ = ["Records", "Store", "Unreadable", "is_store"]
 
+_LATE_SECONDS = 60.0  # for which NFS, as it is mounted by default, may not show a new file
 _OTHER_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 T = TypeVar("T")
@@ -155,13 +156,20 @@ class Store:
             return None
 
     def read(self, table: str, name: str) -> list[dict[str, Any]]:
-        """Returns the rows of a record. Raises StoreError, also if it is missing or unreadable."""
+        """Returns the rows of a record that was written. A network mount may show it late, so a
+        missing one is looked for again. Raises StoreError, also if it is unreadable."""
+
+        def look() -> list[dict[str, Any]]:
+            try:
+                return self._rows(table, name)
+            except FileNotFoundError as error:
+                raise UnreachableError("No such file") from error
+
         try:
-            return self._rows(table, name)
-        except (FileNotFoundError, NotARecordError) as error:
-            why = "No such file" if isinstance(error, FileNotFoundError) else error
+            return Deadline(min(self.patience, _LATE_SECONDS)).persist(look)
+        except (UnreachableError, NotARecordError) as error:
             where = self.files.where(f"{table}/{name}{SUFFIX}")
-            raise StoreError(f"can't read {where}: {why}") from error
+            raise StoreError(f"can't read {where}: {error}") from error
 
     def _rows(self, table: str, name: str) -> list[dict[str, Any]]:
         _path(table, name)

@@ -19,6 +19,7 @@ import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from enum import IntEnum
 from heapq import heappop, heappush
@@ -40,10 +41,10 @@ from lp_sweep.orchestrator.plan.plan import ModelTask, Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.searching import curve_of
 from lp_sweep.orchestrator.plan.selection import Selection, policy, selected
-from lp_sweep.storage.errors import GraphRecordingError
+from lp_sweep.storage.errors import GraphRecordingError, StoreError
 from lp_sweep.storage.networks import keep_while_needed
 from lp_sweep.storage.runs import Presence, Progress
-from lp_sweep.storage.schema import TABLES
+from lp_sweep.storage.schema import TABLES, TRIALS
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.spec.procedures import NOT_RETRAINED
 from lp_sweep.trials.spec.select import LayerScores
@@ -395,8 +396,12 @@ class WorkQueue:
         shared = self.claims is not None and self.claims.shared
         there = self.done | self.store.names("trials") if shared else self.done
         scored = sorted((searched - known.points.keys()) & there)
-        new = points_of(self.store.read_all("trials", scored).rows) if scored else {}
-        points = {**known.points, **new}
+        rows = self.store.read_all("trials", scored).rows if scored else TRIALS.empty_table()
+        for id_ in self.done.intersection(scored).difference(rows["trial_id"].to_pylist()):
+            with suppress(StoreError):  # deleted; a listing may also be late
+                one = pa.Table.from_pylist(self.store.read("trials", id_), TRIALS)
+                rows = pa.concat_tables([rows, one])
+        points = {**known.points, **points_of(rows)}
         return known._replace(
             points=points,
             asked=self._rounds.keys() - self.done - failed,

@@ -217,6 +217,17 @@ def test_patience_ends(tmp_path: Path) -> None:
     assert time.monotonic() - begun < 2, "what is not there is not waited for"
 
 
+def test_a_record_that_was_written_may_be_seen_late(tmp_path: Path) -> None:
+    """As NFS shows what another machine wrote."""
+    store = Store(tmp_path / "store", create=True, patience=15)
+    arrives = threading.Timer(0.5, store.put, ["trials", "t1-a", [trial("t1-a")]])
+    arrives.start()
+    assert store.read("trials", "t1-a")[0]["trial_id"] == "t1-a"
+    arrives.join()
+    with pytest.raises(StoreError, match=r"t1-b\.parquet: No such file"):
+        Store(tmp_path / "store", patience=0.3).read("trials", "t1-b")
+
+
 # -- a look while a file is written
 
 
