@@ -156,20 +156,28 @@ class Store:
             return None
 
     def read(self, table: str, name: str) -> list[dict[str, Any]]:
-        """Returns the rows of a record that was written. A network mount may show it late, so a
-        missing one is looked for again. Raises StoreError, also if it is unreadable."""
+        """Returns the rows of a record that was written. Raises StoreError, also if it is missing
+        or unreadable."""
+        path = f"{table}/{name}{SUFFIX}"
+        try:
+            return self.awaited(path, lambda: self._rows(table, name))
+        except NotARecordError as error:
+            raise StoreError(f"can't read {self.files.where(path)}: {error}") from error
 
-        def look() -> list[dict[str, Any]]:
+    def awaited(self, path: str, look: Callable[[], T]) -> T:
+        """Returns what `look` does. It raises FileNotFoundError while it misses something that was
+        written: a network mount may show that late. Raises StoreError if it stays missing."""
+
+        def again() -> T:
             try:
-                return self._rows(table, name)
+                return look()
             except FileNotFoundError as error:
                 raise UnreachableError("No such file") from error
 
         try:
-            return Deadline(min(self.patience, _LATE_SECONDS)).persist(look)
-        except (UnreachableError, NotARecordError) as error:
-            where = self.files.where(f"{table}/{name}{SUFFIX}")
-            raise StoreError(f"can't read {where}: {error}") from error
+            return Deadline(min(self.patience, _LATE_SECONDS)).persist(again)
+        except UnreachableError as error:
+            raise StoreError(f"can't read {self.files.where(path)}: {error}") from error
 
     def _rows(self, table: str, name: str) -> list[dict[str, Any]]:
         _path(table, name)

@@ -29,9 +29,7 @@ class Node:
 
 
 class Change(NamedTuple):
-    """What a path names from now on: None is nothing."""
-
-    node: Node | None
+    node: Node | None  # what the path names from now on
     seen: list[float]  # by each machine, from when on
 
 
@@ -118,10 +116,6 @@ class Machine(fusepy.Operations):
         node.modified = time.time() + SKEW
         return len(data)
 
-    def truncate(self, path: str, length: int, fh: int | None = None) -> None:
-        node = self.open_files[fh] if fh in self.open_files else self._node(path)
-        node.content[:] = node.content[:length].ljust(length, b"\0")
-
     def rename(self, old: str, new: str) -> None:
         self._change(new, self._node(old))
         self._change(old, None)
@@ -129,12 +123,6 @@ class Machine(fusepy.Operations):
     def unlink(self, path: str) -> None:
         self._node(path)
         self._change(path, None)
-
-    def chmod(self, path: str, mode: int) -> None:
-        self._node(path).mode = mode
-
-    def utimens(self, path: str, times: tuple[float, float] | None = None) -> None:
-        self._node(path).modified = times[1] if times else time.time() + SKEW
 
     def statfs(self, path: str) -> dict[str, int]:
         return {"f_bsize": 4096, "f_frsize": 4096, "f_blocks": 2**24, "f_bavail": 2**23}
