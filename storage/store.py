@@ -15,7 +15,6 @@ of a newer schema is listed in `Records.unreadable` and never breaks a query.
 
 from __future__ import annotations
 
-import copy
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -107,8 +106,8 @@ class Store:
 
     def asked_once(self) -> Store:
         """The same store without retries, for callers that try again later themselves."""
-        other = copy.copy(self)
-        other.patience = 0
+        other = Store.__new__(Store)  # copy.copy would look for the location, with all patience
+        vars(other).update(vars(self), patience=0.0)
         return other
 
     def _is_there(self) -> bool:

@@ -208,6 +208,10 @@ def test_patience_ends(tmp_path: Path) -> None:
     (tmp_path / "store").rename(tmp_path / "away")
     begun = time.monotonic()
     with pytest.raises(StoreError, match="is gone"):
+        store.asked_once().put("trials", "t1-a", [trial("t1-a")])
+    assert time.monotonic() - begun < 0.4
+    begun = time.monotonic()
+    with pytest.raises(StoreError, match="is gone"):
         store.put("trials", "t1-a", [trial("t1-a")])
     assert 0.4 < time.monotonic() - begun < 4
     with pytest.raises(StoreError, match="no store at"):
