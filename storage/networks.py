@@ -205,11 +205,21 @@ def write_sums(folder: Path) -> None:
 
 def changed_files(folder: Path) -> list[str]:
     """The names of missing files and of files with a wrong checksum; [] if there is no SUMS."""
+    told = _told_sums(folder)
+    return [name for name, digest in told.items() if _digest(folder / name) != digest]
+
+
+def lacks_files(folder: Path) -> bool:
+    return not all((folder / name).is_file() for name in _told_sums(folder))
+
+
+def _told_sums(folder: Path) -> dict[str, str]:
+    """The names of a network's files, and their checksums as SUMS tells them; {} without it."""
     path = folder / SUMS
     if not path.is_file():
-        return []
+        return {}
     told = (line.partition("  ") for line in path.read_text(encoding="utf-8").splitlines())
-    return [name for digest, _, name in told if _digest(folder / name) != digest]
+    return {name: digest for digest, _, name in told}
 
 
 def _sums(folder: Path) -> str:

@@ -32,7 +32,7 @@ from lp_sweep.storage.store import Store
 FOLDER = "runs"
 BEAT_SECONDS = 15.0
 _STALE_SECONDS = 60.0  # without a change, as seen by the reader's own clock
-_LONGEST_GAP = 5.0  # between two looks; of a longer gap only this much counts
+_LONGEST_GAP = BEAT_SECONDS  # between two looks; of a longer gap only this much counts
 _FORGOTTEN_SECONDS = 3600.0  # longer than any ordinary difference between two clocks
 _LISTED_SECONDS = 30.0  # the longest wait for a late listing
 _MOST = 2**40  # of any count: larger ones are not from us
@@ -103,25 +103,30 @@ class Observer:
     """Finds out which announced runs are alive, by looking at their files over time."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        self._store, self._lock = store, threading.Lock()
         self._seen: dict[str, _Sight] = {}
         self.killed: set[str] = set()  # names of the files that killed runs left, at the last look
 
-    def living(self, *, besides: str | None = None) -> list[Announcement]:
-        """The runs that are alive, oldest first. Raises StoreError."""
-        alive, self.killed = [], set()
-        for name, text in self._store.texts(FOLDER, f"{besides}.json").items():
-            if (run := _parse(text)) is None:
-                continue
-            if self._lives(run, besides):
-                alive.append(run)
-            else:
-                self.killed.add(name)
+    def living(self, *, besides: str | None = None, once: bool = False) -> list[Announcement]:
+        """The runs that are alive, oldest first. Raises StoreError, `once` without retries."""
+        store = self._store.asked_once() if once else self._store
+        texts = store.texts(FOLDER, f"{besides}.json")
+        alive, killed = [], set()
+        with self._lock:
+            for name, text in texts.items():
+                if (run := _parse(text)) is None:
+                    continue
+                if self._lives(run, besides):
+                    alive.append(run)
+                else:
+                    killed.add(name)
+            self.killed = killed
         return sorted(alive, key=lambda run: (run.started_at, run.run_id))
 
     def _lives(self, run: Announcement, besides: str | None) -> bool:
-        if run.machine and run.machine == _machine():
-            return _process(run.pid) == run.process
+        here = run.machine and run.machine == _machine()
+        if here and (process := _process(run.pid)) is not None:
+            return process == run.process
         now, before = time.monotonic(), self._seen.get(run.run_id)
         if before is None:
             unchanged = math.inf if self._is_forgotten(run, besides) else 0.0
@@ -160,7 +165,7 @@ class Presence:
             host=socket.gethostname(),
             machine=_machine(),
             pid=os.getpid(),
-            process=_process(os.getpid()),
+            process=_process(os.getpid()) or "",
             started_at=_now(),
             updated_at=_now(),
             beat=0,
@@ -201,9 +206,10 @@ class Presence:
                 return
             time.sleep(0.1)
 
-    def others(self) -> list[Announcement]:
-        """The other runs on this store that are alive. Raises StoreError."""
-        found = self._observer.living(besides=self._me.run_id)
+    def others(self, *, once: bool = False) -> list[Announcement]:
+        """The other runs on this store that are alive. Raises StoreError, `once` without
+        retries."""
+        found = self._observer.living(besides=self._me.run_id, once=once)
         self.shared = self.shared or bool(found)
         self.alive = frozenset(run.run_id for run in found)
         return found
@@ -242,6 +248,7 @@ class Presence:
         while not self._ended.wait(BEAT_SECONDS):
             with contextlib.suppress(StoreError):  # the main thread reports the same error
                 self._write(self._once)
+                self.others(once=True)  # during a long trial nothing else looks
 
 
 _TYPES: dict[str, str] = {
@@ -277,19 +284,33 @@ def machine_key() -> str:
 
 
 def _machine() -> str:
-    """This boot and process namespace, in which a process id is unique; "" if not known."""
+    """This boot and process namespace, in which a process id is unique; "" if not known, as where
+    /proc belongs to another namespace: it would show a stranger under this process's id."""
     try:
+        if Path("/proc/self").readlink() != Path(str(os.getpid())):
+            return ""
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:
         return ""
 
 
-def _process(pid: int) -> str:
-    """The start time, which tells it from a later process of the same id; "" if it has ended."""
+def _process(pid: int) -> str | None:
+    """The start time, which tells it from a later process of the same id; "" if it has ended; None
+    if /proc hides it, as another user's process (hidepid)."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return ""
+        return None if _is_there(pid) else ""
     state, *rest = text.rpartition(")")[2].split()
     return "" if state in "ZX" else rest[18]
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)  # sends nothing
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True

@@ -118,6 +118,9 @@ class Spool:
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
+    def drop_network(self, name: str) -> None:
+        shutil.rmtree(self.root / WEIGHTS / name, ignore_errors=True)
+
     def drop(self, record: Record) -> None:
         with contextlib.suppress(OSError):
             self._files.delete(record.path)

@@ -15,7 +15,6 @@ of a newer schema is listed in `Records.unreadable` and never breaks a query.
 
 from __future__ import annotations
 
-import copy
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -38,6 +37,7 @@ from lp_sweep.storage.tablefiles import THREADS, Deadline, Records, TableFiles, 
 
 __all__ = ["Records", "Store", "Unreadable", "is_store"]
 
+_LATE_SECONDS = 60.0  # for which NFS, as it is mounted by default, may not show a new file
 _OTHER_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 T = TypeVar("T")
@@ -106,8 +106,8 @@ class Store:
 
     def asked_once(self) -> Store:
         """The same store without retries, for callers that try again later themselves."""
-        other = copy.copy(self)
-        other.patience = 0
+        other = Store.__new__(Store)  # copy.copy would look for the location, with all patience
+        vars(other).update(vars(self), patience=0.0)
         return other
 
     def _is_there(self) -> bool:
@@ -155,13 +155,28 @@ class Store:
             return None
 
     def read(self, table: str, name: str) -> list[dict[str, Any]]:
-        """Returns the rows of a record. Raises StoreError, also if it is missing or unreadable."""
+        """Returns the rows of a record that was written. Raises StoreError, also if it is missing
+        or unreadable."""
+        path = f"{table}/{name}{SUFFIX}"
         try:
-            return self._rows(table, name)
-        except (FileNotFoundError, NotARecordError) as error:
-            why = "No such file" if isinstance(error, FileNotFoundError) else error
-            where = self.files.where(f"{table}/{name}{SUFFIX}")
-            raise StoreError(f"can't read {where}: {why}") from error
+            return self.awaited(path, lambda: self._rows(table, name))
+        except NotARecordError as error:
+            raise StoreError(f"can't read {self.files.where(path)}: {error}") from error
+
+    def awaited(self, path: str, look: Callable[[], T]) -> T:
+        """Returns what `look` does. It raises FileNotFoundError while it misses something that was
+        written: a network mount may show that late. Raises StoreError if it stays missing."""
+
+        def again() -> T:
+            try:
+                return look()
+            except FileNotFoundError as error:
+                raise UnreachableError("No such file") from error
+
+        try:
+            return Deadline(min(self.patience, _LATE_SECONDS)).persist(again)
+        except UnreachableError as error:
+            raise StoreError(f"can't read {self.files.where(path)}: {error}") from error
 
     def _rows(self, table: str, name: str) -> list[dict[str, Any]]:
         _path(table, name)

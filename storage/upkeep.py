@@ -132,6 +132,7 @@ def lost(store: Store) -> list[Unreadable]:
         f"sweeps/{info.name[:-5]}.parquet": f"the cells of this sweep are missing. {_LISTED}"
         for info in store.listing("sweeps")
         if info.name.endswith(".yaml") and info.name[:-5] not in sweeps
+        if trials | profiles  # else a run that writes them next was killed, or starts just now
     }
     if not sweeps and (orphans := trials | profiles):
         records = f"the store's {len(orphans)} trials and measurements"

@@ -19,6 +19,7 @@ import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from enum import IntEnum
 from heapq import heappop, heappush
@@ -40,10 +41,10 @@ from lp_sweep.orchestrator.plan.plan import ModelTask, Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.searching import curve_of
 from lp_sweep.orchestrator.plan.selection import Selection, policy, selected
-from lp_sweep.storage.errors import GraphRecordingError
+from lp_sweep.storage.errors import GraphRecordingError, StoreError
 from lp_sweep.storage.networks import keep_while_needed
 from lp_sweep.storage.runs import Presence, Progress
-from lp_sweep.storage.schema import TABLES
+from lp_sweep.storage.schema import TABLES, TRIALS
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.spec.procedures import NOT_RETRAINED
 from lp_sweep.trials.spec.select import LayerScores
@@ -53,7 +54,7 @@ State = Literal["pending", "live", "done", "failed"]
 
 _BLOCKED = "missing_input"  # the error type of work whose network will not come
 _REST = 20  # times as long as making a plan took: a twentieth of the driver's time
-_DRAWN_FROM = 4  # times as much work as is claimed, next to another run
+_DRAWN_FROM = 4  # times as much work as is claimed, for each other run
 
 
 class Rank(IntEnum):
@@ -134,21 +135,23 @@ class WorkQueue:
         return None
 
     def _first(self, slots: int) -> list[str]:
-        """The work to begin next in so many slots, all of one rank; of speeds only one. Two runs
-        would want the same work in the same order, so that each draws from more than it needs."""
+        """The work to begin next in so many slots, all of one rank; of speeds only one. Several
+        runs would want the same work in the same order, so that each draws from more than it
+        needs."""
         first = self.ready()
         if first is None or not self._may_begin(first):
             return []
-        rank, shared = self._rank(first), self.claims is not None and self.claims.shared
+        rank, drawn = self._rank(first), 1
+        if self.claims is not None and self.claims.shared:
+            drawn = _DRAWN_FROM * max(1, len(self.claims.alive))
         wanted = 1 if rank is Rank.SPEED else slots
         entries: list[tuple[Rank, float, str]] = []
-        most = wanted * (_DRAWN_FROM if shared else 1)
-        while len(entries) < most and self.ready() and self._order[0][0] == rank:
+        while len(entries) < wanted * drawn and self.ready() and self._order[0][0] == rank:
             entries.append(heappop(self._order))
         for entry in entries:
             heappush(self._order, entry)
         ids = [*dict.fromkeys(id_ for _, _, id_ in entries)]
-        if shared:
+        if drawn > 1:
             random.shuffle(ids)
         return ids[:wanted]
 
@@ -393,8 +396,12 @@ class WorkQueue:
         shared = self.claims is not None and self.claims.shared
         there = self.done | self.store.names("trials") if shared else self.done
         scored = sorted((searched - known.points.keys()) & there)
-        new = points_of(self.store.read_all("trials", scored).rows) if scored else {}
-        points = {**known.points, **new}
+        rows = self.store.read_all("trials", scored).rows if scored else TRIALS.empty_table()
+        for id_ in self.done.intersection(scored).difference(rows["trial_id"].to_pylist()):
+            with suppress(StoreError):  # deleted; a listing may also be late
+                one = pa.Table.from_pylist(self.store.read("trials", id_), TRIALS)
+                rows = pa.concat_tables([rows, one])
+        points = {**known.points, **points_of(rows)}
         return known._replace(
             points=points,
             asked=self._rounds.keys() - self.done - failed,

@@ -208,6 +208,10 @@ def test_patience_ends(tmp_path: Path) -> None:
     (tmp_path / "store").rename(tmp_path / "away")
     begun = time.monotonic()
     with pytest.raises(StoreError, match="is gone"):
+        store.asked_once().put("trials", "t1-a", [trial("t1-a")])
+    assert time.monotonic() - begun < 0.4
+    begun = time.monotonic()
+    with pytest.raises(StoreError, match="is gone"):
         store.put("trials", "t1-a", [trial("t1-a")])
     assert 0.4 < time.monotonic() - begun < 4
     with pytest.raises(StoreError, match="no store at"):
@@ -215,6 +219,17 @@ def test_patience_ends(tmp_path: Path) -> None:
     begun = time.monotonic()
     assert Store(tmp_path / "away", patience=60).find("trials", "t1-no") is None
     assert time.monotonic() - begun < 2, "what is not there is not waited for"
+
+
+def test_a_record_that_was_written_may_be_seen_late(tmp_path: Path) -> None:
+    """As NFS shows what another machine wrote."""
+    store = Store(tmp_path / "store", create=True, patience=15)
+    arrives = threading.Timer(0.5, store.put, ["trials", "t1-a", [trial("t1-a")]])
+    arrives.start()
+    assert store.read("trials", "t1-a")[0]["trial_id"] == "t1-a"
+    arrives.join()
+    with pytest.raises(StoreError, match=r"t1-b\.parquet: No such file"):
+        Store(tmp_path / "store", patience=0.3).read("trials", "t1-b")
 
 
 # -- a look while a file is written

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -35,12 +35,19 @@ OF_THE_MOMENT = {
 class Sweep:
     """`lp-sweep run` as a process of its own, whose workers can be found, and killed."""
 
-    def __init__(self, folder: Path, *arguments: str | Path, **environment: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *arguments: str | Path,
+        within: Sequence[str] = (),
+        **environment: str,
+    ) -> None:
+        """`within`: a command that runs another one, such as `unshare`."""
         self.mark = uuid.uuid4().hex
         self.log = folder / f"log-{self.mark[:8]}.txt"
         self._stream = self.log.open("w")
         self.process = subprocess.Popen(
-            command("run", *arguments),
+            [*within, *command("run", *arguments)],
             cwd=folder,
             env=os.environ
             | {"LP_SWEEP_CACHE_DIR": str(folder / "cache"), "OMP_NUM_THREADS": "1"}

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from lp_sweep.storage import shipped
 from lp_sweep.storage.errors import MissingInputError, StoreError, SweepWarning
-from lp_sweep.storage.networks import fetch_network
+from lp_sweep.storage.networks import WEIGHTS, fetch_network, lacks_files
 from lp_sweep.storage.runs import machine_key
 from lp_sweep.storage.spool import Outbox
 from lp_sweep.storage.store import Store
@@ -168,9 +168,16 @@ def kept_network(outbox: Outbox, trial: str) -> Iterator[Path | None]:
     """The folder of a copy that plain transformers loads; None if the store has no network of the
     trial. Raises MissingInputError if the store refuses."""
     with tempfile.TemporaryDirectory(dir=scratch(outbox.cache_dir, "networks")) as name:
-        folder = Path(name)
+        folder, store = Path(name), outbox.store
+
+        def fetched() -> bool:
+            found = store is not None and fetch_network(store, trial, folder)
+            if found and lacks_files(folder):
+                raise FileNotFoundError
+            return found
+
         try:
-            found = outbox.store is not None and fetch_network(outbox.store, trial, folder)
+            found = store is not None and store.awaited(f"{WEIGHTS}/{trial}", fetched)
         except StoreError as error:
             raise MissingInputError(f"can't fetch the network of {trial}. {error}") from error
         yield folder if found else None

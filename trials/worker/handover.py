@@ -8,7 +8,7 @@ safetensors, the pruned config, the tokenizer. `storage/networks.py` decides whi
 from __future__ import annotations
 
 import warnings
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -141,9 +141,12 @@ class Handover:
         return {"id": self._job.id, "status": "failed", **told}
 
     def done(self, result: Result, *, is_new: bool) -> dict[str, Any]:
-        """Stores a result and answers. `is_new`: the store has no record of the job yet; one that
-        is there is never rewritten. Raises StoreError if neither store nor spool takes it."""
+        """Stores a result and answers. `is_new`: the store had no record of the job; one that is
+        there is never rewritten. Raises StoreError if neither store nor spool takes it."""
         records = [Record(*other) for other in result.others]
+        if is_new and (stored := self._overtaken()) is not None:
+            is_new, result = False, result._replace(record=stored)
+            records = [each for each in records if not self.outbox.find(each.table, each.name)]
         if is_new or self.outbox.spool.find(self._table, self._job.id):
             records.append(Record(self._table, self._job.id, [result.record]))
         # the job's own record last: its presence means done
@@ -151,6 +154,20 @@ class Handover:
         told = self.finished(result.record)
         failed = self._measures_failed
         return told | {"measures_failed": failed} if failed else told
+
+    def _overtaken(self) -> dict[str, Any] | None:
+        """The record of another run that took this one's claim for lost, and was faster. It stays,
+        as its answers and its network do: they belong together, and another kind of GPU may have
+        made them. Deletes this worker's own network."""
+        if self.outbox.store is None:
+            return None
+        store, id_ = self.outbox.store.asked_once(), self._job.id
+        with suppress(StoreError):
+            if rows := store.find(self._table, id_):
+                if has_network(store, id_):
+                    self.outbox.spool.drop_network(id_)
+                return rows[0]
+        return None
 
     def finished(self, record: dict[str, Any]) -> dict[str, Any]:
         """Reports a record and deletes what it replaces, also when an earlier worker was lost right

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.runs import Observer, Presence, Progress
 from lp_sweep.storage.store import Store
 from tests.support.courses import course_of, presence_of, put_failure, queue_of, taken
+from tests.support.faults import wait_for
 from tests.support.kindworlds import embedding_world
 from tests.support.stores import trial
 from tests.support.sweepfiles import make_inputs, planned
@@ -328,13 +330,44 @@ def test_an_outage_does_not_make_other_runs_look_dead(
     assert len(observer.living()) == 1
     now[0] += 300  # nobody looked, or nobody could
     assert len(observer.living()) == 1
-    for _ in range(10):
+    for _ in range(8):
         now[0] += 5
         assert len(observer.living()) == 1
     now[0] += 5
     assert observer.living() == []
     far._write()
     assert len(observer.living()) == 1
+
+
+def test_a_long_trial_does_not_delay_the_end_of_a_dead_run(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody asks for work meanwhile, yet the run looks at the others."""
+    monkeypatch.setattr(runs, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(runs, "_STALE_SECONDS", 0.3)
+    far = presence_of(store)
+    far._me = far._me._replace(machine="another machine")
+    far._write()
+    with presence_of(store).announced() as run:
+        assert run.alive == {far._me.run_id}
+        wait_for(lambda: not run.alive, "the end of the other run", 10)
+
+
+def test_a_process_that_this_machine_hides_is_judged_by_its_file(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of another user, where /proc is mounted with hidepid."""
+    other, read = presence_of(store), runs.Path.read_text
+    other._me = other._me._replace(pid=os.getppid(), process=runs._process(os.getppid()) or "")
+    other._write()
+
+    def hides(path: Path, *given: Any, **named: Any) -> str:
+        if path == Path(f"/proc/{os.getppid()}/stat"):
+            raise FileNotFoundError(path)
+        return read(path, *given, **named)
+
+    monkeypatch.setattr(runs.Path, "read_text", hides)
+    assert len(Observer(store).living()) == 1
 
 
 def test_a_run_deletes_what_killed_ones_left_once_it_knows(

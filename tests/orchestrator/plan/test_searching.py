@@ -323,6 +323,17 @@ def test_two_runs_share_a_search(world: World) -> None:
     assert world.plan().missing_trials() == []
 
 
+def test_a_listing_that_is_late_changes_no_search(
+    finished: World, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network mount may list a worker's record a minute later."""
+    files = world.store.files
+    listed = files.list
+    monkeypatch.setattr(files, "list", lambda name: [] if name == "trials" else listed(name))
+    assert not world.run().open
+    assert world.trained == finished.trained
+
+
 # -- what tables and status say
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,21 @@ def test_a_kept_network_is_measured_without_training(
     assert (row["profile_id"], row["trial_id"]) == (wanted[0]["id"], job["id"])
     assert (row["seed"], row["kept_layers"], row["against"]) == (1, [2, 4], None)
     assert row["seconds_total"] > 0
+
+
+def test_a_network_is_used_once_all_its_files_are_seen(
+    world: Path, store: Store, trainings: list[int], tmp_path: Path
+) -> None:
+    """A network mount may show the file that was written last before the others."""
+    job = {**made(world, recipe=QUICK), "keep": "all", "store_patience": 15.0}
+    execute(job, store.location)
+    weights = Path(store.location, "weights", job["id"], "model.safetensors")
+    weights.rename(tmp_path / "unseen")
+    seen = threading.Timer(0.5, (tmp_path / "unseen").rename, [weights])
+    seen.start()
+    told = execute({**job, "measures": [measurement(job, "similarity")]}, store.location)
+    assert (told["status"], told.get("measures_failed")) == ("done", None)
+    assert len(trainings) == 1
 
 
 def test_measured_at_once_or_later_is_the_same(world: Path, tmp_path: Path) -> None:

@@ -130,6 +130,30 @@ def scored(
     return do
 
 
+def test_what_another_run_recorded_meanwhile_stays(
+    store: Store, scored: Scored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It took this worker's claim for lost. Scores may differ between kinds of GPU: the record,
+    the answers and the network are then of one worker."""
+    keep, found = keeping.Handover.keep, dict[Path, int]()
+
+    def files() -> dict[Path, int]:
+        every = Path(store.location).rglob("*.*")
+        return {file: file.stat().st_mtime_ns for file in every if file.is_file()}
+
+    def another_is_faster(self: Any, *given: Any) -> None:
+        keep(self, *given)
+        monkeypatch.setattr(keeping.Handover, "keep", keep)
+        scored(1, 0.9, mode="all")
+        found.update(files())
+
+    monkeypatch.setattr(keeping.Handover, "keep", another_is_faster)
+    trial = scored(1, 0.4, mode="all")
+    assert store.read("trials", trial)[0]["last"] == 0.9
+    assert kept(store) == {trial}
+    assert files() == found
+
+
 def test_the_best_seed_of_each_group_stays(store: Store, scored: Scored) -> None:
     first = scored(4, 0.7)
     assert kept(store) == {first}
