@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -70,6 +71,15 @@ def keep_sigterm() -> Iterator[None]:
     import ray._private.utils as utils
 
     with _replaced(utils, "set_sigterm_handler", lambda original: lambda handler: None):
+        yield
+
+
+@contextmanager
+def keep_sigusr1() -> Iterator[None]:
+    """Keeps Tune from a SIGUSR1 handler of its own, which ends the fit and leaves its trials."""
+    from ray.tune import tune
+
+    with _replaced(tune, "_setup_signal_catching", lambda original: threading.Event):
         yield
 
 
