@@ -46,13 +46,9 @@ class EndOfFit(KeyboardInterrupt):
 def fit(course: Course, capacity: Capacity) -> None:
     """Runs one Tuner after another until nothing is left: each takes some thousand trials. Raises
     TuneError."""
-    from lp_sweep.orchestrator.engine.raycompat import (
-        keep_credentials,
-        keep_fit_alive,
-        keep_sigusr1,
-    )
+    from lp_sweep.orchestrator.engine.raycompat import keep_credentials, keep_fit_alive
 
-    with suppress(EndOfFit), keep_credentials(), keep_fit_alive(), keep_sigusr1():
+    with suppress(EndOfFit), keep_credentials(), keep_fit_alive():
         while course.queue.open:
             with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
                 _tuner(course, capacity, scratch).fit()

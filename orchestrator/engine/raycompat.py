@@ -47,21 +47,25 @@ def variables(values: Mapping[str, str]) -> Iterator[None]:
 def keep_fit_alive() -> Iterator[None]:
     """Turns the other errors of a lost worker into a RayActorError, so that only its trial ends.
     Without this Tune aborts the whole fit, with every healthy trial, when Ray's memory monitor
-    kills a worker, and in some cases of a lost node."""
+    kills a worker, and in some cases of a lost node. Also keeps Tune from a SIGUSR1 handler of its
+    own, which ends the fit and forgets its live trials."""
+    from ray import exceptions, tune
     from ray.air.execution._internal.actor_manager import RayActorManager
-    from ray.exceptions import RayActorError, RayError, RayTaskError
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def failed(self: Any, tracked_actor_task: Any, exception: Exception) -> Any:
-            ours = isinstance(exception, (RayActorError, RayTaskError))
-            if isinstance(exception, RayError) and not ours:
+            ours = isinstance(exception, (exceptions.RayActorError, exceptions.RayTaskError))
+            if isinstance(exception, exceptions.RayError) and not ours:
                 message = f"{type(exception).__name__}: {exception}"
-                exception = RayActorError(error_msg=message)
+                exception = exceptions.RayActorError(error_msg=message)
             return original(self, tracked_actor_task=tracked_actor_task, exception=exception)
 
         return failed
 
-    with _replaced(RayActorManager, "_actor_task_failed", make):
+    with (
+        _replaced(RayActorManager, "_actor_task_failed", make),
+        _replaced(tune.tune, "_setup_signal_catching", lambda original: threading.Event),
+    ):
         yield
 
 
@@ -71,15 +75,6 @@ def keep_sigterm() -> Iterator[None]:
     import ray._private.utils as utils
 
     with _replaced(utils, "set_sigterm_handler", lambda original: lambda handler: None):
-        yield
-
-
-@contextmanager
-def keep_sigusr1() -> Iterator[None]:
-    """Keeps Tune from a SIGUSR1 handler of its own, which ends the fit and leaves its trials."""
-    from ray.tune import tune
-
-    with _replaced(tune, "_setup_signal_catching", lambda original: threading.Event):
         yield
 
 

@@ -41,7 +41,7 @@ def test_ray_sets_no_handler_of_sigterm() -> None:
 
 def test_tune_sets_no_handler_of_sigusr1() -> None:
     before = signal.getsignal(signal.SIGUSR1)
-    with raycompat.keep_sigusr1():
+    with raycompat.keep_fit_alive():
         assert not tune._setup_signal_catching().is_set()
     assert signal.getsignal(signal.SIGUSR1) == before
 
@@ -64,7 +64,7 @@ def test_a_ray_without_the_places_is_left_as_it_is(monkeypatch: pytest.MonkeyPat
     monkeypatch.delattr(class_cache, "ENV_VARS_TO_PROPAGATE")
     monkeypatch.delattr(ray_worker, "listen_error_messages")
     monkeypatch.delattr(tune, "_setup_signal_catching")
-    with raycompat.keep_fit_alive(), raycompat.keep_sigterm(), raycompat.keep_sigusr1():
+    with raycompat.keep_fit_alive(), raycompat.keep_sigterm():
         pass
     with raycompat.keep_credentials(), raycompat.keep_stdout():
         pass
