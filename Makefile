@@ -6,10 +6,10 @@ ROOMS := storage trials analysis orchestrator quickstart
 STORE ?= quickstart-store
 FIGURES := benchmarks/results
 
-.PHONY: help setup quickstart quickstart-model fmt check test test-plain test-ray test-all test-cluster bench gpu-bundle clean
+.PHONY: help setup quickstart quickstart-model fmt check test test-plain test-ray test-all test-cluster bench gpu-bundle dist clean
 
 help:
-	@echo "setup quickstart quickstart-model fmt check test test-all test-cluster bench gpu-bundle clean"
+	@echo "setup quickstart quickstart-model fmt check test test-all test-cluster bench gpu-bundle dist clean"
 
 setup: $(VENV)/.ready
 
@@ -114,6 +114,17 @@ bench: setup
 gpu-bundle: setup
 	@test -d "$(MODEL)" && test -d "$(GLUE)" || { echo "make gpu-bundle MODEL=folder GLUE=folder: see benchmarks/README.md"; exit 2; }
 	$(BIN)/python -m benchmarks.gpu_bundle --model $(MODEL) --data-dir $(GLUE) --out .gpu
+
+# the source archive and its wheel, of the same bytes whoever makes them: see RELEASING.md. Needs GNU tar
+dist: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
+dist: setup
+	rm -rf dist
+	$(BIN)/python -m build --sdist --no-isolation --outdir dist .
+	tar xzf dist/*.tar.gz -C dist && mv dist/*/ dist/source && chmod -R u=rwX,go=rX dist/source
+	name=$$(basename dist/*.tar.gz .tar.gz) && tar c -C dist source --transform="s/^source/$$name/" --sort=name \
+	    --mtime=@$$SOURCE_DATE_EPOCH --owner=0 --group=0 --numeric-owner | gzip -9n > dist/$$name.tar.gz
+	umask 022 && $(BIN)/python -m build --wheel --no-isolation --outdir dist dist/source
+	rm -r dist/source
 
 clean:
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache *.egg-info

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -46,21 +47,25 @@ def variables(values: Mapping[str, str]) -> Iterator[None]:
 def keep_fit_alive() -> Iterator[None]:
     """Turns the other errors of a lost worker into a RayActorError, so that only its trial ends.
     Without this Tune aborts the whole fit, with every healthy trial, when Ray's memory monitor
-    kills a worker, and in some cases of a lost node."""
+    kills a worker, and in some cases of a lost node. Also keeps Tune from a SIGUSR1 handler of its
+    own, which ends the fit and forgets its live trials."""
+    from ray import exceptions, tune
     from ray.air.execution._internal.actor_manager import RayActorManager
-    from ray.exceptions import RayActorError, RayError, RayTaskError
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def failed(self: Any, tracked_actor_task: Any, exception: Exception) -> Any:
-            ours = isinstance(exception, (RayActorError, RayTaskError))
-            if isinstance(exception, RayError) and not ours:
+            ours = isinstance(exception, (exceptions.RayActorError, exceptions.RayTaskError))
+            if isinstance(exception, exceptions.RayError) and not ours:
                 message = f"{type(exception).__name__}: {exception}"
-                exception = RayActorError(error_msg=message)
+                exception = exceptions.RayActorError(error_msg=message)
             return original(self, tracked_actor_task=tracked_actor_task, exception=exception)
 
         return failed
 
-    with _replaced(RayActorManager, "_actor_task_failed", make):
+    with (
+        _replaced(RayActorManager, "_actor_task_failed", make),
+        _replaced(tune.tune, "_setup_signal_catching", lambda original: threading.Event),
+    ):
         yield
 
 

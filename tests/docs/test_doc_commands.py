@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.main import get_command
 
 from lp_sweep.orchestrator.cli.__main__ import app
@@ -118,6 +120,25 @@ def written(page: str, program: str) -> list[list[str]]:
     ]
     texts = (*shell, *inline(read(page), program))
     return [words for text in texts for words in words_after(program, text)]
+
+
+EXAMPLES = sorted(path.name for path in (ROOT / "examples").iterdir() if path.suffix != ".ipynb")
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_is_read_and_names_what_there_is(name: str) -> None:
+    """Python, bash or YAML reads it; lp-sweep knows the commands and options in it."""
+    text = read(f"examples/{name}")
+    if name.endswith(".py"):
+        compile(text, name, "exec")
+    elif name.endswith(".sh"):
+        subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+    else:
+        assert yaml.safe_load(text)
+    calls = [words for words in words_after("lp-sweep", text) if words]
+    for words in calls:
+        assert unknown(words) == [], " ".join(words)
+    assert "lp-sweep run" not in text or "run" in {words[0] for words in calls}
 
 
 ROOT_COMMAND: Any = get_command(app)

@@ -1,10 +1,11 @@
-"""The wheel that a user installs: every room, every data file, and no test; and that it works, in
-an empty environment and from any folder."""
+"""What `make dist` makes: a wheel with every room, every data file, and no test; that it works, in
+an empty environment and from any folder; and that it is the same each time."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -34,22 +35,56 @@ def test_every_folder_with_code_is_a_package_of_the_wheel() -> None:
     assert {f"lp_sweep.{folder}" for folder in folders} <= set(setup["packages"])
 
 
+def committed() -> list[str]:
+    """The files that git has, or would take."""
+    listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    names = subprocess.run(listing, cwd=ROOT, capture_output=True, check=True).stdout.decode()
+    return [name for name in names.split("\0") if name and (ROOT / name).is_file()]
+
+
+def made(folder: Path) -> Path:
+    """Where `make dist` has put the wheel and the source archive of a copy in this folder."""
+    for name in committed():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes((ROOT / name).read_bytes())
+    make = ["make", "dist", "--old-file=setup", f"BIN={Path(sys.executable).parent}"]
+    environment = os.environ | {"SOURCE_DATE_EPOCH": "1700000000"}
+    done = subprocess.run(
+        make, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return folder / "dist"
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel of what git would commit."""
-    out = tmp_path_factory.mktemp("dist")
-    source = tmp_path_factory.mktemp("source")
-    listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    names = subprocess.run(listing, cwd=ROOT, capture_output=True, check=True).stdout
-    for name in filter(None, names.decode().split("\0")):
-        if (ROOT / name).is_file():
-            target = source / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes((ROOT / name).read_bytes())
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out)]
-    done = subprocess.run([*command, str(source)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return next(out.glob("*.whl"))
+    return next(made(tmp_path_factory.mktemp("source")).glob("*.whl"))
+
+
+@pytest.mark.slow
+def test_who_makes_it_again_gets_the_same_bytes(built: Path, tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        again = made(tmp_path)
+    finally:
+        os.umask(before)
+    files = sorted(path.name for path in again.iterdir())
+    assert [name.rpartition(".")[2] for name in files] == ["whl", "gz"]
+    for name in files:
+        assert (again / name).read_bytes() == (built.parent / name).read_bytes()
+
+
+def test_the_version_is_in_one_place() -> None:
+    """And the changelog has a heading for it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    here = re.escape(project["version"])
+    named = re.compile(rf"(?i)(lp.sweep\S{{0,3}}|version\W*)\b{here}\b")
+    files = [path for place in ("*", "docs/*.md", "examples/*") for path in ROOT.glob(place)]
+    files += [path for room in (*ROOMS, "api") for path in (ROOT / room).rglob("*.py")]
+    texts = {path: path.read_bytes().decode(errors="replace") for path in files if path.is_file()}
+    assert [path.name for path, text in texts.items() if named.search(text)] == ["pyproject.toml"]
+    assert re.search(rf"^## {here}\b", texts[ROOT / "CHANGELOG.md"], re.MULTILINE)
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WHERE = (
     "README.md",
     "CONTRIBUTING.md",
+    "RELEASING.md",
     "SKILL.md",
     "docs/**/*.md",
     "quickstart/*.md",

@@ -6,7 +6,8 @@
 #   hosts.sh FOLDER NAME=ADDRESS ... -- COMMAND ...
 #
 # COMMAND runs on one more such machine, `laptop`, whose key opens the others. It alone has
-# FOLDER/mnt, at /mnt. When COMMAND ends, or this is killed, all is gone. Needs root, sshd, ip.
+# FOLDER/mnt, at /mnt; all have it if HOSTS_SHARE is set. HOSTS_RUN is another server than sshd.
+# When COMMAND ends, or this is killed, all is gone. Needs root, sshd, ip.
 set -eu
 
 if [ "${1:-}" = --host ]; then  # inside the namespaces of a machine
@@ -17,7 +18,7 @@ if [ "${1:-}" = --host ]; then  # inside the namespaces of a machine
     mount -t tmpfs tmpfs /run
     mkdir -p "$folder/$name/tmp" /run/sshd /run/home /run/work
     cp -r "$folder/ssh" /run/ssh
-    [ "$name" != laptop ] || mount --bind "$folder/mnt" /mnt
+    [ "$name" != laptop -a -z "${HOSTS_SHARE:-}" ] || mount --bind "$folder/mnt" /mnt
     # over the real one, which may hold the Python that all of them run
     mount -t overlay overlay "$HOME" -o "lowerdir=$HOME,upperdir=/run/home,workdir=/run/work"
     for hidden in .ssh .ray; do
@@ -76,13 +77,13 @@ plug() {  # NAME ADDRESS
 machine() {  # NAME COMMAND ...
     local name=$1
     shift
-    ip netns exec "$name" unshare --pid --mount --ipc --uts --fork --kill-child --mount-proc \
+    nsenter --net="/run/netns/$name" unshare --pid --mount --ipc --uts --fork --kill-child --mount-proc \
         "$0" --host "$folder" "$name" "$@"
 }
 
 for host in "${hosts[@]}"; do
     plug "${host%%=*}" "${host#*=}"
-    machine "${host%%=*}" /usr/sbin/sshd -D -e -f /run/ssh/sshd_config \
+    machine "${host%%=*}" ${HOSTS_RUN:-/usr/sbin/sshd -D -e -f /run/ssh/sshd_config} \
         > "$folder/${host%%=*}.log" 2>&1 &
 done
 first=${hosts[0]#*=}

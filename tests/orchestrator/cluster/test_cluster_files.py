@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from ray.autoscaler._private.util import prepare_config, validate_config
 
 ROOT = Path(__file__).resolve().parents[3]
 OF_RAY_UP = ("cluster.yaml", "examples/cluster-gcp.yaml", "examples/cluster-onprem.yaml")
-KUBERAY = "examples/kuberay.yaml"
+KUBERAY, KUBERAY_JOB = "examples/kuberay.yaml", "examples/kuberay-job.yaml"
 _PINNED = re.compile(r"\b([A-Za-z][\w-]*)(?:\[\w+\])?==([\w.]+)")
 
 
@@ -35,13 +36,37 @@ def test_ray_takes_the_file(name: str) -> None:
     validate_config(prepare_config(content_of(name)))
 
 
+def cluster_of(spec: dict[str, Any]) -> Any:
+    """Its kinds of nodes, as Ray's autoscaler reads them."""
+    cluster = {"metadata": {"name": "lp-sweep", "namespace": "default"}, "spec": spec}
+    return _derive_autoscaling_config_from_ray_cr(cluster)["available_node_types"]
+
+
 def test_rays_autoscaler_reads_the_raycluster() -> None:
-    content = content_of(KUBERAY)
-    content["metadata"]["namespace"] = "default"
-    found = _derive_autoscaling_config_from_ray_cr(content)
-    kinds = found["available_node_types"]
+    kinds = cluster_of(content_of(KUBERAY)["spec"])
     assert kinds["gpu"]["resources"] == {"CPU": 4, "memory": 14 * 2**30, "GPU": 1}
     assert (kinds["gpu"]["min_workers"], kinds["gpu"]["max_workers"]) == (0, 8)
+
+
+def test_kueue_may_start_the_rayjob() -> None:
+    """It refuses one that keeps its cluster, or that grows beyond what it has reserved."""
+    content = content_of(KUBERAY_JOB)
+    assert "kueue.x-k8s.io/queue-name" in content["metadata"]["labels"]
+    spec = content["spec"]
+    assert spec["shutdownAfterJobFinishes"]
+    assert not spec["rayClusterSpec"]["enableInTreeAutoscaling"]
+    gpu = cluster_of(spec["rayClusterSpec"] | {"autoscalerOptions": {}})["gpu"]
+    assert gpu["resources"] == {"CPU": 4, "memory": 14 * 2**30, "GPU": 1}
+    assert gpu["min_workers"] == gpu["max_workers"] == 4
+
+
+def test_hugging_face_takes_the_job() -> None:
+    hf = Path(sys.executable).with_name("hf")
+    words = ["jobs", "uv", "run", "--dry-run", "-v", "./dist:/dist", "examples/hf-job.py"]
+    done = subprocess.run([hf, *words], cwd=ROOT, capture_output=True, text=True, check=True)
+    told = done.stdout + done.stderr
+    for said in ("a10g-small", "4h", "hf://buckets/CHANGE-user/lp-sweep:/store", "./dist:/dist"):
+        assert said in told
 
 
 def test_amazon_takes_each_machine() -> None:
@@ -54,7 +79,7 @@ def test_amazon_takes_each_machine() -> None:
         assert ParamValidator().validate(asked, shape).generate_report() == ""
 
 
-@pytest.mark.parametrize("name", [*OF_RAY_UP, KUBERAY])
+@pytest.mark.parametrize("name", [*OF_RAY_UP, KUBERAY, KUBERAY_JOB])
 def test_the_versions_are_those_of_the_constraints(name: str) -> None:
     tested = dict(_PINNED.findall((ROOT / "constraints.txt").read_text(encoding="utf-8")))
     text = (ROOT / name).read_text(encoding="utf-8")

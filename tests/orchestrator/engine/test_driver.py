@@ -84,6 +84,7 @@ def written(store: Path) -> dict[Path, int]:
     [
         pytest.param(signal.SIGINT, 130, "Ctrl-C", id="ctrl-c"),
         pytest.param(signal.SIGTERM, 3, "SIGTERM", id="terminated", marks=pytest.mark.slow),
+        pytest.param(signal.SIGUSR1, 3, "SIGUSR1", id="warned", marks=pytest.mark.slow),
     ],
 )
 def test_an_interrupted_sweep_goes_on(

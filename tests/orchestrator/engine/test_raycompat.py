@@ -13,6 +13,7 @@ import ray._private.worker as ray_worker
 import ray._raylet
 from ray.air.execution._internal.actor_manager import RayActorManager
 from ray.exceptions import NodeDiedError, RayActorError
+from ray.tune import tune
 from ray.tune.execution import class_cache
 
 from lp_sweep.orchestrator.engine import raycompat
@@ -38,6 +39,13 @@ def test_ray_sets_no_handler_of_sigterm() -> None:
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+def test_tune_sets_no_handler_of_sigusr1() -> None:
+    before = signal.getsignal(signal.SIGUSR1)
+    with raycompat.keep_fit_alive():
+        assert not tune._setup_signal_catching().is_set()
+    assert signal.getsignal(signal.SIGUSR1) == before
+
+
 def test_tune_hands_on_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would write it into a log of Ray's, in a folder that everybody may read."""
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted")
@@ -55,6 +63,7 @@ def test_a_ray_without_the_places_is_left_as_it_is(monkeypatch: pytest.MonkeyPat
     monkeypatch.delattr(ray_utils, "set_sigterm_handler")
     monkeypatch.delattr(class_cache, "ENV_VARS_TO_PROPAGATE")
     monkeypatch.delattr(ray_worker, "listen_error_messages")
+    monkeypatch.delattr(tune, "_setup_signal_catching")
     with raycompat.keep_fit_alive(), raycompat.keep_sigterm():
         pass
     with raycompat.keep_credentials(), raycompat.keep_stdout():
