@@ -70,7 +70,7 @@ scontrol show job "$job"
 """
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1500),
     pytest.mark.skipif(
         bool(ABSENT) or os.geteuid() != 0,
         reason=f"needs root and Debian's slurm-wlm and munge; missing: {ABSENT}",
