@@ -123,7 +123,7 @@ class Sweep:
         return self._run(
             on_trial,
             inline=inline,
-            processes=str(processes or ""),
+            processes=None if processes is None else str(processes),
             address=address,
             cache_dir=_path(cache_dir),
             even_if_not_learned=even_if_not_learned,
@@ -150,7 +150,7 @@ class Sweep:
             trials=trials,
             error_type=error_type,
             inline=inline,
-            processes=str(processes or ""),
+            processes=None if processes is None else str(processes),
             address=address,
             cache_dir=_path(cache_dir),
         )

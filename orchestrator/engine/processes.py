@@ -162,6 +162,7 @@ class _Worker:
         code = self._process.wait()
         self.end()
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        how += " (by the machine, if its memory was full)" * (code == -signal.SIGKILL)
         self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - _TAIL))
         said = self._said.read().decode(errors="replace")
         return Loss("worker_lost", f"the worker process died: {how}", said)
