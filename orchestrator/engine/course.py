@@ -49,11 +49,14 @@ class StopSignals:
     def __init__(self, budget: Budget) -> None:
         self.received: list[str] = []
         self._armed, self._budget = False, budget
+        self._numbers: list[signal.Signals] = []
 
     @contextmanager
     def caught(self) -> Iterator[StopSignals]:
         """Main thread only."""
-        before = {number: signal.signal(number, self._stop) for number in _SIGNALS}
+        # under nohup a closed terminal stays ignored
+        self._numbers = [n for n in _SIGNALS if signal.getsignal(n) != signal.SIG_IGN]
+        before = {number: signal.signal(number, self._stop) for number in self._numbers}
         before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, lambda *_: self._budget.leave())
         try:
             yield self
@@ -64,7 +67,7 @@ class StopSignals:
     def arm(self) -> None:
         """From now on a signal raises KeyboardInterrupt; at once, if one has come before. Sets the
         handlers again, since `ray.init` replaces the one of SIGTERM."""
-        for number in _SIGNALS:
+        for number in self._numbers:
             signal.signal(number, self._stop)
         self._armed = True
         if self.received:

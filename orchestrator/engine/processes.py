@@ -30,6 +30,13 @@ from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from lp_sweep.storage.errors import PreflightError
 
 _LOOK_SECONDS = 0.5  # between two looks at the queue, while no process answers
+# with the modules that the driver sees: no file of the working folder takes the place of one
+_SERVE = """
+import sys
+sys.path[:] = {!r}
+from lp_sweep.trials.worker.run import serve
+serve(int(sys.argv[1]))
+"""
 _TAIL = 4000  # bytes of what a lost process wrote
 
 
@@ -95,6 +102,7 @@ def _slots(spec: SweepSpec, number: str, devices: int) -> Slots:
                 f"such as --processes {max(1, cores() // 2)}, or run --inline."
             )
         return cut([(float(cores()), float(devices))], per_trial)
+    cut([(float(cores()), float(devices))], per_trial)  # raises where no trial fits
     count = int(number)
     share = 0.0 if per_trial.gpus == 0 else min(1.0, devices / count)
     return Slots(count, per_trial.cpus or float(max(1, cores() // count)), share)
@@ -110,6 +118,11 @@ def _workers(number: int, devices: Sequence[str]) -> Iterator[list[_Worker]]:
             at_the_end.callback(worker.end)
             workers.append(worker)
         yield workers
+
+
+def _signal(number: int) -> str:
+    known = number in {*signal.Signals}
+    return signal.Signals(number).name if known else f"signal {number}"
 
 
 class _Worker:
@@ -133,26 +146,29 @@ class _Worker:
         """Returns where answers come from, if the process is new."""
         self.work, is_new = work, self._process is None
         if self._process is None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "lp_sweep.trials.worker.run"],
-                env=self._environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._said,
-                start_new_session=True,  # Ctrl-C is for the driver
-            )
+            ours, theirs = os.pipe()
+            self._answers = os.fdopen(ours, "rb")
+            with os.fdopen(theirs, "wb"):
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-c", _SERVE.format(sys.path), str(theirs)],
+                    env=self._environment,
+                    stdin=subprocess.PIPE,
+                    stdout=self._said,
+                    stderr=self._said,
+                    pass_fds=(theirs,),
+                    start_new_session=True,  # Ctrl-C is for the driver
+                )
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # `answer` says that it has died
             self._process.stdin.write(json.dumps(job).encode() + b"\n")
             self._process.stdin.flush()
-        return self._process.stdout if is_new else None
+        return self._answers if is_new else None
 
     def answer(self) -> Mapping[str, Any] | Loss:
         """Waits for what the process says of its work, which it then has no more."""
         self.work = None
         assert self._process is not None
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        line = self._answers.readline()
         if line.endswith(b"\n"):
             told: dict[str, Any] = json.loads(line)
             if "lost" not in told:
@@ -161,7 +177,7 @@ class _Worker:
             return Loss(*told["lost"])
         code = self._process.wait()
         self.end()
-        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        how = f"killed by {_signal(-code)}" if code < 0 else f"exit code {code}"
         how += " (by the machine, if its memory was full)" * (code == -signal.SIGKILL)
         self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - _TAIL))
         said = self._said.read().decode(errors="replace")
@@ -171,9 +187,10 @@ class _Worker:
         """Kills the process: all that is kept is written atomically."""
         if self._process is None:
             return
-        self._process.kill()
+        with suppress(ProcessLookupError):  # and what it has started, which has its session
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
+        for pipe in (self._process.stdin, self._answers):
             with suppress(OSError):  # what is left in its buffer has no reader
                 pipe.close() if pipe else None
         self._process = None

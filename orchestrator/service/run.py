@@ -243,7 +243,10 @@ def _check_engine(options: RunOptions) -> None:
     }
     named = [place for place, given in places.items() if given]
     if len(named) > 1:
-        raise SpecError(f"{' and '.join(named)} exclude each other. Keep one of them.")
+        raise SpecError(
+            f"{' and '.join(named)} exclude each other. Keep one of them; LP_SWEEP_INLINE and "
+            "LP_SWEEP_PROCESSES count as well."
+        )
     number = options.processes
     if number not in (None, GPUS) and not (number.isdecimal() and int(number) > 0):
         raise SpecError(f"--processes {number}: a number from 1, or {GPUS} for one on each GPU.")

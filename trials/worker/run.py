@@ -10,7 +10,6 @@ import json
 import os
 import queue
 import signal
-import sys
 import threading
 import traceback
 from collections.abc import Mapping
@@ -90,19 +89,22 @@ def lost(error: Exception) -> tuple[str, str, str]:
     return error_type, message, "".join(traceback.format_exception(error))
 
 
-def serve() -> None:
-    """Does jobs, each a line of JSON on standard input, and prints an answer to each; the last one
-    is `{"lost": [type, sentence, traceback]}`. Ends at once with its input, also within a job."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_IGN)  # the driver stops its processes
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print
+def serve(answering: int) -> None:
+    """Does jobs, each a line of JSON on standard input, and writes an answer to each to the file
+    descriptor `answering`; the last one is `{"lost": [type, sentence, traceback]}`. Ends at once
+    with its input, also within a job, and with all that it has started."""
+    _leave_signals_to_the_driver()
+    os.set_inheritable(answering, False)
+    os.register_at_fork(after_in_child=lambda: os.close(answering))  # must not hide our end
+    answers = os.fdopen(answering, "w", encoding="utf-8")
+    given = os.fdopen(os.dup(0), encoding="utf-8")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # a job is not for what reads standard input
     jobs: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def read() -> None:
-        for line in sys.stdin:
+        for line in given:
             jobs.put(line)
-        os._exit(0)
+        os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=read, daemon=True).start()
     while True:
@@ -116,5 +118,16 @@ def serve() -> None:
         print(json.dumps(told), file=answers, flush=True)
 
 
-if __name__ == "__main__":
-    serve()
+def _leave_signals_to_the_driver() -> None:
+    """It stops its processes itself. A handler, since what is ignored stays so in programs that a
+    trial starts."""
+    own = os.getpid()
+
+    def stop(number: int, frame: object) -> None:
+        del frame
+        if os.getpid() != own:  # a fork, which its parent may end
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, stop)

@@ -12,6 +12,7 @@ import pytest
 from lp_sweep import Sweep
 from lp_sweep.orchestrator.engine import processes
 from lp_sweep.orchestrator.engine.capacity import Slots
+from lp_sweep.orchestrator.engine.course import Budget, StopSignals
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.store import Store
@@ -24,8 +25,9 @@ SHORT = RECIPE | {"epochs": 1, "limit_train": 64}
 LONG = RECIPE | {"epochs": 20_000}
 
 
-def run(cwd: Path, *words: str, code: int = 0) -> Done:
+def run(cwd: Path, *words: str, code: int = 0, **settings: str) -> Done:
     env = {"LP_SWEEP_CACHE_DIR": str(cwd / "cache"), "LP_SWEEP_EVEN_IF_NOT_LEARNED": "1"}
+    env |= settings
     done = sweep("run", "sweep.yaml", *words, cwd=cwd, env=env)
     assert done.returncode == code, done.stderr
     return done
@@ -43,14 +45,24 @@ def children(pid: int) -> list[int]:
 
 
 def test_two_processes_share_a_run_with_the_answers_of_one(tmp_path: Path) -> None:
+    """Whatever files of the user are beside the sweep file, and whatever an import prints."""
     save_world(tmp_path, seeds=[1, 2], recipe=SHORT)
-    done = run(tmp_path, "--processes", "2", "--store", "two")
+    (tmp_path / "queue.py").write_text("raise RuntimeError('the wrong queue')\n")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "sitecustomize.py").write_text("print('hello', end='')\n")
+    done = run(tmp_path, "--processes", "2", "--store", "two", PYTHONPATH=str(tmp_path / "own"))
     assert "on 2 slots" in done.stderr
     run(tmp_path, "--inline", "resources_per_trial.cpu=1", "--store", "one")
     assert len(answers(tmp_path / "one")) == 4
     assert answers(tmp_path / "two") == answers(tmp_path / "one")
     hosts = Store(str(tmp_path / "two")).read_all("trials").rows.to_pylist()
     assert {row["threads"] for row in hosts} == {1}
+
+
+def test_a_trial_that_does_not_fit(tmp_path: Path) -> None:
+    save_world(tmp_path)
+    words = ("--processes=2", "resources_per_trial.cpu=1000")
+    assert "no slot" in run(tmp_path, *words, code=4).stderr
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "all", "1.5"])
@@ -98,6 +110,20 @@ def test_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     assert processes._slots(shared, "gpus", 2).number == 6
     assert processes._slots(spec, "4", 0) == Slots(4, 4.0, 0.0)
     assert processes._slots(spec, "3", 1) == Slots(3, 5.0, 1 / 3)
+
+
+def test_under_nohup_a_closed_terminal_is_nothing() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopSignals(Budget()).caught() as signals:
+            signals.arm()
+            signal.raise_signal(signal.SIGHUP)
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        assert signals.received == ["SIGTERM"]
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.slow
