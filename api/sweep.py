@@ -112,9 +112,9 @@ class Sweep:
         on_trial: Callable[[dict[str, Any]], object] | None = None,
     ) -> RunResult:
         """Runs the missing work on the Ray at `address`, or on a local one; without Ray in as many
-        `processes` of this machine ("gpus": one on each), or with `inline` one trial after another
-        in this process. Progress goes to stderr, or to one line of a
-        notebook's cell. Call it again to continue: stored trials are not repeated. Call it in the
+        `processes` of this machine ("gpus": one on each GPU), or with `inline` one trial after
+        another in this process. Progress goes to stderr, or to one line of a notebook's cell. Call
+        it again to continue: stored trials are not repeated. Call it in the
         main thread. An option that is not given defaults to what its environment variable says, as
         of `lp-sweep run`. A failed trial is part of the result. `on_trial` is called in this
         process after each trial or measurement, with its `id`, `status` ("done", "failed", ...),

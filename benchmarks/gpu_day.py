@@ -122,7 +122,7 @@ def run(step: Step, options: Any, environment: dict[str, str], seconds: float) -
         if found is not None:
             line["found"] = found
         if line["status"] != "done":
-            line["error"] = errors.read()[-4000:]
+            line["error"] = errors.read().replace(f"{ROOT}/", "")[-4000:]
             _stop_mps()
     return line
 

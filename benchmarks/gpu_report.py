@@ -65,6 +65,10 @@ def of(lines: Lines, step: str) -> dict[str, Any]:
     }
 
 
+def machines(lines: Lines) -> list[dict[str, Any]]:
+    return [line for key, line in lines.items() if key[0] == "machine"]
+
+
 def table(head: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> str:
     lines = [head, tuple("---" for _ in head), *rows]
     return "\n".join("| " + " | ".join(str(cell) for cell in row) + " |" for row in lines) + "\n"
@@ -219,14 +223,13 @@ def sweep(lines: Lines) -> str:
 
 def text_of(lines: Lines, failed: list[dict[str, Any]]) -> str:
     said = ""
-    for key, machine in lines.items():
-        if key[0] == "machine":
-            found = machine["found"]
-            versions = ", ".join(f"{name} {value}" for name, value in found["versions"].items())
-            said += (
-                f"{machine['at'][:10]}, {found['device']}: {found['tflops']:.0f} TFLOP/s of matrix "
-                f"product, {found['copy_gb_per_second']:.0f} GB/s of copy; {versions}.\n\n"
-            )
+    for machine in machines(lines):
+        found = machine["found"]
+        versions = ", ".join(f"{name} {value}" for name, value in found["versions"].items())
+        said += (
+            f"{machine['at'][:10]}, {found['device']}: {found['tflops']:.0f} TFLOP/s of matrix "
+            f"product, {found['copy_gb_per_second']:.0f} GB/s of copy; {versions}.\n\n"
+        )
     parts = (trials, compiled, side_by_side, sweep, depth_speed, checks)
     broken = ", ".join(
         " ".join([line["step"], *map(str, line["arguments"]), f"({line['status']})"])
@@ -243,7 +246,7 @@ def roofline(lines: Lines, path: Path) -> None:
     matplotlib.use("svg")
     from matplotlib import pyplot
 
-    machine = next(line for key, line in lines.items() if key[0] == "machine")["found"]
+    machine = machines(lines)[0]["found"]
     peak, copied = machine["tflops"], machine["copy_gb_per_second"] / 1e3  # TFLOP/s, TB/s
     figure, axes = pyplot.subplots(figsize=(6, 4))
     intensity = [2**n for n in range(0, 13)]
@@ -279,7 +282,7 @@ def main() -> None:
         print(text)
         return
     rehearsed = any(line["device"] != "cuda" for line in [*lines.values(), *failed])
-    if rehearsed or not any(key[0] == "machine" for key in lines):
+    if rehearsed or not machines(lines):
         raise SystemExit(
             f"{options.results}: no whole run on a GPU. --print shows it all the same."
         )

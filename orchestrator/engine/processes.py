@@ -50,8 +50,6 @@ def run_processes(course: Course, signals: StopSignals, number: str) -> None:
     open_run(course, slots)
     signals.arm()
     place = course.place(slots)
-    if not slots.gpus:
-        devices = []
     with _workers(slots.number, devices) as workers, selectors.DefaultSelector() as answers:
         while (course.queue.live or course.queue.open) and not course.check():
             for worker, work in _taken(course, workers):
@@ -95,14 +93,14 @@ def gpus() -> list[str]:
 
 def _slots(spec: SweepSpec, number: str, devices: int) -> Slots:
     per_trial = PerTrial.of(spec)
+    if number == GPUS and not devices:
+        raise PreflightError(
+            "--processes gpus: this machine has no GPU that a trial could use. Name a number, "
+            f"such as --processes {max(1, cores() // 2)}, or run --inline."
+        )
+    slots = cut([(float(cores()), float(devices))], per_trial)  # raises where no trial fits
     if number == GPUS:
-        if not devices:
-            raise PreflightError(
-                "--processes gpus: this machine has no GPU that a trial could use. Name a number, "
-                f"such as --processes {max(1, cores() // 2)}, or run --inline."
-            )
-        return cut([(float(cores()), float(devices))], per_trial)
-    cut([(float(cores()), float(devices))], per_trial)  # raises where no trial fits
+        return slots
     count = int(number)
     share = 0.0 if per_trial.gpus == 0 else min(1.0, devices / count)
     return Slots(count, per_trial.cpus or float(max(1, cores() // count)), share)
@@ -190,7 +188,8 @@ class _Worker:
         with suppress(ProcessLookupError):  # and what it has started, which has its session
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        for pipe in (self._process.stdin, self._answers):
-            with suppress(OSError):  # what is left in its buffer has no reader
-                pipe.close() if pipe else None
+        self._answers.close()
+        assert self._process.stdin is not None
+        with suppress(OSError):  # what is left in its buffer has no reader
+            self._process.stdin.close()
         self._process = None

@@ -16,6 +16,12 @@ from lp_sweep.storage.schema import SCHEMA_VERSION, TABLES
 from lp_sweep.storage.store import Store
 
 
+def answers_in(store: Path) -> dict[str, str]:
+    """Trial -> its answers, bit for bit."""
+    files = (store / "predictions").glob("t*.parquet")
+    return {file.stem: str(pq.read_table(file).to_pylist()) for file in files}
+
+
 def trial(name: str, value: float = 0.5) -> dict[str, Any]:
     return {"trial_id": name, "model": "bert", "kept_layers": [1, 2], "last": value}
 

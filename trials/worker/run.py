@@ -1,7 +1,7 @@
 """Does one job: finds its record in the store, or makes it, or stores how it failed.
 
-`execute` is the only function that a worker calls. Run as a program, this file is such a worker.
-Imports no Ray.
+`execute` is the only function that a worker calls; `serve` is a worker process without Ray. Imports
+no Ray.
 """
 
 from __future__ import annotations

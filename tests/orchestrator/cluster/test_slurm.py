@@ -15,11 +15,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from tests.support.faults import wait_for
 from tests.support.program import sweep
+from tests.support.stores import answers_in
 from tests.support.toyworld import RECIPE, save_world
 
 ROOT = Path(__file__).parents[3]
@@ -145,10 +145,8 @@ def submitted(folder: Path) -> str:
     return done.stdout.strip()
 
 
-def done_in(folder: Path) -> dict[str, bytes]:
-    """Trial -> its answers, bit for bit."""
-    files = (folder / "lp-sweep-store" / "predictions").glob("t*.parquet")
-    return {file.stem: str(pq.read_table(file).to_pylist()).encode() for file in files}
+def done_in(folder: Path) -> dict[str, str]:
+    return answers_in(folder / "lp-sweep-store")
 
 
 def assert_each_once(seeds: list[int], logs: str, folder: Path, undisturbed: Path) -> None:

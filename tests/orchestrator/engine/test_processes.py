@@ -6,7 +6,6 @@ import signal
 import time
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from lp_sweep import Sweep
@@ -19,6 +18,7 @@ from lp_sweep.storage.store import Store
 from tests.support.faults import sweep as started
 from tests.support.faults import wait_for
 from tests.support.program import Done, sweep
+from tests.support.stores import answers_in
 from tests.support.toyworld import RECIPE, save_world
 
 SHORT = RECIPE | {"epochs": 1, "limit_train": 64}
@@ -31,12 +31,6 @@ def run(cwd: Path, *words: str, code: int = 0, **settings: str) -> Done:
     done = sweep("run", "sweep.yaml", *words, cwd=cwd, env=env)
     assert done.returncode == code, done.stderr
     return done
-
-
-def answers(store: Path) -> dict[str, str]:
-    """Trial -> its answers, bit for bit."""
-    files = (store / "predictions").glob("t*.parquet")
-    return {file.stem: str(pq.read_table(file).to_pylist()) for file in files}
 
 
 def children(pid: int) -> list[int]:
@@ -53,8 +47,8 @@ def test_two_processes_share_a_run_with_the_answers_of_one(tmp_path: Path) -> No
     done = run(tmp_path, "--processes", "2", "--store", "two", PYTHONPATH=str(tmp_path / "own"))
     assert "on 2 slots" in done.stderr
     run(tmp_path, "--inline", "resources_per_trial.cpu=1", "--store", "one")
-    assert len(answers(tmp_path / "one")) == 4
-    assert answers(tmp_path / "two") == answers(tmp_path / "one")
+    assert len(answers_in(tmp_path / "one")) == 4
+    assert answers_in(tmp_path / "two") == answers_in(tmp_path / "one")
     hosts = Store(str(tmp_path / "two")).read_all("trials").rows.to_pylist()
     assert {row["threads"] for row in hosts} == {1}
 
@@ -142,7 +136,7 @@ def test_a_lost_process_is_replaced_and_a_lost_driver_leaves_none(tmp_path: Path
     attempts = Store(str(store)).read_all("attempts").rows.to_pylist()
     assert [row["error_type"] for row in attempts] == ["worker_lost"]
     run(tmp_path, "--processes=2", f"--store={store}")
-    assert len(answers(store)) == 4
+    assert len(answers_in(store)) == 4
 
 
 @pytest.mark.slow
