@@ -229,7 +229,7 @@ def split(
     every = [*grouped(range(n), groups.__getitem__).values()]
     np.random.default_rng(0).shuffle(every)
     in_dev = np.zeros(n, bool)
-    for rows in sorted(every, key=len, reverse=True):  # large groups first, while there is room
+    for rows in every:
         counts = Counter(strata[row] for row in rows)
         if all(count <= left[stratum] for stratum, count in counts.items()):
             in_dev[rows] = True

@@ -21,7 +21,7 @@ LINES = {
     "analysis": 7_047,
     "storage": 4_106,
     "api": 722,
-    "tests": 38_232,
+    "tests": 38_239,
 }
 ROOMS = [room for room in LINES if room != "tests"]
 IMPORTS_INSIDE = 128  # in functions: only where the time to start needs one

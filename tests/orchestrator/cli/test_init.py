@@ -422,6 +422,13 @@ def test_split_rule(drawn: list[tuple[str, int]], alone: bool) -> None:
             assert found == round(DEV_SHARE * count)
 
 
+def test_large_groups_are_no_likelier_in_dev() -> None:
+    groups = [*np.repeat(np.arange(100), 20).tolist(), *range(100, 2_100)]  # half in groups of 20
+    in_dev = split(["a"] * len(groups), groups)
+    assert in_dev.mean() == DEV_SHARE
+    assert in_dev[:2_000].mean() == pytest.approx(DEV_SHARE, abs=0.08)
+
+
 def test_pairs_of_a_bi_encoder(tmp_path: Path) -> None:
     """Each text is a row of tokens, and the file runs without labels in train."""
     pairs = [{**row, "other": f"w{i} " * 30, "text": "a b"} for i, row in enumerate(rows())]
