@@ -7,10 +7,11 @@ number of the example, never by the order of rows. Networks that can't be compar
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from lp_sweep.analysis.rows import Row, grouped
 from lp_sweep.analysis.statistics.resampling import METRICS, TALLY, Array, scores
@@ -88,6 +89,8 @@ def by_setting(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 _KEPT_IN_MEMORY = 128  # networks; 0.8 MB each on QQP
+_READ_TOGETHER = 1_000_000  # answers: 40 MB
+_KEPT_CHUNKS = 4
 _SAME_SCORE = 1e-4  # points: a recorded score comes from the same numbers
 
 
@@ -119,38 +122,66 @@ class AnswerSheet(NamedTuple):
 Reader = Callable[[Network], Answers]
 
 
-def reader(catalog: Catalog) -> Reader:
-    """A function that reads a network's answers, and caches those of the last few networks."""
-    return lru_cache(maxsize=_KEPT_IN_MEMORY)(partial(_read, catalog))
-
-
-# GROUP BY counts a copied file once. The class that f1 scores, if the task names it, becomes 1
-_ANSWERS = """
-WITH positive AS (SELECT any_value(positive_label) AS p FROM trials WHERE trial_id = $of)
-SELECT
-    example,
-    min(CASE WHEN p IS NULL THEN label ELSE (label = p)::DOUBLE END) AS label,
-    min({prediction}) AS prediction,
-    min(tally) AS tally
-FROM predictions CROSS JOIN positive
-WHERE trial_id = $trial AND split = $split
-GROUP BY example ORDER BY example
+# the networks of a model and task stand together
+_CHUNKS = """
+SELECT trial_id,
+    sum(count(*)) OVER (ORDER BY any_value(model), any_value(task), trial_id) // $size AS chunk
+FROM predictions LEFT JOIN trials USING (trial_id)
+GROUP BY trial_id
 """
+_POSITIVE = "SELECT trial_id, positive_label FROM trials WHERE positive_label IS NOT NULL"
+# DISTINCT counts a copied file once
+_ANSWERS = """
+SELECT trial_id, split, list(example ORDER BY example) AS examples,
+    list(label ORDER BY example) AS labels, list({prediction} ORDER BY example) AS predicted,
+    list(tally ORDER BY example) FILTER (tally IS NOT NULL) AS tallies
+FROM (
+    SELECT DISTINCT ON (trial_id, split, example) * FROM predictions
+    WHERE list_contains($trials, trial_id)
+)
+GROUP BY ALL
+"""
+_MARGIN = "scores[2]::DOUBLE - scores[1]::DOUBLE"  # of class 1, from the logits
 
-_PREDICTION = "CASE WHEN p IS NULL THEN prediction ELSE (prediction = p)::DOUBLE END"
-# the margin of the scored class, from the logits
-_MARGIN = "(scores[2]::DOUBLE - scores[1]::DOUBLE) * CASE WHEN p = 0 THEN -1 ELSE 1 END"
 
+def reader(catalog: Catalog) -> Reader:
+    """A function that reads a network's answers, and with them those of the networks beside it: a
+    query for each of thousands takes minutes."""
 
-def _read(catalog: Catalog, network: Network) -> Answers:
-    names = {"trial": network.trial_id, "of": network.record or network.trial_id}
-    by_margin = facts_of(network.metric).by_margin
-    asked = _ANSWERS.format(prediction=_MARGIN if by_margin else _PREDICTION)
-    rows = catalog.query(asked, {**names, "split": network.split})
-    examples, labels, predicted = (
-        rows[name].to_numpy() for name in ("example", "label", "prediction")
-    )
-    return answers_of(network.metric, examples, labels, predicted, rows["tally"].to_pylist())
+    @cache
+    def column(query: str, **given: int) -> dict[str, int]:
+        names, values = catalog.query(query, given).columns
+        return dict(zip(names.to_pylist(), values.to_pylist(), strict=True))
+
+    @lru_cache(maxsize=_KEPT_CHUNKS)
+    def chunk(number: int | None, prediction: str) -> dict[tuple[str, str], Sequence[Any]]:
+        chunks = column(_CHUNKS, size=_READ_TOGETHER)
+        names = [name for name, its_number in chunks.items() if its_number == number]
+        rows = catalog.query(_ANSWERS.format(prediction=prediction), {"trials": names})
+        places = zip(*(rows[name].to_pylist() for name in ("trial_id", "split")), strict=True)
+        lists = zip(*(rows[name] for name in rows.column_names[2:]), strict=True)
+        return dict(zip(places, lists, strict=True))
+
+    @lru_cache(maxsize=_KEPT_IN_MEMORY)
+    def read(network: Network) -> Answers:
+        by_margin = facts_of(network.metric).by_margin
+        number = column(_CHUNKS, size=_READ_TOGETHER).get(network.trial_id)
+        there = chunk(number, _MARGIN if by_margin else "prediction")
+        nothing = (pa.scalar([], pa.list_(pa.float64())),) * 4
+        lists = there.get((network.trial_id, network.split), nothing)
+        examples, labels, predicted = (
+            one.values.to_numpy(zero_copy_only=False) for one in lists[:3]
+        )
+        positive = column(_POSITIVE).get(network.record or network.trial_id)
+        if positive is not None:  # the class that f1 scores, if the task names it, becomes 1
+            labels = (labels == positive).astype(np.float64)
+            if not by_margin:
+                predicted = (predicted == positive).astype(np.float64)
+            elif positive == 0:
+                predicted = -predicted
+        return answers_of(network.metric, examples, labels, predicted, lists[3].as_py() or ())
+
+    return read
 
 
 def answers_of(

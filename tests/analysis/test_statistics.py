@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from lp_sweep.analysis.render import FORMATS, render
+from lp_sweep.analysis.statistics import networks
 from lp_sweep.analysis.statistics.networks import Network
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
@@ -34,6 +35,23 @@ def test_a_row_per_seed_and_one_over_the_seeds(fake: FakeSweep) -> None:
     assert (over["test"], over["n_examples"], over["n_tests"]) == ("seeds and rows", 100, 3)
     assert over["change"] == pytest.approx(-12)
     assert over["low"] < -12 < over["high"] < 0
+
+
+def test_answers_are_read_in_chunks(fake: FakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of networks with a query each would take minutes; all in one, all of the memory."""
+    monkeypatch.setattr(networks, "_READ_TOGETHER", 300)  # answers of three networks
+    for seed in range(10):
+        network(fake, right(90 - seed), k=0, seed=seed)
+    asked: list[str] = []
+    with open_views(fake.publish()) as catalog:
+        query = catalog.query
+        monkeypatch.setattr(
+            catalog, "query", lambda sql, *given: asked.append(sql) or query(sql, *given)
+        )
+        rows = TABLES["intervals"](catalog).long.to_pylist()
+    assert [row["n"] for row in rows] == [10]
+    assert rows[0]["reason"] is None
+    assert 4 <= sum("FROM predictions" in sql for sql in asked) <= 6
 
 
 def test_f1_is_of_the_class_that_the_record_names(fake: FakeSweep) -> None:
