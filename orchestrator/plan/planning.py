@@ -72,6 +72,10 @@ class _Builder:
         self._profile_spec = partial(profile_spec, plan.sweep)
         self._of_full = spec.measure.asked_of("full")
         self._of_pruned = spec.measure.asked_of("pruned")
+        # no trial needs the network of another, and none is measured
+        self._plain = not (self._of_full or self._of_pruned) and {*spec.trainings} == {
+            Procedure(DIRECT)
+        }
         self._specs: dict[tuple[Any, ...], TrialSpec] = {}  # for all seeds
         self._profile_ids: dict[tuple[str, str, str], str] = {}
         self._lessons: dict[tuple[Any, ...], Lesson] = {}
@@ -94,6 +98,14 @@ class _Builder:
         id_ = trial_id(spec)
         if not idle:
             self._add_trial(asked, spec, id_)
+        elif search == "waiting" and asked.k == 0 and self._plain:
+            work = Work(
+                id=id_,
+                spec=spec,
+                model=self.models[asked.model],
+                task=self.plan.sweep.tasks[asked.task],
+            )
+            self.plan.ahead[id_] = work
         state = idle or state_of(id_, self.plan.known)
         return found(kept=kept, dropped=dropped, trial_id=id_, state=state, search=search)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -225,8 +226,10 @@ def test_a_plain_strategy_beside_it_is_run_whole(tmp_path: Path) -> None:
 def test_a_search_waits_for_the_measurement_that_chooses_its_layers(tmp_path: Path) -> None:
     world = World(tmp_path, TOP.replace("top", "block-influence"))
     queue = world.queue()
-    profile = taken(queue)
-    assert (profile.id in queue.plan.profiles, queue.take()) == (True, None)
+    profile, whole = taken(queue), taken(queue)
+    assert (profile.id in queue.plan.profiles, place(whole)) == (True, (0, 1))
+    assert queue.take() is None
+    world.do(queue, whole)
     layers = [{"layer": layer, "value": 1 - layer / 100} for layer in range(1, 13)]
     world.store.put("profiles", profile.id, [{"profile_id": profile.id, "layers": layers}])
     queue.ended(profile.id, None)
@@ -300,6 +303,40 @@ def test_a_failure_that_is_retried_goes_into_the_answer(world: World) -> None:
     assert (6, 1) in world.trained
     world.run()
     assert world.answers() == ANSWERS
+
+
+def on_slots(world: World, slots: int, draw: random.Random) -> WorkQueue:
+    """A run on so many slots, whose trials end in any order."""
+    queue = world.queue()
+    while True:
+        while len(queue.live) < slots and queue.take(slots - len(queue.live)):
+            pass
+        if not queue.live:
+            return queue
+        world.do(queue, queue.live[draw.choice([*queue.live])])
+
+
+def test_an_idle_slot_takes_the_full_model_of_the_next_seed(world: World) -> None:
+    queue = world.queue()
+    begun = [place(work) for work in iter(queue.take, None)]
+    assert {(0, 1), (0, 2)} < {*begun}
+    assert sum(seed == 2 for _, seed in begun) == 1, "one at a time"
+    alone = world.queue()
+    for _ in range(30):  # a single slot is never idle while the search goes on
+        if work := alone.take():
+            world.do(alone, work)
+            assert place(work) == (0, 1) or (0, place(work)[1]) in world.trained
+
+
+@pytest.mark.parametrize("slots", [2, 4, 8])
+def test_a_search_on_many_slots_comes_to_the_same_answer(tmp_path: Path, slots: int) -> None:
+    for seed in range(4):
+        world = World(tmp_path / str(seed))
+        queue = on_slots(world, slots, random.Random(seed))
+        assert not queue.open
+        assert len(set(world.trained)) == len(world.trained)
+        assert world.answers() == ANSWERS
+        assert world.plan().missing_trials() == []
 
 
 def test_two_runs_share_a_search(world: World) -> None:
