@@ -70,14 +70,19 @@ def spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
     return found
 
 
+_SAYS_NOTHING = ("", ".", "..", "~", "model", "checkpoint", "encoder")  # parts of a path
+
+
 def short_model(name: str) -> str:
-    """A hub id as it is; the last part of a folder, or the id in a path of the hub's cache."""
+    """A hub id as it is; the id in a path of the hub's cache; of another folder the last part that
+    says something."""
     parts = printable(name).rstrip("/").split("/")
     cached = [part for part in parts[:-2] if part.startswith("models--")]
     if cached:
         return cached[-1].removeprefix("models--").replace("--", "/")
     is_id = len(parts) <= 2 and parts[0] not in ("", ".", "..", "~")
-    return "/".join(parts) if is_id else parts[-1]
+    telling = [part for part in parts if part not in _SAYS_NOTHING] or parts
+    return "/".join(parts) if is_id else telling[-1]
 
 
 def short_models(names: Iterable[str]) -> dict[str, str]:

@@ -48,11 +48,11 @@ def export_trial(asked: ExportOptions) -> ExportResult:
 
 def export_chosen(store: Store, choice: TrialChoice, asked: ExportOptions) -> ExportResult:
     """The same, of what `choose` has chosen. Raises LpSweepError."""
+    record = _record(store, choice.trial_id)  # before imports that take seconds
     from lp_sweep.orchestrator.export.heldout import exported_score
     from lp_sweep.orchestrator.export.places import Where
     from lp_sweep.orchestrator.export.trialfolder import export, kept_instead, refuse_unsupported
 
-    record = _record(store, choice.trial_id)
     refuse_unsupported(record, graphs=bool(asked.graphs))
     # the choice of the best network has already warned about the full model
     unlearned = not_learned(store, record, with_full=not asked.best)

@@ -19,9 +19,9 @@ LINES = {
     "orchestrator": 17_940,
     "trials": 15_530,
     "analysis": 7_078,
-    "storage": 4_106,
+    "storage": 4_111,
     "api": 722,
-    "tests": 38_294,
+    "tests": 38_309,
 }
 ROOMS = [room for room in LINES if room != "tests"]
 IMPORTS_INSIDE = 128  # in functions: only where the time to start needs one

@@ -22,7 +22,7 @@ from lp_sweep.orchestrator.plan.known import WorkHistory
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.storage.errors import LpSweepError
-from lp_sweep.storage.printable import listed, printable, short, shown
+from lp_sweep.storage.printable import listed, printable, short, short_model, shown
 from lp_sweep.storage.store import Store
 from tests.support.fake_records import FakeSweep
 from tests.support.fuzzing import AWKWARD, awkward, fuzz
@@ -241,3 +241,18 @@ def test_json_is_json_whatever_the_records_say(world: Path, arguments: list[str]
         answers.append(json.loads(done.stdout, parse_constant=refuse))
     assert answers
     assert all(answers)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("bert-base-cased", "bert-base-cased"),
+        ("org/encoder", "org/encoder"),
+        ("/data/minilm/", "minilm"),
+        ("/data/minilm/model", "minilm"),
+        ("./model", "model"),
+        ("/hub/models--org--name/snapshots/0a1b", "org/name"),
+    ],
+)
+def test_a_model_has_a_short_name_that_says_something(name: str, said: str) -> None:
+    assert short_model(name) == said
