@@ -111,6 +111,9 @@ class Answers(NamedTuple):
     score: float | None  # points, from these answers; None if it can't be computed
 
 
+_NO_ANSWERS = Answers(np.array([]), np.array([]), np.array([]), None)
+
+
 class AnswerSheet(NamedTuple):
     """Several networks' answers to the same examples."""
 
@@ -154,7 +157,7 @@ def reader(catalog: Catalog) -> Reader:
         return dict(zip(names.to_pylist(), values.to_pylist(), strict=True))
 
     @lru_cache(maxsize=_KEPT_CHUNKS)
-    def chunk(number: int | None, prediction: str) -> dict[tuple[str, str], Sequence[Any]]:
+    def chunk(number: int, prediction: str) -> dict[tuple[str, str], Sequence[Any]]:
         chunks = column(_CHUNKS, size=_READ_TOGETHER)
         names = [name for name, its_number in chunks.items() if its_number == number]
         rows = catalog.query(_ANSWERS.format(prediction=prediction), {"trials": names})
@@ -166,9 +169,11 @@ def reader(catalog: Catalog) -> Reader:
     def read(network: Network) -> Answers:
         by_margin = facts_of(network.metric).by_margin
         number = column(_CHUNKS, size=_READ_TOGETHER).get(network.trial_id)
-        there = chunk(number, _MARGIN if by_margin else "prediction")
-        nothing = (pa.scalar([], pa.list_(pa.float64())),) * 4
-        lists = there.get((network.trial_id, network.split), nothing)
+        prediction = _MARGIN if by_margin else "prediction"
+        place = (network.trial_id, network.split)
+        lists = None if number is None else chunk(number, prediction).get(place)
+        if lists is None:
+            return _NO_ANSWERS
         examples, labels, predicted = (
             one.values.to_numpy(zero_copy_only=False) for one in lists[:3]
         )
