@@ -11,7 +11,6 @@ from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from lp_sweep.analysis.rows import Row, grouped
 from lp_sweep.analysis.statistics.resampling import METRICS, TALLY, Array, scores

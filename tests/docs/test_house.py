@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 LINES = {
     "orchestrator": 17_940,
     "trials": 15_530,
-    "analysis": 7_083,
+    "analysis": 7_082,
     "storage": 4_111,
     "api": 722,
     "tests": 38_309,
