@@ -10,9 +10,7 @@ needs.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -26,17 +24,13 @@ from lp_sweep.analysis.tables import TABLES
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.errors import SpecError
 
-IN_PAGE = ("score", "pareto", "candidates")  # the page draws them itself, task by task
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drawing:
-    """A figure that can be written. `numbers` has all the numbers that it shows."""
+class Drawing(NamedTuple):
+    """A figure that can be written."""
 
     name: str
     title: str
-    numbers: pa.Table
-    paint: Callable[[Figure], None] = field(repr=False)
+    paint: Callable[[Figure], None]
 
     def save(self, folder: Path, formats: Sequence[str] = painters.FORMATS) -> list[Path]:
         """Write `figure-<name>.<format>` for each format; the same numbers give the same bytes.
@@ -48,13 +42,10 @@ class Drawing:
             folder.mkdir(parents=True, exist_ok=True)
             painters.write(self.paint, files, self.title)
         except OSError as error:
-            raise SpecError(f"can't write a figure into {folder}: {error}") from error
+            raise SpecError(
+                f"can't write a figure into {folder}: {error}. Choose another folder."
+            ) from error
         return list(files.values())
-
-    def svg(self) -> bytes:
-        stream = io.BytesIO()
-        painters.write(self.paint, {"svg": stream}, self.title)
-        return stream.getvalue()
 
 
 class FigureDef(NamedTuple):
@@ -65,16 +56,10 @@ class FigureDef(NamedTuple):
     needs: str  # the numbers, and the setting that brings them
 
     def drawing(self, name: str, catalog: Catalog) -> Drawing | None:
-        found = self.numbers(catalog)
-        rows = found.to_pylist()
+        rows = self.numbers(catalog).to_pylist()
         if not any(self.drawn_if(row) for row in rows):
             return None
-        return Drawing(
-            name=name,
-            title=self.title,
-            numbers=found,
-            paint=lambda figure: self.paint(figure, rows),
-        )
+        return Drawing(name, self.title, lambda figure: self.paint(figure, rows))
 
 
 def why_absent(name: str) -> str:
@@ -192,3 +177,17 @@ _ALL = {
 FIGURES: dict[str, Callable[[Catalog], Drawing | None]] = {
     name: partial(figure.drawing, name) for name, figure in _ALL.items()
 }
+
+
+def save_all(
+    catalog: Catalog, folder: Path, absent: Callable[[str], object] = lambda _: None
+) -> list[Path]:
+    """Writes each figure that the store has numbers for; `absent` receives what another needs.
+    Raises SpecError."""
+    files: list[Path] = []
+    for name, make in FIGURES.items():
+        if drawing := make(catalog):
+            files += drawing.save(folder)
+        else:
+            absent(why_absent(name))
+    return files

@@ -10,7 +10,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from matplotlib import colormaps, rc_context, style
@@ -26,7 +26,6 @@ from lp_sweep.analysis.statistics.estimates import Limits, bounded, least_of
 from lp_sweep.storage.printable import printable
 
 FORMATS = ("svg", "png")
-Files = Mapping[str, Path | IO[bytes]]  # by format
 OF_DIRECT = "Networks with fewer layers: procedure direct (pruned first, then fine-tuned)."
 _COLUMNS = 3
 _Shown = TypeVar("_Shown")
@@ -51,8 +50,8 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
-def write(paint: Callable[[Figure], None], files: Files, title: str) -> None:
-    """Paint once, and write the figure into a file or a stream for each format, without a date."""
+def write(paint: Callable[[Figure], None], files: Mapping[str, Path], title: str) -> None:
+    """Paint once, and write the figure into a file for each format, without a date."""
     # matplotlib's own defaults and ours, whatever the user's matplotlibrc says
     with warnings.catch_warnings(), style.context("default"), rc_context(_SETTINGS):
         warnings.simplefilter("ignore")  # of a letter that the font lacks, of scores that are all 0
