@@ -75,9 +75,9 @@ _Line = tuple[str, ...]
 
 
 def _grids(table: Table, width: int | None) -> list[_Grid]:
-    """One for each sweep and model, and for each procedure if they are too wide otherwise."""
+    """One for each sweep and model; where they are too wide, for each procedure and task."""
     grids: list[_Grid] = []
-    for names in (["sweep", "model"], CONTEXT):
+    for names in (["sweep", "model"], CONTEXT, [*CONTEXT, "task"]):
         place = [table.columns.index(name) for name in names if name in table.columns]
         groups = grouped(table.rows, partial(_picked, place)).values()
         grids = [_condensed(table, rows) for rows in groups]
