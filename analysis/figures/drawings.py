@@ -89,7 +89,7 @@ def _by_strategy(models: str, *, six: bool) -> FigureDef:
         title="Mean score over tasks, by strategy and layers dropped (procedure direct)",
         numbers=_selected(numbers.STRATEGIES, six=six),
         drawn_if=lambda row: row["role"] == "pruned" and row["mean"] is not None,
-        paint=painters.bars,
+        paint=painters.strategies,
         needs=f"score on every task and seed at one K, for {models}. {_DROP}",
     )
 

@@ -90,10 +90,10 @@ LEFT JOIN sizes USING (sweep, model, feed_forward, strategy, k)
 ORDER BY sweep, model, feed_forward = 'none' DESC, position
 """
 
-# A row per task and network with a score, whatever its procedure, and per device and batch that
-# speeds were measured on (`place`, from 1; 1 also where none was). `mean` in points; `speedup`
-# against all layers, never of another device. `line` merges the draws of `random`. `within`: the
-# allowed losses, of all `losses`, whose answer it is; `score_full`: what a loss is against.
+# A row per task and network with a score, whatever its procedure. `mean` in points; `speedup`
+# against all layers, on one device with one batch: those that most networks were measured on.
+# `line` merges the draws of `random`. `within`: the allowed losses, of all `losses`, whose answer
+# it is; `score_full`: what a loss is against.
 NETWORKS = f"""
 WITH scored AS (
     SELECT sweep, model, depth, procedure, task, strategy, threshold, k, depth - k AS n_kept,
@@ -117,21 +117,22 @@ measured AS (
     SELECT * RENAME (inference_speedup AS speedup)
     FROM speed_table WHERE feed_forward = 'none' AND inference_speedup IS NOT NULL
 ),
-places AS (  -- the first has the speeds of most networks
+places AS (
     SELECT sweep, model, device_name, threads, precision, length, batch,
-        any_value(profile_id) AS profile_id, row_number() OVER (
-            PARTITION BY sweep, model
-            ORDER BY count(*) DESC, device_name, batch, threads, precision
-        ) AS place
+        any_value(profile_id) AS profile_id
     FROM measured
     GROUP BY sweep, model, device_name, threads, precision, length, batch
+    QUALIFY row_number() OVER (
+        PARTITION BY sweep, model
+        ORDER BY count(*) DESC, device_name, batch, threads, precision
+    ) = 1
 ),
 sizes AS (
     SELECT sweep, model, kept_layers, any_value(params_total) AS params_total,
         any_value(params_percent) AS params_percent
     FROM speed_table WHERE feed_forward = 'none' GROUP BY ALL
 )
-SELECT scored.*, coalesce(place, 1) AS place, places.* EXCLUDE (sweep, model, place),
+SELECT scored.*, places.* EXCLUDE (sweep, model),
     sizes.params_total, sizes.params_percent, sizes.params_total / 1e6 AS params_millions,
     if(scored.k = 0 AND places.profile_id IS NOT NULL, coalesce(speedup, 1), speedup) AS speedup,
     coalesce(within, []) AS within,
@@ -150,7 +151,7 @@ LEFT JOIN measured ON measured.sweep = scored.sweep AND measured.model = scored.
     AND measured.batch = places.batch
 ORDER BY scored.sweep, scored.model, min(scored.position) OVER (
         PARTITION BY scored.sweep, scored.model, scored.task
-    ), scored.task, place, scored.position
+    ), scored.task, scored.position
 """
 
 # The score after each epoch of the full model and of the answer within the smallest loss.
@@ -185,8 +186,7 @@ WITH swept AS (
     SELECT DISTINCT profile_id, threshold FROM cells
     WHERE strategy = 'contribution' AND threshold IS NOT NULL
 )
-SELECT model, task, profile_id, layer, value, threshold,
-    CASE WHEN threshold IS NOT NULL THEN NOT coalesce(value > threshold, false) END AS kept
+SELECT model, task, profile_id, layer, value, threshold
 FROM layers LEFT JOIN swept USING (profile_id)
 WHERE measure = 'contribution'
 ORDER BY model, task, profile_id, threshold DESC, layer

@@ -19,15 +19,14 @@ from lp_sweep.storage.printable import ranges
 # the Okabe-Ito colours, which colour-blind readers can tell apart; the first is of the full model
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#777777")
 OTHER = len(COLOURS) - 1
-X_LABELS = {
+_X_LABELS = {
     "score": "layers kept",
     "ms": "ms for one text",
     "mb": "MB on disk",
-    "speed": "times as fast as all layers",
+    "speed": "speed (all layers: 1)",
     "size": "million parameters",
     "epochs": "epoch",
 }
-AGAINST = X_LABELS | {"speed": "speed", "size": "size", "ms": "milliseconds", "mb": "megabytes"}
 _SHOWN = 1.6  # times the largest allowed loss: the scores that are shown below the full model
 
 PlotName = Literal["score", "ms", "mb", "speed", "size", "epochs"]
@@ -65,6 +64,14 @@ class Plot:
     below: int = 0  # networks with a lower score
 
     @property
+    def x_label(self) -> str:
+        return _X_LABELS[self.name]
+
+    @property
+    def is_counted(self) -> bool:
+        return self.name in ("score", "epochs")
+
+    @property
     def is_log(self) -> bool:
         xs = [mark.x for mark in self.marks]
         return self.name in ("ms", "mb") and min(xs) > 0 and max(xs) > 5 * min(xs)
@@ -81,7 +88,7 @@ class Plot:
             across = (min(xs) - room, max(xs) + room)
         high = max([mark.y for mark in self.marks] + [self.full or self.low])
         room = 0.08 * (high - self.low) or 0.5
-        return across, (self.low - room, high + room)
+        return across, (self.low - 1.5 * room, high + room)  # a label is below its mark
 
     # -- as SVG
 
@@ -111,7 +118,7 @@ class Plot:
             tens = range(math.floor(math.log10(low)), math.ceil(math.log10(high)))
             ticks = [n * 10.0**ten for ten in tens for n in (1, 2, 5)]
             return [tick for tick in ticks if low <= tick <= high]
-        return _ticks(low, high, whole=self.name in ("score", "epochs"))
+        return _ticks(low, high, whole=self.is_counted)
 
     def y_ticks(self) -> list[float]:
         return _ticks(*self.spans[1])

@@ -61,7 +61,7 @@ def sections(
     found = []
     for place, answer in enumerate(answers, 1):
         key = (answer.sweep, answer.model, answer.task)
-        trained = [row for row in networks.get(key, ()) if row["place"] == 1]
+        trained = networks.get(key, [])
         devices = grouped(
             measured.get(key[1:], ()), lambda row: (row["device_name"], row["threads"])
         )

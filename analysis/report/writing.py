@@ -21,7 +21,6 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from lp_sweep.analysis import phrases
-from lp_sweep.analysis.figures.plots import AGAINST, X_LABELS
 from lp_sweep.analysis.notes import LEARNED_NOTHING, did_not_learn, mixed_notes
 from lp_sweep.analysis.report.about import Gaps, Sheet, gaps, recipes, sources, sweep_files
 from lp_sweep.analysis.report.answer import answers, reading_options
@@ -201,8 +200,6 @@ def render_page(page: Page) -> str:
             style=Markup(style),
             script=Markup(script),
             policy=policy,
-            x_labels=X_LABELS,
-            against=AGAINST,
             most_open=_MOST_OPEN,
             glossary=GLOSSARY,
         )

@@ -88,17 +88,8 @@ def test_bars_and_lines_over_tasks_and_seeds(catalog: Catalog) -> None:
     has(rows, {"role": "reference"}, reference=SIX, model=DEEP, mean=66.5)
     six = catalog.query(numbers.STRATEGIES, {"six": True})
     assert sorted(six["role"].to_pylist()) == ["full", "pruned"]
-    top = {"model": DEEP, "strategy": "top", "task": "SST-2", "k": 2, "place": 1}
+    top = {"model": DEEP, "strategy": "top", "task": "SST-2", "k": 2}
     has(catalog.query(numbers.NETWORKS), top, mean=73, n_seeds=2, sd=math.sqrt(2))
-
-
-def test_one_standard_deviation_stays_within_what_a_score_can_be() -> None:
-    row = {"mean": 299 / 3, "sd": math.sqrt(1 / 3), "metric": "accuracy"}
-    low, high = painters.one_sd(row)
-    assert 98.2 < low < row["mean"] < high <= 100
-    low, high = painters.one_sd({"mean": 0.5, "sd": 1.0, "metric": "mcc"})
-    assert (low, high) == pytest.approx((-0.5, 1.5), abs=0.01)
-    assert painters.one_sd({**row, "sd": None}) == (row["mean"], row["mean"])
 
 
 def test_numbers_of_layers(catalog: Catalog) -> None:
@@ -111,7 +102,7 @@ def test_numbers_of_layers(catalog: Catalog) -> None:
     after = only(rows.filter(pc.equal(rows["network"], "pruned")))  # no first stage, of no cell
     assert (after["layer"], after["mean"], after["kept_layers"]) == (6, 40, [1, 2, 3, 4, 5, 6])
     # STS-B's has no pearson
-    assert painters.curve_label(after) == f"{DEEP}, pruned (1 of 2 tasks)"
+    assert painters.curve_label(after) == f"pruned: {DEEP} (1 of 2 tasks)"
     rows, eighth = catalog.query(numbers.SIMILARITY), {"model": DEEP, "layer": 8}
     has(rows, eighth | {"part": "sentence"}, mean=0.95 - 8 * 0.05 - 0.015)
     has(rows, eighth | {"part": "tokens"}, mean=0.95 - 8 * 0.02 - 0.015)
@@ -142,8 +133,6 @@ def test_a_missing_layer_is_a_gap_in_the_line(catalog: Catalog) -> None:
 
 def test_contributions_and_feed_forwards(catalog: Catalog) -> None:
     rows = catalog.query(numbers.CONTRIBUTION).to_pylist()
-    kept = [row["layer"] for row in rows if row["task"] == "SST-2" and row["kept"]]
-    assert kept == [1, 2, 4, 5, 6, 7, 8], "not above the threshold"
     assert {row["threshold"] for row in rows} == {0.9}
     found = catalog.query(numbers.FEED_FORWARDS)
     assert found["feed_forward"].to_pylist() == ["none", "top 3"]
@@ -155,7 +144,7 @@ def rows_of(fake: FakeSweep) -> list[Any]:
     """Its networks, with the speeds of the first device and batch."""
     read = ("cells", "trials", "task_table", "speed_table", "min_layers")
     with open_views(fake.publish(), deltas=(1, 5), only=read) as opened:
-        return [row for row in opened.query(numbers.NETWORKS).to_pylist() if row["place"] == 1]
+        return opened.query(numbers.NETWORKS).to_pylist()
 
 
 def test_the_draws_of_random_are_one_line_of_dots(fake: FakeSweep) -> None:
@@ -275,7 +264,7 @@ def test_names_are_written_as_they_are(folder: Path) -> None:
     for name in DRAWN:
         text = (folder / f"figure-{name}.svg").read_text(encoding="utf-8")
         models = [DEEP] if name in ("contribution", "pareto") else [DEEP, SIX]
-        assert all(f">{model}" in text for model in models)
+        assert all(model in text for model in models)
         assert "<dc:date>" not in text
         says_which = "procedure direct" in text.split("</metadata>")[1]
         assert says_which == (name in ("2", "4"))
