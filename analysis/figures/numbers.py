@@ -202,47 +202,26 @@ networks AS (
         AND (n_kept = depth OR procedure = 'direct')
 )"""
 
-# points: network, part, model, depth, task, seed, kept_layers, layer, value -> means over tasks.
-# `n_tasks`: tasks on which a model's networks of that kind are measured; `n_tasks_asked`: tasks in
-# the cells.
+# points: network, part, model, depth, task, seed, kept_layers, layer, value -> means over tasks and
+# the seeds that have every task. `n_tasks`: tasks on which a model's networks of that kind are
+# measured; `n_tasks_asked`: tasks in the cells.
 _LAYER_MEANS = """,
-runs AS (
-    SELECT * EXCLUDE (value), CASE WHEN count(value) = count(*) THEN avg(value) END AS value
-    FROM points GROUP BY ALL
-),
 expected AS (
     SELECT network, part, model, count(DISTINCT task) AS n_tasks FROM points GROUP BY ALL
 ),
 asked AS (SELECT model, count(DISTINCT lower(task)) AS n_tasks_asked FROM cells GROUP BY ALL),
-by_task AS (
-    SELECT network, part, model, depth, kept_layers, layer, task,
-        CASE WHEN count(value) = count(*) THEN avg(value) END AS mean
-    FROM runs GROUP BY ALL
-),
 by_seed AS (
-    SELECT network, part, model, kept_layers, layer, seed, avg(value) AS mean, count(value) AS n
-    FROM runs GROUP BY ALL
-),
-over_seeds AS (
-    SELECT network, part, model, kept_layers, layer, stddev_samp(mean) AS sd, min(mean) AS low,
-        max(mean) AS high, count(*) AS n_seeds
-    FROM by_seed JOIN expected USING (network, part, model)
-    WHERE n = n_tasks AND seed IS NOT NULL
-    GROUP BY ALL
-),
-over_tasks AS (
-    SELECT network, part, model, depth, kept_layers, layer, n_tasks,
-        CASE WHEN count(mean) = any_value(n_tasks) THEN avg(mean) END AS mean,
-        string_agg(task, ', ' ORDER BY task) FILTER (WHERE mean IS NOT NULL) AS tasks
-    FROM by_task JOIN expected USING (network, part, model)
+    SELECT network, part, model, depth, kept_layers, layer, seed, n_tasks,
+        CASE WHEN count(DISTINCT task) FILTER (WHERE value IS NOT NULL) = any_value(n_tasks)
+            THEN avg(value) END AS mean
+    FROM points JOIN expected USING (network, part, model)
     GROUP BY ALL
 )
-SELECT network, part, model, depth, over_tasks.kept_layers, layer, mean, sd, low, high,
-    coalesce(n_seeds, 0) AS n_seeds, n_tasks, n_tasks_asked, tasks
-FROM over_tasks
-LEFT JOIN over_seeds USING (network, part, model, layer, kept_layers)
-LEFT JOIN asked USING (model)
-ORDER BY model, network, len(over_tasks.kept_layers) DESC, over_tasks.kept_layers, part, layer
+SELECT network, part, model, depth, kept_layers, layer, n_tasks, n_tasks_asked,
+    avg(mean) AS mean, min(mean) AS low, max(mean) AS high
+FROM by_seed LEFT JOIN asked USING (model)
+GROUP BY network, part, model, depth, kept_layers, layer, n_tasks, n_tasks_asked
+ORDER BY model, network, len(kept_layers) DESC, kept_layers, part, layer
 """
 
 # probes in points of the task's main metric; if no trial names it, accuracy, else pearson

@@ -202,9 +202,7 @@ SELECT
     (SELECT count(*) FROM (SELECT DISTINCT sweep, model, feed_forward, kept_layers
         FROM speed_table)) AS n_networks,
     (SELECT count(*) FROM (SELECT DISTINCT sweep, model, feed_forward, kept_layers
-        FROM speed_table WHERE inference_speedup IS NOT NULL)) AS n_timed,
-    (SELECT count(DISTINCT trial_id) FROM attempts
-        WHERE trial_id IN (SELECT trial_id FROM trials)) AS n_tried_again
+        FROM speed_table WHERE inference_speedup IS NOT NULL)) AS n_timed
 """
 
 

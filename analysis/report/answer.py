@@ -13,7 +13,7 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from lp_sweep.analysis import needed, phrases
-from lp_sweep.analysis.notes import baseline, mixed_notes, not_learned
+from lp_sweep.analysis.notes import baseline, did_not_learn, mixed_notes
 from lp_sweep.analysis.rows import TASK, Row, grouped, picked
 from lp_sweep.analysis.statistics import selection
 from lp_sweep.analysis.statistics.networks import reader
@@ -184,7 +184,7 @@ def _choice(rows: Sequence[Row], known: _Known) -> Choice:
     return Choice(
         line=line,
         is_smaller=best["max_dropped_low"] > 0,
-        not_learned=not_learned(best),
+        not_learned=did_not_learn([best]),
         sure={name: said for name, said in sure.items() if said},
         export=_export(best, rows, known),
     )

@@ -151,12 +151,13 @@ def gather(
     made = {name: table(catalog) for name, table in TABLES.items() if table.in_report}
     sweeps = catalog.query("SELECT DISTINCT sweep FROM cells ORDER BY 1")["sweep"].to_pylist()
     named = ", ".join(sweeps) if len(sweeps) <= _MOST_NAMED else f"{len(sweeps)} sweeps"
+    unlearned = did_not_learn(made["min-layers"].long.to_pylist())
     found = answers(made, catalog, place, name_sweep=bool(sweep) or len(sweeps) > 1)
     return Page(
         title=sweep or named or "an empty store",
         sweeps=sweeps,
         sections=sections(catalog, found, made["candidates"], texts),
-        banner=" ".join([*mixed_notes(catalog, sweep=sweep), _banner(made)]).strip(),
+        banner=" ".join([*mixed_notes(catalog, sweep=sweep), unlearned]).strip(),
         tables=[*_tables(made, reading_options(place, sweep, catalog.setup), within)],
         gaps=gaps(catalog, place),
         recipes=recipes(catalog),
@@ -164,11 +165,6 @@ def gather(
         location=place,
         sources=sources(catalog),
     )
-
-
-def _banner(made: Mapping[str, Table]) -> str:
-    said = did_not_learn(made["min-layers"].long.to_pylist())
-    return said[:1].upper() + said[1:]
 
 
 def _tables(made: Mapping[str, Table], options: str, within: Sequence[float]) -> Iterator[Sheet]:

@@ -1,4 +1,4 @@
-"""Writes a sweep file: for a user's own rows, for GLUE, or with every key commented."""
+"""Writes a sweep file: for a user's own rows, or for GLUE."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from lp_sweep.orchestrator.options import InitOptions
 from lp_sweep.orchestrator.service import initrows
 from lp_sweep.orchestrator.service.initfile import (
     SCHEMA,
-    SCHEMA_LINE,
     model_of,
     stem_of,
     sweep_text,
@@ -86,20 +85,15 @@ def write_sweep(options: InitOptions) -> WrittenSweep:
 
 
 def _of_glue(options: InitOptions) -> WrittenSweep:
-    """A file for GLUE, or one with every key."""
     for_data = ("text", "label", "label_separator", "drop_missing", "group", "kind", "dev")
     if names := [f"--{name.replace('_', '-')}" for name in for_data if getattr(options, name)]:
         raise SpecError(
             f"{', '.join(names)} needs --data FILE: a CSV, TSV, JSONL, Parquet or CoNLL file."
         )
-    if options.full:
-        template = files("lp_sweep.orchestrator") / "templates" / "sweep.yaml"
-        text = SCHEMA_LINE + template.read_text(encoding="utf-8")
-    else:
-        tasks = ["tasks: [rte]   # GLUE, or your own data"]
-        config = read_config(Path(model_of(options)).expanduser() / "config.json") or {}
-        length = min(128, longest_row(config) or 128)
-        text = sweep_text("my-sweep", options, tasks, epochs=3, length=length)
+    tasks = ["tasks: [rte]   # GLUE, or your own data"]
+    config = read_config(Path(model_of(options)).expanduser() / "config.json") or {}
+    length = min(128, longest_row(config) or 128)
+    text = sweep_text("my-sweep", options, tasks, epochs=3, length=length)
     return _written(options, {options.file: text.encode()}, [])
 
 

@@ -23,7 +23,6 @@ from lp_sweep.trials.spec.autorecipe import ENOUGH_STEPS, USUAL_EPOCHS, epochs_w
 from lp_sweep.trials.spec.specs import TaskKind
 
 SCHEMA = "lp-sweep.schema.json"
-SCHEMA_LINE = f"# yaml-language-server: $schema={SCHEMA}\n"
 _ENCODER, _BI_ENCODER = "bert-base-cased", "sentence-transformers/all-MiniLM-L6-v2"
 BATCH = 16
 SMALL = 5000  # train rows: fewer are trained for ENOUGH_STEPS
@@ -106,6 +105,7 @@ def sweep_text(
         quick = f", limit_train: {QUICK_TRAIN}, limit_dev: {QUICK_DEV}"
     recipe = f"learning_rate: {rate}, batch_size: {BATCH}, epochs: {epochs}, max_length: {length}"
     lines = [
+        f"# yaml-language-server: $schema={SCHEMA}",
         *filter(None, [options.made_by]),
         "schema_version: 1",
         f"name: {_scalar(name + '-quick' * options.quick)}",
@@ -114,7 +114,7 @@ def sweep_text(
         *_networks(options, kind),
         f"recipe: {{{recipe}{quick}}}",
     ]
-    return SCHEMA_LINE + "".join(f"{line}\n" for line in lines)
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _networks(options: InitOptions, kind: Kind) -> Iterator[str]:
