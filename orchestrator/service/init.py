@@ -27,7 +27,6 @@ from lp_sweep.orchestrator.service.initfile import (
     stem_of,
     sweep_text,
     task_name,
-    task_text,
 )
 from lp_sweep.orchestrator.service.initrows import RowFile
 from lp_sweep.orchestrator.sweepfile.axes import WITHIN
@@ -90,10 +89,9 @@ def _of_glue(options: InitOptions) -> WrittenSweep:
         raise SpecError(
             f"{', '.join(names)} needs --data FILE: a CSV, TSV, JSONL, Parquet or CoNLL file."
         )
-    tasks = ["tasks: [rte]   # GLUE, or your own data"]
-    config = read_config(Path(model_of(options)).expanduser() / "config.json") or {}
-    length = min(128, longest_row(config) or 128)
-    text = sweep_text("my-sweep", options, tasks, epochs=3, length=length)
+    kind = KINDS["classification"]
+    config = read_config(Path(model_of(options, kind)).expanduser() / "config.json") or {}
+    text = sweep_text(options, kind, length=min(128, longest_row(config) or 128))
     return _written(options, {options.file: text.encode()}, [])
 
 
@@ -278,9 +276,9 @@ def _with_search(options: InitOptions, search: dict[str, Path | None]) -> Writte
     notes += doubtful_rows(loaded, source)
     worth = rows_scored(definition.metric, queries, np.array([]), (), 1)
     notes += _power(options, queries, KINDS[kind], worth)
-    model = model_of(replace(options, kind=kind))
-    length = initrows.fitting_length(loaded.train, model, KINDS[kind])
-    text = task_text(options, kind, task, why, rows=len(documents), length=length)
+    rules = KINDS[kind]
+    length = initrows.fitting_length(loaded.train, model_of(options, rules), rules)
+    text = sweep_text(options, rules, task=task, why=why, rows=len(documents), length=length)
     return _written(options, {options.file: text.encode()}, notes)
 
 
@@ -351,7 +349,8 @@ def _sweep(options: InitOptions, data: Path, rows: RowFile, sides: _Sides) -> st
         for side, (_, n) in sides.items()
     }
     task = {key: value for key, value in task.items() if value}
-    return task_text(options, rows.kind, task, why, rows=sides["train"][1], length=rows.max_length)
+    n = sides["train"][1]
+    return sweep_text(options, kind, task=task, why=why, rows=n, length=rows.max_length)
 
 
 def _written(options: InitOptions, made: dict[Path, bytes], notes: list[str]) -> WrittenSweep:
