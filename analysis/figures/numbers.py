@@ -11,60 +11,24 @@ FULL = "all layers"
 _MERGED = f"CASE WHEN k = 0 AND threshold IS NULL THEN '{FULL}' ELSE strategy END"
 _MOST = 4  # networks, or sets of kept layers, in a figure layer by layer
 
-# A row per bar, in points; `role` is pruned, full (K=0) or reference: another whole model on the
-# same tasks, as deep as one of the pruned networks. `six`: models of 6 layers, or all others.
+# In points, by strategy and K or threshold. `six`: models of 6 layers, or all others.
 STRATEGIES = f"""
-WITH bars AS (
-    SELECT sweep, model, depth, {_MERGED} AS strategy, k, k_mean, threshold, mean_all AS mean,
-        sd_all AS sd, n_seeds_all AS n_seeds, change_all AS change, n_tasks, n_tasks_expected,
-        missing_tasks, position
-    FROM strategy_table
-    WHERE procedure = 'direct' AND feed_forward = 'none'
-    QUALIFY row_number() OVER (
-        PARTITION BY sweep, model, {_MERGED}, k, threshold
-        ORDER BY n_tasks DESC, n_seeds_all DESC, position
-    ) = 1
-),
-task_sets AS (
-    SELECT sweep, model, list(DISTINCT lower(task) ORDER BY lower(task)) AS tasks
-    FROM task_table GROUP BY ALL
-),
-whole AS (SELECT * FROM bars JOIN task_sets USING (sweep, model) WHERE strategy = '{FULL}'),
-panels AS (
-    SELECT DISTINCT sweep, model, depth, tasks FROM bars JOIN task_sets USING (sweep, model)
-),
-beside AS (  -- whole models that are as deep as a pruned one of the panel, on the same tasks
-    SELECT panels.sweep, panels.model, panels.depth, whole.* EXCLUDE (sweep, model, depth),
-        whole.model AS reference
-    FROM panels JOIN whole
-        ON whole.tasks = panels.tasks AND whole.model <> panels.model AND whole.mean IS NOT NULL
-    WHERE whole.depth < panels.depth AND EXISTS (
-        FROM bars
-        WHERE bars.sweep = panels.sweep AND bars.model = panels.model
-            AND bars.k = panels.depth - whole.depth
-    )
-    QUALIFY row_number() OVER (
-        PARTITION BY panels.sweep, panels.model, whole.model
-        ORDER BY whole.sweep = panels.sweep DESC, whole.sweep
-    ) = 1
-)
-SELECT * EXCLUDE (position)
-FROM (
-    SELECT if(strategy = '{FULL}', 'full', 'pruned') AS role, NULL::VARCHAR AS reference, *
-    FROM bars
-    UNION ALL BY NAME
-    SELECT 'reference' AS role, * EXCLUDE (k, k_mean, tasks), depth - depth AS k FROM beside
-)
-WHERE (depth = 6) = $six
-ORDER BY sweep, model, role, reference, strategy = '{FULL}' DESC,
-    min(position) OVER (PARTITION BY sweep, model, role, strategy), k_mean, threshold DESC
+SELECT sweep, model, depth, {_MERGED} AS strategy, k, k_mean, threshold, mean_all AS mean,
+    sd_all AS sd
+FROM strategy_table
+WHERE procedure = 'direct' AND feed_forward = 'none' AND (depth = 6) = $six
+QUALIFY row_number() OVER (
+    PARTITION BY sweep, model, {_MERGED}, k, threshold
+    ORDER BY n_tasks DESC, n_seeds_all DESC, position
+) = 1
+ORDER BY sweep, model, strategy = '{FULL}' DESC,
+    min(position) OVER (PARTITION BY sweep, model, {_MERGED}), k_mean, threshold DESC
 """
 
 # By feed_forward setting, at each model's smallest K with several settings.
 FEED_FORWARDS = f"""
 WITH settings AS (
-    SELECT sweep, model, depth, feed_forward, {_MERGED} AS strategy, k, mean_all AS mean,
-        sd_all AS sd, n_seeds_all AS n_seeds, n_tasks, n_tasks_expected, missing_tasks, position
+    SELECT sweep, model, depth, feed_forward, {_MERGED} AS strategy, k, mean_all AS mean, position
     FROM strategy_table
     WHERE procedure = 'direct' AND threshold IS NULL AND k IS NOT NULL
     QUALIFY row_number() OVER (
@@ -281,8 +245,7 @@ points AS (
 )
 FROM (
     SELECT model, depth, kept_layers, with_pretrained, part, layer, other,
-        CASE WHEN count(value) = count(*) THEN avg(value) END AS value,
-        count(DISTINCT profile_id) AS n_profiles, count(DISTINCT task) AS n_tasks
+        CASE WHEN count(value) = count(*) THEN avg(value) END AS value
     FROM points
     WHERE whole = any_whole
     GROUP BY ALL

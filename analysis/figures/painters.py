@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from lp_sweep.analysis.figures import plots
 from lp_sweep.analysis.figures.numbers import FULL
 from lp_sweep.analysis.figures.plots import COLOURS, Plot
-from lp_sweep.analysis.rows import TASK, Row
+from lp_sweep.analysis.rows import TASK, Row, grouped, picked
 from lp_sweep.storage.printable import printable
 
 FORMATS = ("svg", "png")
@@ -58,10 +58,8 @@ def write(paint: Callable[[Figure], None], files: Mapping[str, Path], title: str
 
 
 def groups(rows: Iterable[Row], *keys: str) -> list[list[Row]]:
-    """Groups of consecutive rows that agree in `keys`."""
-    return [
-        list(group) for _, group in itertools.groupby(rows, lambda row: [row[key] for key in keys])
-    ]
+    """Groups of rows that agree in `keys`."""
+    return [*grouped(rows, lambda row: str(picked(row, keys))).values()]  # also lists of layers
 
 
 def name(text: object) -> str:
@@ -168,22 +166,18 @@ def _plot(axes: Axes, plot: Plot) -> None:
 
 
 def strategies(figure: Figure, rows: Sequence[Row]) -> None:
-    """A panel per model: a line per strategy, with the standard deviation over seeds, and the
-    scores of the full model and of whole models that are as deep as a pruned one."""
+    """A panel per model: a line per strategy, with the standard deviation over seeds."""
     for axes, panel in _panels(figure, groups(rows, "sweep", "model"), height=3):
         axes.set_title(_model(panel, rows), loc="left")
         axes.set(xlabel="layers dropped, mean over tasks", ylabel="mean over tasks (points)")
         axes.locator_params(axis="x", integer=True)
-        known = [row for row in panel if row["mean"] is not None]
-        for curve in groups([row for row in known if row["role"] == "pruned"], "strategy"):
+        for curve in groups([row for row in panel if row["mean"] is not None], "strategy"):
             dropped, means = ([row[column] for row in curve] for column in ("k_mean", "mean"))
-            spread = [row["sd"] or 0.0 for row in curve]
-            axes.errorbar(dropped, means, spread, fmt="o-", label=name(curve[0]["strategy"]))
-        dashes = itertools.cycle(("--", ":", "-."))
-        for row in (row for row in known if row["role"] != "pruned"):
-            line = next(dashes) if row["reference"] else "-"
-            label = f"{FULL} of {name(row['reference'])}" if row["reference"] else FULL
-            axes.axhline(row["mean"], color="black", linestyle=line, label=label)
+            spread, strategy = [row["sd"] or 0.0 for row in curve], curve[0]["strategy"]
+            if strategy == FULL:
+                axes.axhline(means[0], color="black", label=FULL)
+            else:
+                axes.errorbar(dropped, means, spread, fmt="o-", label=name(strategy))
     _caption(figure, OF_DIRECT)
     _legend(figure)
 

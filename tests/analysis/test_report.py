@@ -9,11 +9,12 @@ import os
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
 
-from lp_sweep.analysis.figures.drawings import FIGURES, Drawing
+from lp_sweep.analysis.figures.drawings import FIGURES
 from lp_sweep.analysis.report.about import Gaps, gaps
 from lp_sweep.analysis.report.answer import TaskAnswer, answers, closing_lines
 from lp_sweep.analysis.report.writing import Page, gather, write_report
@@ -52,10 +53,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return demo(tmp_path_factory.mktemp("report"))
 
 
-def saved(drawing: Drawing, folder: Path) -> list[Path]:
-    """Empty files in place of drawings, of which `test_figures.py` is."""
+def saved(name: str, _: Any, folder: Path) -> list[Path]:
+    """Empty files in place of figures, of which `test_figures.py` is."""
     folder.mkdir(exist_ok=True)
-    paths = [folder / f"figure-{drawing.name}.{kind}" for kind in ("svg", "png")]
+    paths = [folder / f"figure-{name}.{kind}" for kind in ("svg", "png")]
     for path in paths:
         path.touch()
     return paths
@@ -71,7 +72,7 @@ def done(store: Store) -> Done:
             {name: FIGURES[name] for name in ("2", "score", "pareto", "candidates")},
             clear=True,
         ),
-        mock.patch.object(Drawing, "save", saved),
+        mock.patch("lp_sweep.analysis.figures.drawings.save", saved),
     ):
         return sweep(*asked, "--figures", "figures", cwd=Path(store.location).parent, env=COLOURS)
 
