@@ -235,13 +235,13 @@ TABLES: dict[str, TableDef] = {
                 below=lambda row: row["vocabulary"] == "task",
             ),
             "score": text("score", "{:.2f}"),
+            "ms": _explained(shipping.one_text, "one text with its tokenizer, median."),
+            "MB": Column(text("mb", "{:.1f}"), "all files that serving needs, in 10^6 bytes."),
             "change": _explained(
                 phrases.change_with_interval,
                 "points against the full model as torch, on the same rows; its 95% interval covers "
                 "other dev rows, not other seeds.",
             ),
-            "ms": _explained(shipping.one_text, "one text with its tokenizer, median."),
-            "MB": Column(text("mb", "{:.1f}"), "all files that serving needs, in 10^6 bytes."),
             "ship": _explained(
                 shipping.chosen_within,
                 "the losses, in points, for which it is the choice: the fastest within the loss; "

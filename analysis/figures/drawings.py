@@ -10,12 +10,13 @@ A figure without numbers in the store is not drawn, never an empty frame; it say
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from lp_sweep.analysis.figures import numbers, painters
+from lp_sweep.analysis.figures import numbers, painters, plots
 from lp_sweep.analysis.rows import Row
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.storage.catalog import Catalog
@@ -74,21 +75,26 @@ FIGURES = {
         title="Score by layers kept",
         numbers=_selected(numbers.NETWORKS),
         drawn_if=lambda row: row["k"] != 0,
-        paint=painters.by_layers,
+        paint=partial(painters.of_tasks, make=plots.by_layers),
         needs="score with fewer layers, with all feed-forwards: see examples/poor-mans-bert.yaml",
     ),
     "pareto": FigureDef(
         title="Score against speed, or against size where no speed is measured",
         numbers=_selected(numbers.NETWORKS),
         drawn_if=lambda row: row["k"] != 0,
-        paint=painters.by_cost,
+        paint=partial(painters.of_tasks, make=plots.by_cost),
         needs="score with fewer layers, nor a speed (`measure: {speed: cuda}`)",
     ),
     "candidates": FigureDef(
         title="Score against milliseconds and megabytes of networks as they are shipped",
         numbers=lambda catalog: TABLES["candidates"](catalog).long.to_pylist(),
         drawn_if=_has("ms"),
-        paint=painters.candidates,
+        paint=partial(
+            painters.of_tasks,
+            make=plots.of_candidates,
+            keys=("model", "task", "device_name", "threads"),
+            columns=2,
+        ),
         needs="network measured as it is shipped. Add `deploy: [torch, onnx-int8]`, or measure "
         "one: `lp-sweep measure --task TASK`",
     ),

@@ -18,7 +18,6 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from lp_sweep.analysis.figures import plots
 from lp_sweep.analysis.figures.numbers import FULL
 from lp_sweep.analysis.figures.plots import COLOURS, Plot
 from lp_sweep.analysis.rows import TASK, Row, grouped, picked
@@ -107,33 +106,18 @@ def _model(rows: Sequence[Row], among: Sequence[Row]) -> str:
 # -- the plots of a task, which the page has as well
 
 
-def by_layers(figure: Figure, rows: Sequence[Row]) -> None:
-    """A panel for each task."""
-    _plots(figure, [(of, plots.by_layers(of)) for of in groups(rows, *TASK)], rows, 2.4)
-
-
-def by_cost(figure: Figure, rows: Sequence[Row]) -> None:
-    """A panel for each task, of sizes where no speed is measured."""
-    made = [(of, plots.by_cost(of)) for of in groups(rows, *TASK)]
-    _plots(figure, [(of, plot) for of, plot in made if plot], rows, 2.5)
-
-
-def candidates(figure: Figure, rows: Sequence[Row]) -> None:
-    """Two panels for each task and device: milliseconds and megabytes."""
-    found = groups(rows, "model", "task", "device_name", "threads")
-    made = [(of, plot) for of in found for plot in plots.of_candidates(of)]
-    _plots(figure, made, rows, 3, columns=2)
-
-
-def _plots(
+def of_tasks(
     figure: Figure,
-    made: Sequence[tuple[Sequence[Row], Plot]],
-    among: Sequence[Row],
-    height: float,
+    rows: Sequence[Row],
+    *,
+    make: Callable[[Sequence[Row]], Sequence[Plot]],
+    keys: Sequence[str] = TASK,
     columns: int = 3,
 ) -> None:
-    for axes, (rows, plot) in _panels(figure, made, columns, height=height):
-        titles = [_model(rows, among), f"{name(plot.task)} {plot.metric}", name(plot.device)]
+    """A panel for each plot that `make` makes of the rows of a task."""
+    made = [(of, plot) for of in groups(rows, *keys) for plot in make(of)]
+    for axes, (of, plot) in _panels(figure, made, columns, height=2.5):
+        titles = [_model(of, rows), f"{name(plot.task)} {plot.metric}", name(plot.device)]
         axes.set_title("\n".join(filter(None, titles)), loc="left")
         _plot(axes, plot)
 

@@ -136,9 +136,12 @@ def _ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
 # -- from rows of `numbers.networks`, of one task
 
 
-def by_layers(rows: Sequence[Row]) -> Plot:
-    """Score by layers that are kept: a line for each strategy and procedure, which starts at the
-    full model; the draws of `random` and strategies with a single network are dots alone."""
+def by_layers(rows: Sequence[Row]) -> list[Plot]:
+    """Score by layers that are kept, if there are fewer: a line for each strategy and procedure,
+    which starts at the full model; the draws of `random` and strategies with a single network are
+    dots alone."""
+    if not any(row["k"] for row in rows):
+        return []
     looks = _looks(rows)
     lines = []
     for name, line in grouped(rows, line_of).items():
@@ -148,11 +151,11 @@ def by_layers(rows: Sequence[Row]) -> Plot:
         if several and name != FULL and line[0]["line"] != "random":
             dashed = line[0]["procedure"] != rows[0]["procedure"]
             lines.append(Line(looks.get(name, OTHER), sorted(points.items()), dashed))
-    return _plot("score", rows, "n_kept", looks, lines)
+    return [_plot("score", rows, "n_kept", looks, lines)]
 
 
-def by_cost(rows: Sequence[Row]) -> Plot | None:
-    """Score by measured speed, or by size where the answers have no speed; None without either."""
+def by_cost(rows: Sequence[Row]) -> list[Plot]:
+    """Score by measured speed, or by size where the answers have no speed; none without either."""
     costs: dict[PlotName, str] = {"speed": "speedup", "size": "params_millions"}
     if not all(row["speedup"] for row in rows if row["within"]):
         del costs["speed"]
@@ -160,8 +163,8 @@ def by_cost(rows: Sequence[Row]) -> Plot | None:
         known = [row for row in rows if row[column] is not None]
         if any(row["k"] for row in known):
             line = _front(((row[column], row["mean"]) for row in known), fast=name == "speed")
-            return _plot(name, known, column, _looks(known), [line])
-    return None
+            return [_plot(name, known, column, _looks(known), [line])]
+    return []
 
 
 def of_candidates(rows: Sequence[Row]) -> list[Plot]:

@@ -45,8 +45,6 @@ MOST_CLASSES = 20  # with numbers as names; more distinct numbers are measuremen
 _BETWEEN_LABELS = ",;|"
 UNBALANCED = 0.75  # the share of the largest class from which accuracy says little
 LENGTHS = (32, 64, 128, 256, 512)  # tokens
-TOKENS_A_WORD = 1.5
-_LONGEST_WORD = 24  # characters; more are a link or a sequence
 
 
 class RowFile(NamedTuple):
@@ -192,16 +190,10 @@ def fitting_length(rows: Split, model: str, kind: Kind) -> int:
 
 
 def _tokens_about(text: str | list[str]) -> float:
-    """The tokens of a text, for tokenizers as they commonly are: more than one for a word, and one
-    for three bytes of a link or of another alphabet, which is one character of a script without
-    blanks."""
-    words = text.split() if isinstance(text, str) else text
-    return sum(
-        max(TOKENS_A_WORD, len(word.encode()) / 3)
-        if len(word) > _LONGEST_WORD or not word.isascii()
-        else TOKENS_A_WORD
-        for word in words
-    )
+    """The tokens of a text, for tokenizers as they commonly are: one for four letters of English,
+    for three bytes of another alphabet, which are one character of a script without blanks."""
+    whole = text if isinstance(text, str) else " ".join(text)
+    return len(whole.encode()) / (4 if whole.isascii() else 3)
 
 
 def _refuse_identifiers(
@@ -218,7 +210,8 @@ def _refuse_identifiers(
 
 
 def _which_columns(options: InitOptions, data: Path, names: Sequence[str]) -> str:
-    """A question that lists the columns, and the command with the likely ones."""
+    """A question that lists the columns, and the command with the likely ones: labels have few
+    different values, and short ones; texts have the most letters."""
     columns = f"Its columns are {listed(map(shown, names))}"
     table = read_file(str(data), names).slice(0, 1000)
     rules = KINDS[options.kind or "classification"]
@@ -231,12 +224,9 @@ def _which_columns(options: InitOptions, data: Path, names: Sequence[str]) -> st
         values = [str(value) for value in items.to_pylist()]
         letters[name] = sum(map(str.isalpha, "".join(values)))
         distinct[name] = len(set(values))
-    labels = [*options.label]
-    if not labels and file_format(data) in CONLL:
-        labels = [names[-1]]  # where the tags are
-    elif not labels:  # few different values, and short ones
-        left = [name for name in names if name not in options.text and distinct[name] > 1]
-        labels = [min(left or names[-1:], key=lambda name: (distinct[name], letters[name]))]
+    left = [name for name in names if name not in options.text and distinct[name] > 1]
+    few = min(left or names[-1:], key=lambda name: (distinct[name], letters[name]))
+    labels = [*options.label] or [names[-1] if file_format(data) in CONLL else few]
     others = [name for name in names if name not in labels]
     if {*labels} & {*options.text} or len(names) < 2:
         return (

@@ -152,7 +152,7 @@ def test_the_draws_of_random_are_one_line_of_dots(fake: FakeSweep) -> None:
     fake.cell(k=0, score=90.0)
     for draw, dropped in enumerate([(3, 5), (2, 8)]):
         fake.cell(k=2, strategy=f"random {draw}", dropped=dropped, score=88.0 + draw)
-    plot = plots.by_layers(rows_of(fake))
+    [plot] = plots.by_layers(rows_of(fake))
     assert sorted((mark.x, mark.y) for mark in plot.marks) == [(10, 88), (10, 89), (12, 90)]
     assert [name for _, name in plot.legend] == ["all layers", "random"]
     assert plot.lines == []
@@ -164,7 +164,7 @@ def test_a_plot_is_zoomed_to_the_answer_and_counts_the_rest(fake: FakeSweep) -> 
     fake.cell(k=0, score=99.9, procedure="iterative")
     rows = rows_of(fake)
     rows[-1]["mean"] += 1e-13  # the last bit of a mean, which threads add up in any order
-    plot = plots.by_layers(rows)
+    [plot] = plots.by_layers(rows)
     assert [mark.x for mark in plot.marks].count(12) == 1, "all layers are one network"
     assert plot.below == 1, "far below the allowed losses"
     low, high = plot.spans[1]
@@ -178,7 +178,7 @@ def test_a_plot_is_zoomed_to_the_answer_and_counts_the_rest(fake: FakeSweep) -> 
 
 def test_where_nothing_is_near_the_allowed_loss_the_best_network_is_shown(fake: FakeSweep) -> None:
     fake.curve({0: 90.0, 2: 40.0, 4: 30.0})
-    plot = plots.by_layers(rows_of(fake))
+    [plot] = plots.by_layers(rows_of(fake))
     assert ([mark.y for mark in plot.marks], plot.below) == ([40, 90], 1)
 
 
@@ -191,8 +191,7 @@ def test_speeds_are_of_one_device_and_the_front_is_of_those_that_none_beats(
         layers = list(range(kept[0], kept[1] + 1))
         fake.speed(1.0, speedup, kept_layers=layers)
     fake.speed(1.0, 9.0, device_name="another", batches=(8,))
-    plot = plots.by_cost(rows_of(fake))
-    assert plot is not None
+    [plot] = plots.by_cost(rows_of(fake))
     assert {(round(mark.x, 2), mark.y) for mark in plot.marks} == {
         (1, 90),  # timed beside the others: it has no measurement of its own
         (1.2, 85),
@@ -209,8 +208,7 @@ def test_without_a_speed_of_the_answer_the_cost_is_its_size(fake: FakeSweep) -> 
     for k, score, params in ((0, 90.0, 100_000), (2, 91.0, 90_000), (4, 89.5, 80_000)):
         fake.cell(k=k, score=score, params_total=params)
     fake.speed(1.0, 1.2, kept_layers=list(range(1, 11)))
-    plot = plots.by_cost(rows_of(fake))
-    assert plot is not None
+    [plot] = plots.by_cost(rows_of(fake))
     assert (plot.name, plot.device) == ("size", "")
     assert [mark.y for mark in plot.marks if mark.label] == [89.5]
 
