@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from lp_sweep.storage.catalog import Catalog
 
 NOT_ASKED = "–"
-NOT_MEASURED = "not measured"
 NOT_SEARCHED = "not searched"  # a search was not for this loss
 LEARNED_NOTHING = "†"
 

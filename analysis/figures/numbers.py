@@ -25,9 +25,13 @@ ORDER BY sweep, model, strategy = '{FULL}' DESC,
     min(position) OVER (PARTITION BY sweep, model, {_MERGED}), k_mean, threshold DESC
 """
 
-# By feed_forward setting, at each model's smallest K with several settings.
+# By feed_forward setting, of each model's deepest network that has several settings.
 FEED_FORWARDS = f"""
-WITH settings AS (
+WITH sizes AS (
+    SELECT sweep, model, feed_forward, {_MERGED} AS strategy, k, avg(params_total) AS parameters
+    FROM cells WHERE procedure = 'direct' AND threshold IS NULL GROUP BY ALL
+),
+settings AS (
     SELECT sweep, model, depth, feed_forward, {_MERGED} AS strategy, k, mean_all AS mean, position
     FROM strategy_table
     WHERE procedure = 'direct' AND threshold IS NULL AND k IS NOT NULL
@@ -35,22 +39,12 @@ WITH settings AS (
         PARTITION BY sweep, model, feed_forward, {_MERGED}, k ORDER BY n_tasks DESC, position
     ) = 1
 ),
-sizes AS (
-    SELECT sweep, model, feed_forward, {_MERGED} AS strategy, k, avg(params_total) AS parameters
-    FROM cells WHERE procedure = 'direct' AND threshold IS NULL GROUP BY ALL
-),
-depths AS (  -- the deepest network of each model that has several settings
-    SELECT sweep, model, strategy, k, min(position) AS first
-    FROM settings GROUP BY ALL HAVING count(DISTINCT feed_forward) > 1
-),
-chosen AS (
-    FROM depths
-    QUALIFY row_number() OVER (PARTITION BY sweep, model ORDER BY k, first) = 1
+several AS (
+    FROM settings QUALIFY count(*) OVER (PARTITION BY sweep, model, strategy, k) > 1
 )
-SELECT settings.* EXCLUDE (position), parameters
-FROM settings
-SEMI JOIN chosen USING (sweep, model, strategy, k)
-LEFT JOIN sizes USING (sweep, model, feed_forward, strategy, k)
+SELECT several.* EXCLUDE (position), parameters
+FROM several LEFT JOIN sizes USING (sweep, model, feed_forward, strategy, k)
+QUALIFY dense_rank() OVER (PARTITION BY sweep, model ORDER BY k, strategy) = 1
 ORDER BY sweep, model, feed_forward = 'none' DESC, position
 """
 
@@ -101,7 +95,8 @@ SELECT scored.*, places.* EXCLUDE (sweep, model),
     if(scored.k = 0 AND places.profile_id IS NOT NULL, coalesce(speedup, 1), speedup) AS speedup,
     coalesce(within, []) AS within,
     (SELECT list(delta ORDER BY delta) FROM store.deltas) AS losses,
-    min(score_full) OVER (PARTITION BY scored.sweep, scored.model, scored.task) AS score_full
+    coalesce(min(score_full) OVER of_task, max(mean) FILTER (WHERE scored.k = 0) OVER of_task)
+        AS score_full
 FROM scored
 LEFT JOIN sizes USING (sweep, model, kept_layers)
 LEFT JOIN places USING (sweep, model)
@@ -113,6 +108,7 @@ LEFT JOIN measured ON measured.sweep = scored.sweep AND measured.model = scored.
     AND measured.threads IS NOT DISTINCT FROM places.threads
     AND measured.precision = places.precision AND measured.length = places.length
     AND measured.batch = places.batch
+WINDOW of_task AS (PARTITION BY scored.sweep, scored.model, scored.task)
 ORDER BY scored.sweep, scored.model, min(scored.position) OVER (
         PARTITION BY scored.sweep, scored.model, scored.task
     ), scored.task, scored.position

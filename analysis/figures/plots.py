@@ -260,22 +260,16 @@ def _plot(
         marks=[*dict.fromkeys(marks)],  # all layers are one network, whatever the procedure
         lines=lines,
         legend=[*legend, *([(OTHER, "other strategies")] if OTHER in used else [])],
-        full=_full(rows),
-        losses=() if _full(rows) is None else rows[0]["losses"],
+        full=rows[0]["score_full"],
+        losses=() if rows[0]["score_full"] is None else rows[0]["losses"],
         low=min(mark.y for mark in marks),
         below=len(rows) - len(shown),
     )
 
 
-def _full(rows: Sequence[Row]) -> float | None:
-    """The score that the answer's loss is against."""
-    against: list[float] = [row["score_full"] for row in rows if row["score_full"] is not None]
-    return max(against or [row["mean"] for row in rows if row["k"] == 0], default=None)
-
-
 def _shown(rows: Sequence[Row]) -> list[Row]:
     """The networks near the allowed losses; at least the best one with fewer layers."""
-    full = _full(rows)
+    full = rows[0]["score_full"]
     low = -math.inf if full is None else _lowest(full, rows[0]["losses"])
     smaller = max((row["mean"] for row in rows if row["k"]), default=math.inf)
     low = min([low, smaller, *(row["mean"] for row in rows if row["within"])])

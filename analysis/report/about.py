@@ -198,11 +198,7 @@ SELECT
     (SELECT count(*) FROM cells WHERE state = 'not_needed') AS n_not_needed,
     (SELECT count(*) FROM trials WHERE score IS NULL) AS n_no_number,
     (SELECT count(*) FROM task_table WHERE n > 0) AS n_means,
-    (SELECT count(*) FROM task_table WHERE n = 1) AS n_single,
-    (SELECT count(*) FROM (SELECT DISTINCT sweep, model, feed_forward, kept_layers
-        FROM speed_table)) AS n_networks,
-    (SELECT count(*) FROM (SELECT DISTINCT sweep, model, feed_forward, kept_layers
-        FROM speed_table WHERE inference_speedup IS NOT NULL)) AS n_timed
+    (SELECT count(*) FROM task_table WHERE n = 1) AS n_single
 """
 
 

@@ -53,7 +53,6 @@ TEST_SHARE = 0.1
 MOST_TEST = 2000  # rows
 DEV_SHARE = 0.2
 MOST_DEV = 5000  # rows: more make every trial slower and the answer hardly more certain
-_FEW_CLASSES = 20  # of which dev takes a row each, if none has so many that a fifth is a row
 
 
 class WrittenSweep(NamedTuple):
@@ -214,7 +213,6 @@ def split(
     left = {stratum: round(share * count) for stratum, count in sizes.items()}
     # some of the classes of a few rows; train needs a single one
     more = round(share * n) - sum(left.values())
-    more = more if any(left.values()) else max(more, _FEW_CLASSES)
     small = [name for name, count in sizes.items() if count > 1 and not left[name]]
     np.random.default_rng(1).shuffle(small)
     left |= dict.fromkeys(small[: max(0, more)], 1)

@@ -101,7 +101,7 @@ def page_of(store: Store, sweep: str | None = None, within: tuple[float, ...] = 
 
 def gaps_of(store: Store) -> Gaps:
     """The gaps that the page names."""
-    read = ("cells", "attempts", "trials", "task_table", "speed_table", "recipe_differences")
+    read = ("cells", "attempts", "trials", "task_table", "recipe_differences")
     with open_views(store, only=read) as catalog:
         return gaps(catalog, store.location)
 
@@ -396,7 +396,6 @@ def test_failures_and_missing_cells_are_said(page: Reading) -> None:
     ]
     gaps = page.texts["gaps"]
     assert "Without a score: 2 of 18 cells" in gaps
-    assert "2 of 4 networks lack a measured speed" in gaps
     assert "of one seed" not in gaps
     assert re.search(r"lp-sweep logs t1-\w+ --store ", gaps)
     assert "lp-sweep retry sweep.yaml" in gaps
