@@ -114,21 +114,13 @@ FIGURES = {
         paint=painters.cka,
         needs="CKA. Add `measure: {cka: full}`",
     ),
-    "feed-forward": FigureDef(
-        title="Score and parameters by feed-forwards removed, mean over tasks",
-        numbers=_selected(numbers.FEED_FORWARDS),
-        drawn_if=_has("mean"),
-        paint=painters.feed_forward,
-        needs="two settings of `feed_forward: [none, top 3]` with the same strategy and K: see "
-        "examples/undivided-attention.yaml",
-    ),
     "feed-forward-layers": FigureDef(
         title="Layers of networks with and without feed-forwards",
         numbers=_selected(numbers.FEED_FORWARD_LAYERS),
         drawn_if=_has("mean"),
         paint=painters.feed_forward_layers,
         needs="probes or CKA without some feed-forwards. Add `feed_forward: [none, top 3]` and "
-        "`measure: {probes: [full, pruned], cka: pruned}`",
+        "`measure: {probes: [full, pruned], cka: pruned}`, as in examples/undivided-attention.yaml",
     ),
 }
 

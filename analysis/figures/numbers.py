@@ -25,29 +25,6 @@ ORDER BY sweep, model, strategy = '{FULL}' DESC,
     min(position) OVER (PARTITION BY sweep, model, {_MERGED}), k_mean, threshold DESC
 """
 
-# By feed_forward setting, of each model's deepest network that has several settings.
-FEED_FORWARDS = f"""
-WITH sizes AS (
-    SELECT sweep, model, feed_forward, {_MERGED} AS strategy, k, avg(params_total) AS parameters
-    FROM cells WHERE procedure = 'direct' AND threshold IS NULL GROUP BY ALL
-),
-settings AS (
-    SELECT sweep, model, depth, feed_forward, {_MERGED} AS strategy, k, mean_all AS mean, position
-    FROM strategy_table
-    WHERE procedure = 'direct' AND threshold IS NULL AND k IS NOT NULL
-    QUALIFY row_number() OVER (
-        PARTITION BY sweep, model, feed_forward, {_MERGED}, k ORDER BY n_tasks DESC, position
-    ) = 1
-),
-several AS (
-    FROM settings QUALIFY count(*) OVER (PARTITION BY sweep, model, strategy, k) > 1
-)
-SELECT several.* EXCLUDE (position), parameters
-FROM several LEFT JOIN sizes USING (sweep, model, feed_forward, strategy, k)
-QUALIFY dense_rank() OVER (PARTITION BY sweep, model ORDER BY k, strategy) = 1
-ORDER BY sweep, model, feed_forward = 'none' DESC, position
-"""
-
 # A row per task and network with a score, whatever its procedure. `mean` in points; `speedup`
 # against all layers, on one device with one batch: those that most networks were measured on.
 # `line` merges the draws of `random`. `within`: the allowed losses, of all `losses`, whose answer

@@ -146,7 +146,7 @@ def _plot(axes: Axes, plot: Plot) -> None:
     axes.legend(fontsize="x-small")
 
 
-# -- figures 2 and 3: strategies side by side; networks without some feed-forwards
+# -- figures 2 and 3: strategies side by side
 
 
 def strategies(figure: Figure, rows: Sequence[Row]) -> None:
@@ -164,30 +164,6 @@ def strategies(figure: Figure, rows: Sequence[Row]) -> None:
                 axes.errorbar(dropped, means, spread, fmt="o-", label=name(strategy))
     _caption(figure, OF_DIRECT)
     _legend(figure)
-
-
-def feed_forward(figure: Figure, rows: Sequence[Row]) -> None:
-    """A row of panels per model: mean score and parameters of each setting, side by side."""
-    sides = (
-        ("mean", 1, "{:.2f}", "mean over tasks (points)"),
-        ("parameters", 1e6, "{:.3g}", "parameters (million)"),
-    )
-    panels = itertools.product(groups(rows, "sweep", "model"), sides)
-    for axes, (settings, (column, unit, form, label)) in _panels(figure, panels, 2, height=1.8):
-        values = [row[column] for row in settings]
-        of = "" if settings[0]["k"] == 0 else ", {strategy} K={k}".format_map(settings[0])
-        axes.set_title(_model(settings, rows) + of if column == "mean" else "", loc="left")
-        names = [name(row["feed_forward"]) for row in settings]
-        drawn = axes.barh(range(len(values)), [(value or 0) / unit for value in values])
-        axes.bar_label(
-            drawn, ["" if v is None else form.format(v / unit) for v in values], padding=2
-        )
-        axes.set_yticks(range(len(values)), names)
-        axes.invert_yaxis()
-        axes.margins(x=0.2)
-        axes.set_xlabel(label)
-    figure.supylabel("feed-forwards removed")
-    _caption(figure, OF_DIRECT)
 
 
 # -- figures 4 and 5: layer by layer

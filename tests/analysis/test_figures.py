@@ -132,13 +132,9 @@ def test_a_missing_layer_is_a_gap_in_the_line(catalog: Catalog) -> None:
     assert [math.isnan(value) for value in whole] == [layer == 3 for layer in range(9)]
 
 
-def test_contributions_and_feed_forwards(catalog: Catalog) -> None:
+def test_contributions(catalog: Catalog) -> None:
     rows = catalog.query(numbers.CONTRIBUTION).to_pylist()
     assert {row["threshold"] for row in rows} == {0.9}
-    found = catalog.query(numbers.FEED_FORWARDS)
-    assert found["feed_forward"].to_pylist() == ["none", "top 3"]
-    assert found["mean"].to_pylist() == pytest.approx([66.5, 41.5])
-    assert found["parameters"].to_pylist() == [23_000_000 + 6 * 7_000_000, 10_000_000]
 
 
 def rows_of(fake: FakeSweep) -> list[Any]:
