@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from lp_sweep.storage.catalog import Catalog
 
 NOT_ASKED = "–"
-NOT_MEASURED = "not measured"
 NOT_SEARCHED = "not searched"  # a search was not for this loss
 LEARNED_NOTHING = "†"
 
@@ -49,17 +48,6 @@ def no_better(row: Row) -> str:
 def guess(row: Row) -> str:
     """`the majority class`: names the score in `majority`."""
     return guess_name(row.get("kind"), row.get("metric"))
-
-
-def not_learned(row: Row) -> str:
-    """A warning, or "" if each seed of the full model beats guessing."""
-    if not row["n_learned_nothing"]:
-        return ""
-    verb = "scores" if row["n_learned_nothing"] == 1 else "score"
-    return (
-        f"With all layers {no_better(row)} {verb} no better than {guess(row)}. "
-        f"{_NOTHING_TO_LOSE} {remedy([row])}"
-    )
 
 
 _GAIN = 5.0  # points of a smaller network above the full model, which no removal explains
@@ -107,11 +95,12 @@ def network_not_learned(record: Row, full: Row | None) -> str:
 
 
 def did_not_learn(rows: Sequence[Row]) -> str:
-    """A warning that names the tasks, from rows of `min_layers`; "" if all tasks learned."""
+    """A warning that names the tasks, from rows of `min_layers`; "" if each seed of the full model
+    beats guessing."""
     several = [name for name in _PLACE if len({row[name] for row in rows}) > 1]
     found = [row for row in rows if row["n_learned_nothing"]]
     said = (
-        f"no better than {answer} with all layers: "
+        f"No better than {answer} with all layers: "
         + listed(dict.fromkeys(f"{no_better(row)} of {_task_of(row, several)}" for row in alike))
         for answer, alike in grouped(found, guess).items()
     )

@@ -75,9 +75,9 @@ _Line = tuple[str, ...]
 
 
 def _grids(table: Table, width: int | None) -> list[_Grid]:
-    """One for each sweep and model, and for each procedure if they are too wide otherwise."""
+    """One for each sweep and model; where they are too wide, for each procedure and task."""
     grids: list[_Grid] = []
-    for names in (["sweep", "model"], CONTEXT):
+    for names in (["sweep", "model"], CONTEXT, [*CONTEXT, "task"]):
         place = [table.columns.index(name) for name in names if name in table.columns]
         groups = grouped(table.rows, partial(_picked, place)).values()
         grids = [_condensed(table, rows) for rows in groups]
@@ -92,10 +92,15 @@ def _picked(place: Iterable[int], row: _Line) -> _Line:
 
 def _natural(grid: _Grid) -> list[list[int]]:
     """The widths of the cells of each column, and of its heading, where none breaks."""
-    from rich.cells import cell_len  # a CJK character is two columns wide
-
     columns = zip(grid.columns, *grid.rows, strict=True)
-    return [[cell_len(printable(cell)) for cell in column] for column in columns]
+    return [[_width(printable(cell)) for cell in column] for column in columns]
+
+
+def _width(text: str) -> int:
+    """In columns of a terminal: a CJK character takes two."""
+    from rich.cells import cell_len
+
+    return cell_len(text)
 
 
 def _condensed(table: Table, rows: Sequence[_Line]) -> _Grid:
@@ -178,8 +183,6 @@ def _shown(value: Any) -> str:
 def _lines(grid: _Grid, width: int | None = None) -> list[str]:
     """The lines of a grid. One that is too wide breaks its cells between words, and then falls into
     parts below one another."""
-    from rich.cells import cell_len
-
     rows = [[printable(cell) for cell in line] for line in (grid.columns, *grid.rows)]
     columns = _natural(grid)
     wide = [*map(max, columns)]
@@ -189,7 +192,7 @@ def _lines(grid: _Grid, width: int | None = None) -> list[str]:
         return above + _part(rows, wide, grid.numeric)
     longest = max(_NARROW, width // 3)  # a longer word is cut
     words = [
-        [cell_len(word) for row in rows for word in _WORDS.findall(row[at])]
+        [_width(word) for row in rows for word in _WORDS.findall(row[at])]
         for at in range(len(wide))
     ]
     least = [min(longest, max(lengths, default=0)) for lengths in words]
@@ -231,10 +234,8 @@ def _shrunk(columns: Sequence[Sequence[int]], least: Sequence[int], width: int) 
 def _part(
     rows: Sequence[Sequence[str]], widths: Sequence[int], numeric: Sequence[bool]
 ) -> list[str]:
-    from rich.cells import cell_len
-
     def pad(cell: str, width: int, right: bool) -> str:
-        space = " " * (width - cell_len(cell))
+        space = " " * (width - _width(cell))
         return space + cell if right else cell + space
 
     lines: list[str] = []
@@ -248,13 +249,13 @@ def _part(
 
 def _broken(cell: str, width: int) -> list[str]:
     """A cell's lines: broken between words, and a long word anywhere."""
-    from rich.cells import cell_len, chop_cells
+    from rich.cells import chop_cells
 
-    if cell_len(cell) <= width:
+    if _width(cell) <= width:
         return [cell]
     lines: list[str] = []
     for word in _WORDS.findall(cell):
-        if lines and cell_len(lines[-1]) + 1 + cell_len(word) <= width:
+        if lines and _width(lines[-1]) + 1 + _width(word) <= width:
             lines[-1] += f" {word}"
         else:
             lines += chop_cells(word, max(2, width))

@@ -229,21 +229,20 @@ TABLES: dict[str, TableDef] = {
             "device": Column(shipping.served_by, "where it was measured."),
             "layers": _KEPT,
             "as": Column(
-                text("artefact"),
-                "the form in which it is shipped. `task`: the vocabulary is cut to train texts.",
+                shipping.form,
+                "the form in which it is shipped. `task`: the vocabulary is cut to train texts; "
+                "`texts`: to them and those of --texts.",
                 below=lambda row: row["vocabulary"] == "task",
             ),
             "score": text("score", "{:.2f}"),
+            "ms": _explained(shipping.one_text, "one text with its tokenizer, median."),
+            "MB": Column(text("mb", "{:.1f}"), "all files that serving needs, in 10^6 bytes."),
             "change": _explained(
                 phrases.change_with_interval,
                 "points against the full model as torch, on the same rows; its 95% interval covers "
                 "other dev rows, not other seeds.",
             ),
-            "ms": _explained(shipping.one_text, "one text with its tokenizer, median."),
-            "times as fast": text("times_as_fast", "{:.1f}"),
-            "MB": Column(text("mb", "{:.1f}"), "all files that serving needs, in 10^6 bytes."),
-            "of full": text("share_of_size", shipping.percent_of),
-            "ship within": _explained(
+            "ship": _explained(
                 shipping.chosen_within,
                 "the losses, in points, for which it is the choice: the fastest within the loss; "
                 "with --smallest, the smallest.",

@@ -562,7 +562,6 @@ class InitOptions(RowsOptions):
     sweep file."""
 
     file: Annotated[Path, Argument(help="File to write.")] = Path("sweep.yaml")
-    full: Annotated[bool, Option("--full", help="Write every key, commented.")] = False
     force: Annotated[bool, Option("--force", help="Overwrite files.")] = False
     quick: bool = False
     made_by: str = ""

@@ -80,14 +80,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_world(tmp_path_factory.mktemp("world"))
 
 
-@pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A report has no drawings, which take longest."""
-    from lp_sweep.analysis.figures.drawings import Drawing
-
-    monkeypatch.setattr(Drawing, "svg", lambda _: b"")
-
-
 @pytest.fixture(params=["folder", pytest.param("s3", marks=pytest.mark.slow)])
 def location(request: pytest.FixtureRequest) -> str:
     """Where a store can be made: a test that takes this runs over every kind of store. Every day

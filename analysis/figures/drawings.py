@@ -1,120 +1,60 @@
 """The figures that are files: Figures 2 to 5 of Poor Man's BERT (Sajjad et al. 2020), other figures
 layer by layer, and the plots of the page.
 
-    drawing = FIGURES["4"](catalog)
-    print(why_absent("4") if drawing is None else drawing.save(folder))
+    rows = FIGURES["4"].rows(catalog)
+    print(save("4", rows, folder) if rows else FIGURES["4"].needs)
 
-A figure without numbers in the store is None, never an empty frame; `why_absent` says what it
-needs.
+A figure without numbers in the store is not drawn, never an empty frame; it says what it needs.
 """
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import pyarrow as pa
 from matplotlib.figure import Figure
 
-from lp_sweep.analysis.figures import numbers, painters
+from lp_sweep.analysis.figures import numbers, painters, plots
 from lp_sweep.analysis.rows import Row
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.errors import SpecError
 
-IN_PAGE = ("score", "pareto", "candidates")  # the page draws them itself, task by task
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drawing:
-    """A figure that can be written. `numbers` has all the numbers that it shows."""
-
-    name: str
-    title: str
-    numbers: pa.Table
-    paint: Callable[[Figure], None] = field(repr=False)
-
-    def save(self, folder: Path, formats: Sequence[str] = painters.FORMATS) -> list[Path]:
-        """Write `figure-<name>.<format>` for each format; the same numbers give the same bytes.
-
-        Creates the folder if it is missing. Raises SpecError for one that can't be written.
-        """
-        files = {kind: folder / f"figure-{self.name}.{kind}" for kind in formats}
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            painters.write(self.paint, files, self.title)
-        except OSError as error:
-            raise SpecError(f"can't write a figure into {folder}: {error}") from error
-        return list(files.values())
-
-    def svg(self) -> bytes:
-        stream = io.BytesIO()
-        painters.write(self.paint, {"svg": stream}, self.title)
-        return stream.getvalue()
-
 
 class FigureDef(NamedTuple):
     title: str  # also for people who can't see it
-    numbers: Callable[[Catalog], pa.Table]
+    numbers: Callable[[Catalog], list[Row]]
     drawn_if: Callable[[Row], bool]  # of one row of its numbers
     paint: Callable[[Figure, Sequence[Row]], None]
     needs: str  # the numbers, and the setting that brings them
 
-    def drawing(self, name: str, catalog: Catalog) -> Drawing | None:
+    def rows(self, catalog: Catalog) -> list[Row]:
+        """What it is drawn from; [] if the store lacks it."""
         found = self.numbers(catalog)
-        rows = found.to_pylist()
-        if not any(self.drawn_if(row) for row in rows):
-            return None
-        return Drawing(
-            name=name,
-            title=self.title,
-            numbers=found,
-            paint=lambda figure: self.paint(figure, rows),
-        )
+        return found if any(map(self.drawn_if, found)) else []
 
 
-def why_absent(name: str) -> str:
-    """One line: what a figure that is None needs, and how to get it."""
-    return f"figure {name}: no {_ALL[name].needs}"
-
-
-def _selected(sql: str, **parameters: object) -> Callable[[Catalog], pa.Table]:
-    return lambda catalog: catalog.query(sql, parameters)
+def _selected(sql: str, **parameters: object) -> Callable[[Catalog], list[Row]]:
+    return lambda catalog: catalog.query(sql, parameters).to_pylist()
 
 
 def _has(column: str) -> Callable[[Row], bool]:
     return lambda row: row[column] is not None
 
 
-_PAPER = "the sweep file, as in examples/poor-mans-bert.yaml, and run it again"
-_REDUCED = "the sweep file, as in examples/undivided-attention.yaml, and run it again"
-_WHOLE = "a full model, or of a pruned one by the procedure direct with all feed-forwards"
-_DROP = (
-    "Drop layers with the procedure direct and all feed-forwards, as examples/poor-mans-bert.yaml "
-    "does"
-)
-
-
 def _by_strategy(models: str, *, six: bool) -> FigureDef:
     return FigureDef(
         title="Mean score over tasks, by strategy and layers dropped (procedure direct)",
         numbers=_selected(numbers.STRATEGIES, six=six),
-        drawn_if=lambda row: row["role"] == "pruned" and row["mean"] is not None,
-        paint=painters.bars,
-        needs=f"score on every task and seed at one K, for {models}. {_DROP}",
+        drawn_if=lambda row: row["k"] != 0 and row["mean"] is not None,
+        paint=painters.strategies,
+        needs=f"score on every task at one K, for {models}: see examples/poor-mans-bert.yaml",
     )
 
 
-def _measured(measure: str, networks: str) -> str:
-    where = _PAPER if measure != "cka" else "the sweep file, and run it again"
-    return f"{measure} of {networks}. Add `measure: {{{measure}: full}}` to {where}"
-
-
-_ALL = {
+FIGURES = {
     "2": _by_strategy("a model without exactly 6 layers", six=False),
     "3": _by_strategy("a model of 6 layers", six=True),
     "4": FigureDef(
@@ -122,37 +62,41 @@ _ALL = {
         numbers=_selected(numbers.PROBES),
         drawn_if=_has("mean"),
         paint=painters.probes,
-        needs=_measured("probes", _WHOLE),
+        needs="probes. Add `measure: {probes: full}`, as in examples/poor-mans-bert.yaml",
     ),
     "5": FigureDef(
         title="Similarity of pre-trained and fine-tuned layers, mean over tasks",
         numbers=_selected(numbers.SIMILARITY),
         drawn_if=_has("mean"),
         paint=painters.similarity,
-        needs=_measured("similarity", "a full model"),
+        needs="similarity. Add `measure: {similarity: full}`, as in examples/poor-mans-bert.yaml",
     ),
     "score": FigureDef(
         title="Score by layers kept",
         numbers=_selected(numbers.NETWORKS),
         drawn_if=lambda row: row["k"] != 0,
-        paint=painters.by_layers,
-        needs=f"score with fewer layers. {_DROP}",
+        paint=partial(painters.of_tasks, make=plots.by_layers),
+        needs="score with fewer layers, with all feed-forwards: see examples/poor-mans-bert.yaml",
     ),
     "pareto": FigureDef(
         title="Score against speed, or against size where no speed is measured",
         numbers=_selected(numbers.NETWORKS),
         drawn_if=lambda row: row["k"] != 0,
-        paint=painters.by_cost,
-        needs="score with fewer layers (and a speed, if `measure: {speed: cuda}` asks for it). "
-        f"{_DROP}",
+        paint=partial(painters.of_tasks, make=plots.by_cost),
+        needs="score with fewer layers, nor a speed (`measure: {speed: cuda}`)",
     ),
     "candidates": FigureDef(
         title="Score against milliseconds and megabytes of networks as they are shipped",
-        numbers=lambda catalog: TABLES["candidates"](catalog).long,
+        numbers=lambda catalog: TABLES["candidates"](catalog).long.to_pylist(),
         drawn_if=_has("ms"),
-        paint=painters.candidates,
-        needs="network that is measured as it is shipped. Add `deploy: [torch, onnx-int8]` to the "
-        "sweep file, or measure one: `lp-sweep measure --task TASK`",
+        paint=partial(
+            painters.of_tasks,
+            make=plots.of_candidates,
+            keys=("model", "task", "device_name", "threads"),
+            columns=2,
+        ),
+        needs="network measured as it is shipped. Add `deploy: [torch, onnx-int8]`, or measure "
+        "one: `lp-sweep measure --task TASK`",
     ),
     "contribution": FigureDef(
         title="Mean cosine before and after each layer (high: it does little), and what a "
@@ -160,35 +104,55 @@ _ALL = {
         numbers=_selected(numbers.CONTRIBUTION),
         drawn_if=lambda row: True,
         paint=painters.contribution,
-        needs="contribution of layers. Add `{name: contribution, threshold: [0.95, 0.925, 0.9]}` "
-        f"to the strategies of {_PAPER}",
+        needs="contribution of layers. Add `{name: contribution, threshold: [0.95, 0.9]}` to the "
+        "strategies",
     ),
     "cka": FigureDef(
         title="Linear CKA between layers: 1 is the same up to rotation and scale",
         numbers=_selected(numbers.CKA),
         drawn_if=_has("value"),
         paint=painters.cka,
-        needs=_measured("cka", _WHOLE),
-    ),
-    "feed-forward": FigureDef(
-        title="Score and parameters by feed-forwards removed, mean over tasks",
-        numbers=_selected(numbers.FEED_FORWARDS),
-        drawn_if=_has("mean"),
-        paint=painters.feed_forward,
-        needs="score, on every task and seed, of two settings of `feed_forward:` with the same "
-        "strategy and K, by the procedure direct. Add `feed_forward: [none, top 3]` to "
-        f"{_REDUCED}",
+        needs="CKA. Add `measure: {cka: full}`",
     ),
     "feed-forward-layers": FigureDef(
         title="Layers of networks with and without feed-forwards",
         numbers=_selected(numbers.FEED_FORWARD_LAYERS),
         drawn_if=_has("mean"),
         paint=painters.feed_forward_layers,
-        needs="probes or CKA of a network without some feed-forwards, by the procedure direct. Add "
-        "`feed_forward: [none, top 3]` and `measure: {probes: [full, pruned], cka: pruned}` to "
-        f"{_REDUCED}",
+        needs="probes or CKA without some feed-forwards. Add `feed_forward: [none, top 3]` and "
+        "`measure: {probes: [full, pruned], cka: pruned}`, as in examples/undivided-attention.yaml",
     ),
 }
-FIGURES: dict[str, Callable[[Catalog], Drawing | None]] = {
-    name: partial(figure.drawing, name) for name, figure in _ALL.items()
-}
+
+
+def save(
+    name: str, rows: Sequence[Row], folder: Path, formats: Sequence[str] = painters.FORMATS
+) -> list[Path]:
+    """Writes `figure-<name>.<format>` for each format; the same numbers give the same bytes.
+
+    Creates the folder if it is missing. Raises SpecError for a file that can't be written.
+    """
+    files = {kind: folder / f"figure-{name}.{kind}" for kind in formats}
+    figure = FIGURES[name]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        painters.write(lambda drawn: figure.paint(drawn, rows), files, figure.title)
+    except OSError as error:
+        raise SpecError(
+            f"can't write a figure into {folder}: {error}. Choose another folder."
+        ) from error
+    return list(files.values())
+
+
+def save_all(
+    catalog: Catalog, folder: Path, absent: Callable[[str], object] = lambda _: None
+) -> list[Path]:
+    """Writes each figure that the store has numbers for; `absent` receives what another needs.
+    Raises SpecError."""
+    files: list[Path] = []
+    for name, figure in FIGURES.items():
+        if rows := figure.rows(catalog):
+            files += save(name, rows, folder)
+        else:
+            absent(f"figure {name}: no {figure.needs}")
+    return files

@@ -11,89 +11,24 @@ FULL = "all layers"
 _MERGED = f"CASE WHEN k = 0 AND threshold IS NULL THEN '{FULL}' ELSE strategy END"
 _MOST = 4  # networks, or sets of kept layers, in a figure layer by layer
 
-# A row per bar, in points; `role` is pruned, full (K=0) or reference: another whole model on the
-# same tasks, as deep as one of the pruned networks. `six`: models of 6 layers, or all others.
+# In points, by strategy and K or threshold. `six`: models of 6 layers, or all others.
 STRATEGIES = f"""
-WITH bars AS (
-    SELECT sweep, model, depth, {_MERGED} AS strategy, k, k_mean, threshold, mean_all AS mean,
-        sd_all AS sd, n_seeds_all AS n_seeds, change_all AS change, n_tasks, n_tasks_expected,
-        missing_tasks, position
-    FROM strategy_table
-    WHERE procedure = 'direct' AND feed_forward = 'none'
-    QUALIFY row_number() OVER (
-        PARTITION BY sweep, model, {_MERGED}, k, threshold
-        ORDER BY n_tasks DESC, n_seeds_all DESC, position
-    ) = 1
-),
-task_sets AS (
-    SELECT sweep, model, list(DISTINCT lower(task) ORDER BY lower(task)) AS tasks
-    FROM task_table GROUP BY ALL
-),
-whole AS (SELECT * FROM bars JOIN task_sets USING (sweep, model) WHERE strategy = '{FULL}'),
-panels AS (
-    SELECT DISTINCT sweep, model, depth, tasks FROM bars JOIN task_sets USING (sweep, model)
-),
-beside AS (  -- whole models that are as deep as a pruned one of the panel, on the same tasks
-    SELECT panels.sweep, panels.model, panels.depth, whole.* EXCLUDE (sweep, model, depth),
-        whole.model AS reference
-    FROM panels JOIN whole
-        ON whole.tasks = panels.tasks AND whole.model <> panels.model AND whole.mean IS NOT NULL
-    WHERE whole.depth < panels.depth AND EXISTS (
-        FROM bars
-        WHERE bars.sweep = panels.sweep AND bars.model = panels.model
-            AND bars.k = panels.depth - whole.depth
-    )
-    QUALIFY row_number() OVER (
-        PARTITION BY panels.sweep, panels.model, whole.model
-        ORDER BY whole.sweep = panels.sweep DESC, whole.sweep
-    ) = 1
-)
-SELECT * EXCLUDE (position)
-FROM (
-    SELECT if(strategy = '{FULL}', 'full', 'pruned') AS role, NULL::VARCHAR AS reference, *
-    FROM bars
-    UNION ALL BY NAME
-    SELECT 'reference' AS role, * EXCLUDE (k, k_mean, tasks), depth - depth AS k FROM beside
-)
-WHERE (depth = 6) = $six
-ORDER BY sweep, model, role, reference, strategy = '{FULL}' DESC,
-    min(position) OVER (PARTITION BY sweep, model, role, strategy), k_mean, threshold DESC
+SELECT sweep, model, depth, {_MERGED} AS strategy, k, k_mean, threshold, mean_all AS mean,
+    sd_all AS sd
+FROM strategy_table
+WHERE procedure = 'direct' AND feed_forward = 'none' AND (depth = 6) = $six
+QUALIFY row_number() OVER (
+    PARTITION BY sweep, model, {_MERGED}, k, threshold
+    ORDER BY n_tasks DESC, n_seeds_all DESC, position
+) = 1
+ORDER BY sweep, model, strategy = '{FULL}' DESC,
+    min(position) OVER (PARTITION BY sweep, model, {_MERGED}), k_mean, threshold DESC
 """
 
-# By feed_forward setting, at each model's smallest K with several settings.
-FEED_FORWARDS = f"""
-WITH settings AS (
-    SELECT sweep, model, depth, feed_forward, {_MERGED} AS strategy, k, mean_all AS mean,
-        sd_all AS sd, n_seeds_all AS n_seeds, n_tasks, n_tasks_expected, missing_tasks, position
-    FROM strategy_table
-    WHERE procedure = 'direct' AND threshold IS NULL AND k IS NOT NULL
-    QUALIFY row_number() OVER (
-        PARTITION BY sweep, model, feed_forward, {_MERGED}, k ORDER BY n_tasks DESC, position
-    ) = 1
-),
-sizes AS (
-    SELECT sweep, model, feed_forward, {_MERGED} AS strategy, k, avg(params_total) AS parameters
-    FROM cells WHERE procedure = 'direct' AND threshold IS NULL GROUP BY ALL
-),
-depths AS (  -- the deepest network of each model that has several settings
-    SELECT sweep, model, strategy, k, min(position) AS first
-    FROM settings GROUP BY ALL HAVING count(DISTINCT feed_forward) > 1
-),
-chosen AS (
-    FROM depths
-    QUALIFY row_number() OVER (PARTITION BY sweep, model ORDER BY k, first) = 1
-)
-SELECT settings.* EXCLUDE (position), parameters
-FROM settings
-SEMI JOIN chosen USING (sweep, model, strategy, k)
-LEFT JOIN sizes USING (sweep, model, feed_forward, strategy, k)
-ORDER BY sweep, model, feed_forward = 'none' DESC, position
-"""
-
-# A row per task and network with a score, whatever its procedure, and per device and batch that
-# speeds were measured on (`place`, from 1; 1 also where none was). `mean` in points; `speedup`
-# against all layers, never of another device. `line` merges the draws of `random`. `within`: the
-# allowed losses, of all `losses`, whose answer it is; `score_full`: what a loss is against.
+# A row per task and network with a score, whatever its procedure. `mean` in points; `speedup`
+# against all layers, on one device with one batch: those that most networks were measured on.
+# `line` merges the draws of `random`. `within`: the allowed losses, of all `losses`, whose answer
+# it is; `score_full`: what a loss is against.
 NETWORKS = f"""
 WITH scored AS (
     SELECT sweep, model, depth, procedure, task, strategy, threshold, k, depth - k AS n_kept,
@@ -117,26 +52,28 @@ measured AS (
     SELECT * RENAME (inference_speedup AS speedup)
     FROM speed_table WHERE feed_forward = 'none' AND inference_speedup IS NOT NULL
 ),
-places AS (  -- the first has the speeds of most networks
+places AS (
     SELECT sweep, model, device_name, threads, precision, length, batch,
-        any_value(profile_id) AS profile_id, row_number() OVER (
-            PARTITION BY sweep, model
-            ORDER BY count(*) DESC, device_name, batch, threads, precision
-        ) AS place
+        any_value(profile_id) AS profile_id
     FROM measured
     GROUP BY sweep, model, device_name, threads, precision, length, batch
+    QUALIFY row_number() OVER (
+        PARTITION BY sweep, model
+        ORDER BY count(*) DESC, device_name, batch, threads, precision
+    ) = 1
 ),
 sizes AS (
     SELECT sweep, model, kept_layers, any_value(params_total) AS params_total,
         any_value(params_percent) AS params_percent
     FROM speed_table WHERE feed_forward = 'none' GROUP BY ALL
 )
-SELECT scored.*, coalesce(place, 1) AS place, places.* EXCLUDE (sweep, model, place),
+SELECT scored.*, places.* EXCLUDE (sweep, model),
     sizes.params_total, sizes.params_percent, sizes.params_total / 1e6 AS params_millions,
     if(scored.k = 0 AND places.profile_id IS NOT NULL, coalesce(speedup, 1), speedup) AS speedup,
     coalesce(within, []) AS within,
     (SELECT list(delta ORDER BY delta) FROM store.deltas) AS losses,
-    min(score_full) OVER (PARTITION BY scored.sweep, scored.model, scored.task) AS score_full
+    coalesce(min(score_full) OVER of_task, max(mean) FILTER (WHERE scored.k = 0) OVER of_task)
+        AS score_full
 FROM scored
 LEFT JOIN sizes USING (sweep, model, kept_layers)
 LEFT JOIN places USING (sweep, model)
@@ -148,9 +85,10 @@ LEFT JOIN measured ON measured.sweep = scored.sweep AND measured.model = scored.
     AND measured.threads IS NOT DISTINCT FROM places.threads
     AND measured.precision = places.precision AND measured.length = places.length
     AND measured.batch = places.batch
+WINDOW of_task AS (PARTITION BY scored.sweep, scored.model, scored.task)
 ORDER BY scored.sweep, scored.model, min(scored.position) OVER (
         PARTITION BY scored.sweep, scored.model, scored.task
-    ), scored.task, place, scored.position
+    ), scored.task, scored.position
 """
 
 # The score after each epoch of the full model and of the answer within the smallest loss.
@@ -185,8 +123,7 @@ WITH swept AS (
     SELECT DISTINCT profile_id, threshold FROM cells
     WHERE strategy = 'contribution' AND threshold IS NOT NULL
 )
-SELECT model, task, profile_id, layer, value, threshold,
-    CASE WHEN threshold IS NOT NULL THEN NOT coalesce(value > threshold, false) END AS kept
+SELECT model, task, profile_id, layer, value, threshold
 FROM layers LEFT JOIN swept USING (profile_id)
 WHERE measure = 'contribution'
 ORDER BY model, task, profile_id, threshold DESC, layer
@@ -202,47 +139,26 @@ networks AS (
         AND (n_kept = depth OR procedure = 'direct')
 )"""
 
-# points: network, part, model, depth, task, seed, kept_layers, layer, value -> means over tasks.
-# `n_tasks`: tasks on which a model's networks of that kind are measured; `n_tasks_asked`: tasks in
-# the cells.
+# points: network, part, model, depth, task, seed, kept_layers, layer, value -> means over tasks and
+# the seeds that have every task. `n_tasks`: tasks on which a model's networks of that kind are
+# measured; `n_tasks_asked`: tasks in the cells.
 _LAYER_MEANS = """,
-runs AS (
-    SELECT * EXCLUDE (value), CASE WHEN count(value) = count(*) THEN avg(value) END AS value
-    FROM points GROUP BY ALL
-),
 expected AS (
     SELECT network, part, model, count(DISTINCT task) AS n_tasks FROM points GROUP BY ALL
 ),
 asked AS (SELECT model, count(DISTINCT lower(task)) AS n_tasks_asked FROM cells GROUP BY ALL),
-by_task AS (
-    SELECT network, part, model, depth, kept_layers, layer, task,
-        CASE WHEN count(value) = count(*) THEN avg(value) END AS mean
-    FROM runs GROUP BY ALL
-),
 by_seed AS (
-    SELECT network, part, model, kept_layers, layer, seed, avg(value) AS mean, count(value) AS n
-    FROM runs GROUP BY ALL
-),
-over_seeds AS (
-    SELECT network, part, model, kept_layers, layer, stddev_samp(mean) AS sd, min(mean) AS low,
-        max(mean) AS high, count(*) AS n_seeds
-    FROM by_seed JOIN expected USING (network, part, model)
-    WHERE n = n_tasks AND seed IS NOT NULL
-    GROUP BY ALL
-),
-over_tasks AS (
-    SELECT network, part, model, depth, kept_layers, layer, n_tasks,
-        CASE WHEN count(mean) = any_value(n_tasks) THEN avg(mean) END AS mean,
-        string_agg(task, ', ' ORDER BY task) FILTER (WHERE mean IS NOT NULL) AS tasks
-    FROM by_task JOIN expected USING (network, part, model)
+    SELECT network, part, model, depth, kept_layers, layer, seed, n_tasks,
+        CASE WHEN count(DISTINCT task) FILTER (WHERE value IS NOT NULL) = any_value(n_tasks)
+            THEN avg(value) END AS mean
+    FROM points JOIN expected USING (network, part, model)
     GROUP BY ALL
 )
-SELECT network, part, model, depth, over_tasks.kept_layers, layer, mean, sd, low, high,
-    coalesce(n_seeds, 0) AS n_seeds, n_tasks, n_tasks_asked, tasks
-FROM over_tasks
-LEFT JOIN over_seeds USING (network, part, model, layer, kept_layers)
-LEFT JOIN asked USING (model)
-ORDER BY model, network, len(over_tasks.kept_layers) DESC, over_tasks.kept_layers, part, layer
+SELECT network, part, model, depth, kept_layers, layer, n_tasks, n_tasks_asked,
+    avg(mean) AS mean, min(mean) AS low, max(mean) AS high
+FROM by_seed LEFT JOIN asked USING (model)
+GROUP BY network, part, model, depth, kept_layers, layer, n_tasks, n_tasks_asked
+ORDER BY model, network, len(kept_layers) DESC, kept_layers, part, layer
 """
 
 # probes in points of the task's main metric; if no trial names it, accuracy, else pearson
@@ -302,8 +218,7 @@ points AS (
 )
 FROM (
     SELECT model, depth, kept_layers, with_pretrained, part, layer, other,
-        CASE WHEN count(value) = count(*) THEN avg(value) END AS value,
-        count(DISTINCT profile_id) AS n_profiles, count(DISTINCT task) AS n_tasks
+        CASE WHEN count(value) = count(*) THEN avg(value) END AS value
     FROM points
     WHERE whole = any_whole
     GROUP BY ALL

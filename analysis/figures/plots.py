@@ -19,15 +19,14 @@ from lp_sweep.storage.printable import ranges
 # the Okabe-Ito colours, which colour-blind readers can tell apart; the first is of the full model
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#777777")
 OTHER = len(COLOURS) - 1
-X_LABELS = {
+_X_LABELS = {
     "score": "layers kept",
     "ms": "ms for one text",
     "mb": "MB on disk",
-    "speed": "times as fast as all layers",
+    "speed": "speed (all layers: 1)",
     "size": "million parameters",
     "epochs": "epoch",
 }
-AGAINST = X_LABELS | {"speed": "speed", "size": "size", "ms": "milliseconds", "mb": "megabytes"}
 _SHOWN = 1.6  # times the largest allowed loss: the scores that are shown below the full model
 
 PlotName = Literal["score", "ms", "mb", "speed", "size", "epochs"]
@@ -65,6 +64,14 @@ class Plot:
     below: int = 0  # networks with a lower score
 
     @property
+    def x_label(self) -> str:
+        return _X_LABELS[self.name]
+
+    @property
+    def is_counted(self) -> bool:
+        return self.name in ("score", "epochs")
+
+    @property
     def is_log(self) -> bool:
         xs = [mark.x for mark in self.marks]
         return self.name in ("ms", "mb") and min(xs) > 0 and max(xs) > 5 * min(xs)
@@ -81,7 +88,7 @@ class Plot:
             across = (min(xs) - room, max(xs) + room)
         high = max([mark.y for mark in self.marks] + [self.full or self.low])
         room = 0.08 * (high - self.low) or 0.5
-        return across, (self.low - room, high + room)
+        return across, (self.low - 1.5 * room, high + room)  # a label is below its mark
 
     # -- as SVG
 
@@ -111,7 +118,7 @@ class Plot:
             tens = range(math.floor(math.log10(low)), math.ceil(math.log10(high)))
             ticks = [n * 10.0**ten for ten in tens for n in (1, 2, 5)]
             return [tick for tick in ticks if low <= tick <= high]
-        return _ticks(low, high, whole=self.name in ("score", "epochs"))
+        return _ticks(low, high, whole=self.is_counted)
 
     def y_ticks(self) -> list[float]:
         return _ticks(*self.spans[1])
@@ -129,9 +136,12 @@ def _ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
 # -- from rows of `numbers.networks`, of one task
 
 
-def by_layers(rows: Sequence[Row]) -> Plot:
-    """Score by layers that are kept: a line for each strategy and procedure, which starts at the
-    full model; the draws of `random` and strategies with a single network are dots alone."""
+def by_layers(rows: Sequence[Row]) -> list[Plot]:
+    """Score by layers that are kept, if there are fewer: a line for each strategy and procedure,
+    which starts at the full model; the draws of `random` and strategies with a single network are
+    dots alone."""
+    if not any(row["k"] for row in rows):
+        return []
     looks = _looks(rows)
     lines = []
     for name, line in grouped(rows, line_of).items():
@@ -141,11 +151,11 @@ def by_layers(rows: Sequence[Row]) -> Plot:
         if several and name != FULL and line[0]["line"] != "random":
             dashed = line[0]["procedure"] != rows[0]["procedure"]
             lines.append(Line(looks.get(name, OTHER), sorted(points.items()), dashed))
-    return _plot("score", rows, "n_kept", looks, lines)
+    return [_plot("score", rows, "n_kept", looks, lines)]
 
 
-def by_cost(rows: Sequence[Row]) -> Plot | None:
-    """Score by measured speed, or by size where the answers have no speed; None without either."""
+def by_cost(rows: Sequence[Row]) -> list[Plot]:
+    """Score by measured speed, or by size where the answers have no speed; none without either."""
     costs: dict[PlotName, str] = {"speed": "speedup", "size": "params_millions"}
     if not all(row["speedup"] for row in rows if row["within"]):
         del costs["speed"]
@@ -153,8 +163,8 @@ def by_cost(rows: Sequence[Row]) -> Plot | None:
         known = [row for row in rows if row[column] is not None]
         if any(row["k"] for row in known):
             line = _front(((row[column], row["mean"]) for row in known), fast=name == "speed")
-            return _plot(name, known, column, _looks(known), [line])
-    return None
+            return [_plot(name, known, column, _looks(known), [line])]
+    return []
 
 
 def of_candidates(rows: Sequence[Row]) -> list[Plot]:
@@ -250,22 +260,16 @@ def _plot(
         marks=[*dict.fromkeys(marks)],  # all layers are one network, whatever the procedure
         lines=lines,
         legend=[*legend, *([(OTHER, "other strategies")] if OTHER in used else [])],
-        full=_full(rows),
-        losses=() if _full(rows) is None else rows[0]["losses"],
+        full=rows[0]["score_full"],
+        losses=() if rows[0]["score_full"] is None else rows[0]["losses"],
         low=min(mark.y for mark in marks),
         below=len(rows) - len(shown),
     )
 
 
-def _full(rows: Sequence[Row]) -> float | None:
-    """The score that the answer's loss is against."""
-    against: list[float] = [row["score_full"] for row in rows if row["score_full"] is not None]
-    return max(against or [row["mean"] for row in rows if row["k"] == 0], default=None)
-
-
 def _shown(rows: Sequence[Row]) -> list[Row]:
     """The networks near the allowed losses; at least the best one with fewer layers."""
-    full = _full(rows)
+    full = rows[0]["score_full"]
     low = -math.inf if full is None else _lowest(full, rows[0]["losses"])
     smaller = max((row["mean"] for row in rows if row["k"]), default=math.inf)
     low = min([low, smaller, *(row["mean"] for row in rows if row["within"])])

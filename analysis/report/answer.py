@@ -6,16 +6,14 @@ them. If a missing cell could still give a smaller network, the answer is an int
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from lp_sweep.analysis import needed, phrases
-from lp_sweep.analysis.notes import NOT_MEASURED, barely, baseline, mixed_notes, not_learned
-from lp_sweep.analysis.report.about import Fact
+from lp_sweep.analysis.notes import baseline, did_not_learn, mixed_notes
 from lp_sweep.analysis.rows import TASK, Row, grouped, picked
 from lp_sweep.analysis.statistics import selection
 from lp_sweep.analysis.statistics.networks import reader
@@ -39,15 +37,11 @@ WHERE NOT (starts_with(trials.model_fingerprint, 'hub:')
 class Choice(NamedTuple):
     """The smallest network of a task within a loss, over all networks that were tried."""
 
-    loss: str  # 1 point
-    layers: str  # 10, or 4–6 if missing cells leave it open
-    doubt: str  # why it is open or not known; "" if it is known
-    distilled: str = ""  # `layers` with distillation; "" unless it differs from those without
-    not_learned: str = ""  # a warning that the full model did not learn; "" if it did
-    network: str = ""  # top K=2
-    is_smaller: bool = False  # than the full model
-    facts: Sequence[Fact] = ()  # score, interval, size, speed
-    export: str = ""  # the command that writes it as a checkpoint; "" if there is none
+    line: str  # the answer in a sentence
+    is_smaller: bool  # than the full model
+    not_learned: str  # a warning that the full model did not learn; "" if it did
+    sure: Mapping[str, str]  # what is known of how sure it is, by name
+    export: str  # the command that writes it as a checkpoint; "" if there is none
 
 
 class TaskAnswer(NamedTuple):
@@ -56,8 +50,6 @@ class TaskAnswer(NamedTuple):
     sweep: str
     model: str
     task: str
-    depth: int
-    line: str  # the answer for the smallest loss, in a sentence
     short: str  # what is lost and gained for the smallest loss, in a sentence
     said: str  # the score with all layers, and that of always guessing the most common label
     choices: Sequence[Choice]
@@ -119,7 +111,7 @@ def in_short(answer: TaskAnswer, *, name_model: bool) -> list[str]:
     """Two lines for a terminal: the answer for the first loss, and what is lost and gained."""
     choice = answer.choices[0]
     name = f"{answer.task}, {short_model(answer.model)}" if name_model else answer.task
-    line = f"{name}: {answer.line}"
+    line = f"{name}: {choice.line}"
     if choice.not_learned:
         return [line, f"  {answer.said} {choice.not_learned}"]
     return [line, f"  {answer.short}"] if answer.short else [line]
@@ -152,18 +144,15 @@ def _network(row: Row) -> tuple[Any, ...]:
 
 
 def _answer(rows: Sequence[Row], known: _Known) -> TaskAnswer:
-    first = rows[0]
-    deltas = sorted({row["delta"] for row in rows})
-    choices = [_choice([row for row in rows if row["delta"] == delta], known) for delta in deltas]
+    by_loss = grouped(sorted(rows, key=lambda row: row["delta"]), lambda row: row["delta"])
+    sweep, model, task = picked(rows[0], TASK)
     return TaskAnswer(
-        sweep=first["sweep"],
-        model=first["model"],
-        task=first["task"],
-        depth=first["depth"],
-        line=needed.answer_line([row for row in rows if row["delta"] == deltas[0]]),
-        short=_in_short(needed.best_of(row for row in rows if row["delta"] == deltas[0]), known),
-        said=_said(known.tasks.get(picked(first, TASK)), first["depth"]),
-        choices=choices,
+        sweep=sweep,
+        model=model,
+        task=task,
+        short=_in_short(needed.best_of(next(iter(by_loss.values()))), known),
+        said=_said(known.tasks.get((sweep, model, task)), rows[0]["depth"]),
+        choices=[_choice(of_loss, known) for of_loss in by_loss.values()],
     )
 
 
@@ -183,44 +172,22 @@ def _metric(full: Row) -> str:
 
 def _choice(rows: Sequence[Row], known: _Known) -> Choice:
     """The answer for one loss. `rows`: one per procedure and strategy."""
-    loss = needed.allowed_loss(rows[0])
-    best = needed.best_of(rows)
+    line, best = needed.answer_line(rows), needed.best_of(rows)
     if best is None:
-        return Choice(loss, "?", "no score with all layers to compare with")
-    layers, distilled = needed.layers_of(best, rows)
+        return Choice(line, False, "", {}, "")
+    luck = known.luck(selection.ChoicePlace(*picked(best, TASK)))
+    sure = {
+        "90%": _sure(known.intervals.get(picked(best, _CURVE))),
+        "luck": selection.sentence(luck, best["delta"], best["unit"]),
+        "assumes": needed.assumption(best),
+    }
     return Choice(
-        loss=loss,
-        layers=layers,
-        distilled=distilled,
-        doubt=needed.doubt(best, rows),
-        not_learned=not_learned(best),
-        network=needed.network(best),
-        is_smaller=len(_kept(best)) < best["depth"],
-        facts=[*_facts(best, known)],
+        line=line,
+        is_smaller=best["max_dropped_low"] > 0,
+        not_learned=did_not_learn([best]),
+        sure={name: said for name, said in sure.items() if said},
         export=_export(best, rows, known),
     )
-
-
-def _kept(best: Row) -> tuple[int, ...]:
-    return tuple(best["kept_layers"] or range(1, best["depth"] + 1))
-
-
-def _facts(best: Row, known: _Known) -> Iterator[Fact]:
-    change = f" ({phrases.signed(-best['loss'])})" if best["max_dropped_low"] else ""
-    seeds = phrases.seeds(best["n_seeds"], best["n_seeds_asked"])
-    yield Fact("score", f"{best['score_kept']:.2f}{change}, {seeds}")
-    place = selection.ChoicePlace(best["sweep"], best["model"], best["task"])
-    procedure = best["procedure"] if best["max_dropped_low"] else "direct"
-    facts = {
-        "90%": _sure(known.intervals.get(picked(best, _CURVE))),
-        "caution": barely(best),
-        "luck": selection.sentence(known.luck(place), best["delta"], best["unit"]),
-        "assumes": needed.assumption(best),
-        "procedure": procedure if procedure != "direct" else "",
-        "keeps": phrases.layers(_kept(best)),
-    }
-    yield from (Fact(name, text) for name, text in facts.items() if text)
-    yield from _size_and_speed(known.sizes.get((best["sweep"], best["model"], _kept(best)), ()))
 
 
 def _sure(row: Row | None) -> str:
@@ -233,19 +200,6 @@ def _sure(row: Row | None) -> str:
     return f"{left} layer{'' if left == '1' else 's'} by this strategy"
 
 
-def _size_and_speed(rows: Sequence[Row]) -> Iterator[Fact]:
-    """The size, and the speed on each device; of several batches, only the first."""
-    if not rows:
-        return
-    share = phrases.percent(rows[0]["params_percent"])
-    yield Fact("size", f"{phrases.parameters(rows[0]['params_total'])} parameters, {share}")
-    timed = grouped((r for r in rows if r["inference_speedup"] is not None), phrases.device)
-    if not timed:
-        yield Fact("inference", NOT_MEASURED)
-    for name, (row, *_) in timed.items():
-        yield Fact("inference", f"{phrases.speedup('inference', row).text} on {name}")
-
-
 def _export(best: Row, rows: Sequence[Row], known: _Known) -> str:
     """The command that exports the same network. "" if the store's answer is still open, or if the
     strategy may have a smaller network by another procedure: no option names a procedure."""
@@ -254,18 +208,13 @@ def _export(best: Row, rows: Sequence[Row], known: _Known) -> str:
     if needed.is_open(best) or best["strategy"] in open_:
         return ""
     within = f"{best['delta']:g}" if float(f"{best['delta']:g}") == best["delta"] else best["delta"]
-    several = known.models[best["task"]] > 1
-    parts = [best["sweep"]] if known.name_sweep else []
-    parts += [best["model"], best["task"]] if several else [best["task"]]
-    named = f"{'-'.join(dict.fromkeys(parts))}-within-{within}"  # `init` names sweep and task alike
-    folder = re.sub(r"[^A-Za-z0-9._]+", "-", named).strip("-.")
     words = ["lp-sweep", "export", "--best", "--task", best["task"], "--within", str(within)]
-    words += ["--model", best["model"]] if several else []
+    words += ["--model", best["model"]] if known.models[best["task"]] > 1 else []
     if open_:
         words += ["--strategy", best["strategy"]]  # the answer of other strategies is open
     words += ["--sweep", best["sweep"]] if known.name_sweep else []
     words += ["--setup", str(known.setup)] if known.setup else []
-    words += ["--out", folder, "--store", known.store]
+    words += ["--out", "smaller", "--store", known.store]
     return shlex.join((*words, *known.inputs.get(picked(best, TASK), ())))
 
 

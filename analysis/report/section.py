@@ -61,7 +61,7 @@ def sections(
     found = []
     for place, answer in enumerate(answers, 1):
         key = (answer.sweep, answer.model, answer.task)
-        trained = [row for row in networks.get(key, ()) if row["place"] == 1]
+        trained = networks.get(key, [])
         devices = grouped(
             measured.get(key[1:], ()), lambda row: (row["device_name"], row["threads"])
         )
@@ -81,19 +81,16 @@ def sections(
                 rows=[[plain(show(row)) for show in columns.values()] for row in rows],
                 picked=[bool(row[chosen]) for row in rows],
                 n_beaten=len(shipped) - len(rows) if shipped else 0,
-                plots=_plots(shipped, trained),
+                plots=[
+                    *(plots.of_candidates(shipped) or plots.by_cost(trained)),
+                    *plots.by_layers(trained),
+                ],
                 curves=plots.by_epoch(epochs.get(key, [])),
                 wrong=wrong,
                 wrong_of=wrong_of,
             )
         )
     return found
-
-
-def _plots(shipped: Sequence[Row], trained: Sequence[Row]) -> list[Plot]:
-    by_layers = plots.by_layers(trained) if any(row["k"] for row in trained) else None
-    costs: Sequence[Plot | None] = plots.of_candidates(shipped) or [plots.by_cost(trained)]
-    return [plot for plot in (*costs, by_layers) if plot]
 
 
 def _device(shipped: Sequence[Row], networks: Sequence[Row]) -> str:

@@ -1,11 +1,9 @@
-"""`write_report`: gathers a store's page, and writes it as one self-contained HTML file, and its
+"""`write_report`: gathers a store's page, and writes it as one self-contained HTML file, and the
 figures as files.
 
 The page's content security policy forbids every request. It allows one script and one style sheet,
 its own, by their hashes. The template's autoescape escapes all text of a store; control characters
 and bidirectional overrides are spelled out before.
-
-The template draws a task's plots as SVG; the paper's figures are images as matplotlib writes them.
 """
 
 from __future__ import annotations
@@ -13,24 +11,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
-import pyarrow.compute as pc
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from lp_sweep.analysis import phrases
-from lp_sweep.analysis.figures.drawings import FIGURES, IN_PAGE, Drawing
-from lp_sweep.analysis.figures.plots import AGAINST, X_LABELS
 from lp_sweep.analysis.notes import LEARNED_NOTHING, did_not_learn, mixed_notes
-from lp_sweep.analysis.paper import paper_models, paper_tables, store_models
-from lp_sweep.analysis.render import to_csv
-from lp_sweep.analysis.report.about import Fact, Gaps, Origin, Sheet, asked, gaps, origin
+from lp_sweep.analysis.report.about import Gaps, Sheet, gaps, recipes, sources, sweep_files
 from lp_sweep.analysis.report.answer import answers, reading_options
 from lp_sweep.analysis.report.section import Section, Texts, sections
 from lp_sweep.analysis.rows import VIEWS
@@ -69,28 +61,32 @@ def write_report(
     within: Sequence[float] = (1, 2, 3),
     figures: Path | None = None,
     texts: Texts | None = None,
-    tell: Callable[[str], None] = lambda _: None,
 ) -> Written:
     """Write the page of a store, for one `sweep` or for all, whole or not at all.
 
     setup: an earlier setup of the sweep, in place of today's. within: the allowed losses, in
-    points. figures: a folder for the same figures as SVG and PNG. texts: finds the dev rows of a
-    trial; with it, the page lists those that only the smaller network gets wrong. tell: receives
-    the progress. The same store gives the same bytes. Raises SpecError for an unknown sweep or a
-    loss below zero, StoreError if a file can't be written.
+    points. figures: a folder for figures as SVG and PNG. texts: finds the dev rows of a trial; with
+    it, the page lists those that only the smaller network gets wrong. The same store gives the same
+    bytes. Raises SpecError for an unknown sweep or a loss below zero, StoreError if a file can't be
+    written.
     """
     target = _place(out)
     with open_views(store, sweep=sweep, setup=setup, deltas=within, only=VIEWS) as catalog:
-        page = gather(catalog, store, sweep, sorted(set(within)), texts, tell)
+        page = gather(catalog, store, sweep, sorted(set(within)), texts)
+        drawn = _draw(catalog, expanded(figures)) if figures else []
         unreadable = catalog.unreadable
     content = render_page(page).encode()
     try:
         Folder(target.parent, durable=False).write(target.name, content)
     except OSError as error:
         raise _refused(target, error) from error
-    folder = expanded(figures) if figures else None
-    drawn = [path for drawing in page.drawings if folder for path in drawing.save(folder)]
     return Written(target, len(content), drawn, unreadable)
+
+
+def _draw(catalog: Catalog, folder: Path) -> list[Path]:
+    from lp_sweep.analysis.figures.drawings import save_all  # loads matplotlib
+
+    return save_all(catalog, folder)
 
 
 def _place(out: Path) -> Path:
@@ -131,15 +127,15 @@ class Page:
     """A whole report, as plain values. Text is not escaped: the template does that."""
 
     title: str
-    asked: Mapping[str, Sequence[Fact]]  # by sweep: its axes, and how much of it is done
+    sweeps: Sequence[str]
     sections: Sequence[Section]  # one for each task
     banner: str  # names the tasks that did not learn; "" if all learned
-    drawings: Sequence[Drawing]
     tables: Sequence[Sheet]
-    paper: Sequence[Sheet]
-    beside_paper: str  # a sentence about the comparison; "" without one
     gaps: Gaps
-    origin: Origin
+    recipes: Sequence[Sheet]
+    sweep_files: Mapping[str, str]
+    location: str
+    sources: Sequence[Sheet]
 
 
 def gather(
@@ -148,88 +144,49 @@ def gather(
     sweep: str | None,
     within: Sequence[float],
     texts: Texts | None,
-    tell: Callable[[str], None],
 ) -> Page:
     """The whole page for the catalog, which was opened on the store for `sweep` (None: all) and the
-    losses `within`. Reports progress to `tell`: reading many predictions takes minutes."""
+    losses `within`."""
     place = redact_text(store.location)
-    options = reading_options(place, sweep, catalog.setup)
-    made = {}
-    for name, table in TABLES.items():
-        if table.in_report:
-            tell(f"table {name}")
-            made[name] = table(catalog)
-    tell("what was asked for, and the paper")
-    sweeps = asked(catalog)
-    paper, beside_paper = _paper(catalog, options)
-    tell("the candidates of each task")
-    several = bool(sweep) or len(sweeps) > 1
+    made = {name: table(catalog) for name, table in TABLES.items() if table.in_report}
+    sweeps = catalog.query("SELECT DISTINCT sweep FROM cells ORDER BY 1")["sweep"].to_pylist()
     named = ", ".join(sweeps) if len(sweeps) <= _MOST_NAMED else f"{len(sweeps)} sweeps"
-    found = answers(made, catalog, place, name_sweep=several)
+    unlearned = did_not_learn(made["min-layers"].long.to_pylist())
+    found = answers(made, catalog, place, name_sweep=bool(sweep) or len(sweeps) > 1)
     return Page(
         title=sweep or named or "an empty store",
-        asked=sweeps,
+        sweeps=sweeps,
         sections=sections(catalog, found, made["candidates"], texts),
-        banner=" ".join([*mixed_notes(catalog, sweep=sweep), _banner(made)]).strip(),
-        drawings=[*_figures(catalog, tell)],
-        tables=list(_sheets(made, options, within)),
-        paper=paper,
-        beside_paper=beside_paper,
+        banner=" ".join([*mixed_notes(catalog, sweep=sweep), unlearned]).strip(),
+        tables=[*_tables(made, reading_options(place, sweep, catalog.setup), within)],
         gaps=gaps(catalog, place),
-        origin=origin(catalog, store),
+        recipes=recipes(catalog),
+        sweep_files=sweep_files(catalog, store),
+        location=place,
+        sources=sources(catalog),
     )
 
 
-def _banner(made: Mapping[str, Table]) -> str:
-    said = did_not_learn(made["min-layers"].long.to_pylist())
-    return said[:1].upper() + said[1:]
-
-
-def _sheets(made: Mapping[str, Table], options: str, within: Sequence[float]) -> Iterator[Sheet]:
+def _tables(made: Mapping[str, Table], options: str, within: Sequence[float]) -> Iterator[Sheet]:
     losses = ",".join(f"{delta:g}" for delta in within)
     for name, table in made.items():
-        if not table.rows:
-            continue
         narrow = f" --within {losses}" if "unit" in TABLES[name].takes else ""
-        yield Sheet(name, table, f"lp-sweep table {name}{narrow} {options}")
-
-
-def _figures(catalog: Catalog, tell: Callable[[str], None]) -> Iterator[Drawing]:
-    """The figures that the store has numbers for. The page itself shows none of IN_PAGE."""
-    for name in FIGURES:
-        tell(f"figure {name}")
-        if drawing := FIGURES[name](catalog):
-            yield drawing
-
-
-def _paper(catalog: Catalog, options: str) -> tuple[list[Sheet], str]:
-    """The paper's tables for which the store has a number to compare, and a sentence about them."""
-    if not paper_models(store_models(catalog), {}).of:
-        return [], ""
-    sheets, empty = [], []
-    for number, table in paper_tables(catalog).items():
-        command = f"lp-sweep paper --table {number} {options}"
-        if pc.all(pc.equal(table.long["verdict"], "missing")).as_py():
-            empty.append(str(number))
-        else:
-            sheets.append(Sheet(f"paper-{number}", table, command))
-    said = f" No number yet for Table {', Table '.join(empty)}." if empty else ""
-    return sheets, f"Our number comes first, the paper's in brackets.{said}"
+        if table.rows:
+            yield Sheet(name, table, f"lp-sweep table {name}{narrow} {options}")
 
 
 # -- its HTML
 
 
 def render_page(page: Page) -> str:
-    """The HTML of a page. Its policy allows no request, only this style and script, and images in
-    the page."""
+    """The HTML of a page. Its policy allows no request, only this style and script."""
     style, script = template_file("report.css"), template_file("report.js")
     of_style, of_script = (
         _base64(hashlib.sha256(text.encode()).digest()) for text in (style, script)
     )
     policy = (
         f"default-src 'none'; style-src 'sha256-{of_style}'; script-src 'sha256-{of_script}'; "
-        "img-src data:; base-uri 'none'; form-action 'none'"
+        "base-uri 'none'; form-action 'none'"
     )
     return (
         _environment()
@@ -239,9 +196,6 @@ def render_page(page: Page) -> str:
             style=Markup(style),
             script=Markup(script),
             policy=policy,
-            in_page=IN_PAGE,
-            x_labels=X_LABELS,
-            against=AGAINST,
             most_open=_MOST_OPEN,
             glossary=GLOSSARY,
         )
@@ -267,13 +221,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters: dict[str, Callable[[Any], Any]] = {
-        "prose": prose,
-        "metric": lambda name: phrases.heading("", name).strip() or "score",
-        "image": lambda drawing: f"data:image/svg+xml;base64,{_base64(drawing.svg())}",
-        "csv": lambda numbers: f"data:text/csv;charset=utf-8,{quote(to_csv(numbers))}",
-    }
-    environment.filters.update(filters)
+    environment.filters["prose"] = prose
+    environment.filters["metric"] = lambda name: phrases.heading("", name).strip() or "score"
     environment.tests["in_banner"] = lambda note: note.startswith(LEARNED_NOTHING)
     return environment
 

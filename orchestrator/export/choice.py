@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lp_sweep.analysis import needed, shipping
-from lp_sweep.analysis.notes import barely, mixed_notes, not_learned
+from lp_sweep.analysis.notes import barely, did_not_learn, mixed_notes
 from lp_sweep.analysis.rows import TableSelection
 from lp_sweep.analysis.statistics import selection
 from lp_sweep.analysis.statistics.candidates import candidate_rows
@@ -99,7 +99,7 @@ def best(catalog: Catalog, asked: ExportOptions, read: Reader | None = None) -> 
     searched = f"The answer of its search assumes: {assumed}." if assumed else ""
     mixed = mixed_notes(catalog, [row["model"]], sweep=row["sweep"], task=row["task"])
     little = f"{barely(row).capitalize()}." if barely(row) else ""
-    cautions = (not_learned(row), little, *mixed, searched)
+    cautions = (did_not_learn([row]), little, *mixed, searched)
     luck = ""
     if read:
         whole = selection.ChoicePlace(row["sweep"], row["model"], row["task"], asked.strategy)

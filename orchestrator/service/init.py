@@ -1,4 +1,4 @@
-"""Writes a sweep file: for a user's own rows, for GLUE, or with every key commented."""
+"""Writes a sweep file: for a user's own rows, or for GLUE."""
 
 from __future__ import annotations
 
@@ -23,12 +23,10 @@ from lp_sweep.orchestrator.options import InitOptions
 from lp_sweep.orchestrator.service import initrows
 from lp_sweep.orchestrator.service.initfile import (
     SCHEMA,
-    SCHEMA_LINE,
     model_of,
     stem_of,
     sweep_text,
     task_name,
-    task_text,
 )
 from lp_sweep.orchestrator.service.initrows import RowFile
 from lp_sweep.orchestrator.sweepfile.axes import WITHIN
@@ -55,7 +53,6 @@ TEST_SHARE = 0.1
 MOST_TEST = 2000  # rows
 DEV_SHARE = 0.2
 MOST_DEV = 5000  # rows: more make every trial slower and the answer hardly more certain
-_FEW_CLASSES = 20  # of which dev takes a row each, if none has so many that a fifth is a row
 
 
 class WrittenSweep(NamedTuple):
@@ -86,20 +83,14 @@ def write_sweep(options: InitOptions) -> WrittenSweep:
 
 
 def _of_glue(options: InitOptions) -> WrittenSweep:
-    """A file for GLUE, or one with every key."""
     for_data = ("text", "label", "label_separator", "drop_missing", "group", "kind", "dev")
     if names := [f"--{name.replace('_', '-')}" for name in for_data if getattr(options, name)]:
         raise SpecError(
             f"{', '.join(names)} needs --data FILE: a CSV, TSV, JSONL, Parquet or CoNLL file."
         )
-    if options.full:
-        template = files("lp_sweep.orchestrator") / "templates" / "sweep.yaml"
-        text = SCHEMA_LINE + template.read_text(encoding="utf-8")
-    else:
-        tasks = ["tasks: [rte]   # GLUE, or your own data"]
-        config = read_config(Path(model_of(options)).expanduser() / "config.json") or {}
-        length = min(128, longest_row(config) or 128)
-        text = sweep_text("my-sweep", options, tasks, epochs=3, length=length)
+    kind = KINDS["classification"]
+    config = read_config(Path(model_of(options, kind)).expanduser() / "config.json") or {}
+    text = sweep_text(options, kind, length=min(128, longest_row(config) or 128))
     return _written(options, {options.file: text.encode()}, [])
 
 
@@ -222,7 +213,6 @@ def split(
     left = {stratum: round(share * count) for stratum, count in sizes.items()}
     # some of the classes of a few rows; train needs a single one
     more = round(share * n) - sum(left.values())
-    more = more if any(left.values()) else max(more, _FEW_CLASSES)
     small = [name for name, count in sizes.items() if count > 1 and not left[name]]
     np.random.default_rng(1).shuffle(small)
     left |= dict.fromkeys(small[: max(0, more)], 1)
@@ -284,9 +274,9 @@ def _with_search(options: InitOptions, search: dict[str, Path | None]) -> Writte
     notes += doubtful_rows(loaded, source)
     worth = rows_scored(definition.metric, queries, np.array([]), (), 1)
     notes += _power(options, queries, KINDS[kind], worth)
-    model = model_of(replace(options, kind=kind))
-    length = initrows.fitting_length(loaded.train, model, KINDS[kind])
-    text = task_text(options, kind, task, why, rows=len(documents), length=length)
+    rules = KINDS[kind]
+    length = initrows.fitting_length(loaded.train, model_of(options, rules), rules)
+    text = sweep_text(options, rules, task=task, why=why, rows=len(documents), length=length)
     return _written(options, {options.file: text.encode()}, notes)
 
 
@@ -357,7 +347,8 @@ def _sweep(options: InitOptions, data: Path, rows: RowFile, sides: _Sides) -> st
         for side, (_, n) in sides.items()
     }
     task = {key: value for key, value in task.items() if value}
-    return task_text(options, rows.kind, task, why, rows=sides["train"][1], length=rows.max_length)
+    n = sides["train"][1]
+    return sweep_text(options, kind, task=task, why=why, rows=n, length=rows.max_length)
 
 
 def _written(options: InitOptions, made: dict[Path, bytes], notes: list[str]) -> WrittenSweep:

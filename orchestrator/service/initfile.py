@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
+from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from jinja2 import Environment, StrictUndefined
 
 from lp_sweep.orchestrator.inputs.data import FEWEST_STEPS
 from lp_sweep.orchestrator.inputs.folder import read_config
@@ -17,30 +19,28 @@ from lp_sweep.orchestrator.options import InitOptions
 from lp_sweep.orchestrator.sweepfile.yamlfile import yaml_text
 from lp_sweep.trials.data.formats import suffix_of
 from lp_sweep.trials.data.tasks import CORPUS, canonical_name
-from lp_sweep.trials.kinds import KINDS, Kind
+from lp_sweep.trials.kinds import Kind
 from lp_sweep.trials.model.familytable import family_of
 from lp_sweep.trials.spec.autorecipe import ENOUGH_STEPS, USUAL_EPOCHS, epochs_within
-from lp_sweep.trials.spec.specs import TaskKind
 
 SCHEMA = "lp-sweep.schema.json"
-SCHEMA_LINE = f"# yaml-language-server: $schema={SCHEMA}\n"
 _ENCODER, _BI_ENCODER = "bert-base-cased", "sentence-transformers/all-MiniLM-L6-v2"
 BATCH = 16
 SMALL = 5000  # train rows: fewer are trained for ENOUGH_STEPS
 # a look in a minute or two, with six layers on two cores
 QUICK_TRAIN, QUICK_DEV, QUICK_EPOCHS, QUICK_LENGTH = 480, 240, 4, 64
-# name -> why, for networks that are first scored without training, or not. In Poor Man's BERT, top
-# is the best strategy, and odd-alternate where few layers go
+# a name and why, for networks that are first scored without training, or not. In Poor Man's BERT,
+# top is the best strategy, and odd-alternate where few layers go
 _STRATEGIES = {
-    True: {
-        "block-influence": "those that change their input least",
-        "greedy": "one after another, each time the one that hurts least",
-    },
-    False: {
-        "top": "the highest",
-        "odd-alternate": "every other, below the last",
-        "block-influence": "those that change their input least",
-    },
+    True: [
+        ("block-influence", "those that change their input least"),
+        ("greedy", "one after another, each time the one that hurts least"),
+    ],
+    False: [
+        ("top", "the highest"),
+        ("odd-alternate", "every other, below the last"),
+        ("block-influence", "those that change their input least"),
+    ],
 }
 # file names that say nothing: then the folder names the task
 _SIDES = ("train", "data", "rows", CORPUS)
@@ -63,9 +63,9 @@ def task_name(data: Path, otherwise: str = "my-sweep") -> str:
     return f"my-{name}" if canonical_name(name) else name
 
 
-def _model(options: InitOptions) -> str:
+def _model(options: InitOptions, kind: Kind) -> str:
     """A hub id, or a folder: relative to the sweep file unless its path is absolute."""
-    model = model_of(options)
+    model = model_of(options, kind)
     folder = Path(model).expanduser()
     if not folder.is_dir():
         return model
@@ -75,81 +75,52 @@ def _model(options: InitOptions) -> str:
     return path if path.startswith(".") else f"./{path}"
 
 
-def task_text(
-    options: InitOptions,
-    kind: TaskKind,
-    task: dict[str, Any],
-    why: dict[str, str],
-    *,
-    rows: int,
-    length: int,
-) -> str:
-    """The sweep file of one task with so many train rows, which names the sweep. `why` has the
-    comments, by key."""
-    lines = [
-        f"    {key}: {_scalar(value)}{f'   # {why[key]}' if key in why else ''}"
-        for key, value in task.items()
-    ]
-    tasks = ["tasks:", f"  - {lines[0].lstrip()}", *lines[1:]]
-    epochs, options = epochs_of(rows, KINDS[kind]), replace(options, kind=kind)
-    return sweep_text(task["name"], options, tasks, epochs=epochs, length=length)
-
-
 def sweep_text(
-    name: str, options: InitOptions, tasks: Sequence[str], *, epochs: int, length: int
+    options: InitOptions,
+    kind: Kind,
+    *,
+    length: int,
+    task: Mapping[str, Any] | None = None,
+    why: Mapping[str, str] | None = None,
+    rows: int = 0,
 ) -> str:
-    """The sweep file as text."""
-    kind = KINDS[options.kind or "classification"]
-    rate, quick = ("1e-4" if kind.embeds or options.quick else "3e-5"), ""
-    if options.quick:
+    """The sweep file of one task with so many train rows, which names the sweep; without a task, of
+    GLUE. `why` has the comments, by key of the task."""
+    quick, epochs = options.quick, epochs_of(rows, kind) if task else USUAL_EPOCHS
+    if quick:
         epochs, length = min(epochs, QUICK_EPOCHS), min(length, QUICK_LENGTH)
-        quick = f", limit_train: {QUICK_TRAIN}, limit_dev: {QUICK_DEV}"
-    recipe = f"learning_rate: {rate}, batch_size: {BATCH}, epochs: {epochs}, max_length: {length}"
-    lines = [
-        *filter(None, [options.made_by]),
-        "schema_version: 1",
-        f"name: {_scalar(name + '-quick' * options.quick)}",
-        f"models: [{_scalar(_model(options))}]   # a hub id or a folder",
-        *tasks,
-        *_networks(options, kind),
-        f"recipe: {{{recipe}{quick}}}",
-    ]
-    return SCHEMA_LINE + "".join(f"{line}\n" for line in lines)
-
-
-def _networks(options: InitOptions, kind: Kind) -> Iterator[str]:
-    """The lines on which networks are tried. Which layers go and what replaces them decides for
-    embeddings, and the seed hardly: there networks are first scored untrained, in seconds. So are
-    rerankers, as soon as the full model has learned its task."""
     scored_first = "untrained" if kind.embeds else "one_shot" if kind.ranks else ""
-    if scored_first and not options.quick:
-        yield f"procedures: [{scored_first}, direct]   # as it is, and after training"
-        if _can_be_bridged(options):
-            yield "bridge: [none, linear]   # what takes the place of the layers that go"
-            yield "exclude: [{procedure: direct}]   # training starts from the bridge"
-    elif scored_first and kind.embeds:
-        yield f"procedures: [{scored_first}]"
-    yield f"seeds: {'[42]' if kind.embeds or options.quick else '[42, 43, 44]'}"
-    yield "strategies:   # drop K layers; train only what the answer needs"
-    within = f", within: {options.within:g}" if options.within is not None else ""
-    tried = [*_STRATEGIES[bool(scored_first)].items()][: 1 if options.quick else None]
-    for strategy, why in tried:
-        yield f"  - {{name: {strategy}, k: all, until: min_layers{within}}}   # {why}"
-    if not options.quick:
-        formats = "torch, onnx-int8" if find_spec("onnxruntime") else "torch"
-        yield "keep: best   # the weights of the best seed of each network"
-        yield f"deploy: [{formats}]   # measured at the end as they are shipped"
+    environment = Environment(
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
+    )
+    environment.filters["yaml"] = lambda value: yaml_text([value], in_line=True)[1:-2]
+    template = files("lp_sweep.orchestrator") / "templates" / "init.yaml.j2"
+    return environment.from_string(template.read_text(encoding="utf-8")).render(
+        schema=SCHEMA,
+        options=options,
+        quick=quick,
+        kind=kind,
+        name=(task["name"] if task else "my-sweep") + "-quick" * quick,
+        model=_model(options, kind),
+        task=task,
+        why=why or {},
+        scored_first=scored_first,
+        bridged=_can_be_bridged(options),
+        strategies=_STRATEGIES[bool(scored_first)][: 1 if quick else None],
+        within="" if options.within is None else f", within: {options.within:g}",
+        formats="torch, onnx-int8" if find_spec("onnxruntime") else "torch",
+        rate="1e-4" if kind.embeds or quick else "3e-5",
+        batch=BATCH,
+        epochs=epochs,
+        length=length,
+        limits=f", limit_train: {QUICK_TRAIN}, limit_dev: {QUICK_DEV}" * quick,
+    )
 
 
 def _can_be_bridged(options: InitOptions) -> bool:
     """True for what only the hub knows: a plan tells of it."""
     config = read_config(Path(options.model or "").expanduser() / "config.json")
     return not config or family_of(config.get("model_type")).feed_forward is not None
-
-
-def _scalar(value: Any) -> str:
-    """A value as YAML on one line, also between others in a list."""
-    return yaml_text([value], in_line=True)[1:-2]
 
 
 def stem_of(data: Path) -> str:
@@ -159,6 +130,5 @@ def stem_of(data: Path) -> str:
     return data.name if data.is_dir() else data.name.removesuffix(suffix_of(data))
 
 
-def model_of(options: InitOptions) -> str:
-    usual = _BI_ENCODER if options.kind and KINDS[options.kind].embeds else _ENCODER
-    return options.model or usual
+def model_of(options: InitOptions, kind: Kind) -> str:
+    return options.model or (_BI_ENCODER if kind.embeds else _ENCODER)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,8 +45,6 @@ MOST_CLASSES = 20  # with numbers as names; more distinct numbers are measuremen
 _BETWEEN_LABELS = ",;|"
 UNBALANCED = 0.75  # the share of the largest class from which accuracy says little
 LENGTHS = (32, 64, 128, 256, 512)  # tokens
-TOKENS_A_WORD = 1.5
-_LONGEST_WORD = 24  # characters; more are a link or a sequence
 
 
 class RowFile(NamedTuple):
@@ -72,21 +71,24 @@ def look_at(options: InitOptions, data: Path) -> RowFile:
     present = column_names(str(data))
     names = [name for name in present if name and present.count(name) == 1]
     _check_columns(options, data, names, present)
-    separator = options.label_separator or _separator(options, read_file(str(data), options.label))
-    rows = _as_read(options, data, options.label, separator)
-    labels = without_missing(rows).table if options.drop_missing else rows.table
-    texts = read_file(str(data), options.text[:1], 1)
-    kind: TaskKind = "multi_label" if separator else _kind(labels, texts)
+    asked = dict.fromkeys([*options.text, *options.label, *filter(None, [options.group])])
+    rows = Rows(where=str(data), table=read_file(str(data), [*asked]))
+    separator = options.label_separator or _separator(options, rows.table.select(options.label))
+    if separator:  # a list of labels in place of each text of several
+        rows = with_separate_labels(rows, options.label[0], separator)
+    labels = _columns(rows, options.label)
+    labels = without_missing(labels) if options.drop_missing else labels
+    kind: TaskKind = "multi_label" if separator else _kind(labels.table, rows.table)
     kind = seen = options.kind or kind
-    if not options.kind and _scores_vectors(options, kind, labels):
+    if not options.kind and _scores_vectors(options, kind, labels.table):
         kind = "embedding"
     source = TaskSource(
         files={"train": str(data), "dev": str(options.dev or data)},
         drop_missing=options.drop_missing,
         label_separator=separator,
     )
-    named = _named_labels(rows) if kind == "multi_label" else ()
-    loaded = _load(options, kind, source, named)
+    named = _named_labels(_columns(rows, options.label)) if kind == "multi_label" else ()
+    loaded = _load(options, rows, kind, source, named)
     train, rules = loaded.train, KINDS[kind]
     keys = [*text_keys(train)]
     counts, strata = _strata(loaded)
@@ -95,7 +97,7 @@ def look_at(options: InitOptions, data: Path) -> RowFile:
     if options.drop_missing:  # by the columns that a run reads of train rows
         columns = [*options.text, *([] if rules.embeds else options.label)]
         columns += [options.group] if rules.ranks and options.group else []
-        places = complete_rows(_as_read(options, data, columns, separator))
+        places = complete_rows(_columns(rows, columns))
     return RowFile(
         n=len(keys),
         places=places,
@@ -104,21 +106,18 @@ def look_at(options: InitOptions, data: Path) -> RowFile:
         metric=_metric(loaded, counts),
         counts=counts,
         strata=strata,
-        groups=_groups(keys, _group_column(options, data, kind, places)),
+        groups=_groups(keys, _group_column(options, rows, kind, places)),
         repeated=len(keys) - len(set(keys)),
         empty=list(dict.fromkeys(doubtful_rows(loaded, source))),
-        max_length=fitting_length(train, model_of(options), rules),
+        max_length=fitting_length(train, model_of(options, rules), rules),
         labels=named,
         separator=separator,
         of_vectors="" if seen == kind else seen,
     )
 
 
-def _as_read(options: InitOptions, data: Path, names: Sequence[str], separator: str) -> Rows:
-    """These columns, with a list of labels in place of each text of several."""
-    rows = Rows(where=str(data), table=read_file(str(data), [*dict.fromkeys(names)]))
-    label = options.label[0]
-    return with_separate_labels(rows, label, separator) if separator and label in names else rows
+def _columns(rows: Rows, names: Sequence[str]) -> Rows:
+    return replace(rows, table=rows.table.select([*dict.fromkeys(names)]))
 
 
 def _check_columns(
@@ -191,16 +190,10 @@ def fitting_length(rows: Split, model: str, kind: Kind) -> int:
 
 
 def _tokens_about(text: str | list[str]) -> float:
-    """The tokens of a text, for tokenizers as they commonly are: more than one for a word, and one
-    for three bytes of a link or of another alphabet, which is one character of a script without
-    blanks."""
-    words = text.split() if isinstance(text, str) else text
-    return sum(
-        max(TOKENS_A_WORD, len(word.encode()) / 3)
-        if len(word) > _LONGEST_WORD or not word.isascii()
-        else TOKENS_A_WORD
-        for word in words
-    )
+    """The tokens of a text, for tokenizers as they commonly are: one for four letters of English,
+    for three bytes of another alphabet, which are one character of a script without blanks."""
+    whole = text if isinstance(text, str) else " ".join(text)
+    return len(whole.encode()) / (4 if whole.isascii() else 3)
 
 
 def _refuse_identifiers(
@@ -217,7 +210,8 @@ def _refuse_identifiers(
 
 
 def _which_columns(options: InitOptions, data: Path, names: Sequence[str]) -> str:
-    """A question that lists the columns, and the command with the likely ones."""
+    """A question that lists the columns, and the command with the likely ones: labels have few
+    different values, and short ones; texts have the most letters."""
     columns = f"Its columns are {listed(map(shown, names))}"
     table = read_file(str(data), names).slice(0, 1000)
     rules = KINDS[options.kind or "classification"]
@@ -230,12 +224,9 @@ def _which_columns(options: InitOptions, data: Path, names: Sequence[str]) -> st
         values = [str(value) for value in items.to_pylist()]
         letters[name] = sum(map(str.isalpha, "".join(values)))
         distinct[name] = len(set(values))
-    labels = [*options.label]
-    if not labels and file_format(data) in CONLL:
-        labels = [names[-1]]  # where the tags are
-    elif not labels:  # few different values, and short ones
-        left = [name for name in names if name not in options.text and distinct[name] > 1]
-        labels = [min(left or names[-1:], key=lambda name: (distinct[name], letters[name]))]
+    left = [name for name in names if name not in options.text and distinct[name] > 1]
+    few = min(left or names[-1:], key=lambda name: (distinct[name], letters[name]))
+    labels = [*options.label] or [names[-1] if file_format(data) in CONLL else few]
     others = [name for name in names if name not in labels]
     if {*labels} & {*options.text} or len(names) < 2:
         return (
@@ -295,10 +286,10 @@ def _named_labels(rows: Rows) -> tuple[str, ...]:
     return named or tuple(sorted({str(label) for labels in lists for label in labels or ()}))
 
 
-def _kind(labels: pa.Table, texts: pa.Table) -> TaskKind:
+def _kind(labels: pa.Table, rows: pa.Table) -> TaskKind:
     """Tags if the texts are lists; several labels if the labels are lists or several columns;
     regression if they are fractions, or numbers with more values than classes have."""
-    if pa.types.is_list(texts.schema.types[0]):
+    if pa.types.is_list(rows.schema.types[0]):
         return "tokens"
     if labels.num_columns > 1 or pa.types.is_list(labels.schema.types[0]):
         return "multi_label"
@@ -338,26 +329,25 @@ def _kind_of_texts(values: Collection[str | None]) -> TaskKind | None:
 
 
 def _load(
-    options: InitOptions, kind: TaskKind, source: TaskSource, labels: tuple[str, ...]
+    options: InitOptions, rows: Rows, kind: TaskKind, source: TaskSource, labels: tuple[str, ...]
 ) -> LoadedTask:
-    files, rules = source.files, KINDS[kind]
+    rules = KINDS[kind]
     definition = user_definition(
-        Path(files["train"]).name,
+        Path(rows.where).name,
         text=options.text,
         label=label_of(options),
         kind=kind,
-        metric="accuracy" if rules.words and not _entities(files["train"], options) else None,
+        metric="accuracy" if rules.words and not _entities(rows, options.label[0]) else None,
         labels=labels,
         group=options.group if rules.ranks else None,
     )
     return load_task(definition, source)
 
 
-def _entities(file: str, options: InitOptions) -> bool:
+def _entities(rows: Rows, label: str) -> bool:
     """Whether some tag is an entity's in BIO or BIOES. Loading then refuses any other tag."""
-    table = read_file(file, options.label[:1])
-    tags = {*feature_names(Rows(where=file, table=table), options.label[0])}
-    for row in () if tags else table.column(0).to_pylist():
+    tags = {*feature_names(rows, label)}
+    for row in () if tags else rows.table.column(label).to_pylist():
         tags |= {str(tag) for tag in row} if isinstance(row, list) else set()
     return any(map(is_tag, tags - {OUTSIDE}))
 
@@ -367,14 +357,11 @@ def label_of(options: InitOptions) -> str | list[str]:
 
 
 def _group_column(
-    options: InitOptions, data: Path, kind: TaskKind, places: np.ndarray[Any, Any]
+    options: InitOptions, rows: Rows, kind: TaskKind, places: np.ndarray[Any, Any]
 ) -> list[Any] | None:
     """The values by which rows stay together; the rows of a query always do."""
     name = options.group or (options.text[0] if KINDS[kind].ranks else None)
-    if not name:
-        return None
-    rows = Rows(where=str(data), table=read_file(str(data), [name]))
-    return list(group_column(rows, name).take(pa.array(places)).to_pylist())
+    return list(group_column(rows, name).take(pa.array(places)).to_pylist()) if name else None
 
 
 def _groups(keys: Sequence[object], named: Sequence[object] | None) -> list[int]:

@@ -25,7 +25,7 @@ from lp_sweep.analysis.render import RAW, render, render_rows
 from lp_sweep.analysis.rows import NO_BUDGET, ServingBudget, Unit
 from lp_sweep.analysis.tabledef import Table, TableDef
 from lp_sweep.analysis.tables import TABLES
-from lp_sweep.storage.errors import SpecError, StoreError
+from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import choose, say, short_model
 
 if TYPE_CHECKING:
@@ -205,22 +205,11 @@ def _meant(column: str, pattern: str, names: Sequence[str]) -> list[str]:
 
 
 def draw(catalog: Catalog, folder: Path) -> list[Path]:
-    """Writes the paper's figures 2 to 5 and our own, as SVG and PNG, and says why one is absent.
-    Raises StoreError."""
-    from lp_sweep.analysis.figures.drawings import FIGURES, why_absent
+    """Writes the papers' figures and our own, as SVG and PNG, and says why one is absent. Raises
+    SpecError."""
+    from lp_sweep.analysis.figures.drawings import save_all
 
-    files: list[Path] = []
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, make in FIGURES.items():
-            drawing = make(catalog)
-            if drawing is None:
-                say(why_absent(name))
-            else:
-                files.extend(drawing.save(folder))
-    except OSError as error:
-        raise StoreError(f"can't write figures to {folder}: {error}. Choose another.") from None
-    return files
+    return save_all(catalog, folder, say)
 
 
 # -- `paper`: a store next to Poor Man's BERT, table by table

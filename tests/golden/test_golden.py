@@ -144,7 +144,6 @@ def test_view(records: Path, view: str) -> None:
 
 
 @pytest.mark.slow  # every day: its tables above, and its sentences in test_report.py
-@pytest.mark.usefixtures("undrawn")
 def test_report(records: Path) -> None:
     printed(records, "report", "--store", "store", "--out", "report.html")
     page = (records / "report.html").read_text(encoding="utf-8")

@@ -23,8 +23,6 @@ from tests.support.fake_records import FakeSweep, command_line_world
 from tests.support.program import sweep
 from tests.support.stores import cell
 
-pytestmark = pytest.mark.usefixtures("undrawn")
-
 READING = (
     ("doctor",),
     ("status",),

@@ -122,7 +122,7 @@ def test_a_full_network_that_learned_nothing_is_told(fake: FakeSweep) -> None:
         fake.curve({0: full, 4: full - 0.5}, seed=seed)
         fake.curve({0: 90.0, 4: 89.5}, seed=seed, task="RTE")
     assert choose(fake).caution.startswith(
-        "With all layers 1 of 2 seeds scores no better than the majority class. A model that"
+        "No better than the majority class with all layers: 1 of 2 seeds of SST-2. A model that"
     )
     assert choose(fake, task="RTE").caution == ""
 
@@ -144,7 +144,9 @@ def test_the_command_warns_of_it(fake: FakeSweep, capsys: pytest.CaptureFixture[
     with pytest.raises(LpSweepError):  # the records are of no model that there is
         export_trial(options)
     printed = capsys.readouterr()
-    assert "\nwarning: With all layers the one seed scores no better than" in printed.err
+    assert (
+        "\nwarning: No better than the majority class with all layers: the one seed" in printed.err
+    )
     assert printed.out == ""
 
 
