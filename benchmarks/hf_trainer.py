@@ -38,10 +38,14 @@ PaddedTo = Literal["max_length", "longest"]
 
 
 class Watch(TrainerCallback):
-    """Reads the clock at the end of each step, so making batches between steps is included."""
+    """Reads the clock before the first step and at the end of each, so making batches between steps
+    is included."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
+
+    def on_train_begin(self, *args: Any, **settings: Any) -> None:
+        self.clock.mark()
 
     def on_step_end(self, *args: Any, **settings: Any) -> None:
         self.clock.mark()
@@ -88,6 +92,7 @@ def trainer(
             disable_tqdm=True,
             seed=recipe.get("seed", 1),
             bf16=recipe.get("bf16", False),
+            train_sampling_strategy=recipe.get("order", "random"),
         ),
         train_dataset=train,
         data_collator=collator,
@@ -104,7 +109,7 @@ def step_seconds(
     clock: Clock,
     padded_to: PaddedTo = "max_length",
 ) -> list[float]:
-    """The seconds of each step except the first."""
+    """The seconds of each step."""
     tokenizer = AutoTokenizer.from_pretrained(model_folder)
     train = encoded(tokenizer, texts, labels, recipe["max_length"], padded_to)
     model, watch = load(model_folder, None, num_labels), [Watch(clock)]

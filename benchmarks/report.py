@@ -29,25 +29,22 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
-_COSTS = {
-    "The deterministic mode makes": "cost_of_deterministic_mode",
-    "On this CPU, rows packed into bins (as on a GPU) would make": "cost_of_packed_bins",
+_STEPS = {
+    "ratio_vs_plain_loop": "plain loop, grouped",
+    "ratio_vs_grouped_trainer": "Trainer, grouped",
+    "ratio_vs_padded_trainer": "Trainer, padded to 128",
+    "ratio_vs_grouped_trainer_in_bf16": "both in bf16: Trainer, grouped",
+    "ratio_of_bf16": "bf16 against fp32",
 }
 
 
 def trial_cpu(found: Found) -> str:
-    padded, dynamic = found["ratio_vs_padded_trainer"], found["ratio_vs_dynamic_trainer"]
-    rows = [[task, *_ratio(padded[task]), *_ratio(dynamic[task])] for task in padded]
-    head = ["task", "as fast as the Trainer, padded to 128", "range over rounds"]
-    head += ["as fast as the Trainer, dynamic padding", "range over rounds"]
-    rounds = min(map(len, found["cpu_seconds_a_step"].values()))
+    """Medians, and their range over rounds."""
+    tasks = found["cpu_seconds_a_step"]
+    rows = [[task, *(_times(found[name][task]) for name in _STEPS)] for task in tasks]
     steps, cpu = sorted(set(found["steps"].values())), found["settings"]["cpu"]
-    note = f"{rounds} rounds of {' or '.join(map(str, steps))} steps each, {cpu}."
-    for what, cost in _COSTS.items():
-        low = min(one["min"] for one in found[cost].values())
-        high = max(one["max"] for one in found[cost].values())
-        note += f" {what} lp-sweep's step {low:.2f} to {high:.2f} times as long."
-    return f"{markdown(head, rows)}\n\n{note}"
+    note = f"{min(map(len, tasks.values()))} rounds of {' or '.join(map(str, steps))} steps each, "
+    return f"{markdown(['task', *_STEPS.values()], rows)}\n\n{note}{cpu}."
 
 
 def distill_step(found: Found) -> str:
@@ -62,10 +59,6 @@ def distill_step(found: Found) -> str:
 
 def _times(one: Found) -> str:
     return f"{one['median']:.2f} ({one['min']:.2f} to {one['max']:.2f})"
-
-
-def _ratio(one: Found) -> list[str]:
-    return [f"**{one['median']:.1f}x**", f"{one['min']:.1f} to {one['max']:.1f}"]
 
 
 def parity(found: Found) -> str:

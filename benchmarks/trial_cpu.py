@@ -3,14 +3,21 @@
     pip install accelerate
     python -m benchmarks.trial_cpu --model FOLDER --data-dir GLUE --out trial-cpu.json
 
-There are two baselines, both transformers' own Trainer in fp32: every example padded to 128 tokens,
-as `run_glue.py` does by default, and each batch padded to its longest example (dynamic padding,
-`DataCollatorWithPadding`). All sides train the same encoder on the same real rows with batches of
-32. lp-sweep's side runs as a trial does: in deterministic mode, and with the words of the whole
-train and dev set in its word table. A fourth side does the same without deterministic mode, and a
-fifth with the rows packed into bins of 128 tokens as for `compute: graphs`, to show the costs. The
-sides take turns in each round. A ratio compares CPU seconds per step: medians without
-the first step of each run. `--out` keeps the figures of tasks that are not run again.
+All sides train the same encoder for an epoch of the same real rows, in batches of 32. They are some
+batches, of evenly spaced lengths, of an epoch of up to 6,400 rows with rows of similar length in
+a batch:
+
+- `padded`: the Trainer with each row padded to 128 tokens, as `run_glue.py` does by default. Its
+  steps are all alike, so it trains two batches.
+- `grouped`: the Trainer with these batches, each padded to its longest row, as its option
+  `group_by_length` makes them; `grouped_bf16`: in bf16.
+- `plain`: the fastest plain loop: these batches, each padded to its longest row, transformers'
+  forward pass, clipping and fused AdamW.
+- `lp_sweep`, `lp_sweep_bf16`: as a trial runs by default: the rows in random order, deterministic
+  mode, and the words of the whole train and dev set in the word table.
+
+The sides take turns in each round, in the reverse order in every other one. A ratio compares the
+mean CPU seconds of a step. `--out` keeps the figures of tasks that are not run again.
 """
 
 from __future__ import annotations
@@ -20,31 +27,29 @@ import contextlib
 import json
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np
 import torch
+from torch import nn
 from transformers import AutoTokenizer, PreTrainedModel
 
 from benchmarks.clocks import Clock, CpuClock
 from benchmarks.glue_rows import LENGTH, TEXTS, encoded_task, rows_of, words_of
-from benchmarks.hf_trainer import step_seconds
-from lp_sweep.trials.data.batches import BatchSizes, Padding
+from benchmarks.hf_trainer import load, step_seconds
+from lp_sweep.trials.data.batches import BatchSizes, Padding, chunks, epoch_order, to_device
 from lp_sweep.trials.device import reproducible
 from lp_sweep.trials.model.prune import load_pruned
 from lp_sweep.trials.spec.procedures import Phase
 from lp_sweep.trials.spec.specs import Compute, Distillation, Recipe, TaskDefinition
-from lp_sweep.trials.train import finetune as finetuning
 from lp_sweep.trials.train.distill import Teaching
 from lp_sweep.trials.train.finetune import Saver, finetune
-from lp_sweep.trials.train.graphs import GraphPass
-from lp_sweep.trials.train.steps import Setting
+from lp_sweep.trials.train.steps import Setting, TrainingProgress
 
 BATCH = 32
 RECIPE = {"batch_size": BATCH, "epochs": 1, "learning_rate": 2e-5, "max_length": LENGTH}
@@ -65,7 +70,7 @@ def lp_sweep(
     kept_layers: Sequence[int] | None = None,
     distill: Distillation | None = None,
 ) -> list[float]:
-    """The seconds of each step of a trial except the first. `distill`: train as a student, with
+    """The seconds of each step of a trial. `distill`: train as a student, with
     made-up logits."""
     tokenizer = AutoTokenizer.from_pretrained(model_folder)
     data = encoded_task(tokenizer, texts, labels, classes, words)
@@ -111,35 +116,78 @@ def lp_sweep(
 
 
 class _Watch(Saver):
-    """Called after each step to ask whether to save. It only reads the clock."""
+    """Called before the first step to restore a state, and after each to ask whether to save. It
+    only reads the clock."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
+
+    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingProgress:
+        self.clock.mark()
+        return super().restore(model, optimizer)
 
     def due(self) -> bool:
         self.clock.mark()
         return False
 
 
+def plain_loop(
+    model_folder: str, texts: Any, labels: np.ndarray, classes: int, clock: Clock
+) -> list[float]:
+    """The seconds of each step of a short loop on transformers alone."""
+    tokenizer = AutoTokenizer.from_pretrained(model_folder)
+    split = encoded_task(tokenizer, texts, labels, classes, np.zeros(0, np.int32)).train
+    model = load(model_folder, None, classes).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, weight_decay=0.0, fused=True)
+    clock.mark()
+    for rows in chunks(np.arange(len(split)), BATCH):
+        batch = to_device(split, rows, Padding.of(tokenizer), model.device)
+        model(**batch, labels=torch.from_numpy(split.labels[rows])).loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        clock.mark()
+    return clock.steps()
+
+
 def compare(options: Any, task: str) -> list[dict[str, float]]:
     """CPU seconds per step for each side, in each round."""
-    texts, labels = rows_of(options.data_dir, task, BATCH * (options.steps + 1))
-    words = words_of(options.data_dir, task, AutoTokenizer.from_pretrained(options.model))
+    tokenizer = AutoTokenizer.from_pretrained(options.model)
+    words = words_of(options.data_dir, task, tokenizer)
+    texts, labels = rows_of(options.data_dir, task, BATCH * 200)
     classes = 1 if task == "stsb" else int(labels.max()) + 1
+    lengths = encoded_task(tokenizer, texts, labels, classes, words).train.lengths
+    chosen = _grouped_batches(lengths, options.steps).ravel()
+    texts, labels = [[part[row] for row in chosen] for part in texts], labels[chosen]
     rows = (options.model, texts, labels, classes)
+    two = (options.model, [part[: 2 * BATCH] for part in texts], labels[: 2 * BATCH], classes)
+    grouped = RECIPE | {"order": "sequential"}
+    sides: dict[str, Callable[[], list[float]]] = {
+        "padded": lambda: step_seconds(*two, RECIPE, CpuClock()),
+        "grouped": lambda: step_seconds(*rows, grouped, CpuClock(), "longest"),
+        "plain": lambda: plain_loop(*rows, CpuClock()),
+        "lp_sweep": lambda: lp_sweep(*rows, words, CpuClock()),
+        "grouped_bf16": lambda: step_seconds(
+            *rows, grouped | {"bf16": True}, CpuClock(), "longest"
+        ),
+        "lp_sweep_bf16": lambda: lp_sweep(*rows, words, CpuClock(), precision="bf16"),
+    }
     rounds = []
-    for _ in range(options.rounds):
-        took = {
-            "padded": step_seconds(*rows, RECIPE, CpuClock()),
-            "dynamic": step_seconds(*rows, RECIPE, CpuClock(), "longest"),
-            "lp_sweep": lp_sweep(*rows, words, CpuClock()),
-            "not_deterministic": lp_sweep(*rows, words, CpuClock(), deterministic=False),
-        }
-        with mock.patch.object(finetuning, "EagerPass", GraphPass):
-            took["packed"] = lp_sweep(*rows, words, CpuClock())
-        rounds.append({side: statistics.median(steps) for side, steps in took.items()})
+    for number in range(options.rounds):
+        order = [*sides] if number % 2 == 0 else [*reversed(sides)]
+        took = {side: statistics.mean(sides[side]()) for side in order}
+        rounds.append({side: took[side] for side in sides})
         print(task, json.dumps(rounds[-1]), flush=True)
     return rounds
+
+
+def _grouped_batches(lengths: np.ndarray, count: int) -> np.ndarray:
+    """(count, BATCH) rows of an epoch's batches of rows of similar length, of evenly spaced mean
+    lengths, so that their mean is about that of the epoch."""
+    order = epoch_order(lengths, seed=1, epoch=0, batch_size=BATCH, group_by_length=True)
+    batches = order[: len(order) // BATCH * BATCH].reshape(-1, BATCH)
+    batches = batches[np.argsort(lengths[batches].sum(1), kind="stable")]
+    return batches[((np.arange(count) + 0.5) / count * len(batches)).astype(int)]
 
 
 def ratios(rounds: list[dict[str, float]], of: str, to: str) -> dict[str, float]:
@@ -149,9 +197,10 @@ def ratios(rounds: list[dict[str, float]], of: str, to: str) -> dict[str, float]
 
 RATIOS = {
     "ratio_vs_padded_trainer": ("padded", "lp_sweep"),
-    "ratio_vs_dynamic_trainer": ("dynamic", "lp_sweep"),
-    "cost_of_deterministic_mode": ("lp_sweep", "not_deterministic"),
-    "cost_of_packed_bins": ("packed", "lp_sweep"),
+    "ratio_vs_grouped_trainer": ("grouped", "lp_sweep"),
+    "ratio_vs_plain_loop": ("plain", "lp_sweep"),
+    "ratio_of_bf16": ("lp_sweep", "lp_sweep_bf16"),
+    "ratio_vs_grouped_trainer_in_bf16": ("grouped_bf16", "lp_sweep_bf16"),
 }
 
 
@@ -166,7 +215,7 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--tasks", nargs="+", default=list(TEXTS))
-    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     torch.set_num_threads(1)

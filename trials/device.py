@@ -17,7 +17,7 @@ import resource
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -63,17 +63,31 @@ def bound_by_launches(device: torch.device) -> bool:
 
 
 def precision_used(wanted: str, device: torch.device) -> str:
-    """`auto` is bf16 on a GPU that has it, else fp32. Raises UnsupportedDeviceError for bf16 on a
-    GPU without it. On a CPU bf16 always works."""
+    """`auto` is bf16 on a device with instructions for it, else fp32. Raises UnsupportedDeviceError
+    for bf16 on a GPU without them. On a CPU bf16 always works."""
     if wanted == "fp32":
         return wanted
-    has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    if device.type == "cuda":
+        has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        has_bf16 = bool(_CPU_BF16 & {name for name, has in _cpu_features().items() if has})
     if wanted == "bf16" and device.type == "cuda" and not has_bf16:
         raise UnsupportedDeviceError(
             f"precision: bf16: {device_name(device)} computes no bf16. "
             "Set recipe.precision to auto or fp32."
         )
     return "bf16" if has_bf16 or wanted == "bf16" else "fp32"
+
+
+# The instructions of Intel's and AMD's servers that multiply matrices in bf16: a step of a MiniLM
+# takes half as long (benchmarks/results/trial-cpu.json, with AVX512_BF16). Others are not measured.
+_CPU_BF16 = {"amx_bf16", "avx512_bf16"}
+
+
+def _cpu_features() -> Mapping[str, Any]:
+    """Empty in an old PyTorch, which does not list them."""
+    found: Callable[[], Mapping[str, Any]] = getattr(torch.cpu, "get_capabilities", dict)
+    return found()
 
 
 def records_graphs(device: torch.device) -> bool:

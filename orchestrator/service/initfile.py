@@ -27,6 +27,7 @@ SCHEMA = "lp-sweep.schema.json"
 _ENCODER, _BI_ENCODER = "bert-base-cased", "sentence-transformers/all-MiniLM-L6-v2"
 BATCH = 16
 SMALL = 5000  # train rows: fewer are trained for ENOUGH_STEPS
+_WIDE = 384  # the narrowest network that is measured to train faster in bf16; one of 64 is slower
 # a look in a minute or two, with six layers on two cores
 QUICK_TRAIN, QUICK_DEV, QUICK_EPOCHS, QUICK_LENGTH = 480, 240, 4, 64
 # a name and why, for networks that are first scored without training, or not. In Poor Man's BERT,
@@ -113,14 +114,20 @@ def sweep_text(
         batch=BATCH,
         epochs=epochs,
         length=length,
+        precision="" if _config(options).get("hidden_size", _WIDE) < _WIDE else ", precision: auto",
         limits=f", limit_train: {QUICK_TRAIN}, limit_dev: {QUICK_DEV}" * quick,
     )
 
 
 def _can_be_bridged(options: InitOptions) -> bool:
     """True for what only the hub knows: a plan tells of it."""
-    config = read_config(Path(options.model or "").expanduser() / "config.json")
+    config = _config(options)
     return not config or family_of(config.get("model_type")).feed_forward is not None
+
+
+def _config(options: InitOptions) -> dict[str, Any]:
+    """That of a folder."""
+    return read_config(Path(options.model or "").expanduser() / "config.json") or {}
 
 
 def stem_of(data: Path) -> str:

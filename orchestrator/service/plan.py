@@ -154,6 +154,7 @@ class SweepPlan(NamedTuple):
     def text(self) -> str:
         plan = self.made.plan
         lines = [f"sweep {plan.sweep.name}", *_counts(plan), *_hours(self.estimate)]
+        lines += _precision(plan.sweep.recipe.precision, self.estimate)
         for task in self.data:
             lines += ["", f"data of {task.task}", *(f"  {line}" for line in task.lines())]
         lines += ["", *_matrix(plan), *_shared(plan)]
@@ -245,6 +246,17 @@ def _hours(estimate: TimeEstimate) -> list[str]:
         f"  estimate     {_about(estimate.span)} {unit}{most}; {estimate.basis}",
         *(f"             {task}: {_about(hours)}" for task, hours in tasks.items()),
     ]
+
+
+def _precision(wanted: str, estimate: TimeEstimate) -> list[str]:
+    """What `auto` is on the CPU of this machine."""
+    if wanted != "auto" or estimate.on_gpu:
+        return []
+    from lp_sweep.trials.device import pick_device, precision_used  # torch
+
+    used = precision_used(wanted, pick_device("cpu"))
+    other = "in fp32" if used == "bf16" else "with bf16 instructions in bf16"
+    return [f"  precision    {used} on this CPU; another CPU may train {other}, not comparable"]
 
 
 def _about(hours: Span) -> str:

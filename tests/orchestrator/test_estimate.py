@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -186,6 +187,18 @@ def test_the_answer_says_the_band(plan: Plan) -> None:
     assert set(told) >= {"hours", "low_hours", "high_hours", "trials", "basis"}
     assert [of_task["expected"] for of_task in told["tasks"].values()] == [told["hours"]]
     assert re.search(r"estimate +about [\d.]+ h \([\d.]+ to [\d.]+\) on", answer.text())
+
+
+@pytest.mark.parametrize("has", [True, False])
+def test_a_plan_names_the_precision_of_this_cpu(
+    tmp_path: Path, has: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": has}, raising=False)
+    file = load_sweep(save_world(tmp_path), ["recipe.precision=auto"])
+    plan = make_plan(resolve(file), WorkHistory.nothing())
+    text = answer_of(plan, Rates(gpu=False)).text()
+    assert f"  precision    {'bf16' if has else 'fp32'} on this CPU" in text
+    assert "precision" not in answer_of(plan, Rates(gpu=True)).text()
 
 
 # -- the end of a run, and its band

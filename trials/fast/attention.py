@@ -85,7 +85,8 @@ def dropped_out(values: torch.Tensor, share: float) -> torch.Tensor:
         return nn.functional.dropout(values, share)
     drawn = torch.empty((values.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
     bits = drawn.view(torch.int16)[: values.numel()].view(values.shape)
-    kept = (bits >= gone - _STEPS // 2).to(values.dtype)
+    # written as numbers at once: several times as fast as a bool tensor and its conversion
+    kept = torch.ge(bits, gone - _STEPS // 2, out=torch.empty(values.shape, dtype=values.dtype))
     return values * kept.mul_(_STEPS / (_STEPS - gone))
 
 

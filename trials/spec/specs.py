@@ -57,7 +57,7 @@ class Recipe:
         "linear", "the learning rate after the warm-up: falls to 0, or stays"
     )
     precision: Precision = _key(  # noqa: RUF009
-        "fp32", "number format of training; auto: bf16 if the GPU supports it"
+        "fp32", "number format of training; auto: bf16 on a GPU or CPU with instructions for it"
     )
     compute: Compute = _key(  # noqa: RUF009
         "reference",  # others draw other dropout masks

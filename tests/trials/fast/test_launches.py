@@ -181,6 +181,17 @@ def test_bf16_is_asked_of_no_gpu_without_it(monkeypatch: pytest.MonkeyPatch) -> 
     assert precision_used("bf16", torch.device("cpu")) == "bf16"
 
 
+def test_auto_is_bf16_on_a_cpu_with_instructions_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def chosen(**has: bool) -> str:
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has, raising=False)
+        return precision_used("auto", torch.device("cpu"))
+
+    assert chosen(avx512_bf16=True) == chosen(amx_bf16=True, avx512_f=True) == "bf16"
+    assert chosen(avx512_bf16=False, amx_bf16=False, avx512_f=True) == chosen() == "fp32"
+    monkeypatch.delattr(torch.cpu, "get_capabilities")  # PyTorch 2.8
+    assert precision_used("auto", torch.device("cpu")) == "fp32"
+
+
 def test_an_amd_gpu_takes_the_plain_path(monkeypatch: pytest.MonkeyPatch) -> None:
     model, gpu = network("bert"), torch.device("cuda")
     assert compute_used(model, "graphs", gpu) == "graphs"
