@@ -79,8 +79,9 @@ def precision_used(wanted: str, device: torch.device) -> str:
     return "bf16" if has_bf16 or wanted == "bf16" else "fp32"
 
 
-# The instructions of Intel's and AMD's servers that multiply matrices in bf16: a step of a MiniLM
-# takes half as long (benchmarks/results/trial-cpu.json, with AVX512_BF16). Others are not measured.
+# The instructions of Intel's and AMD's servers that multiply matrices in bf16. With AVX512_BF16 a
+# step of a MiniLM takes 0.56 to 0.65 times as long (benchmarks/results/trial-cpu.json); AMX is not
+# measured there.
 _CPU_BF16 = {"amx_bf16", "avx512_bf16"}
 
 
