@@ -90,6 +90,7 @@ def sweep_text(
     quick, epochs = options.quick, epochs_of(rows, kind) if task else USUAL_EPOCHS
     if quick:
         epochs, length = min(epochs, QUICK_EPOCHS), min(length, QUICK_LENGTH)
+    width = _config(options).get("hidden_size")
     scored_first = "untrained" if kind.embeds else "one_shot" if kind.ranks else ""
     environment = Environment(
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
@@ -114,7 +115,7 @@ def sweep_text(
         batch=BATCH,
         epochs=epochs,
         length=length,
-        precision="" if _config(options).get("hidden_size", _WIDE) < _WIDE else ", precision: auto",
+        precision="" if isinstance(width, int) and width < _WIDE else ", precision: auto",
         limits=f", limit_train: {QUICK_TRAIN}, limit_dev: {QUICK_DEV}" * quick,
     )
 
@@ -126,8 +127,8 @@ def _can_be_bridged(options: InitOptions) -> bool:
 
 
 def _config(options: InitOptions) -> dict[str, Any]:
-    """That of a folder."""
-    return read_config(Path(options.model or "").expanduser() / "config.json") or {}
+    """That of a model's folder."""
+    return read_config(Path(options.model).expanduser() / "config.json") if options.model else {}
 
 
 def stem_of(data: Path) -> str:

@@ -420,6 +420,21 @@ def test_split_rule(drawn: list[tuple[str, int]], alone: bool) -> None:
             assert found == round(DEV_SHARE * count)
 
 
+@pytest.mark.parametrize(
+    ("width", "precision"), [(64, None), (384, "auto"), ("wide", "auto"), (None, "auto")]
+)
+def test_narrow_networks_train_in_fp32(
+    tmp_path: Path, width: int | str | None, precision: str | None
+) -> None:
+    write(tmp_path / "data.csv", rows())
+    (tmp_path / "own").mkdir()
+    config = json.dumps({"model_type": "bert", "hidden_size": width})
+    (tmp_path / "own" / "config.json").write_text(config, encoding="utf-8")
+    init(tmp_path, *DATA, *COLUMNS, "--model", str(tmp_path / "own"))
+    content = yaml.safe_load((tmp_path / "sweep.yaml").read_text(encoding="utf-8"))
+    assert content["recipe"].get("precision") == precision
+
+
 def test_large_groups_are_no_likelier_in_dev() -> None:
     groups = [*np.repeat(np.arange(100), 20).tolist(), *range(100, 2_100)]  # half in groups of 20
     in_dev = split(["a"] * len(groups), groups)
