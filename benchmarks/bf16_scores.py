@@ -11,6 +11,7 @@ import argparse
 import numpy as np
 from scipy import stats
 
+from benchmarks.report import markdown
 from lp_sweep import open_store
 
 _SCORES = "SELECT task, k, seed, score FROM trials ORDER BY ALL"
@@ -26,8 +27,8 @@ def main() -> None:
         for row in open_store(place).sql(_SCORES):
             seeds = found.setdefault((row["task"], row["k"]), {})
             seeds.setdefault(row["seed"], []).append(row["score"])
-    print("| task | layers dropped | seeds | fp32 | bf16 | change (95% interval) |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    head = ["task", "layers dropped", "seeds", "fp32", "bf16", "change (95% interval)"]
+    rows = []
     for (task, k), seeds in found.items():
         both = np.array([scores for scores in seeds.values() if len(scores) == 2])
         if len(both) < 2:
@@ -38,7 +39,8 @@ def main() -> None:
         interval = (
             f"{change.mean():+.2f} ({change.mean() - half:+.2f} to {change.mean() + half:+.2f})"
         )
-        print(f"| {task} | {k} | {len(both)} | {fp32:.2f} | {bf16:.2f} | {interval} |")
+        rows.append([task, k, len(both), f"{fp32:.2f}", f"{bf16:.2f}", interval])
+    print(markdown(head, rows))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ class FigureDef(NamedTuple):
     needs: str  # the numbers, and the setting that brings them
 
     def rows(self, catalog: Catalog) -> list[Row]:
-        """What it is drawn from; [] if the store lacks it."""
+        """The rows that it is drawn from; none if the store has too few numbers for it."""
         found = self.numbers(catalog)
         return found if any(map(self.drawn_if, found)) else []
 

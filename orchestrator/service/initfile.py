@@ -90,7 +90,9 @@ def sweep_text(
     quick, epochs = options.quick, epochs_of(rows, kind) if task else USUAL_EPOCHS
     if quick:
         epochs, length = min(epochs, QUICK_EPOCHS), min(length, QUICK_LENGTH)
-    width = _config(options).get("hidden_size")
+    # nothing of what only the hub knows
+    config = read_config(Path(options.model).expanduser() / "config.json") if options.model else {}
+    width = config.get("hidden_size")
     scored_first = "untrained" if kind.embeds else "one_shot" if kind.ranks else ""
     environment = Environment(
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
@@ -107,7 +109,7 @@ def sweep_text(
         task=task,
         why=why or {},
         scored_first=scored_first,
-        bridged=_can_be_bridged(options),
+        bridged=_can_be_bridged(config),
         strategies=_STRATEGIES[bool(scored_first)][: 1 if quick else None],
         within="" if options.within is None else f", within: {options.within:g}",
         formats="torch, onnx-int8" if find_spec("onnxruntime") else "torch",
@@ -120,15 +122,9 @@ def sweep_text(
     )
 
 
-def _can_be_bridged(options: InitOptions) -> bool:
+def _can_be_bridged(config: Mapping[str, Any]) -> bool:
     """True for what only the hub knows: a plan tells of it."""
-    config = _config(options)
     return not config or family_of(config.get("model_type")).feed_forward is not None
-
-
-def _config(options: InitOptions) -> dict[str, Any]:
-    """That of a model's folder."""
-    return read_config(Path(options.model).expanduser() / "config.json") if options.model else {}
 
 
 def stem_of(data: Path) -> str:
