@@ -21,7 +21,8 @@ _STATES: dict[str, tuple[str, ...]] = {
     "deferred": ("waiting", "Waits for a measurement of the pre-trained model."),
     "impossible": (
         "impossible",
-        "No layer would stay, or fewer layers than feed-forwards to remove.",
+        "No layer would stay, or not layer 1, which a bridge needs, or too few for the "
+        "feed-forwards to remove.",
     ),
     **dict.fromkeys(
         ("not needed", "not_needed"),

@@ -427,7 +427,9 @@ class CellMatch(Entry):
     """Cells by their values. Each key takes a value or a list; in texts, `*` and `?` match any."""
 
     model: Texts | None = Field(None, description="as in `models`")
-    procedure: Texts | None = Field(None, description="such as `iterative 3`")
+    procedure: Texts | None = Field(
+        None, description="such as `iterative 3`, `direct bridge linear` or `direct*`"
+    )
     feed_forward: Texts | None = Field(None, description="such as `top 3`")
     strategy: Texts | None = Field(None, description="such as `top` or `random*`")
     k: Ints | None = Field(None, description="number of layers dropped")
