@@ -101,7 +101,12 @@ def _slots(spec: SweepSpec, number: str, devices: int) -> Slots:
     slots = cut([(float(cores()), float(devices))], per_trial)  # raises where no trial fits
     if number == GPUS:
         return slots
-    count = int(number)
+    count, most = int(number), 4 * max(1, cores())
+    if count > most:
+        raise PreflightError(
+            f"--processes {count}: at most {most} on this machine, 4 a core; more would only wait "
+            "for each other."
+        )
     share = 0.0 if per_trial.gpus == 0 else min(1.0, devices / count)
     return Slots(count, per_trial.cpus or float(max(1, cores() // count)), share)
 

@@ -104,6 +104,8 @@ def test_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     assert processes._slots(shared, "gpus", 2).number == 6
     assert processes._slots(spec, "4", 0) == Slots(4, 4.0, 0.0)
     assert processes._slots(spec, "3", 1) == Slots(3, 5.0, 1 / 3)
+    with pytest.raises(PreflightError, match="at most 64"):
+        processes._slots(spec, "65", 0)
 
 
 def test_under_nohup_a_closed_terminal_is_nothing() -> None:
