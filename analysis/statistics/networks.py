@@ -177,13 +177,8 @@ def reader(catalog: Catalog) -> Reader:
             one.values.to_numpy(zero_copy_only=False) for one in lists[:3]
         )
         positive = column(_POSITIVE).get(network.record or network.trial_id)
-        if positive is not None:  # the class that f1 scores, if the task names it, becomes 1
-            labels = (labels == positive).astype(np.float64)
-            if not by_margin:
-                predicted = (predicted == positive).astype(np.float64)
-            elif positive == 0:
-                predicted = -predicted
-        return answers_of(network.metric, examples, labels, predicted, lists[3].as_py() or ())
+        tallies = lists[3].as_py() or ()
+        return answers_of(network.metric, examples, labels, predicted, tallies, positive)
 
     return read
 
@@ -194,8 +189,16 @@ def answers_of(
     labels: Array,
     predicted: Array,
     tallies: Sequence[Sequence[float] | None] = (),
+    positive: int | None = None,
 ) -> Answers:
-    """Answers from (n,) arrays, ascending by example. Tallies replace labels and predictions."""
+    """Answers from (n,) arrays, ascending by example. Tallies replace labels and predictions. The
+    class that f1 scores, `positive` if the task names it, becomes 1; margins come as those of 1."""
+    if positive is not None:
+        labels = (labels == positive).astype(np.float64)
+        if not facts_of(metric).by_margin:
+            predicted = (predicted == positive).astype(np.float64)
+        elif positive == 0:
+            predicted = -predicted
     if len(tallies) and tallies[0] is not None:
         metric, labels, predicted = TALLY, np.zeros(len(examples)), np.array(tallies, np.float64)
     score = None

@@ -172,13 +172,12 @@ def answers_in(record: Row, metric: str, predictions: Sequence[Row]) -> Answers:
     )
     numbers = [(row["example"], row["label"], row["prediction"]) for row in own]
     columns = np.array(numbers, np.float64).reshape(-1, 3)
-    if (positive := record.get("positive_label")) is not None:  # the class that f1 scores
-        columns[:, 1:] = columns[:, 1:] == positive
     if facts_of(metric).by_margin:
         logits = np.array([row["scores"] for row in own], np.float64).reshape(-1, 2)
-        columns[:, 2] = margins(logits, 1 if positive is None else positive)
+        columns[:, 2] = margins(logits, 1)
     examples, labels, predicted = columns.T
-    return answers_of(metric, examples, labels, predicted, [row["tally"] for row in own])
+    tallies, positive = [row["tally"] for row in own], record.get("positive_label")
+    return answers_of(metric, examples, labels, predicted, tallies, positive)
 
 
 def _answers(catalog: Catalog, asked: ExportOptions) -> list[Row]:
