@@ -73,6 +73,17 @@ def test_the_manifest_says_what_was_fetched(fetched: World) -> None:
 
 
 @pytest.mark.slow
+def test_prune_loads_a_model_by_its_hub_name(online: World) -> None:
+    """Its weights, and nothing pickled or needless; then it is in the cache."""
+    program = f"import lp_sweep; print(lp_sweep.prune({MODEL!r}, keep=[1]).config)"
+    for _ in range(2):
+        assert '"num_hidden_layers": 1,' in online.python("-c", program).stdout
+    downloads = [Path(name).name for name in online.hub.downloads()]
+    assert downloads.count("model.safetensors") == 1
+    assert not set(downloads) & {Path(name).name for name in UNWANTED}
+
+
+@pytest.mark.slow
 def test_a_connection_that_breaks_is_resumed(online: World) -> None:
     """One that stays broken ends the command, and the next one fetches the rest alone."""
     files = model_files(online.folder / "large")
