@@ -1,6 +1,7 @@
 """Other ways to a smaller encoder, on the same rows: prints one JSON line for each.
 
     python docs/studies/rivals.py ENCODER GLUE [NAME...] >> docs/studies/rivals.jsonl
+    python docs/studies/rivals.py        # the table of what is in that file
 
 NAME: `layers` (Sentence Transformers' recipe for layer reduction: some layers, then MSELoss on the
 full model's vectors), `static` (model2vec's static embedding of the encoder), `trainer` (the
@@ -19,13 +20,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-import torch
-from scipy.stats import spearmanr
 
 SEED = 42
 
 
 def main(encoder: str, glue: str, names: list[str]) -> None:
+    import torch
+
     torch.set_num_threads(1)
     for name in names or list(RIVALS):
         started = time.process_time()
@@ -35,12 +36,22 @@ def main(encoder: str, glue: str, names: list[str]) -> None:
             started = time.process_time()
 
 
+def table() -> None:
+    lines = Path(__file__).with_name("rivals.jsonl").read_text(encoding="utf-8").splitlines()
+    print("| task | what | score | ms | MB | minutes |", "|---|---|---:|---:|---:|---:|", sep="\n")
+    for row in map(json.loads, lines):
+        shown = (row.get(name, "") for name in ("task", "what", "score", "ms", "mb", "cpu_minutes"))
+        print("|", " | ".join(map(str, shown)), "|")
+
+
 def pairs(glue: Path, split: str) -> dict[str, list[Any]]:
     return pq.read_table(glue / "stsb" / f"{split}.parquet").to_pydict()
 
 
 def score(encode: Any, glue: Path) -> float:
     """100 times the Spearman correlation of cosines with STS-B's dev scores."""
+    from scipy.stats import spearmanr
+
     rows = pairs(glue, "validation")
     one, two = (np.asarray(encode(rows[text]), np.float64) for text in ("sentence1", "sentence2"))
     cosines = (one * two).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(two, axis=1)
@@ -64,6 +75,7 @@ def megabytes(folder: str) -> float:
 def layers(encoder: str, glue: Path) -> Any:
     """Every second layer, or two of three; 2 epochs over STS-B's train texts, the rest as in the
     library's example model_distillation_layer_reduction.py."""
+    import torch
     from datasets import Dataset
     from sentence_transformers import (
         SentenceTransformer,
@@ -127,6 +139,7 @@ def static(encoder: str, glue: Path) -> Any:
 
 def trainer(encoder: str, glue: Path) -> Any:
     """SST-2 as in sst2.yaml (20,000 rows, its learning rate and epochs), the four lowest layers."""
+    import torch
     from datasets import Dataset
     from transformers import (
         AutoModelForSequenceClassification,
@@ -183,4 +196,4 @@ def trainer(encoder: str, glue: Path) -> Any:
 RIVALS = {"layers": layers, "static": static, "trainer": trainer}
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3:])
+    main(sys.argv[1], sys.argv[2], sys.argv[3:]) if sys.argv[1:] else table()

@@ -1,6 +1,6 @@
 """What a table says in text is made of its rows alone, in every format.
 
-For each entry of TABLES, on the records of docs/results and on a store in which much is missing.
+For each entry of TABLES, on the records of docs/studies and on a store in which much is missing.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tests.support.answered import network, right
 from tests.support.docpages import ROOT
 from tests.support.fake_records import FakeSweep
 
-RECORDS = ROOT / "docs" / "results" / "records"
-FEW = "minilm-distill-mrpc"  # for the tables that read predictions
+RECORDS = ROOT / "docs" / "studies" / "records"
+FEW = "minilm-sst2"  # for the tables that read predictions
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def made(store: Store, name: str) -> tuple[Table, pa.Table | None]:
 
 @pytest.fixture(
     scope="module",
-    params=["gaps", pytest.param("the records of docs/results", marks=pytest.mark.slow)],
+    params=["gaps", pytest.param("the records of docs/studies", marks=pytest.mark.slow)],
 )
 def store(request: pytest.FixtureRequest, gaps: Store) -> Store:
     return gaps if request.param == "gaps" else Store(RECORDS)

@@ -21,7 +21,7 @@ LINES = {
     "analysis": 6_603,
     "storage": 4_111,
     "api": 722,
-    "tests": 38_316,
+    "tests": 38_341,
 }
 ROOMS = [room for room in LINES if room != "tests"]
 IMPORTS_INSIDE = 128  # in functions: only where the time to start needs one

@@ -1,7 +1,7 @@
 """Identifiers, plans, tables, the report and help must stay as they are while the code changes.
 
 `answers/` has what the commands print about the sweeps and records next to it. All of it is a copy,
-so nothing that changes the quickstart or docs/results changes it. To accept a change that is meant:
+so nothing that changes the quickstart or docs/studies changes it. To accept a change that is meant:
 
     LP_SWEEP_TEST_GOLDEN=write python -m pytest tests/golden
 

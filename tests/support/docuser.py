@@ -118,7 +118,7 @@ def make_folder(folder: Path) -> None:
         ],
         recipe=RECIPE | {"epochs": 1},
     )
-    shutil.copytree(ROOT / "docs" / "results", folder / "docs" / "results")
+    shutil.copytree(ROOT / "docs" / "studies", folder / "docs" / "studies")
     for name in ("benchmarks", "examples"):
         (folder / name).symlink_to(ROOT / name)
 

@@ -1,0 +1,51 @@
+"""The tables of docs/studies are what their commands print from the records next to them, and the
+numbers in its sentences stand in its tables."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.everyday import few
+from tests.support.program import sweep
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "docs" / "studies" / "README.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^(lp-sweep (?:table|query) .*--format markdown)$", TEXT, re.MULTILINE)
+assert len(COMMANDS) > 3
+
+
+@pytest.mark.parametrize("command", few(COMMANDS, 2))
+def test_a_table_is_what_its_command_prints(command: str) -> None:
+    done = sweep(*shlex.split(command)[1:], cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert table_of(done.stdout) in TEXT
+
+
+def test_the_table_of_rivals_is_that_of_their_file() -> None:
+    script = ROOT / "docs" / "studies" / "rivals.py"
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert table_of(done.stdout) in TEXT
+
+
+def test_a_number_in_a_sentence_stands_in_a_table() -> None:
+    """Of those that a command printed: below its block."""
+    block = r"^```\n(?:(?!```).*\n)+```\n\n((?:\|.*\n)+)"  # a command and its table
+    tables, rest = (
+        re.findall(block, TEXT, re.MULTILINE),
+        re.sub(block, "", TEXT, flags=re.MULTILINE),
+    )
+    printed, said = (set(re.findall(r"\d+\.\d+", text)) for text in ("".join(tables), rest))
+    assert printed
+    assert not said - printed
+
+
+def table_of(text: str) -> str:
+    rows = "\n".join(line for line in text.splitlines() if line.startswith("|"))
+    assert rows
+    return rows
