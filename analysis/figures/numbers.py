@@ -11,18 +11,29 @@ FULL = "all layers"
 _MERGED = f"CASE WHEN k = 0 AND threshold IS NULL THEN '{FULL}' ELSE strategy END"
 _MOST = 4  # networks, or sets of kept layers, in a figure layer by layer
 
+# -- figures of lines. Each query has the columns `panel`, `line`, `x`, `y`, and the ends of a span,
+# `low` and `high`. A row without x is a level: it is drawn across the panel
+
+_PANEL = "model || format(' ({} layers)', depth)"
+
 # In points, by strategy and K or threshold. `six`: models of 6 layers, or all others.
 STRATEGIES = f"""
-SELECT sweep, model, depth, {_MERGED} AS strategy, k, k_mean, threshold, mean_all AS mean,
-    sd_all AS sd
-FROM strategy_table
-WHERE procedure = 'direct' AND feed_forward = 'none' AND (depth = 6) = $six
-QUALIFY row_number() OVER (
-    PARTITION BY sweep, model, {_MERGED}, k, threshold
-    ORDER BY n_tasks DESC, n_seeds_all DESC, position
-) = 1
-ORDER BY sweep, model, strategy = '{FULL}' DESC,
-    min(position) OVER (PARTITION BY sweep, model, {_MERGED}), k_mean, threshold DESC
+WITH curves AS (
+    SELECT *, {_MERGED} AS line
+    FROM strategy_table
+    WHERE procedure = 'direct' AND feed_forward = 'none' AND (depth = 6) = $six
+    QUALIFY row_number() OVER (
+        PARTITION BY sweep, model, line, k, threshold
+        ORDER BY n_tasks DESC, n_seeds_all DESC, position
+    ) = 1
+)
+SELECT {_PANEL} || if(count(DISTINCT sweep) OVER () > 1, ', sweep ' || sweep, '') AS panel,
+    line, if(line = '{FULL}', NULL, k_mean) AS x, mean_all AS y,
+    mean_all - coalesce(sd_all, 0) AS low, mean_all + coalesce(sd_all, 0) AS high
+FROM curves
+WHERE mean_all IS NOT NULL
+ORDER BY sweep, model, line = '{FULL}' DESC, min(position) OVER (PARTITION BY sweep, model, line),
+    k_mean, threshold DESC
 """
 
 # A row per task and network with a score, whatever its procedure. `mean` in points; `speedup`
@@ -103,10 +114,9 @@ WITH shown AS (
         AND (cells.k = 0 OR cells.k = best.max_dropped_low AND cells.strategy = best.strategy)
         AND best.delta = (SELECT min(delta) FROM min_layers)
 )
-SELECT shown.sweep, shown.model, shown.task, shown.trial_id, shown.seed, epoch,
-    if(
-        dropped = 0, '{FULL}', shown.depth - dropped || ' of ' || shown.depth || ' layers'
-    ) AS network,
+SELECT shown.sweep, shown.model, shown.task, epoch,
+    if(dropped = 0, '{FULL}', shown.depth - dropped || ' of ' || shown.depth || ' layers')
+        || ', seed ' || shown.seed AS trial,
     100 * value AS score, epochs.metric
 FROM shown
 JOIN trials ON trials.trial_id = shown.trial_id
@@ -117,48 +127,46 @@ ORDER BY shown.sweep, shown.model, shown.task, dropped, shown.seed, epoch
 
 # -- layer by layer
 
-# A row per profile, layer and threshold of the cells that depend on the profile (null: none does).
+# The thresholds are those of the cells.
 CONTRIBUTION = """
-WITH swept AS (
-    SELECT DISTINCT profile_id, threshold FROM cells
-    WHERE strategy = 'contribution' AND threshold IS NOT NULL
-)
-SELECT model, task, profile_id, layer, value, threshold
-FROM layers LEFT JOIN swept USING (profile_id)
-WHERE measure = 'contribution'
-ORDER BY model, task, profile_id, threshold DESC, layer
+SELECT model || chr(10) || task AS panel, 'layer' AS line, layer AS x, avg(value) AS y,
+    min(value) AS low, max(value) AS high
+FROM layers WHERE measure = 'contribution' GROUP BY ALL
+UNION ALL
+SELECT DISTINCT layers.model || chr(10) || layers.task, format('t={:g}', threshold), NULL,
+    threshold, NULL, NULL
+FROM cells JOIN layers USING (profile_id)
+WHERE strategy = 'contribution' AND threshold IS NOT NULL
+ORDER BY panel, x NULLS LAST, y DESC
 """
 
-# Networks that a cell asked for, without the first stages of other procedures. K=0 is the same
-# trial in each procedure.
-_ASKED = """
-networks AS (
-    SELECT DISTINCT trial_id, n_kept = depth AS whole
-    FROM cells
-    WHERE feed_forward = 'none' AND trial_id IS NOT NULL
-        AND (n_kept = depth OR procedure = 'direct')
+_FULL = """
+full_models AS (
+    SELECT DISTINCT trial_id FROM cells WHERE feed_forward = 'none' AND n_kept = depth
 )"""
 
-# points: network, part, model, depth, task, seed, kept_layers, layer, value -> means over tasks and
-# the seeds that have every task. `n_tasks`: tasks on which a model's networks of that kind are
-# measured; `n_tasks_asked`: tasks in the cells.
+_OF_LAYERS = "model || format(' ({} of {} layers)', len(kept_layers), depth)"
+
+# points: network, part, model, depth, task, seed, kept_layers, layer, value -> means over the
+# tasks that the model's networks of that kind have, and over the seeds that have each of them.
 _LAYER_MEANS = """,
 expected AS (
     SELECT network, part, model, count(DISTINCT task) AS n_tasks FROM points GROUP BY ALL
 ),
-asked AS (SELECT model, count(DISTINCT lower(task)) AS n_tasks_asked FROM cells GROUP BY ALL),
 by_seed AS (
     SELECT network, part, model, depth, kept_layers, layer, seed, n_tasks,
         CASE WHEN count(DISTINCT task) FILTER (WHERE value IS NOT NULL) = any_value(n_tasks)
             THEN avg(value) END AS mean
     FROM points JOIN expected USING (network, part, model)
     GROUP BY ALL
+),
+means AS (
+    SELECT network, part, model, depth, kept_layers, layer AS x,
+        avg(mean) AS y, min(mean) AS low, max(mean) AS high,
+        ', tasks: ' || n_tasks AS tasks
+    FROM by_seed
+    GROUP BY ALL
 )
-SELECT network, part, model, depth, kept_layers, layer, n_tasks, n_tasks_asked,
-    avg(mean) AS mean, min(mean) AS low, max(mean) AS high
-FROM by_seed LEFT JOIN asked USING (model)
-GROUP BY network, part, model, depth, kept_layers, layer, n_tasks, n_tasks_asked
-ORDER BY model, network, len(kept_layers) DESC, kept_layers, part, layer
 """
 
 # probes in points of the task's main metric; if no trial names it, accuracy, else pearson
@@ -178,61 +186,71 @@ measured AS (
     WHERE name = coalesce(metric, usual)
 )"""
 
-# Points by `network` (full, pretrained, pruned), kept layers and layer.
+# The full models, fine-tuned and pre-trained. The kind comes first: a label that begins with `_` is
+# left out of a legend.
 PROBES = f"""
-WITH {_ASKED},
+WITH {_FULL},
 {_MEASURED_PROBES},
 points AS (
-    SELECT
-        CASE WHEN measured.trial_id IS NULL THEN 'pretrained' WHEN whole THEN 'full'
-            ELSE 'pruned' END AS network,
-        'score' AS part,
+    SELECT if(trial_id IS NULL, 'pre-trained', '{FULL}') AS network, 'score' AS part,
         model, depth, task, seed, kept_layers, layer, value
-    FROM measured LEFT JOIN networks USING (trial_id)
-    WHERE measured.trial_id IS NULL OR whole IS NOT NULL
+    FROM measured
+    WHERE trial_id IS NULL OR trial_id IN (SELECT trial_id FROM full_models)
 )
-{_LAYER_MEANS}"""
-
-# Cosine by layer; `part` is sentence or tokens.
-SIMILARITY = f"""
-WITH {_ASKED},
-points AS (
-    SELECT 'full' AS network, name AS part, model, depth, lower(task) AS task, seed, kept_layers,
-        layer, value
-    FROM layers JOIN networks USING (trial_id)
-    WHERE measure = 'similarity' AND whole
-)
-{_LAYER_MEANS}"""
-
-# By `part` (layer, attention), layer and other layer: means over profiles, of whole fine-tuned
-# networks, or, if there are none, of the deepest pruned ones.
-CKA = f"""
-WITH {_ASKED},
-points AS (
-    SELECT model, depth, kept_layers, against IS NULL AS with_pretrained, name AS part, layer,
-        other, value, profile_id, task, coalesce(whole, false) AS whole,
-        bool_or(coalesce(whole, false)) OVER () AS any_whole
-    FROM layers LEFT JOIN networks USING (trial_id)
-    WHERE measure = 'cka' AND whole IS NOT NULL
-        AND (against IS NULL OR against IN (SELECT trial_id FROM networks WHERE networks.whole))
-)
-FROM (
-    SELECT model, depth, kept_layers, with_pretrained, part, layer, other,
-        CASE WHEN count(value) = count(*) THEN avg(value) END AS value
-    FROM points
-    WHERE whole = any_whole
-    GROUP BY ALL
-)
-QUALIFY dense_rank() OVER (ORDER BY len(kept_layers) DESC, model, kept_layers, with_pretrained)
-    <= {_MOST}
-ORDER BY model, len(kept_layers) DESC, kept_layers, with_pretrained, part DESC, layer, other
+{_LAYER_MEANS}
+SELECT '' AS panel, network || ': ' || model || tasks AS line, x, y, low, high
+FROM means
+ORDER BY model, network, x
 """
 
-# By feed-forward setting (`network`), of networks with the same layers. `part` is probes, in
-# points, or attention, the CKA of attention outputs with the same layer of the full network. The
-# largest sets of kept layers of the first model come first.
+# Cosine by layer, a panel for each kind of token. Below 0.7 a layer changed substantially (Figure 5
+# of the paper).
+SIMILARITY = f"""
+WITH {_FULL},
+points AS (
+    SELECT '{FULL}' AS network, name AS part, model, depth, lower(task) AS task, seed, kept_layers,
+        layer, value
+    FROM layers JOIN full_models USING (trial_id)
+    WHERE measure = 'similarity'
+)
+{_LAYER_MEANS},
+panels AS (
+    SELECT if(part = 'sentence', 'sentence token', 'per-text token mean') AS panel,
+        network || ': ' || model || tasks AS line, x, y, low, high
+    FROM means
+)
+FROM panels
+UNION ALL
+SELECT DISTINCT panel, '0.7', NULL, 0.7, NULL, NULL FROM panels
+ORDER BY panel DESC, line = '0.7', line, x
+"""
+
+# A panel for each network and for the outputs of layers and of attention: means over profiles, of
+# full models next to the pre-trained, or, if there are none, of pruned networks next to the full
+# models.
+CKA = f"""
+WITH {_FULL},
+points AS (
+    SELECT DISTINCT layers.*, against IS NULL AS is_full
+    FROM layers JOIN cells ON cells.trial_id = layers.trial_id
+    WHERE measure = 'cka' AND cells.feed_forward = 'none'
+        AND (against IS NULL AND n_kept = cells.depth OR cells.procedure = 'direct'
+            AND against IN (SELECT trial_id FROM full_models))
+)
+SELECT {_OF_LAYERS} || chr(10) || name
+        || ' outputs, x: ' || if(is_full, 'pre-trained', 'full model') AS panel,
+    other AS x, layer AS y, CASE WHEN count(value) = count(*) THEN avg(value) END AS value
+FROM points
+GROUP BY model, depth, kept_layers, is_full, name, layer, other
+QUALIFY is_full = bool_or(is_full) OVER () AND {_MOST} >=
+    dense_rank() OVER (ORDER BY is_full DESC, len(kept_layers) DESC, model, kept_layers)
+ORDER BY model, len(kept_layers) DESC, kept_layers, name DESC, layer, other
+"""
+
+# A line for each feed-forward setting (`network`), of networks with the same layers. `part` is
+# probes, in points, or attention, the CKA of attention outputs with the same layer of the full
+# network. The largest sets of kept layers of the first model come first.
 FEED_FORWARD_LAYERS = f"""
-FROM (
 WITH {_MEASURED_PROBES},
 settings AS (
     SELECT DISTINCT trial_id, feed_forward, n_kept = depth AND feed_forward = 'none' AS whole
@@ -253,7 +271,12 @@ points AS (
     FROM numbers JOIN settings USING (trial_id)
     QUALIFY bool_or(feed_forward <> 'none') OVER (PARTITION BY model, kept_layers)
 )
-{_LAYER_MEANS})
+{_LAYER_MEANS}
+SELECT {_OF_LAYERS} || chr(10)
+        || if(part = 'probes', 'classifier on the layer (points)', 'attention outputs (CKA)')
+        AS panel,
+    network || ' removed' || tasks AS line, x, y, low, high
+FROM means
 QUALIFY dense_rank() OVER (ORDER BY model, len(kept_layers) DESC, kept_layers) <= {_MOST}
-ORDER BY model, len(kept_layers) DESC, kept_layers, network <> 'none', network, part, layer
+ORDER BY model, len(kept_layers) DESC, kept_layers, part DESC, network <> 'none', network, x
 """

@@ -21,6 +21,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from lp_sweep.analysis import phrases
+from lp_sweep.analysis.figures.drawings import picture, save_all
 from lp_sweep.analysis.notes import LEARNED_NOTHING, did_not_learn, mixed_notes
 from lp_sweep.analysis.report.about import Gaps, Sheet, gaps, recipes, sources, sweep_files
 from lp_sweep.analysis.report.answer import answers, reading_options
@@ -73,7 +74,7 @@ def write_report(
     target = _place(out)
     with open_views(store, sweep=sweep, setup=setup, deltas=within, only=VIEWS) as catalog:
         page = gather(catalog, store, sweep, sorted(set(within)), texts)
-        drawn = _draw(catalog, expanded(figures)) if figures else []
+        drawn = save_all(catalog, expanded(figures)) if figures else []
         unreadable = catalog.unreadable
     content = render_page(page).encode()
     try:
@@ -81,12 +82,6 @@ def write_report(
     except OSError as error:
         raise _refused(target, error) from error
     return Written(target, len(content), drawn, unreadable)
-
-
-def _draw(catalog: Catalog, folder: Path) -> list[Path]:
-    from lp_sweep.analysis.figures.drawings import save_all  # loads matplotlib
-
-    return save_all(catalog, folder)
 
 
 def _place(out: Path) -> Path:
@@ -186,7 +181,7 @@ def render_page(page: Page) -> str:
     )
     policy = (
         f"default-src 'none'; style-src 'sha256-{of_style}'; script-src 'sha256-{of_script}'; "
-        "base-uri 'none'; form-action 'none'"
+        "img-src data:; base-uri 'none'; form-action 'none'"
     )
     return (
         _environment()
@@ -222,6 +217,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["prose"] = prose
+    environment.filters["picture"] = picture
     environment.filters["metric"] = lambda name: phrases.heading("", name).strip() or "score"
     environment.tests["in_banner"] = lambda note: note.startswith(LEARNED_NOTHING)
     return environment
