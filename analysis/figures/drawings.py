@@ -1,6 +1,6 @@
-"""The figures that are files: Figures 2 to 5 of Poor Man's BERT (Sajjad et al. 2020), other figures
-layer by layer, and the plots of the page. Drawn with matplotlib, without pyplot; its global
-settings stay unchanged.
+"""The figures that are files: Figures 2 to 5 of Poor Man's BERT (Sajjad et al. 2020) and two more
+layer by layer; and the plots of the page, as pictures. Drawn with matplotlib, without pyplot; its
+global settings stay unchanged.
 
 A figure without numbers in the store is not drawn, never an empty frame; it says what it needs.
 """
@@ -11,20 +11,18 @@ import base64
 import io
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from matplotlib import rc_context, style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lp_sweep.analysis.figures import numbers, plots
-from lp_sweep.analysis.rows import TASK, Row, grouped, picked
-from lp_sweep.analysis.tables import TABLES
+from lp_sweep.analysis.rows import Row, grouped
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import printable
@@ -95,11 +93,10 @@ def save_all(
     return written
 
 
-def _panels(
-    figure: Figure, shown: Mapping[str, Any], columns: int = 2
-) -> Iterator[tuple[Axes, Any]]:
-    """A panel for each of what is shown, by title, row by row."""
-    columns = min(columns, len(shown))
+def _panels(figure: Figure, rows: Sequence[Row]) -> Iterator[tuple[Axes, Sequence[Row]]]:
+    """A panel for each `panel` of the rows, which is its title, and its rows: two in a line."""
+    shown = grouped(rows, lambda row: str(row["panel"]))
+    columns = min(2, len(shown))
     lines = math.ceil(len(shown) / columns)
     figure.set_size_inches(_WIDTH, 1 + 2.5 * lines)
     drawn = figure.subplots(lines, columns, squeeze=False).flat
@@ -138,7 +135,7 @@ def _lines(sql: str, x_label: str, y_label: str, **wanted: object) -> Paint:
         if not any(row["x"] is not None and row["y"] is not None for row in rows):
             return False
         colours = {line: f"C{n}" for n, line in enumerate(dict.fromkeys(r["line"] for r in rows))}
-        for axes, panel in _panels(figure, grouped(rows, lambda row: row["panel"])):
+        for axes, panel in _panels(figure, rows):
             for label, line in grouped(panel, lambda row: row["line"]).items():
                 x, y, low, high = (
                     np.array([row[name] for row in line], float)  # None becomes NaN, a gap
@@ -161,7 +158,7 @@ def _heat_maps(figure: Figure, catalog: Catalog) -> bool:
     rows = catalog.query(numbers.CKA).to_pylist()
     if not any(row["value"] is not None for row in rows):
         return False
-    for axes, cells in _panels(figure, grouped(rows, lambda row: row["panel"])):
+    for axes, cells in _panels(figure, rows):
         x, y = (sorted({row[side] for row in cells}) for side in ("x", "y"))
         matrix = np.full((len(y), len(x)), np.nan)
         for row in cells:
@@ -171,29 +168,6 @@ def _heat_maps(figure: Figure, catalog: Catalog) -> bool:
         axes.set(xlabel="layer", ylabel="fine-tuned layer")
     figure.colorbar(image, ax=figure.axes, label="linear CKA (white: no number)", shrink=0.7)
     return True
-
-
-def _of_tasks(
-    rows: Callable[[Catalog], pa.Table],
-    keys: Sequence[str],
-    make: Callable[[Sequence[Row]], Sequence[plots.Plot]],
-) -> Paint:
-    """Draws a panel for each plot that `make` makes of the rows that agree in `keys`."""
-
-    def paint(figure: Figure, catalog: Catalog) -> bool:
-        made = {
-            "\n".join((*map(str, place), plot.x_label)): plot
-            for place, of in grouped(
-                rows(catalog).to_pylist(), lambda row: picked(row, keys)
-            ).items()
-            for plot in make(of)
-        }
-        for axes, plot in _panels(figure, made) if made else ():
-            plots.paint(axes, plot)
-            axes.legend(fontsize="x-small")
-        return bool(made)
-
-    return paint
 
 
 class FigureDef(NamedTuple):
@@ -223,33 +197,6 @@ FIGURES = {
         "Similarity of pre-trained and fine-tuned layers, mean over tasks",
         _lines(numbers.SIMILARITY, "layer (0: embeddings)", "cosine"),
         "similarity. Add `measure: {similarity: full}`, as in examples/poor-mans-bert.yaml",
-    ),
-    "score": FigureDef(
-        "Score by layers kept",
-        _of_tasks(lambda catalog: catalog.query(numbers.NETWORKS), TASK, plots.by_layers),
-        "score with fewer layers, with all feed-forwards: see examples/poor-mans-bert.yaml",
-    ),
-    "pareto": FigureDef(
-        "Score against speed, or against size where no speed is measured",
-        _of_tasks(lambda catalog: catalog.query(numbers.NETWORKS), TASK, plots.by_cost),
-        "score with fewer layers, nor a speed (`measure: {speed: cuda}`)",
-    ),
-    "candidates": FigureDef(
-        "Score against milliseconds and megabytes of networks as they are shipped",
-        _of_tasks(
-            lambda catalog: TABLES["candidates"](catalog).long,
-            ("model", "task", "device_name", "threads"),
-            plots.of_candidates,
-        ),
-        "network measured as it is shipped. Add `deploy: [torch, onnx-int8]`, or measure one: "
-        "`lp-sweep measure --task TASK`",
-    ),
-    "contribution": FigureDef(
-        "Mean cosine before and after each layer (high: it does little); a threshold drops what is "
-        "above it",
-        _lines(numbers.CONTRIBUTION, "layer", "mean cosine"),
-        "contribution of layers. Add `{name: contribution, threshold: [0.95, 0.9]}` to the "
-        "strategies",
     ),
     "cka": FigureDef(
         f"Linear CKA between layers: 1 is the same up to rotation and scale {_DIRECT}",

@@ -127,19 +127,6 @@ ORDER BY shown.sweep, shown.model, shown.task, dropped, shown.seed, epoch
 
 # -- layer by layer
 
-# The thresholds are those of the cells.
-CONTRIBUTION = """
-SELECT model || chr(10) || task AS panel, 'layer' AS line, layer AS x, avg(value) AS y,
-    min(value) AS low, max(value) AS high
-FROM layers WHERE measure = 'contribution' GROUP BY ALL
-UNION ALL
-SELECT DISTINCT layers.model || chr(10) || layers.task, format('t={:g}', threshold), NULL,
-    threshold, NULL, NULL
-FROM cells JOIN layers USING (profile_id)
-WHERE strategy = 'contribution' AND threshold IS NOT NULL
-ORDER BY panel, x NULLS LAST, y DESC
-"""
-
 _FULL = """
 full_models AS (
     SELECT DISTINCT trial_id FROM cells WHERE feed_forward = 'none' AND n_kept = depth

@@ -32,7 +32,7 @@ matplotlib = pytest.importorskip("matplotlib")
 Figure = pytest.importorskip("matplotlib.figure").Figure
 
 
-DRAWN = ("2", "4", "contribution", "pareto")
+DRAWN = ("2", "4")
 
 
 @pytest.fixture(scope="module")
@@ -99,12 +99,6 @@ def test_numbers_of_layers(catalog: Catalog) -> None:
     panel = {"panel": f"{DEEP} (8 of 8 layers)\nlayer outputs, x: pre-trained"}
     has(rows, panel | {"y": 1}, value=0.375)
     has(rows, panel | {"y": 0}, value=None)
-    assert [
-        row["y"] for row in catalog.query(numbers.CONTRIBUTION).to_pylist() if not row["x"]
-    ] == [
-        0.9,
-        0.9,
-    ]
 
 
 def test_layers_with_and_without_feed_forwards(catalog: Catalog) -> None:
@@ -227,8 +221,7 @@ def test_candidates_by_milliseconds_and_megabytes() -> None:
 
 
 def test_every_figure_is_there(catalog: Catalog) -> None:
-    drawn = {name for name in FIGURES if FIGURES[name].paint(Figure(), catalog)}
-    assert drawn == FIGURES.keys() - {"candidates"}
+    assert all(figure.paint(Figure(), catalog) for figure in FIGURES.values())
 
 
 def test_files_stay_the_same(catalog: Catalog, folder: Path, tmp_path: Path) -> None:
@@ -266,7 +259,6 @@ def test_an_empty_store_has_no_figure_and_says_what_brings_it(tmp_path: Path) ->
 
 
 def test_a_figure_of_pending_cells_or_of_another_procedure_is_none(fake: FakeSweep) -> None:
-    drawn_of_any = {"score", "pareto"}  # the answer may be of any procedure
     for depth in (6, 12):
         fake.cell(k=2, depth=depth)
         fake.cell(strategy="contribution", threshold=0.9, state="deferred", depth=depth)
@@ -277,7 +269,7 @@ def test_a_figure_of_pending_cells_or_of_another_procedure_is_none(fake: FakeSwe
         for measure, name in (("probes", "accuracy"), ("similarity", "tokens"), ("cka", "layer")):
             put_profile(fake, measure, [(name, 1, 1, 0.5)], row)
     with open_views(fake.publish()) as catalog:
-        assert {name for name in FIGURES if FIGURES[name].paint(Figure(), catalog)} <= drawn_of_any
+        assert not any(figure.paint(Figure(), catalog) for figure in FIGURES.values())
 
 
 def test_a_figure_that_can_not_be_written_says_why(catalog: Catalog, tmp_path: Path) -> None:

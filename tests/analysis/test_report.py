@@ -9,19 +9,15 @@ import os
 import re
 import shlex
 from pathlib import Path
-from unittest import mock
 
 import pytest
-from matplotlib.figure import Figure
 
-from lp_sweep.analysis.figures.drawings import FIGURES
 from lp_sweep.analysis.report.about import Gaps, gaps
 from lp_sweep.analysis.report.answer import TaskAnswer, answers, closing_lines
 from lp_sweep.analysis.report.writing import Page, gather, write_report
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import VIEWS, open_views
 from lp_sweep.orchestrator.watch.states import sweep_states
-from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.places import options_of, run_with
 from lp_sweep.storage.store import Store
@@ -54,30 +50,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return demo(tmp_path_factory.mktemp("report"))
 
 
-def saved(name: str, catalog: Catalog, folder: Path) -> list[Path]:
-    """Empty files in place of figures, of which `test_figures.py` is."""
-    if not FIGURES[name].paint(Figure(), catalog):
-        return []
-    folder.mkdir(exist_ok=True)
-    paths = [folder / f"figure-{name}.{kind}" for kind in ("svg", "png")]
-    for path in paths:
-        path.touch()
-    return paths
-
-
 @pytest.fixture(scope="module")
 def done(store: Store) -> Done:
-    """`lp-sweep report`, beside its store, with a few figures: all take long."""
+    """`lp-sweep report`, beside its store."""
     asked = ("report", "--store", store.location, "--out", "new/report.html")
-    with (
-        mock.patch.dict(
-            FIGURES,
-            {name: FIGURES[name] for name in ("2", "score", "pareto", "candidates")},
-            clear=True,
-        ),
-        mock.patch("lp_sweep.analysis.figures.drawings.save", saved),
-    ):
-        return sweep(*asked, "--figures", "figures", cwd=Path(store.location).parent, env=COLOURS)
+    return sweep(*asked, "--figures", "figures", cwd=Path(store.location).parent, env=COLOURS)
 
 
 @pytest.fixture(scope="module")
@@ -151,9 +128,7 @@ def test_the_policy_allows_its_own_script_and_style_alone(page: Reading) -> None
 @pytest.mark.usefixtures("written")
 def test_figures_are_files(store: Store) -> None:
     folder = Path(store.location).parent / "figures"
-    drawn = ("2", "score", "pareto")
-    expected = {folder / f"figure-{name}.{kind}" for name in drawn for kind in ("svg", "png")}
-    assert set(folder.iterdir()) == expected
+    assert set(folder.iterdir()) == {folder / f"figure-2.{kind}" for kind in ("svg", "png")}
 
 
 # -- first what to decide from
