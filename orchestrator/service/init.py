@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import parquet as pq
 
-from lp_sweep.analysis.rows import grouped
 from lp_sweep.orchestrator.inputs.data import balance, power_note, rows_scored
 from lp_sweep.orchestrator.inputs.folder import read_config
 from lp_sweep.orchestrator.options import InitOptions
@@ -39,7 +38,7 @@ from lp_sweep.storage.places import arriving, expanded
 from lp_sweep.storage.printable import listed, shown
 from lp_sweep.trials.data import delimited
 from lp_sweep.trials.data.datasource import doubtful_rows, load_task
-from lp_sweep.trials.data.formats import TABLES, file_format, splits_of
+from lp_sweep.trials.data.formats import TABLES, file_format
 from lp_sweep.trials.data.jsonrows import json_lines
 from lp_sweep.trials.data.readers import CONLL, column_names, conll_text, read_file
 from lp_sweep.trials.data.tasks import CORPUS, QRELS, QUERIES, TaskSource
@@ -75,9 +74,11 @@ def write_sweep(options: InitOptions) -> WrittenSweep:
         raise SpecError(f"--model {model}: no such folder. Check the path.")
     search = {part: paths.get(part) for part in (CORPUS, QUERIES, QRELS)}
     try:
+        if not any(search.values()):
+            return _with_rows(options, options.data) if options.data else _of_glue(options)
         if options.data is not None:
-            return _with_rows(_of_folder(options, search))
-        return _with_search(options, search) if any(search.values()) else _of_glue(options)
+            raise SpecError("--data and --corpus are two tasks. Leave one out.")
+        return _with_search(options, search)
     except MissingInputError as error:
         raise PreflightError(str(error)) from error
 
@@ -112,37 +113,9 @@ def write_quickstart(folder: Path) -> Path:
     return sweep
 
 
-def _of_folder(options: InitOptions, search: Mapping[str, Path | None]) -> InitOptions:
-    """The train set of a folder with several sets of rows, and its dev set: `validation`, or a
-    `test` that has labels."""
-    assert options.data is not None
-    if (options.kind and KINDS[options.kind].searches) or any(options.data.glob("corpus.*")):
+def _with_rows(options: InitOptions, data: Path) -> WrittenSweep:
+    if options.kind and KINDS[options.kind].searches:
         raise SpecError("search takes --corpus FILE --queries FILE --qrels FILE, not --data.")
-    if named := [f"--{part}" for part, path in search.items() if path]:
-        raise SpecError(f"--data and {named[0]} are two tasks. Leave one out.")
-    splits = splits_of(options.data) if options.data.is_dir() else {}
-    if not splits:
-        return options
-    if "train" not in splits:
-        held = listed(str(place) for place in splits.values())
-        raise SpecError(f"{options.data}: has no set of train rows. Name one with --data: {held}")
-    dev, test = options.dev or splits.get("validation"), splits.get("test")
-    if dev is None and test and _has_labels(str(test), options.label):
-        dev = test
-    return replace(options, data=splits["train"], dev=dev)
-
-
-def _has_labels(path: str, label: Sequence[str]) -> bool:
-    """Whether a set has these columns, and not one value, such as -1, in place of hidden labels."""
-    if not {*label} <= {*column_names(path)}:
-        return False
-    columns = read_file(path, label).columns if label else []
-    return not label or any(len({*map(str, column.to_pylist())}) > 1 for column in columns)
-
-
-def _with_rows(options: InitOptions) -> WrittenSweep:
-    data = options.data
-    assert data is not None
     rows, made = initrows.look_at(options, data), dict[Path, bytes]()
     if options.dev is not None:  # nothing is split, so repeated texts need no note
         sides = {"train": (data, rows.n), "dev": (options.dev, rows.n_dev)}
@@ -187,45 +160,33 @@ def _split_files(
     ), sides
 
 
-def parted(strata: Sequence[object], groups: Sequence[int]) -> dict[str, np.ndarray[Any, Any]]:
+def parted(strata: npt.ArrayLike, groups: npt.ArrayLike) -> dict[str, np.ndarray[Any, Any]]:
     """The positions of the rows of `train`, `dev` and, of ENOUGH rows, `test`."""
-    aside = np.zeros(len(groups), bool)
-    if len(groups) >= ENOUGH:
-        aside = split(strata, groups, TEST_SHARE, MOST_TEST)
-    rest = np.flatnonzero(~aside)
-    left = rest.tolist()
-    in_dev = split([strata[row] for row in left], [groups[row] for row in left])
+    strata, groups = np.asarray(strata), np.asarray(groups)
+    every = np.arange(len(groups))
+    aside = split(strata, groups, TEST_SHARE, MOST_TEST) & (len(every) >= ENOUGH)
+    rest = every[~aside]
+    in_dev = split(strata[rest], groups[rest])
     found = {"train": rest[~in_dev], "dev": rest[in_dev]}
-    return found | ({"test": np.flatnonzero(aside)} if aside.any() else {})
+    return found | ({"test": every[aside]} if aside.any() else {})
 
 
 def split(
-    strata: Sequence[object],
-    groups: Sequence[int],
+    strata: npt.ArrayLike,
+    groups: npt.ArrayLike,
     largest: float = DEV_SHARE,
     most: int = MOST_DEV,
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """(n,) whether each row goes to the dev set: the same share of each stratum, as near as whole
-    groups allow. The share is `largest`, or less to make `most` rows. Deterministic."""
-    n = len(groups)
-    share = min(largest, most / n)
-    sizes = Counter(strata)
-    left = {stratum: round(share * count) for stratum, count in sizes.items()}
-    # some of the classes of a few rows; train needs a single one
-    more = round(share * n) - sum(left.values())
-    small = [name for name, count in sizes.items() if count > 1 and not left[name]]
-    np.random.default_rng(1).shuffle(small)
-    left |= dict.fromkeys(small[: max(0, more)], 1)
-    every = [*grouped(range(n), groups.__getitem__).values()]
-    np.random.default_rng(0).shuffle(every)
-    in_dev = np.zeros(n, bool)
-    for rows in every:
-        counts = Counter(strata[row] for row in rows)
-        if all(count <= left[stratum] for stratum, count in counts.items()):
-            in_dev[rows] = True
-            for stratum, count in counts.items():
-                left[stratum] -= count
-    return in_dev
+    """(n,) whether each row goes to the dev set: the same share of the groups of each stratum, that
+    of its first row. The share is `largest`, or less to make about `most` rows. The
+    only group of a stratum is left to train. Deterministic."""
+    _, first, group = np.unique(groups, return_index=True, return_inverse=True)
+    _, stratum = np.unique(np.asarray(strata)[first], return_inverse=True)
+    order = np.lexsort((np.random.default_rng(0).permutation(len(first)), stratum))
+    share = min(largest, most / len(group))
+    in_dev = np.zeros(len(first), bool)
+    in_dev[order] = np.diff(np.floor(np.arange(len(first) + 1) * share + 0.5)) > 0
+    return (in_dev & (np.bincount(stratum)[stratum] > 1))[group]
 
 
 def _parts(data: Path, *parts: np.ndarray[Any, Any]) -> Iterator[bytes]:
@@ -307,11 +268,10 @@ def _seen(options: InitOptions, rows: RowFile) -> Iterator[str]:
         seen += f", {balance(rules.called, rows.counts, words or rows.n, 10)}"
     elif rows.kind == "regression":
         seen += "; the labels are numbers: regression"
-    elif rows.of_vectors:
+    elif rows.kind == "embedding" and not options.kind:
         seen += (
-            ", pairs with scores; the model makes a vector of each text (modules.json): kind "
-            "embedding. For one number from both texts together, as a cross-encoder gives it, add "
-            f"--kind {rows.of_vectors}"
+            ", pairs with scores, and a model of vectors (modules.json): embedding. For a "
+            "cross-encoder: --kind regression"
         )
     yield seen
     if rows.separator:

@@ -18,7 +18,7 @@ from lp_sweep.orchestrator.inputs.folder import read_config
 from lp_sweep.orchestrator.options import InitOptions
 from lp_sweep.orchestrator.sweepfile.yamlfile import yaml_text
 from lp_sweep.trials.data.formats import suffix_of
-from lp_sweep.trials.data.tasks import CORPUS, canonical_name
+from lp_sweep.trials.data.tasks import canonical_name
 from lp_sweep.trials.kinds import Kind
 from lp_sweep.trials.model.familytable import family_of
 from lp_sweep.trials.spec.autorecipe import ENOUGH_STEPS, USUAL_EPOCHS, epochs_within
@@ -43,8 +43,6 @@ _STRATEGIES = {
         ("block-influence", "those that change their input least"),
     ],
 }
-# file names that say nothing: then the folder names the task
-_SIDES = ("train", "data", "rows", CORPUS)
 _LONGEST_NAME = 90
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -58,9 +56,7 @@ def epochs_of(rows: int, kind: Kind) -> int:
 
 def task_name(data: Path, otherwise: str = "my-sweep") -> str:
     """The name of a file or folder as that of a sweep and its task, which no GLUE task has."""
-    stem = stem_of(data)
-    place = data.absolute().parent.name if stem in _SIDES else stem
-    name = _NO_NAME.sub("-", place).strip("-._")[:_LONGEST_NAME] or otherwise
+    name = _NO_NAME.sub("-", stem_of(data)).strip("-._")[:_LONGEST_NAME] or otherwise
     return f"my-{name}" if canonical_name(name) else name
 
 
