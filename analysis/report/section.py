@@ -8,11 +8,10 @@ its best network for each number of layers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from lp_sweep.analysis import phrases, shipping
 from lp_sweep.analysis.figures import numbers, plots
-from lp_sweep.analysis.figures.plots import Plot
 from lp_sweep.analysis.report.answer import TaskAnswer
 from lp_sweep.analysis.rows import TASK, Row, grouped, picked
 from lp_sweep.analysis.tabledef import Table, Text, plain, text
@@ -28,29 +27,11 @@ _OF_CLASSES = frozenset({"accuracy", "balanced_accuracy", "f1", "macro_f1", "wei
 Texts = Callable[[str], "tuple[Sequence[Sequence[str]], Sequence[str]] | None"]
 
 
-class Section(NamedTuple):
-    """A task of the page."""
-
-    id: str
-    answer: TaskAnswer
-    model: str  # short
-    to_ship: Sequence[tuple[str, str]]  # sentence, command
-    is_measured: bool  # as shipped: the rows are candidates
-    device: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    picked: Sequence[bool]  # which rows are an answer
-    n_beaten: int  # candidates that another beats
-    plots: Sequence[Plot]
-    curves: Plot | None
-    wrong: Sequence[Sequence[str]]  # row, text, label, answer
-    wrong_of: str  # the smaller network that gets them wrong
-
-
 def sections(
     catalog: Catalog, answers: Sequence[TaskAnswer], candidates: Table, texts: Texts | None
-) -> list[Section]:
-    """A section for each answer. `texts` None: without the dev rows that it gets wrong."""
+) -> list[dict[str, Any]]:
+    """The parts of a section for each answer, for the template. `texts` None: without the dev rows
+    that it gets wrong."""
 
     def of_task(sql: str) -> dict[tuple[Any, ...], list[Row]]:
         return grouped(catalog.query(sql).to_pylist(), lambda row: picked(row, TASK))
@@ -70,12 +51,12 @@ def sections(
         chosen = "chosen_within" if shipped else "within"
         wrong_of, wrong = _only_smaller(catalog, shipped, trained, texts) if texts else ("", [])
         found.append(
-            Section(
+            dict(
                 id=f"task-{place}",
                 answer=answer,
                 model=short[answer.model],
-                to_ship=[*shipping.choices(shipped)],
-                is_measured=bool(shipped),
+                to_ship=[*shipping.choices(shipped)],  # sentence, command
+                is_measured=bool(shipped),  # as shipped: the rows are candidates
                 device=_device(shipped, trained),
                 columns=[*columns],
                 rows=[[plain(show(row)) for show in columns.values()] for row in rows],
@@ -86,8 +67,8 @@ def sections(
                     *plots.by_layers(trained),
                 ],
                 curves=plots.by_epoch(epochs.get(key, [])),
-                wrong=wrong,
-                wrong_of=wrong_of,
+                wrong=wrong,  # row, text, label, answer
+                wrong_of=wrong_of,  # the smaller network that gets them wrong
             )
         )
     return found
