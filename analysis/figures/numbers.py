@@ -14,8 +14,6 @@ _MOST = 4  # networks, or sets of kept layers, in a figure layer by layer
 # -- figures of lines. Each query has the columns `panel`, `line`, `x`, `y`, and the ends of a span,
 # `low` and `high`. A row without x is a level: it is drawn across the panel
 
-_PANEL = "model || format(' ({} layers)', depth)"
-
 # In points, by strategy and K or threshold. `six`: models of 6 layers, or all others.
 STRATEGIES = f"""
 WITH curves AS (
@@ -27,7 +25,8 @@ WITH curves AS (
         ORDER BY n_tasks DESC, n_seeds_all DESC, position
     ) = 1
 )
-SELECT {_PANEL} || if(count(DISTINCT sweep) OVER () > 1, ', sweep ' || sweep, '') AS panel,
+SELECT format('{{}} ({{}} layers)', model, depth)
+        || if(count(DISTINCT sweep) OVER () > 1, ', sweep ' || sweep, '') AS panel,
     line, if(line = '{FULL}', NULL, k_mean) AS x, mean_all AS y,
     mean_all - coalesce(sd_all, 0) AS low, mean_all + coalesce(sd_all, 0) AS high
 FROM curves
@@ -60,57 +59,44 @@ answers AS (
     GROUP BY ALL
 ),
 measured AS (
-    SELECT * RENAME (inference_speedup AS speedup)
+    SELECT sweep, model, kept_layers, inference_speedup AS speedup,
+        {{'device_name': device_name, 'threads': threads, 'precision': precision, 'length': length,
+            'batch': batch}} AS place
     FROM speed_table WHERE feed_forward = 'none' AND inference_speedup IS NOT NULL
 ),
 places AS (
-    SELECT sweep, model, device_name, threads, precision, length, batch,
-        any_value(profile_id) AS profile_id
-    FROM measured
-    GROUP BY sweep, model, device_name, threads, precision, length, batch
-    QUALIFY row_number() OVER (
-        PARTITION BY sweep, model
-        ORDER BY count(*) DESC, device_name, batch, threads, precision
-    ) = 1
+    SELECT sweep, model, place FROM measured GROUP BY sweep, model, place
+    QUALIFY row_number() OVER (PARTITION BY sweep, model ORDER BY count(*) DESC, place) = 1
 ),
 sizes AS (
     SELECT sweep, model, kept_layers, any_value(params_total) AS params_total,
         any_value(params_percent) AS params_percent
     FROM speed_table WHERE feed_forward = 'none' GROUP BY ALL
 )
-SELECT scored.*, places.* EXCLUDE (sweep, model),
-    sizes.params_total, sizes.params_percent, sizes.params_total / 1e6 AS params_millions,
-    if(scored.k = 0 AND places.profile_id IS NOT NULL, coalesce(speedup, 1), speedup) AS speedup,
+SELECT scored.*, unnest(place), params_total, params_percent, params_total / 1e6 AS params_millions,
+    if(scored.k = 0 AND place IS NOT NULL, coalesce(speedup, 1), speedup) AS speedup,
     coalesce(within, []) AS within,
     (SELECT list(delta ORDER BY delta) FROM store.deltas) AS losses,
     coalesce(min(score_full) OVER of_task, max(mean) FILTER (WHERE scored.k = 0) OVER of_task)
-        AS score_full
+        AS score_full,
+    min(scored.position) OVER of_task AS first_position
 FROM scored
 LEFT JOIN sizes USING (sweep, model, kept_layers)
 LEFT JOIN places USING (sweep, model)
-LEFT JOIN answers ON answers.sweep = scored.sweep AND answers.model = scored.model
-    AND answers.task = scored.task AND answers.procedure = scored.procedure
-    AND answers.k = scored.k AND (scored.k = 0 OR answers.strategy = scored.strategy)
-LEFT JOIN measured ON measured.sweep = scored.sweep AND measured.model = scored.model
-    AND measured.kept_layers = scored.kept_layers AND measured.device_name = places.device_name
-    AND measured.threads IS NOT DISTINCT FROM places.threads
-    AND measured.precision = places.precision AND measured.length = places.length
-    AND measured.batch = places.batch
+LEFT JOIN measured USING (sweep, model, kept_layers, place)
+LEFT JOIN answers ON (answers.sweep, answers.model, answers.task, answers.procedure, answers.k)
+        = (scored.sweep, scored.model, scored.task, scored.procedure, scored.k)
+    AND (scored.k = 0 OR answers.strategy = scored.strategy)
 WINDOW of_task AS (PARTITION BY scored.sweep, scored.model, scored.task)
-ORDER BY scored.sweep, scored.model, min(scored.position) OVER (
-        PARTITION BY scored.sweep, scored.model, scored.task
-    ), scored.task, scored.position
+ORDER BY scored.sweep, scored.model, first_position, scored.task, scored.position
 """
 
 # The score after each epoch of the full model and of the answer within the smallest loss.
 EPOCHS = f"""
 WITH shown AS (
-    SELECT DISTINCT cells.sweep, cells.model, cells.task, cells.trial_id, cells.seed,
-        cells.k AS dropped, cells.depth
-    FROM cells
-    JOIN min_layers AS best ON best.sweep = cells.sweep AND best.model = cells.model
-        AND best.task = cells.task AND best.procedure = cells.procedure AND best.rank = 1
-    WHERE cells.feed_forward = 'none' AND cells.state = 'done'
+    SELECT DISTINCT sweep, model, task, trial_id, seed, cells.k AS dropped, cells.depth
+    FROM cells JOIN min_layers AS best USING (sweep, model, task, procedure)
+    WHERE cells.feed_forward = 'none' AND cells.state = 'done' AND best.rank = 1
         AND (cells.k = 0 OR cells.k = best.max_dropped_low AND cells.strategy = best.strategy)
         AND best.delta = (SELECT min(delta) FROM min_layers)
 )
@@ -132,7 +118,7 @@ full_models AS (
     SELECT DISTINCT trial_id FROM cells WHERE feed_forward = 'none' AND n_kept = depth
 )"""
 
-_OF_LAYERS = "model || format(' ({} of {} layers)', len(kept_layers), depth)"
+_OF_LAYERS = "format('{} ({} of {} layers)', model, len(kept_layers), depth)"
 
 # points: network, part, model, depth, task, seed, kept_layers, layer, value -> means over the
 # tasks that the model's networks of that kind have, and over the seeds that have each of them.

@@ -23,6 +23,7 @@ from lp_sweep.orchestrator.service import initrows
 from lp_sweep.orchestrator.service.initfile import (
     SCHEMA,
     model_of,
+    rendered,
     stem_of,
     sweep_text,
     task_name,
@@ -35,7 +36,7 @@ from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from lp_sweep.orchestrator.sweepfile.yamlfile import parse_yaml
 from lp_sweep.storage.errors import MissingInputError, PreflightError, SpecError
 from lp_sweep.storage.places import arriving, expanded
-from lp_sweep.storage.printable import listed, shown
+from lp_sweep.storage.printable import listed
 from lp_sweep.trials.data import delimited
 from lp_sweep.trials.data.datasource import doubtful_rows, load_task
 from lp_sweep.trials.data.formats import TABLES, file_format
@@ -117,17 +118,43 @@ def _with_rows(options: InitOptions, data: Path) -> WrittenSweep:
     if options.kind and KINDS[options.kind].searches:
         raise SpecError("search takes --corpus FILE --queries FILE --qrels FILE, not --data.")
     rows, made = initrows.look_at(options, data), dict[Path, bytes]()
-    if options.dev is not None:  # nothing is split, so repeated texts need no note
-        sides = {"train": (data, rows.n), "dev": (options.dev, rows.n_dev)}
-        rows = rows._replace(repeated=0)
+    kind, sides = KINDS[rows.kind], {"train": (data, rows.n)}
+    if options.dev is not None:
+        sides["dev"] = (options.dev, rows.n_dev)
     else:
         made, sides = _split_files(options, data, rows)
-    made[options.file] = _sweep(options, data, rows, sides).encode()
-    notes = [*_notes(options, rows, sides["dev"][1])]
-    if "test" in sides:
-        what = f"{sides['test'][1]:,} {KINDS[rows.kind].scored_by} are set aside (`test:`)"
-        notes.append(f"{what}: scored once, for what is shipped, and never to choose")
-    return _written(options, made, notes)
+    task = {
+        "name": task_name(data),
+        **{side: os.path.relpath(path, options.file.parent) for side, (path, _) in sides.items()},
+        "text": [*options.text],
+        "label": initrows.label_of(options),
+        "labels": [*rows.labels],
+        "label_separator": rows.separator,
+        "drop_missing": options.drop_missing,
+        "group": options.group if kind.ranks else None,
+        "kind": rows.kind if rows.kind != "classification" else None,
+        "metric": rows.metric,
+    }
+    units = {side: "rows" if side == "train" else kind.scored_by for side in sides}
+    text = sweep_text(
+        options,
+        kind,
+        task={key: value for key, value in task.items() if value},
+        why={side: f"{n:,} {units[side]}" for side, (_, n) in sides.items()},
+        rows=sides["train"][1],
+        length=rows.max_length,
+    )
+    n_dev, counted = sides["dev"][1], sum(rows.counts.values()) if kind.words else rows.n
+    classes = balance(kind.called, rows.counts, counted, 10) if rows.counts else ""
+    test = sides["test"][1] if "test" in sides else 0
+    notes = rendered(
+        "init-notes.txt", options=options, rows=rows, kind=kind, classes=classes, test=test
+    ).splitlines()
+    if not options.quick:
+        shares = np.array([*rows.counts.values()], float) * n_dev / rows.n
+        worth = rows_scored(rows.metric, n_dev, shares, [*rows.counts], 1)
+        notes += _power(options, n_dev, kind, worth)
+    return _written(options, made | {options.file: text.encode()}, [*filter(None, notes)])
 
 
 _Sides = dict[str, tuple[Path, int]]  # train, dev, test: the file, and its rows or queries
@@ -241,74 +268,9 @@ def _with_search(options: InitOptions, search: dict[str, Path | None]) -> Writte
     return _written(options, {options.file: text.encode()}, notes)
 
 
-def _notes(options: InitOptions, rows: RowFile, n_dev: int) -> Iterator[str]:
-    yield from _seen(options, rows)
-    if rows.metric == "macro_f1":
-        yield "one class is much larger than the others: macro_f1 judges, not accuracy"
-    if KINDS[rows.kind].words and rows.metric == "accuracy":
-        yield "no tag begins with B- or I-: accuracy judges, not entity F1"
-    if rows.labels and (bare := rows.strata.count(-1)):
-        have = "row has" if bare == 1 else "rows have"
-        yield f"{bare:,} {have} no label: none of the labels fits them"
-    yield from rows.empty
-    if rows.repeated:
-        again = "row repeats" if rows.repeated == 1 else "rows repeat"
-        yield f"{rows.repeated:,} {again} the text of another: equal texts stay on one side"
-    if not options.quick:
-        counts = np.array([*rows.counts.values()], float) * n_dev / rows.n
-        worth = rows_scored(rows.metric, n_dev, counts, [*rows.counts], 1)
-        yield from _power(options, n_dev, KINDS[rows.kind], worth)
-
-
-def _seen(options: InitOptions, rows: RowFile) -> Iterator[str]:
-    """The rows, and the kind that they are taken for."""
-    rules, seen = KINDS[rows.kind], f"{rows.n:,} rows"
-    if rows.counts:
-        words = sum(rows.counts.values()) if rules.words else 0
-        seen += f", {balance(rules.called, rows.counts, words or rows.n, 10)}"
-    elif rows.kind == "regression":
-        seen += "; the labels are numbers: regression"
-    elif rows.kind == "embedding" and not options.kind:
-        seen += (
-            ", pairs with scores, and a model of vectors (modules.json): embedding. For a "
-            "cross-encoder: --kind regression"
-        )
-    yield seen
-    if rows.separator:
-        yield (
-            f"column {shown(options.label[0])} has several labels in a cell, with "
-            f"{rows.separator!r} between them (label_separator). If a cell is one class: --kind "
-            "classification"
-        )
-
-
 def _power(options: InitOptions, n_dev: int, kind: Kind, worth: float) -> Iterator[str]:
     loss = WITHIN[0] if options.within is None else options.within
     return power_note(n_dev, kind.scored_by, worth, 1 if kind.embeds else 3, loss)
-
-
-def _sweep(options: InitOptions, data: Path, rows: RowFile, sides: _Sides) -> str:
-    """About 15 lines that run as they are."""
-    kind = KINDS[rows.kind]
-    task = {
-        "name": task_name(data),
-        **{side: os.path.relpath(path, options.file.parent) for side, (path, _) in sides.items()},
-        "text": [*options.text],
-        "label": initrows.label_of(options),
-        "labels": [*rows.labels],
-        "label_separator": rows.separator,
-        "drop_missing": options.drop_missing,
-        "group": options.group if kind.ranks else None,
-        "kind": rows.kind if rows.kind != "classification" else None,
-        "metric": rows.metric,
-    }
-    why = {
-        side: f"{n:,} {'rows' if side == 'train' else kind.scored_by}"
-        for side, (_, n) in sides.items()
-    }
-    task = {key: value for key, value in task.items() if value}
-    n = sides["train"][1]
-    return sweep_text(options, kind, task=task, why=why, rows=n, length=rows.max_length)
 
 
 def _written(options: InitOptions, made: dict[Path, bytes], notes: list[str]) -> WrittenSweep:

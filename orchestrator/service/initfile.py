@@ -6,17 +6,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from lp_sweep.orchestrator.inputs.data import FEWEST_STEPS
 from lp_sweep.orchestrator.inputs.folder import read_config
 from lp_sweep.orchestrator.options import InitOptions
 from lp_sweep.orchestrator.sweepfile.yamlfile import yaml_text
+from lp_sweep.storage.printable import shown
 from lp_sweep.trials.data.formats import suffix_of
 from lp_sweep.trials.data.tasks import canonical_name
 from lp_sweep.trials.kinds import Kind
@@ -60,18 +60,6 @@ def task_name(data: Path, otherwise: str = "my-sweep") -> str:
     return f"my-{name}" if canonical_name(name) else name
 
 
-def _model(options: InitOptions, kind: Kind) -> str:
-    """A hub id, or a folder: relative to the sweep file unless its path is absolute."""
-    model = model_of(options, kind)
-    folder = Path(model).expanduser()
-    if not folder.is_dir():
-        return model
-    if folder.is_absolute():
-        return str(folder)
-    path = os.path.relpath(folder, options.file.parent)
-    return path if path.startswith(".") else f"./{path}"
-
-
 def sweep_text(
     options: InitOptions,
     kind: Kind,
@@ -86,26 +74,32 @@ def sweep_text(
     quick, epochs = options.quick, epochs_of(rows, kind) if task else USUAL_EPOCHS
     if quick:
         epochs, length = min(epochs, QUICK_EPOCHS), min(length, QUICK_LENGTH)
+    model, folder = model_of(options, kind), Path(model_of(options, kind)).expanduser()
+    if folder.is_dir():  # relative to the sweep file unless its path is absolute
+        place = os.path.relpath(folder, options.file.parent)
+        model = (
+            str(folder)
+            if folder.is_absolute()
+            else place
+            if place.startswith(".")
+            else f"./{place}"
+        )
     # nothing of what only the hub knows
     config = read_config(Path(options.model).expanduser() / "config.json") if options.model else {}
     width = config.get("hidden_size")
     scored_first = "untrained" if kind.embeds else "one_shot" if kind.ranks else ""
-    environment = Environment(
-        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
-    )
-    environment.filters["yaml"] = lambda value: yaml_text([value], in_line=True)[1:-2]
-    template = files("lp_sweep.orchestrator") / "templates" / "init.yaml.j2"
-    return environment.from_string(template.read_text(encoding="utf-8")).render(
+    return rendered(
+        "init.yaml",
         schema=SCHEMA,
         options=options,
         quick=quick,
         kind=kind,
         name=(task["name"] if task else "my-sweep") + "-quick" * quick,
-        model=_model(options, kind),
+        model=model,
         task=task,
         why=why or {},
         scored_first=scored_first,
-        bridged=_can_be_bridged(config),
+        bridged=not config or family_of(config.get("model_type")).feed_forward is not None,
         strategies=_STRATEGIES[bool(scored_first)][: 1 if quick else None],
         within="" if options.within is None else f", within: {options.within:g}",
         formats="torch, onnx-int8" if find_spec("onnxruntime") else "torch",
@@ -118,9 +112,18 @@ def sweep_text(
     )
 
 
-def _can_be_bridged(config: Mapping[str, Any]) -> bool:
-    """True for what only the hub knows: a plan tells of it."""
-    return not config or family_of(config.get("model_type")).feed_forward is not None
+def rendered(template: str, /, **values: Any) -> str:
+    """The text of a template."""
+    environment = Environment(
+        loader=PackageLoader("lp_sweep.orchestrator"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters["yaml"] = lambda value: yaml_text([value], in_line=True)[1:-2]
+    environment.filters["shown"] = shown
+    return environment.get_template(f"{template}.j2").render(values)
 
 
 def stem_of(data: Path) -> str:
