@@ -12,12 +12,6 @@ from lp_sweep.analysis.tabledef import TableCell
 from lp_sweep.storage.printable import short_models, spans
 
 
-def allowed_loss(row: Row) -> str:
-    if row["unit"] == "percent":
-        return f"{row['delta']:g}%"
-    return f"{row['delta']:g} point{'' if row['delta'] == 1 else 's'}"
-
-
 def layers_needed(row: Row) -> TableCell:
     """`6 of 12 (−0.80)`, `4–6 of 12`. A search adds `, 90% 5 to 7`."""
     text, footnotes = possible_layers(row)[:2]
@@ -41,10 +35,6 @@ _OPEN = {
 def is_open(row: Row) -> bool:
     """Whether trials that were asked for may still change the answer."""
     return not _OPEN.keys().isdisjoint(row["caveats"])
-
-
-def is_span(row: Row) -> bool:
-    return bool(row["max_dropped_low"] != row["max_dropped_high"])
 
 
 def possible_layers(row: Row) -> TableCell:
@@ -109,7 +99,8 @@ def needs(row: Row, among: Sequence[Row]) -> str:
     """`needs 6 of 12 layers to lose at most 1 point (top with 6 layers, −0.80, 3 seeds)`; or that
     they are enough, if no smaller network was tried. `among`: the rows that `row` is the best of,
     also of other strategies."""
-    layers, loss = _span(row, "task_dropped"), allowed_loss(row)
+    layers, points = _span(row, "task_dropped"), " point" if row["delta"] == 1 else " points"
+    loss = f"{row['delta']:g}{'%' if row['unit'] == 'percent' else points}"
     only = ""
     if "one strategy" in row["caveats"]:
         only = f"only {next(other['strategy'] for other in among if other['tried'])} was tried"
@@ -197,19 +188,9 @@ def layers_left(depth: int, dropped: Sequence[int], *, fewer: bool = False) -> s
     return f"{', '.join(parts[:-1])} or {parts[-1]}" if parts[1:] else "".join(parts)
 
 
-_SPREADS = {
-    "task": "From the networks of other models on this task.",
-    "untrained": "The network is not trained, so it does not depend on a seed.",
-    "assumed": "Assumed: no network of this task has two seeds. Run another seed to know it.",
-    "search": "The search (`until: min_layers`) ran other seeds for other numbers of layers, so it "
-    "has its own set.",
-}
-
-
-def seed_spread(row: Row) -> TableCell:
-    """`0.42`"""
+def seed_spread(row: Row) -> str:
+    """`0.42`, `0.42 (assumed)`"""
     if row["seed_sd"] is None:
-        return TableCell("–", (_SPREADS["search"],)) if row["credible"] else TableCell("")
+        return "–" if row["credible"] else ""
     source = row["seed_sd_from"]
-    known = () if source == "model and task" else (_SPREADS.get(source, _SPREADS["assumed"]),)
-    return TableCell(f"{row['seed_sd']:.2f}", known)
+    return f"{row['seed_sd']:.2f}" + ("" if source == "model and task" else f" ({source})")

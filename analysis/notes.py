@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from lp_sweep.analysis.rows import Row, TableSelection, grouped
+from lp_sweep.analysis.rows import Row, grouped
 from lp_sweep.storage.printable import guess_name, listed
 from lp_sweep.storage.redact import redact_text
 
@@ -135,7 +135,7 @@ def majorities(rows: Sequence[Row], *_: object) -> list[str]:
 _REDUCED = "SELECT * FROM task_table WHERE feed_forward <> 'none'"
 
 
-def left_out(_: Sequence[Row], catalog: Catalog, selection: TableSelection) -> list[str]:
+def left_out(_: Sequence[Row], catalog: Catalog, *_more: object) -> list[str]:
     """A note if there are networks without some of their feed-forwards."""
     some = catalog.query("FROM cells WHERE feed_forward <> 'none' LIMIT 1").num_rows
     found = "Left out: networks without some of their feed-forwards."

@@ -10,7 +10,6 @@ from lp_sweep.analysis.notes import NOT_ASKED
 from lp_sweep.analysis.rows import Row
 from lp_sweep.analysis.tabledef import TableCell
 from lp_sweep.storage.printable import ranges
-from lp_sweep.trials.spec.procedures import own_label
 from lp_sweep.trials.spec.scoring import facts_of
 
 DISTURBED = (
@@ -227,20 +226,6 @@ def mean_interval(row: Row) -> TableCell:
     if row["reason"]:
         return state(row["reason"])
     return TableCell(f"{row['low']:.2f}–{row['high']:.2f}")
-
-
-_START = "Compared with direct: the sweep has no finetune_then_drop without distillation."
-
-
-def distillation(row: Row) -> str | TableCell:
-    """`logits T=4`; `logits, iterative`; `logits, start: teacher`; `logits, bridge linear`; `bridge
-    linear`."""
-    way, bridge = str(row["distill"]), f"bridge {row['bridge']}"
-    own = own_label(row["label"], bridge=row["bridge"], distill=way)
-    ways = [way, *([bridge] if row["bridge"] != "none" and way != bridge else [])]
-    if own == "finetune_then_drop" and row["plain"] == "direct":
-        return TableCell(", ".join([*ways, "start: teacher"]), (_START,))
-    return ", ".join(ways if own == "direct" else [*ways, own])
 
 
 def one_side(side: Literal["plain", "distilled"], row: Row) -> str:
