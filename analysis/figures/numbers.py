@@ -73,7 +73,7 @@ sizes AS (
         any_value(params_percent) AS params_percent
     FROM speed_table WHERE feed_forward = 'none' GROUP BY ALL
 )
-SELECT scored.*, unnest(place), params_total, params_percent, params_total / 1e6 AS params_millions,
+SELECT scored.*, unnest(place), params_total, params_percent,
     if(scored.k = 0 AND place IS NOT NULL, coalesce(speedup, 1), speedup) AS speedup,
     coalesce(within, []) AS within,
     (SELECT list(delta ORDER BY delta) FROM store.deltas) AS losses,
@@ -89,26 +89,6 @@ LEFT JOIN answers ON (answers.sweep, answers.model, answers.task, answers.proced
     AND (scored.k = 0 OR answers.strategy = scored.strategy)
 WINDOW of_task AS (PARTITION BY scored.sweep, scored.model, scored.task)
 ORDER BY scored.sweep, scored.model, first_position, scored.task, scored.position
-"""
-
-# The score after each epoch of the full model and of the answer within the smallest loss.
-EPOCHS = f"""
-WITH shown AS (
-    SELECT DISTINCT sweep, model, task, trial_id, seed, cells.k AS dropped, cells.depth
-    FROM cells JOIN min_layers AS best USING (sweep, model, task, procedure)
-    WHERE cells.feed_forward = 'none' AND cells.state = 'done' AND best.rank = 1
-        AND (cells.k = 0 OR cells.k = best.max_dropped_low AND cells.strategy = best.strategy)
-        AND best.delta = (SELECT min(delta) FROM min_layers)
-)
-SELECT shown.sweep, shown.model, shown.task, epoch,
-    if(dropped = 0, '{FULL}', shown.depth - dropped || ' of ' || shown.depth || ' layers')
-        || ', seed ' || shown.seed AS trial,
-    100 * value AS score, epochs.metric
-FROM shown
-JOIN trials ON trials.trial_id = shown.trial_id
-JOIN epochs ON epochs.trial_id = shown.trial_id AND epochs.metric = trials.metric
-    AND epochs.split = trials.epoch_metrics[1].split
-ORDER BY shown.sweep, shown.model, shown.task, dropped, shown.seed, epoch
 """
 
 # -- layer by layer

@@ -1,4 +1,4 @@
-"""The plots of a task: score by layers, by milliseconds, megabytes or speed, and by epoch.
+"""The plots of a task: score by layers, and by milliseconds, megabytes or speed.
 
 Each shows the networks near the answer, and counts those that it leaves out.
 """
@@ -102,16 +102,13 @@ def by_layers(rows: Sequence[Row]) -> list[Plot]:
     return [_of_networks(rows, "n_kept", "layers kept")]
 
 
-def by_cost(rows: Sequence[Row]) -> list[Plot]:
-    """Score by measured speed, or by size where the answers have no speed; none without either."""
-    costs = {"speedup": _SPEED, "params_millions": "million parameters"}
-    if not all(row["speedup"] for row in rows if row["within"]):
-        del costs["speedup"]
-    for column, x_label in costs.items():
-        known = [row for row in rows if row[column] is not None]
-        if any(row["k"] for row in known):
-            return [_of_networks(known, column, x_label)]
-    return []
+def by_speed(rows: Sequence[Row]) -> list[Plot]:
+    """Score by measured speed, if that of the answers is measured."""
+    known = [row for row in rows if row["speedup"]]
+    missing = any(row["within"] and not row["speedup"] for row in rows)
+    if missing or not any(row["k"] for row in known):
+        return []
+    return [_of_networks(known, "speedup", _SPEED)]
 
 
 def _of_networks(rows: Sequence[Row], column: str, x_label: str) -> Plot:
@@ -186,23 +183,6 @@ def of_candidates(rows: Sequence[Row]) -> list[Plot]:
         )
 
     return [plot("ms", "ms for one text"), plot("mb", "MB on disk")]
-
-
-def by_epoch(rows: Sequence[Row]) -> Plot | None:
-    """Learning curves: score after each epoch, a line for each trial. `rows`: of `numbers.EPOCHS`,
-    of one task; None if no trial has two epochs."""
-    if len({row["epoch"] for row in rows}) < 2:
-        return None
-    tip = "{trial}, epoch {epoch}: {score:.2f}".format_map
-    return Plot(
-        x_label="epoch",
-        task=rows[0]["task"],
-        metric=rows[0]["metric"],
-        series={
-            trial: [Mark(row["epoch"], row["score"], tip(row)) for row in of_trial]
-            for trial, of_trial in grouped(rows, lambda row: row["trial"]).items()
-        },
-    )
 
 
 def network_tip(row: Row) -> str:

@@ -33,10 +33,7 @@ def sections(
     """The parts of a section for each answer, for the template. `texts` None: without the dev rows
     that it gets wrong."""
 
-    def of_task(sql: str) -> dict[tuple[Any, ...], list[Row]]:
-        return grouped(catalog.query(sql).to_pylist(), lambda row: picked(row, TASK))
-
-    networks, epochs = of_task(numbers.NETWORKS), of_task(numbers.EPOCHS)
+    networks = grouped(catalog.query(numbers.NETWORKS).to_pylist(), lambda row: picked(row, TASK))
     measured = grouped(candidates.long.to_pylist(), lambda row: (row["model"], row["task"]))
     short = short_models(answer.model for answer in answers)
     found = []
@@ -63,10 +60,9 @@ def sections(
                 picked=[bool(row[chosen]) for row in rows],
                 n_beaten=len(shipped) - len(rows) if shipped else 0,
                 plots=[
-                    *(plots.of_candidates(shipped) or plots.by_cost(trained)),
+                    *(plots.of_candidates(shipped) or plots.by_speed(trained)),
                     *plots.by_layers(trained),
                 ],
-                curves=plots.by_epoch(epochs.get(key, [])),
                 wrong=wrong,  # row, text, label, answer
                 wrong_of=wrong_of,  # the smaller network that gets them wrong
             )

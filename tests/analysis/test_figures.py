@@ -178,7 +178,7 @@ def test_speeds_are_of_one_device_and_the_front_is_of_those_that_none_beats(
         layers = list(range(kept[0], kept[1] + 1))
         fake.speed(1.0, speedup, kept_layers=layers)
     fake.speed(1.0, 9.0, device_name="another", batches=(8,))
-    [plot] = plots.by_cost(rows_of(fake))
+    [plot] = plots.by_speed(rows_of(fake))
     assert {(round(mark.x, 2), mark.y) for mark in plot.marks} == {
         (1, 90),  # timed beside the others: it has no measurement of its own
         (1.2, 85),
@@ -190,13 +190,10 @@ def test_speeds_are_of_one_device_and_the_front_is_of_those_that_none_beats(
     assert ("speed" in plot.x_label, "H200" in plot.device) == (True, True)
 
 
-def test_without_a_speed_of_the_answer_the_cost_is_its_size(fake: FakeSweep) -> None:
-    for k, score, params in ((0, 90.0, 100_000), (2, 91.0, 90_000), (4, 89.5, 80_000)):
-        fake.cell(k=k, score=score, params_total=params)
+def test_without_a_speed_of_the_answer_there_is_no_plot_of_speeds(fake: FakeSweep) -> None:
+    fake.curve({0: 90.0, 2: 91.0, 4: 89.5})
     fake.speed(1.0, 1.2, kept_layers=list(range(1, 11)))
-    [plot] = plots.by_cost(rows_of(fake))
-    assert (plot.x_label, plot.device) == ("million parameters", "")
-    assert [mark.y for mark in plot.marks if mark.label] == [89.5]
+    assert plots.by_speed(rows_of(fake)) == []
 
 
 def test_candidates_by_milliseconds_and_megabytes() -> None:
