@@ -103,14 +103,14 @@ _OF_LAYERS = "format('{} ({} of {} layers)', model, len(kept_layers), depth)"
 # points: network, part, model, depth, task, seed, kept_layers, layer, value -> means over the
 # tasks that the model's networks of that kind have, and over the seeds that have each of them.
 _LAYER_MEANS = """,
-expected AS (
-    SELECT network, part, model, count(DISTINCT task) AS n_tasks FROM points GROUP BY ALL
-),
 by_seed AS (
     SELECT network, part, model, depth, kept_layers, layer, seed, n_tasks,
         CASE WHEN count(DISTINCT task) FILTER (WHERE value IS NOT NULL) = any_value(n_tasks)
             THEN avg(value) END AS mean
-    FROM points JOIN expected USING (network, part, model)
+    FROM (
+        SELECT *, count(DISTINCT task) OVER (PARTITION BY network, part, model) AS n_tasks
+        FROM points
+    )
     GROUP BY ALL
 ),
 means AS (
@@ -122,21 +122,15 @@ means AS (
 )
 """
 
-# probes in points of the task's main metric; if no trial names it, accuracy, else pearson
+# probes in points of the task's main metric
 _MEASURED_PROBES = """
 metrics AS (
     SELECT lower(task) AS task, min(metric) AS metric FROM trials GROUP BY ALL
 ),
-named AS (
-    SELECT *, CASE
-        WHEN bool_or(name = 'accuracy') OVER (PARTITION BY profile_id) THEN 'accuracy'
-        ELSE 'pearson' END AS usual
-    FROM layers WHERE measure = 'probes'
-),
 measured AS (
-    SELECT named.* REPLACE (lower(named.task) AS task, 100 * value AS value)
-    FROM named LEFT JOIN metrics ON metrics.task = lower(named.task)
-    WHERE name = coalesce(metric, usual)
+    SELECT layers.* REPLACE (metrics.task AS task, 100 * value AS value)
+    FROM layers JOIN metrics ON metrics.task = lower(layers.task) AND layers.name = metric
+    WHERE measure = 'probes'
 )"""
 
 # The full models, fine-tuned and pre-trained. The kind comes first: a label that begins with `_` is

@@ -197,8 +197,8 @@ def _export(best: Row, rows: Sequence[Row], known: _Known) -> str:
     open_ = {row["strategy"] for row in open_rows if row["max_dropped_high"] > reach}
     if needed.is_open(best) or best["strategy"] in open_:
         return ""
-    within = f"{best['delta']:g}" if float(f"{best['delta']:g}") == best["delta"] else best["delta"]
-    words = ["lp-sweep", "export", "--best", "--task", best["task"], "--within", str(within)]
+    words = ["lp-sweep", "export", "--best", "--task", best["task"]]
+    words += ["--within", f"{best['delta']:.12g}"]
     words += ["--model", best["model"]] if known.models[best["task"]] > 1 else []
     if open_:
         words += ["--strategy", best["strategy"]]  # the answer of other strategies is open

@@ -40,13 +40,11 @@ def sections(
     for place, answer in enumerate(answers, 1):
         key = (answer.sweep, answer.model, answer.task)
         trained = networks.get(key, [])
-        devices = grouped(
-            measured.get(key[1:], ()), lambda row: (row["device_name"], row["threads"])
-        )
+        devices = grouped(measured.get(key[1:], ()), shipping.served_by)
         shipped = max(devices.values(), key=len, default=[])
         columns, rows = (_candidates if shipped else _by_layers)(shipped or trained)
         chosen = "chosen_within" if shipped else "within"
-        wrong_of, wrong = _only_smaller(catalog, shipped, trained, texts) if texts else ("", [])
+        wrong_of, wrong = _only_smaller(catalog, trained, texts) if texts else ("", [])
         found.append(
             dict(
                 id=f"task-{place}",
@@ -121,7 +119,7 @@ SELECT small.example, small.label, small.prediction
 FROM predictions AS small
 JOIN predictions AS whole ON whole.split = small.split AND whole.example = small.example
 JOIN trials ON trials.trial_id = whole.trial_id
-WHERE small.trial_id = $small AND small.tally IS NULL
+WHERE small.trial_id = $trial AND small.tally IS NULL
     AND whole.trial_id = (SELECT min(full_trial_id) FROM cells WHERE trial_id = $trial)
     AND small.split = coalesce(trials.epoch_metrics[1].split, 'validation')
     AND whole.prediction = whole.label AND small.prediction <> small.label
@@ -136,29 +134,23 @@ WHERE sweep = $sweep AND model = $model AND task = $task AND procedure = $proced
 
 
 def _only_smaller(
-    catalog: Catalog, shipped: Sequence[Row], networks: Sequence[Row], texts: Texts
+    catalog: Catalog, networks: Sequence[Row], texts: Texts
 ) -> tuple[str, list[list[str]]]:
     """Rows that the full model gets right, and the answer within the smallest loss wrong. Only of
     tasks whose answers are classes."""
-    if not networks or networks[0]["metric"].partition(" of ")[0] not in _OF_CLASSES:
+    answers = [row for row in networks if row["within"] and row["k"]]
+    if not answers or answers[0]["metric"].partition(" of ")[0] not in _OF_CLASSES:
         return "", []
-    if chosen := [r for r in shipped if r["chosen_within"] and r["n_kept"] < r["depth"]]:
-        best = min(chosen, key=lambda row: row["chosen_within"][0])
-        small, trial = best["deployment_id"], best["trial_id"]
-    elif answers := [row for row in networks if row["within"] and row["k"]]:
-        best = min(answers, key=lambda row: row["within"][0])
-        wanted = {name: best[name] for name in (*TASK, "procedure", "strategy", "k")}
-        small = trial = catalog.query(_TRIAL, wanted)["trial_id"][0].as_py()
-    else:
-        return "", []
-    rows = catalog.query(_WRONG, {"small": small, "trial": trial}).to_pylist()
+    best = min(answers, key=lambda row: row["within"][0])
+    wanted = {name: best[name] for name in (*TASK, "procedure", "strategy", "k")}
+    trial = catalog.query(_TRIAL, wanted)["trial_id"][0].as_py()
+    rows = catalog.query(_WRONG, {"trial": trial}).to_pylist()
     of_rows, names = (rows and texts(trial)) or ((), ())
 
     def named(value: float) -> str:
         return names[int(value)] if names else f"{value:g}"
 
-    network = f"layers {ranges(best['kept_layers'])}"
-    return f"{network} as {best['artefact']}" if chosen else network, [
+    return phrases.layers(best["kept_layers"]), [
         [
             str(row["example"]),
             " | ".join(of_rows[row["example"]] if of_rows else ()) or "its text is not here",
