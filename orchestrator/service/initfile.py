@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +29,6 @@ SMALL = 5000  # train rows: fewer are trained for ENOUGH_STEPS
 _WIDE = 384  # the narrowest network that is measured to train faster in bf16; one of 64 is slower
 # a look in a minute or two, with six layers on two cores
 QUICK_TRAIN, QUICK_DEV, QUICK_EPOCHS, QUICK_LENGTH = 480, 240, 4, 64
-# a name and why, for networks that are first scored without training, or not. In Poor Man's BERT,
-# top is the best strategy, and odd-alternate where few layers go
-_STRATEGIES = {
-    True: [
-        ("block-influence", "those that change their input least"),
-        ("greedy", "one after another, each time the one that hurts least"),
-    ],
-    False: [
-        ("top", "the highest"),
-        ("odd-alternate", "every other, below the last"),
-        ("block-influence", "those that change their input least"),
-    ],
-}
 _LONGEST_NAME = 90
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -71,44 +57,34 @@ def sweep_text(
 ) -> str:
     """The sweep file of one task with so many train rows, which names the sweep; without a task, of
     GLUE. `why` has the comments, by key of the task."""
-    quick, epochs = options.quick, epochs_of(rows, kind) if task else USUAL_EPOCHS
-    if quick:
+    epochs = epochs_of(rows, kind) if task else USUAL_EPOCHS
+    if options.quick:
         epochs, length = min(epochs, QUICK_EPOCHS), min(length, QUICK_LENGTH)
-    model, folder = model_of(options, kind), Path(model_of(options, kind)).expanduser()
-    if folder.is_dir():  # relative to the sweep file unless its path is absolute
-        place = os.path.relpath(folder, options.file.parent)
-        model = (
-            str(folder)
-            if folder.is_absolute()
-            else place
-            if place.startswith(".")
-            else f"./{place}"
-        )
+    model = Path(model_of(options, kind)).expanduser()
+    if model.is_dir() and not model.is_absolute():  # relative to the sweep file
+        place = os.path.relpath(model, options.file.parent)
+        named = place if place.startswith(".") else f"./{place}"
+    else:
+        named = str(model) if model.is_dir() else model_of(options, kind)
     # nothing of what only the hub knows
     config = read_config(Path(options.model).expanduser() / "config.json") if options.model else {}
     width = config.get("hidden_size")
-    scored_first = "untrained" if kind.embeds else "one_shot" if kind.ranks else ""
     return rendered(
         "init.yaml",
         schema=SCHEMA,
         options=options,
-        quick=quick,
         kind=kind,
-        name=(task["name"] if task else "my-sweep") + "-quick" * quick,
-        model=model,
+        name=(task["name"] if task else "my-sweep") + "-quick" * options.quick,
+        model=named,
         task=task,
         why=why or {},
-        scored_first=scored_first,
         bridged=not config or family_of(config.get("model_type")).feed_forward is not None,
-        strategies=_STRATEGIES[bool(scored_first)][: 1 if quick else None],
-        within="" if options.within is None else f", within: {options.within:g}",
-        formats="torch, onnx-int8" if find_spec("onnxruntime") else "torch",
-        rate="1e-4" if kind.embeds or quick else "3e-5",
         batch=BATCH,
         epochs=epochs,
         length=length,
-        precision="" if isinstance(width, int) and width < _WIDE else ", precision: auto",
-        limits=f", limit_train: {QUICK_TRAIN}, limit_dev: {QUICK_DEV}" * quick,
+        is_narrow=isinstance(width, int) and width < _WIDE,
+        most_train=QUICK_TRAIN,
+        most_dev=QUICK_DEV,
     )
 
 
