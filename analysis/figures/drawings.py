@@ -38,6 +38,7 @@ _SETTINGS: dict[str, Any] = {
     "font.size": 8,
     "axes.titlesize": "medium",
     "figure.titlesize": "medium",
+    "legend.frameon": False,
     "savefig.dpi": 200,
 }
 Paint = Callable[[Figure, Catalog], bool]  # returns whether there are numbers
@@ -226,10 +227,10 @@ class Picture(NamedTuple):
 
 def picture(plot: plots.Plot) -> Picture:
     with _figure() as figure:
-        figure.set_size_inches(4.5, 3.4)
         axes = figure.subplots()
         axes.spines[["top", "right"]].set_visible(False)
         plots.paint(axes, plot)
+        figure.set_size_inches(4.5, 2.8 + 0.08 * len(axes.get_legend_handles_labels()[1]))
         _legend(figure)
         drawn, now = io.BytesIO(), {"Date": None, "Creator": None}
         figure.savefig(drawn, format="svg", transparent=True, metadata=now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -41,7 +41,7 @@ from lp_sweep.trials.data import delimited
 from lp_sweep.trials.data.datasource import doubtful_rows, load_task
 from lp_sweep.trials.data.formats import TABLES, file_format
 from lp_sweep.trials.data.jsonrows import json_lines
-from lp_sweep.trials.data.readers import CONLL, column_names, conll_text, read_file
+from lp_sweep.trials.data.readers import column_names, conll_text, read_file
 from lp_sweep.trials.data.tasks import CORPUS, QRELS, QUERIES, TaskSource
 from lp_sweep.trials.kinds import KINDS, Kind
 from lp_sweep.trials.kinds.rankmetrics import query_count
@@ -176,15 +176,13 @@ def _split_files(
         )
     kind, ranks = file_format(data), KINDS[rows.kind].ranks
     suffix = "parquet" if kind in TABLES else {"tsv": "csv"}.get(kind, kind)
-    sides = {}
+    content, made, sides = _content_of(data), dict[Path, bytes](), _Sides()
     for side, held in parts.items():
+        path = options.file.parent / f"{stem_of(data)}-{side}.{suffix}"
         queries = {rows.groups[row] for row in held.tolist()}  # a score averages over them
-        units = len(queries) if ranks and side != "train" else len(held)
-        sides[side] = (options.file.parent / f"{stem_of(data)}-{side}.{suffix}", units)
-    paths = [path for path, _ in sides.values()]
-    return dict(
-        zip(paths, _parts(data, *(rows.places[held] for held in parts.values())), strict=True)
-    ), sides
+        sides[side] = path, len(queries) if ranks and side != "train" else len(held)
+        made[path] = content(rows.places[held])
+    return made, sides
 
 
 def parted(strata: npt.ArrayLike, groups: npt.ArrayLike) -> dict[str, np.ndarray[Any, Any]]:
@@ -216,25 +214,24 @@ def split(
     return (in_dev & (np.bincount(stratum)[stratum] > 1))[group]
 
 
-def _parts(data: Path, *parts: np.ndarray[Any, Any]) -> Iterator[bytes]:
-    """The content of a file for each part of the rows, with all columns; a TSV becomes a CSV."""
+def _content_of(data: Path) -> Callable[[np.ndarray[Any, Any]], bytes]:
+    """A function that returns the content of a file with some of the rows, and all columns; a TSV
+    becomes a CSV."""
     kind, path = file_format(data), str(data)
     if kind == "jsonl":
         lines = [*json_lines(path)]
-        for rows in parts:
-            yield b"".join(lines[row] + b"\n" for row in rows)
-    elif kind in ("csv", "tsv"):
+        return lambda rows: b"".join(lines[row] + b"\n" for row in rows)
+    if kind in ("csv", "tsv"):
         header, *cells = delimited.rows(path, kind)
-        for rows in parts:
-            yield delimited.csv_text([header, *(cells[row] for row in rows)])
-    else:
-        table = read_file(path, column_names(path))
-        for rows in parts:
-            some = table.take(pa.array(rows))
-            sink = pa.BufferOutputStream()
-            if kind in TABLES:
-                pq.write_table(some, sink)
-            yield conll_text(some) if kind in CONLL else sink.getvalue().to_pybytes()
+        return lambda rows: delimited.csv_text([header, *(cells[row] for row in rows)])
+    table = read_file(path, column_names(path))
+
+    def packed(rows: np.ndarray[Any, Any]) -> bytes:
+        sink = pa.BufferOutputStream()
+        pq.write_table(table.take(pa.array(rows)), sink)
+        return bytes(sink.getvalue())
+
+    return packed if kind in TABLES else lambda rows: conll_text(table.take(pa.array(rows)))
 
 
 def _with_search(options: InitOptions, search: dict[str, Path | None]) -> WrittenSweep:

@@ -70,14 +70,8 @@ def look_at(options: InitOptions, data: Path) -> RowFile:
         rows = with_separate_labels(rows, options.label[0], separator)
     labels = _columns(rows, options.label)
     kind = options.kind or ("multi_label" if separator else _kind(options, rows, labels))
-    rules, source = (
-        KINDS[kind],
-        TaskSource(
-            files={"train": str(data), "dev": str(options.dev or data)},
-            drop_missing=options.drop_missing,
-            label_separator=separator,
-        ),
-    )
+    rules, files = KINDS[kind], {"train": str(data), "dev": str(options.dev or data)}
+    source = TaskSource(files=files, drop_missing=options.drop_missing, label_separator=separator)
     definition = user_definition(
         data.name,
         text=options.text,
