@@ -128,13 +128,8 @@ def _check_columns(options: InitOptions, data: Path) -> list[str]:
             f"{data}: which column holds the texts, and which the labels? Its columns are "
             f"{listed(map(shown, names))}. Add {' '.join(missing)}."
         )
-    chosen = [*options.text, *options.label]
-    require_columns(str(data), present, [*chosen, *filter(None, [options.group])])
-    if len(set(chosen)) <= len(options.text):
-        raise SpecError(
-            f"{data}: --text and --label must name different columns, got "
-            f"{listed(map(shown, chosen))}. Its columns are {listed(map(shown, names))}."
-        )
+    wanted = [*options.text, *options.label, *filter(None, [options.group])]
+    require_columns(str(data), present, wanted)
     return names
 
 
