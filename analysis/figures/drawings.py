@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib import rc_context, style
+from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -48,7 +48,7 @@ Paint = Callable[[Figure, Catalog], bool]  # returns whether there are numbers
 def _figure() -> Iterator[Figure]:
     """With a style that colour-blind readers can read, whatever the user's matplotlibrc says."""
     styles = ["default", "petroff10", _SETTINGS]
-    with warnings.catch_warnings(), rc_context(), style.context(styles):
+    with warnings.catch_warnings(), style.context(styles):
         warnings.simplefilter("ignore")  # of a letter that the font lacks, of scores that are all 0
         yield Figure(layout="constrained")
 
