@@ -32,7 +32,6 @@ def sections(
 ) -> list[dict[str, Any]]:
     """The parts of a section for each answer, for the template. `texts` None: without the dev rows
     that it gets wrong."""
-
     networks = grouped(catalog.query(numbers.NETWORKS).to_pylist(), lambda row: picked(row, TASK))
     measured = grouped(candidates.long.to_pylist(), lambda row: (row["model"], row["task"]))
     short = short_models(answer.model for answer in answers)
