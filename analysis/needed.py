@@ -12,17 +12,11 @@ from lp_sweep.analysis.tabledef import TableCell
 from lp_sweep.storage.printable import short_models, spans
 
 
-def allowed_loss(row: Row) -> str:
-    if row["unit"] == "percent":
-        return f"{row['delta']:g}%"
-    return f"{row['delta']:g} point{'' if row['delta'] == 1 else 's'}"
-
-
 def layers_needed(row: Row) -> TableCell:
     """`6 of 12 (−0.80)`, `4–6 of 12`. A search adds `, 90% 5 to 7`."""
     text, footnotes = possible_layers(row)[:2]
     if not is_open(row) and row["max_dropped_low"] and row["loss"] is not None:
-        text += f" ({phrases.signed(-row['loss'], '%' if row['unit'] == 'percent' else '')})"
+        text += f" ({_change(row)})"
     if row.get("credible"):
         text += f", 90% {layers_left(row['depth'], row['credible'])}"
     seeds = "" if is_open(row) else phrases.share(row["n_seeds"], row["n_seeds_asked"])
@@ -41,10 +35,6 @@ _OPEN = {
 def is_open(row: Row) -> bool:
     """Whether trials that were asked for may still change the answer."""
     return not _OPEN.keys().isdisjoint(row["caveats"])
-
-
-def is_span(row: Row) -> bool:
-    return bool(row["max_dropped_low"] != row["max_dropped_high"])
 
 
 def possible_layers(row: Row) -> TableCell:
@@ -106,47 +96,32 @@ def answer_lines(rows: list[Row]) -> Iterator[str]:
 
 
 def needs(row: Row, among: Sequence[Row]) -> str:
-    """`needs 6 of 12 layers to lose at most 1 point (top with 6 layers, −0.80, 3 seeds)`, or `needs
-    6 of 12 layers to lose at most 1 point; with distillation 4 (...)`; `... are enough ...` if no
-    smaller network was tried. `among`: the rows that `row` is the best of, also of other
-    strategies."""
-    (layers, distilled), loss = layers_of(row, among), allowed_loss(row)
-    keep_all = layers == str(row["depth"])
+    """`needs 6 of 12 layers to lose at most 1 point (top with 6 layers, −0.80, 3 seeds)`; or that
+    they are enough, if no smaller network was tried. `among`: the rows that `row` is the best of,
+    also of other strategies."""
+    layers, points = _span(row, "task_dropped"), " point" if row["delta"] == 1 else " points"
+    loss = f"{row['delta']:g}{'%' if row['unit'] == 'percent' else points}"
+    only = ""
+    if "one strategy" in row["caveats"]:
+        only = f"only {next(other['strategy'] for other in among if other['tried'])} was tried"
+    if layers == str(row["depth"]):
+        why = f" ({only})" if only else ""
+        return f"keep all {layers} layers: nothing smaller that was tried loses at most {loss}{why}"
     said = f"needs {layers} of {row['depth']} layers to lose at most {loss}"
-    of = best_of(other for other in among if not is_distilled(other)) if distilled else row
-    if of and of["task_untried"] and of["task_dropped_low"] == of["task_dropped_high"]:
+    if row["task_untried"] and row["task_dropped_low"] == row["task_dropped_high"]:
         said = f"{layers} of {row['depth']} layers are enough to lose at most {loss}"
-    if keep_all:
-        said = f"keep all {layers} layers: nothing smaller that was tried loses at most {loss}"
-    unit = "%" if row["unit"] == "percent" else ""
-    change = phrases.signed(-row["loss"], unit) if row["max_dropped_low"] else ""
+    change = _change(row) if row["max_dropped_low"] else ""
     count = phrases.seeds(row["n_seeds"], row["n_seeds_asked"])
     way = ", ".join(filter(None, (network(row), change, count)))
-    only = _only(row, among)
-    way = f" ({'; '.join(filter(None, (way, doubt(row, among), barely(row), only)))})"
-    beside = f"; with distillation {distilled}" if distilled else ""
-    if distilled and is_distilled(row):
-        return said + beside + way
-    if keep_all:
-        way = f" ({only})" if only else ""
-    return said + way + beside
+    return f"{said} ({'; '.join(filter(None, (way, _doubt(row, among), barely(row), only)))})"
 
 
-def layers_of(row: Row, among: Sequence[Row]) -> tuple[str, str]:
-    """`6`, or `4–6`: how many layers the answer may have, and how many with distillation. The
-    second is "" unless both kinds exist and differ; then the first is of plain networks only.
-    Arguments as for `needs`."""
-    sides = [[other for other in among if is_distilled(other) == side] for side in (False, True)]
-    found = [_span(best, "task_dropped") for side in sides if (best := best_of(side))]
-    plain, distilled = found if len(set(found)) > 1 else (_span(row, "task_dropped"), "")
-    return plain, distilled
+def _change(row: Row) -> str:
+    """`−0.80`, `−0.80%`"""
+    return phrases.signed(-row["loss"], "%" if row["unit"] == "percent" else "")
 
 
-def is_distilled(row: Row) -> bool:
-    return bool(row["distill"] != "none")
-
-
-def doubt(row: Row, among: Iterable[Row]) -> str:
+def _doubt(row: Row, among: Iterable[Row]) -> str:
     """`9 layers were not tried`: why a smaller network than the answer of a task may be good
     enough; "" if none may. Arguments as for `needs`."""
     if row["task_untried"]:
@@ -157,12 +132,6 @@ def doubt(row: Row, among: Iterable[Row]) -> str:
     if NOT_SEARCHED in row["caveats"]:
         return "not searched for this loss"
     return "missing trials may bring a smaller one"
-
-
-def _only(row: Row, among: Iterable[Row]) -> str:
-    if "one strategy" not in row["caveats"]:
-        return ""
-    return f"only {next(other['strategy'] for other in among if other['tried'])} was tried"
 
 
 def _untried(row: Row, ks: Sequence[int]) -> str:
@@ -219,19 +188,9 @@ def layers_left(depth: int, dropped: Sequence[int], *, fewer: bool = False) -> s
     return f"{', '.join(parts[:-1])} or {parts[-1]}" if parts[1:] else "".join(parts)
 
 
-_SPREADS = {
-    "task": "From the networks of other models on this task.",
-    "untrained": "The network is not trained, so it does not depend on a seed.",
-    "assumed": "Assumed: no network of this task has two seeds. Run another seed to know it.",
-    "search": "The search (`until: min_layers`) ran other seeds for other numbers of layers, so it "
-    "has its own set.",
-}
-
-
-def seed_spread(row: Row) -> TableCell:
-    """`0.42`"""
+def seed_spread(row: Row) -> str:
+    """`0.42`, `0.42 (assumed)`"""
     if row["seed_sd"] is None:
-        return TableCell("–", (_SPREADS["search"],)) if row["credible"] else TableCell("")
+        return "–" if row["credible"] else ""
     source = row["seed_sd_from"]
-    known = () if source == "model and task" else (_SPREADS.get(source, _SPREADS["assumed"]),)
-    return TableCell(f"{row['seed_sd']:.2f}", known)
+    return f"{row['seed_sd']:.2f}" + ("" if source == "model and task" else f" ({source})")

@@ -10,7 +10,6 @@ from lp_sweep.analysis.notes import NOT_ASKED
 from lp_sweep.analysis.rows import Row
 from lp_sweep.analysis.tabledef import TableCell
 from lp_sweep.storage.printable import ranges
-from lp_sweep.trials.spec.procedures import own_label
 from lp_sweep.trials.spec.scoring import facts_of
 
 DISTURBED = (
@@ -42,7 +41,6 @@ _STATES: dict[str, tuple[str, ...]] = {
         "`none`, or a search did not need this number of layers.",
     ),
 }
-_BELOW_ZERO = ("mcc", "pearson", "spearman")  # metrics that go from -100 to 100
 
 
 # -- numbers
@@ -143,7 +141,7 @@ def kept_of_mean(row: Row) -> str:
 
 def device(row: Row) -> str:
     """`NVIDIA H200, bf16`, `AMD EPYC, 1 thread`; leaves out fp32."""
-    if row["profile_id"] is None:
+    if row["precision"] is None:
         return NOT_ASKED
     parts = [row["device_name"] or "unknown"]
     if (threads := row["threads"]) is not None:
@@ -216,15 +214,11 @@ def draws_below(row: Row) -> str:
 
 
 def change_with_interval(row: Row) -> TableCell:
-    """`−0.80 [−2.35, +0.74]`. If the interval reaches beyond what a score can lose, the seeds are
-    too few to tell."""
+    """`−0.80 [−2.35, +0.74]`"""
     if row.get("error"):
         return TableCell("failed")
     if row["reason"]:
         return state(row["reason"])
-    most = 200 if row["metric"] in _BELOW_ZERO else 100
-    if max(-row["low"], row["high"]) > most:
-        return _untold(row, signed(row["change"]))
     return TableCell(f"{signed(row['change'])} [{signed(row['low'])}, {signed(row['high'])}]")
 
 
@@ -232,29 +226,7 @@ def mean_interval(row: Row) -> TableCell:
     """`88.10–91.30`"""
     if row["reason"]:
         return state(row["reason"])
-    if row["low"] <= (-100 if row["metric"] in _BELOW_ZERO else 0) and row["high"] >= 100:
-        return _untold(row)
     return TableCell(f"{row['low']:.2f}–{row['high']:.2f}")
-
-
-def _untold(row: Row, *change: str) -> TableCell:
-    number = row.get("n_seeds") if (row.get("n_seeds") or 0) > 1 else row.get("n")
-    told = f"{number or 'these'} seeds cannot tell"
-    return TableCell(" ".join([*change, f"({told})" if change else told]))
-
-
-_START = "Compared with direct: the sweep has no finetune_then_drop without distillation."
-
-
-def distillation(row: Row) -> str | TableCell:
-    """`logits T=4`; `logits, iterative`; `logits, start: teacher`; `logits, bridge linear`; `bridge
-    linear`."""
-    way, bridge = str(row["distill"]), f"bridge {row['bridge']}"
-    own = own_label(row["label"], bridge=row["bridge"], distill=way)
-    ways = [way, *([bridge] if row["bridge"] != "none" and way != bridge else [])]
-    if own == "finetune_then_drop" and row["plain"] == "direct":
-        return TableCell(", ".join([*ways, "start: teacher"]), (_START,))
-    return ", ".join(ways if own == "direct" else [*ways, own])
 
 
 def one_side(side: Literal["plain", "distilled"], row: Row) -> str:

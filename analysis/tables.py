@@ -131,7 +131,10 @@ TABLES: dict[str, TableDef] = {
                 "tried, that stay within the loss; the score changes by −0.80. A network with more "
                 "layers may still lose more."
             ),
-            note("4–6 of 12: the answer lies between these.", needed.is_span),
+            note(
+                "4–6 of 12: the answer lies between these.",
+                lambda row: row["max_dropped_low"] != row["max_dropped_high"],
+            ),
             note(
                 "90% 5 to 7: the answers that the scores of a search (`until: min_layers`) do not "
                 "rule out.",
@@ -354,7 +357,8 @@ TABLES: dict[str, TableDef] = {
             "seed sd": Column(
                 needed.seed_spread,
                 "how much one network moves from seed to seed, in points, pooled over the model's "
-                "networks of this task.",
+                "networks of this task. (task): over those of other models; (assumed): no network "
+                "of this task has two seeds; (untrained): it depends on no seed.",
                 below=lambda row: row["seed_sd"],
             ),
         },
@@ -380,10 +384,16 @@ TABLES: dict[str, TableDef] = {
             "task": text("task"),
             "strategy": _STRATEGY,
             "layers": _LAYERS,
-            "distill": Column(phrases.distillation, "what the network learns from a teacher."),
+            "distill": Column(
+                text("label"), "how it is trained, and what it learns from a teacher."
+            ),
             "seeds": text("n"),
             "plain": Column(
-                partial(phrases.one_side, "plain"), "the same layers, without a teacher."
+                partial(phrases.one_side, "plain"),
+                "the same layers, without a teacher; direct if the sweep has no other like it.",
+                below=lambda row: (
+                    row["plain"] == "direct" and not row["procedure"].startswith("direct")
+                ),
             ),
             "distilled": partial(phrases.one_side, "distilled"),
             "gain": _explained(

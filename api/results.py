@@ -96,7 +96,7 @@ class Results:
         return TableRows(paper_tables(self._catalog, [number], names=names)[number])
 
     def figures(self, folder: str | os.PathLike[str]) -> list[Path]:
-        """Writes the paper's figures 2 to 5 and our own, as SVG and PNG. Raises SpecError."""
+        """Writes the papers' figures as SVG and PNG. Raises SpecError."""
         return draw(self._catalog, Path(folder))
 
     def report(

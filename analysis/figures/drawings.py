@@ -1,147 +1,83 @@
-"""The figures that are files: Figures 2 to 5 of Poor Man's BERT (Sajjad et al. 2020), other figures
-layer by layer, and the plots of the page.
-
-    rows = FIGURES["4"].rows(catalog)
-    print(save("4", rows, folder) if rows else FIGURES["4"].needs)
+"""The figures that are files: Figures 2 to 5 of Poor Man's BERT (Sajjad et al. 2020) and two more
+layer by layer; and the plots of the page, as pictures. Drawn with matplotlib, without pyplot; its
+global settings stay unchanged.
 
 A figure without numbers in the store is not drawn, never an empty frame; it says what it needs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+import base64
+import io
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+from matplotlib import style
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lp_sweep.analysis.figures import numbers, painters, plots
-from lp_sweep.analysis.rows import Row
-from lp_sweep.analysis.tables import TABLES
+from lp_sweep.analysis.figures import numbers, plots
+from lp_sweep.analysis.rows import Row, grouped
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.printable import printable
 
-
-class FigureDef(NamedTuple):
-    title: str  # also for people who can't see it
-    numbers: Callable[[Catalog], list[Row]]
-    drawn_if: Callable[[Row], bool]  # of one row of its numbers
-    paint: Callable[[Figure, Sequence[Row]], None]
-    needs: str  # the numbers, and the setting that brings them
-
-    def rows(self, catalog: Catalog) -> list[Row]:
-        """The rows that it is drawn from; none if the store has too few numbers for it."""
-        found = self.numbers(catalog)
-        return found if any(map(self.drawn_if, found)) else []
-
-
-def _selected(sql: str, **parameters: object) -> Callable[[Catalog], list[Row]]:
-    return lambda catalog: catalog.query(sql, parameters).to_pylist()
-
-
-def _has(column: str) -> Callable[[Row], bool]:
-    return lambda row: row[column] is not None
-
-
-def _by_strategy(models: str, *, six: bool) -> FigureDef:
-    return FigureDef(
-        title="Mean score over tasks, by strategy and layers dropped (procedure direct)",
-        numbers=_selected(numbers.STRATEGIES, six=six),
-        drawn_if=lambda row: row["k"] != 0 and row["mean"] is not None,
-        paint=painters.strategies,
-        needs=f"score on every task at one K, for {models}: see examples/poor-mans-bert.yaml",
-    )
-
-
-FIGURES = {
-    "2": _by_strategy("a model without exactly 6 layers", six=False),
-    "3": _by_strategy("a model of 6 layers", six=True),
-    "4": FigureDef(
-        title="Score of a linear classifier on each layer, mean over tasks",
-        numbers=_selected(numbers.PROBES),
-        drawn_if=_has("mean"),
-        paint=painters.probes,
-        needs="probes. Add `measure: {probes: full}`, as in examples/poor-mans-bert.yaml",
-    ),
-    "5": FigureDef(
-        title="Similarity of pre-trained and fine-tuned layers, mean over tasks",
-        numbers=_selected(numbers.SIMILARITY),
-        drawn_if=_has("mean"),
-        paint=painters.similarity,
-        needs="similarity. Add `measure: {similarity: full}`, as in examples/poor-mans-bert.yaml",
-    ),
-    "score": FigureDef(
-        title="Score by layers kept",
-        numbers=_selected(numbers.NETWORKS),
-        drawn_if=lambda row: row["k"] != 0,
-        paint=partial(painters.of_tasks, make=plots.by_layers),
-        needs="score with fewer layers, with all feed-forwards: see examples/poor-mans-bert.yaml",
-    ),
-    "pareto": FigureDef(
-        title="Score against speed, or against size where no speed is measured",
-        numbers=_selected(numbers.NETWORKS),
-        drawn_if=lambda row: row["k"] != 0,
-        paint=partial(painters.of_tasks, make=plots.by_cost),
-        needs="score with fewer layers, nor a speed (`measure: {speed: cuda}`)",
-    ),
-    "candidates": FigureDef(
-        title="Score against milliseconds and megabytes of networks as they are shipped",
-        numbers=lambda catalog: TABLES["candidates"](catalog).long.to_pylist(),
-        drawn_if=_has("ms"),
-        paint=partial(
-            painters.of_tasks,
-            make=plots.of_candidates,
-            keys=("model", "task", "device_name", "threads"),
-            columns=2,
-        ),
-        needs="network measured as it is shipped. Add `deploy: [torch, onnx-int8]`, or measure "
-        "one: `lp-sweep measure --task TASK`",
-    ),
-    "contribution": FigureDef(
-        title="Mean cosine before and after each layer (high: it does little), and what a "
-        "threshold keeps",
-        numbers=_selected(numbers.CONTRIBUTION),
-        drawn_if=lambda row: True,
-        paint=painters.contribution,
-        needs="contribution of layers. Add `{name: contribution, threshold: [0.95, 0.9]}` to the "
-        "strategies",
-    ),
-    "cka": FigureDef(
-        title="Linear CKA between layers: 1 is the same up to rotation and scale",
-        numbers=_selected(numbers.CKA),
-        drawn_if=_has("value"),
-        paint=painters.cka,
-        needs="CKA. Add `measure: {cka: full}`",
-    ),
-    "feed-forward-layers": FigureDef(
-        title="Layers of networks with and without feed-forwards",
-        numbers=_selected(numbers.FEED_FORWARD_LAYERS),
-        drawn_if=_has("mean"),
-        paint=painters.feed_forward_layers,
-        needs="probes or CKA without some feed-forwards. Add `feed_forward: [none, top 3]` and "
-        "`measure: {probes: [full, pruned], cka: pruned}`, as in examples/undivided-attention.yaml",
-    ),
+_FORMATS = ("svg", "png")
+_DIRECT = "(procedure direct: pruned first, then fine-tuned)"
+_WIDTH = 6.9  # inches: the text of an A4 page
+_LONGEST_NAME = 36
+_SETTINGS: dict[str, Any] = {
+    "text.parse_math": False,  # a model's name may have two dollars
+    "svg.fonttype": "none",  # text stays text: names of any script, and they can be searched
+    "svg.hashsalt": "lp-sweep",  # else identifiers are random
+    "font.size": 8,
+    "axes.titlesize": "medium",
+    "figure.titlesize": "medium",
+    "legend.frameon": False,
+    "savefig.dpi": 200,
 }
+Paint = Callable[[Figure, Catalog], bool]  # returns whether there are numbers
+
+
+@contextmanager
+def _figure() -> Iterator[Figure]:
+    """With a style that colour-blind readers can read, whatever the user's matplotlibrc says."""
+    styles = ["default", "petroff10", _SETTINGS]
+    with warnings.catch_warnings(), style.context(styles):
+        warnings.simplefilter("ignore")  # of a letter that the font lacks, of scores that are all 0
+        yield Figure(layout="constrained")
 
 
 def save(
-    name: str, rows: Sequence[Row], folder: Path, formats: Sequence[str] = painters.FORMATS
+    name: str, catalog: Catalog, folder: Path, formats: Sequence[str] = _FORMATS
 ) -> list[Path]:
-    """Writes `figure-<name>.<format>` for each format; the same numbers give the same bytes.
+    """Writes `figure-<name>.<format>` for each format; the same numbers give the same bytes. No
+    file if the store has too few numbers for it.
 
     Creates the folder if it is missing. Raises SpecError for a file that can't be written.
     """
-    files = {kind: folder / f"figure-{name}.{kind}" for kind in formats}
-    figure = FIGURES[name]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        painters.write(lambda drawn: figure.paint(drawn, rows), files, figure.title)
-    except OSError as error:
-        raise SpecError(
-            f"can't write a figure into {folder}: {error}. Choose another folder."
-        ) from error
-    return list(files.values())
+    files = [folder / f"figure-{name}.{kind}" for kind in formats]
+    text = dict.fromkeys(("Title", "Description"), printable(FIGURES[name].title))
+    with _figure() as figure:
+        if not FIGURES[name].paint(figure, catalog):
+            return []
+        figure.suptitle(text["Title"], x=0.01, ha="left")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for file in files:
+                svg = file.suffix == ".svg"
+                extra = {"Date": None, "Creator": None} if svg else {"Software": None}
+                figure.savefig(file, metadata={**text, **extra})
+        except OSError as error:
+            raise SpecError(
+                f"can't write a figure into {folder}: {error}. Choose another folder."
+            ) from error
+    return files
 
 
 def save_all(
@@ -149,10 +85,161 @@ def save_all(
 ) -> list[Path]:
     """Writes each figure that the store has numbers for; `absent` receives what another needs.
     Raises SpecError."""
-    files: list[Path] = []
+    written: list[Path] = []
     for name, figure in FIGURES.items():
-        if rows := figure.rows(catalog):
-            files += save(name, rows, folder)
+        if files := save(name, catalog, folder):
+            written += files
         else:
             absent(f"figure {name}: no {figure.needs}")
-    return files
+    return written
+
+
+def _panels(figure: Figure, rows: Sequence[Row]) -> Iterator[tuple[Axes, Sequence[Row]]]:
+    """A panel for each `panel` of the rows, which is its title, and its rows: two in a line."""
+    shown = grouped(rows, lambda row: str(row["panel"]))
+    columns = min(2, len(shown))
+    lines = math.ceil(len(shown) / columns)
+    figure.set_size_inches(_WIDTH, 1 + 2.5 * lines)
+    drawn = figure.subplots(lines, columns, squeeze=False).flat
+    for axes in drawn[len(shown) :]:
+        axes.set_axis_off()
+    for axes, (title, of_panel) in zip(drawn, shown.items(), strict=False):
+        axes.set_title("\n".join(map(_name, title.split("\n"))), loc="left")
+        yield axes, of_panel
+
+
+def _name(text: str) -> str:
+    """A name on one line, shortened in the middle: its two ends tell the most."""
+    line, half = printable(text), _LONGEST_NAME // 2
+    return line if len(line) <= _LONGEST_NAME else f"{line[: half - 1]}…{line[-half:]}"
+
+
+def _legend(figure: Figure) -> None:
+    """One legend of all panels, below them, where it covers no number."""
+    found = {
+        label: handle
+        for axes in figure.axes
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    if found:
+        figure.legend([*found.values()], [*found], loc="outside lower center", ncols=2)
+
+
+# -- painters
+
+
+def _lines(sql: str, x_label: str, y_label: str, **wanted: object) -> Paint:
+    """Draws a panel for each `panel` of the query, with a line for each `line`."""
+
+    def paint(figure: Figure, catalog: Catalog) -> bool:
+        rows = catalog.query(sql, wanted).to_pylist()
+        if not any(row["x"] is not None and row["y"] is not None for row in rows):
+            return False
+        colours = {line: f"C{n}" for n, line in enumerate(dict.fromkeys(r["line"] for r in rows))}
+        for axes, panel in _panels(figure, rows):
+            for label, line in grouped(panel, lambda row: row["line"]).items():
+                x, y, low, high = (
+                    np.array([row[name] for row in line], float)  # None becomes NaN, a gap
+                    for name in ("x", "y", "low", "high")
+                )
+                look: Any = {"color": colours[label], "label": printable(label)}
+                if np.isnan(x).all():
+                    axes.axhline(y[0], linestyle="--", **look)
+                else:
+                    axes.errorbar(x, y, (y - low, high - y), fmt="o-", **look)
+            axes.locator_params(axis="x", integer=True)
+            axes.set(xlabel=x_label, ylabel=y_label)
+        _legend(figure)
+        return True
+
+    return paint
+
+
+def _heat_maps(figure: Figure, catalog: Catalog) -> bool:
+    rows = catalog.query(numbers.CKA).to_pylist()
+    if not any(row["value"] is not None for row in rows):
+        return False
+    for axes, cells in _panels(figure, rows):
+        x, y = (sorted({row[side] for row in cells}) for side in ("x", "y"))
+        matrix = np.full((len(y), len(x)), np.nan)
+        for row in cells:
+            matrix[y.index(row["y"]), x.index(row["x"])] = row["value"]
+        image = axes.pcolormesh(x, y, matrix, vmin=0, vmax=1, cmap="cividis")
+        axes.locator_params(integer=True)
+        axes.set(xlabel="layer", ylabel="fine-tuned layer")
+    figure.colorbar(image, ax=figure.axes, label="linear CKA (white: no number)", shrink=0.7)
+    return True
+
+
+class FigureDef(NamedTuple):
+    title: str  # also for people who can't see it
+    paint: Paint
+    needs: str  # the numbers, and the setting that brings them
+
+
+FIGURES = {
+    "2": FigureDef(
+        f"Mean score over tasks, by strategy {_DIRECT}",
+        _lines(numbers.STRATEGIES, "layers dropped", "points", six=False),
+        "score on every task at one K, for a model without exactly 6 layers: see "
+        "examples/poor-mans-bert.yaml",
+    ),
+    "3": FigureDef(
+        f"Mean score over tasks, by strategy {_DIRECT}",
+        _lines(numbers.STRATEGIES, "layers dropped", "points", six=True),
+        "score on every task at one K, for a model of 6 layers: see examples/poor-mans-bert.yaml",
+    ),
+    "4": FigureDef(
+        "Score of a linear classifier on each layer, mean over tasks",
+        _lines(numbers.PROBES, "layer (0: embeddings)", "points"),
+        "probes. Add `measure: {probes: full}`, as in examples/poor-mans-bert.yaml",
+    ),
+    "5": FigureDef(
+        "Similarity of pre-trained and fine-tuned layers, mean over tasks",
+        _lines(numbers.SIMILARITY, "layer (0: embeddings)", "cosine"),
+        "similarity. Add `measure: {similarity: full}`, as in examples/poor-mans-bert.yaml",
+    ),
+    "cka": FigureDef(
+        f"Linear CKA between layers: 1 is the same up to rotation and scale {_DIRECT}",
+        _heat_maps,
+        "CKA. Add `measure: {cka: full}`",
+    ),
+    "feed-forward-layers": FigureDef(
+        f"Layers of networks with and without feed-forwards {_DIRECT}",
+        _lines(numbers.FEED_FORWARD_LAYERS, "layer", ""),
+        "probes or CKA without some feed-forwards. Add `feed_forward: [none, top 3]` and "
+        "`measure: {probes: [full, pruned], cka: pruned}`, as in examples/undivided-attention.yaml",
+    ),
+}
+
+
+# -- a plot of the page
+
+
+class Picture(NamedTuple):
+    """A plot as an SVG of its own, and the places of its marks in it."""
+
+    width: float
+    height: float
+    source: str  # a data: address
+    spots: Sequence[tuple[float, float, str]]  # x and y from the upper left corner; the mark's tip
+
+
+def picture(plot: plots.Plot) -> Picture:
+    with _figure() as figure:
+        axes = figure.subplots()
+        axes.spines[["top", "right"]].set_visible(False)
+        plots.paint(axes, plot)
+        figure.set_size_inches(4.5, 2.8 + 0.08 * len(axes.get_legend_handles_labels()[1]))
+        _legend(figure)
+        drawn, now = io.BytesIO(), {"Date": None, "Creator": None}
+        figure.savefig(drawn, format="svg", transparent=True, metadata=now)
+        width, height = figure.bbox.size
+        places = axes.transData.transform([mark[:2] for mark in plot.marks]).round(1).tolist()
+    tips = [mark.tip for mark in plot.marks]
+    return Picture(
+        width=width,
+        height=height,
+        source=f"data:image/svg+xml;base64,{base64.b64encode(drawn.getvalue()).decode()}",
+        spots=[(x, round(height - y, 1), tip) for (x, y), tip in zip(places, tips, strict=True)],
+    )

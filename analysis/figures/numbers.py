@@ -11,18 +11,28 @@ FULL = "all layers"
 _MERGED = f"CASE WHEN k = 0 AND threshold IS NULL THEN '{FULL}' ELSE strategy END"
 _MOST = 4  # networks, or sets of kept layers, in a figure layer by layer
 
+# -- figures of lines. Each query has the columns `panel`, `line`, `x`, `y`, and the ends of a span,
+# `low` and `high`. A row without x is a level: it is drawn across the panel
+
 # In points, by strategy and K or threshold. `six`: models of 6 layers, or all others.
 STRATEGIES = f"""
-SELECT sweep, model, depth, {_MERGED} AS strategy, k, k_mean, threshold, mean_all AS mean,
-    sd_all AS sd
-FROM strategy_table
-WHERE procedure = 'direct' AND feed_forward = 'none' AND (depth = 6) = $six
-QUALIFY row_number() OVER (
-    PARTITION BY sweep, model, {_MERGED}, k, threshold
-    ORDER BY n_tasks DESC, n_seeds_all DESC, position
-) = 1
-ORDER BY sweep, model, strategy = '{FULL}' DESC,
-    min(position) OVER (PARTITION BY sweep, model, {_MERGED}), k_mean, threshold DESC
+WITH curves AS (
+    SELECT *, {_MERGED} AS line
+    FROM strategy_table
+    WHERE procedure = 'direct' AND feed_forward = 'none' AND (depth = 6) = $six
+    QUALIFY row_number() OVER (
+        PARTITION BY sweep, model, line, k, threshold
+        ORDER BY n_tasks DESC, n_seeds_all DESC, position
+    ) = 1
+)
+SELECT format('{{}} ({{}} layers)', model, depth)
+        || if(count(DISTINCT sweep) OVER () > 1, ', sweep ' || sweep, '') AS panel,
+    line, if(line = '{FULL}', NULL, k_mean) AS x, mean_all AS y,
+    mean_all - coalesce(sd_all, 0) AS low, mean_all + coalesce(sd_all, 0) AS high
+FROM curves
+WHERE mean_all IS NOT NULL
+ORDER BY sweep, model, line = '{FULL}' DESC, min(position) OVER (PARTITION BY sweep, model, line),
+    k_mean, threshold DESC
 """
 
 # A row per task and network with a score, whatever its procedure. `mean` in points; `speedup`
@@ -49,190 +59,145 @@ answers AS (
     GROUP BY ALL
 ),
 measured AS (
-    SELECT * RENAME (inference_speedup AS speedup)
+    SELECT sweep, model, kept_layers, inference_speedup AS speedup,
+        {{'device_name': device_name, 'threads': threads, 'precision': precision, 'length': length,
+            'batch': batch}} AS place
     FROM speed_table WHERE feed_forward = 'none' AND inference_speedup IS NOT NULL
 ),
 places AS (
-    SELECT sweep, model, device_name, threads, precision, length, batch,
-        any_value(profile_id) AS profile_id
-    FROM measured
-    GROUP BY sweep, model, device_name, threads, precision, length, batch
-    QUALIFY row_number() OVER (
-        PARTITION BY sweep, model
-        ORDER BY count(*) DESC, device_name, batch, threads, precision
-    ) = 1
+    SELECT sweep, model, place FROM measured GROUP BY sweep, model, place
+    QUALIFY row_number() OVER (PARTITION BY sweep, model ORDER BY count(*) DESC, place) = 1
 ),
 sizes AS (
     SELECT sweep, model, kept_layers, any_value(params_total) AS params_total,
         any_value(params_percent) AS params_percent
     FROM speed_table WHERE feed_forward = 'none' GROUP BY ALL
 )
-SELECT scored.*, places.* EXCLUDE (sweep, model),
-    sizes.params_total, sizes.params_percent, sizes.params_total / 1e6 AS params_millions,
-    if(scored.k = 0 AND places.profile_id IS NOT NULL, coalesce(speedup, 1), speedup) AS speedup,
+SELECT scored.*, unnest(place), params_total, params_percent,
+    if(scored.k = 0 AND place IS NOT NULL, coalesce(speedup, 1), speedup) AS speedup,
     coalesce(within, []) AS within,
     (SELECT list(delta ORDER BY delta) FROM store.deltas) AS losses,
     coalesce(min(score_full) OVER of_task, max(mean) FILTER (WHERE scored.k = 0) OVER of_task)
-        AS score_full
+        AS score_full,
+    min(scored.position) OVER of_task AS first_position
 FROM scored
 LEFT JOIN sizes USING (sweep, model, kept_layers)
 LEFT JOIN places USING (sweep, model)
-LEFT JOIN answers ON answers.sweep = scored.sweep AND answers.model = scored.model
-    AND answers.task = scored.task AND answers.procedure = scored.procedure
-    AND answers.k = scored.k AND (scored.k = 0 OR answers.strategy = scored.strategy)
-LEFT JOIN measured ON measured.sweep = scored.sweep AND measured.model = scored.model
-    AND measured.kept_layers = scored.kept_layers AND measured.device_name = places.device_name
-    AND measured.threads IS NOT DISTINCT FROM places.threads
-    AND measured.precision = places.precision AND measured.length = places.length
-    AND measured.batch = places.batch
+LEFT JOIN measured USING (sweep, model, kept_layers, place)
+LEFT JOIN answers ON (answers.sweep, answers.model, answers.task, answers.procedure, answers.k)
+        = (scored.sweep, scored.model, scored.task, scored.procedure, scored.k)
+    AND (scored.k = 0 OR answers.strategy = scored.strategy)
 WINDOW of_task AS (PARTITION BY scored.sweep, scored.model, scored.task)
-ORDER BY scored.sweep, scored.model, min(scored.position) OVER (
-        PARTITION BY scored.sweep, scored.model, scored.task
-    ), scored.task, scored.position
-"""
-
-# The score after each epoch of the full model and of the answer within the smallest loss.
-EPOCHS = f"""
-WITH shown AS (
-    SELECT DISTINCT cells.sweep, cells.model, cells.task, cells.trial_id, cells.seed,
-        cells.k AS dropped, cells.depth
-    FROM cells
-    JOIN min_layers AS best ON best.sweep = cells.sweep AND best.model = cells.model
-        AND best.task = cells.task AND best.procedure = cells.procedure AND best.rank = 1
-    WHERE cells.feed_forward = 'none' AND cells.state = 'done'
-        AND (cells.k = 0 OR cells.k = best.max_dropped_low AND cells.strategy = best.strategy)
-        AND best.delta = (SELECT min(delta) FROM min_layers)
-)
-SELECT shown.sweep, shown.model, shown.task, shown.trial_id, shown.seed, epoch,
-    if(
-        dropped = 0, '{FULL}', shown.depth - dropped || ' of ' || shown.depth || ' layers'
-    ) AS network,
-    100 * value AS score, epochs.metric
-FROM shown
-JOIN trials ON trials.trial_id = shown.trial_id
-JOIN epochs ON epochs.trial_id = shown.trial_id AND epochs.metric = trials.metric
-    AND epochs.split = trials.epoch_metrics[1].split
-ORDER BY shown.sweep, shown.model, shown.task, dropped, shown.seed, epoch
+ORDER BY scored.sweep, scored.model, first_position, scored.task, scored.position
 """
 
 # -- layer by layer
 
-# A row per profile, layer and threshold of the cells that depend on the profile (null: none does).
-CONTRIBUTION = """
-WITH swept AS (
-    SELECT DISTINCT profile_id, threshold FROM cells
-    WHERE strategy = 'contribution' AND threshold IS NOT NULL
-)
-SELECT model, task, profile_id, layer, value, threshold
-FROM layers LEFT JOIN swept USING (profile_id)
-WHERE measure = 'contribution'
-ORDER BY model, task, profile_id, threshold DESC, layer
-"""
-
-# Networks that a cell asked for, without the first stages of other procedures. K=0 is the same
-# trial in each procedure.
-_ASKED = """
-networks AS (
-    SELECT DISTINCT trial_id, n_kept = depth AS whole
-    FROM cells
-    WHERE feed_forward = 'none' AND trial_id IS NOT NULL
-        AND (n_kept = depth OR procedure = 'direct')
+_FULL = """
+full_models AS (
+    SELECT DISTINCT trial_id FROM cells WHERE feed_forward = 'none' AND n_kept = depth
 )"""
 
-# points: network, part, model, depth, task, seed, kept_layers, layer, value -> means over tasks and
-# the seeds that have every task. `n_tasks`: tasks on which a model's networks of that kind are
-# measured; `n_tasks_asked`: tasks in the cells.
+_OF_LAYERS = "format('{} ({} of {} layers)', model, len(kept_layers), depth)"
+
+# points: network, part, model, depth, task, seed, kept_layers, layer, value -> means over the
+# tasks that the model's networks of that kind have, and over the seeds that have each of them.
 _LAYER_MEANS = """,
-expected AS (
-    SELECT network, part, model, count(DISTINCT task) AS n_tasks FROM points GROUP BY ALL
-),
-asked AS (SELECT model, count(DISTINCT lower(task)) AS n_tasks_asked FROM cells GROUP BY ALL),
 by_seed AS (
     SELECT network, part, model, depth, kept_layers, layer, seed, n_tasks,
         CASE WHEN count(DISTINCT task) FILTER (WHERE value IS NOT NULL) = any_value(n_tasks)
             THEN avg(value) END AS mean
-    FROM points JOIN expected USING (network, part, model)
+    FROM (
+        SELECT *, count(DISTINCT task) OVER (PARTITION BY network, part, model) AS n_tasks
+        FROM points
+    )
+    GROUP BY ALL
+),
+means AS (
+    SELECT network, part, model, depth, kept_layers, layer AS x,
+        avg(mean) AS y, min(mean) AS low, max(mean) AS high,
+        ', tasks: ' || n_tasks AS tasks
+    FROM by_seed
     GROUP BY ALL
 )
-SELECT network, part, model, depth, kept_layers, layer, n_tasks, n_tasks_asked,
-    avg(mean) AS mean, min(mean) AS low, max(mean) AS high
-FROM by_seed LEFT JOIN asked USING (model)
-GROUP BY network, part, model, depth, kept_layers, layer, n_tasks, n_tasks_asked
-ORDER BY model, network, len(kept_layers) DESC, kept_layers, part, layer
 """
 
-# probes in points of the task's main metric; if no trial names it, accuracy, else pearson
+# probes in points of the task's main metric
 _MEASURED_PROBES = """
 metrics AS (
     SELECT lower(task) AS task, min(metric) AS metric FROM trials GROUP BY ALL
 ),
-named AS (
-    SELECT *, CASE
-        WHEN bool_or(name = 'accuracy') OVER (PARTITION BY profile_id) THEN 'accuracy'
-        ELSE 'pearson' END AS usual
-    FROM layers WHERE measure = 'probes'
-),
 measured AS (
-    SELECT named.* REPLACE (lower(named.task) AS task, 100 * value AS value)
-    FROM named LEFT JOIN metrics ON metrics.task = lower(named.task)
-    WHERE name = coalesce(metric, usual)
+    SELECT layers.* REPLACE (metrics.task AS task, 100 * value AS value)
+    FROM layers JOIN metrics ON metrics.task = lower(layers.task) AND layers.name = metric
+    WHERE measure = 'probes'
 )"""
 
-# Points by `network` (full, pretrained, pruned), kept layers and layer.
+# The full models, fine-tuned and pre-trained. The kind comes first: a label that begins with `_` is
+# left out of a legend.
 PROBES = f"""
-WITH {_ASKED},
+WITH {_FULL},
 {_MEASURED_PROBES},
 points AS (
-    SELECT
-        CASE WHEN measured.trial_id IS NULL THEN 'pretrained' WHEN whole THEN 'full'
-            ELSE 'pruned' END AS network,
-        'score' AS part,
+    SELECT if(trial_id IS NULL, 'pre-trained', '{FULL}') AS network, 'score' AS part,
         model, depth, task, seed, kept_layers, layer, value
-    FROM measured LEFT JOIN networks USING (trial_id)
-    WHERE measured.trial_id IS NULL OR whole IS NOT NULL
+    FROM measured
+    WHERE trial_id IS NULL OR trial_id IN (SELECT trial_id FROM full_models)
 )
-{_LAYER_MEANS}"""
-
-# Cosine by layer; `part` is sentence or tokens.
-SIMILARITY = f"""
-WITH {_ASKED},
-points AS (
-    SELECT 'full' AS network, name AS part, model, depth, lower(task) AS task, seed, kept_layers,
-        layer, value
-    FROM layers JOIN networks USING (trial_id)
-    WHERE measure = 'similarity' AND whole
-)
-{_LAYER_MEANS}"""
-
-# By `part` (layer, attention), layer and other layer: means over profiles, of whole fine-tuned
-# networks, or, if there are none, of the deepest pruned ones.
-CKA = f"""
-WITH {_ASKED},
-points AS (
-    SELECT model, depth, kept_layers, against IS NULL AS with_pretrained, name AS part, layer,
-        other, value, profile_id, task, coalesce(whole, false) AS whole,
-        bool_or(coalesce(whole, false)) OVER () AS any_whole
-    FROM layers LEFT JOIN networks USING (trial_id)
-    WHERE measure = 'cka' AND whole IS NOT NULL
-        AND (against IS NULL OR against IN (SELECT trial_id FROM networks WHERE networks.whole))
-)
-FROM (
-    SELECT model, depth, kept_layers, with_pretrained, part, layer, other,
-        CASE WHEN count(value) = count(*) THEN avg(value) END AS value
-    FROM points
-    WHERE whole = any_whole
-    GROUP BY ALL
-)
-QUALIFY dense_rank() OVER (ORDER BY len(kept_layers) DESC, model, kept_layers, with_pretrained)
-    <= {_MOST}
-ORDER BY model, len(kept_layers) DESC, kept_layers, with_pretrained, part DESC, layer, other
+{_LAYER_MEANS}
+SELECT '' AS panel, network || ': ' || model || tasks AS line, x, y, low, high
+FROM means
+ORDER BY model, network, x
 """
 
-# By feed-forward setting (`network`), of networks with the same layers. `part` is probes, in
-# points, or attention, the CKA of attention outputs with the same layer of the full network. The
-# largest sets of kept layers of the first model come first.
+# Cosine by layer, a panel for each kind of token. Below 0.7 a layer changed substantially (Figure 5
+# of the paper).
+SIMILARITY = f"""
+WITH {_FULL},
+points AS (
+    SELECT '{FULL}' AS network, name AS part, model, depth, lower(task) AS task, seed, kept_layers,
+        layer, value
+    FROM layers JOIN full_models USING (trial_id)
+    WHERE measure = 'similarity'
+)
+{_LAYER_MEANS},
+panels AS (
+    SELECT if(part = 'sentence', 'sentence token', 'per-text token mean') AS panel,
+        network || ': ' || model || tasks AS line, x, y, low, high
+    FROM means
+)
+FROM panels
+UNION ALL
+SELECT DISTINCT panel, '0.7', NULL, 0.7, NULL, NULL FROM panels
+ORDER BY panel DESC, line = '0.7', line, x
+"""
+
+# A panel for each network and for the outputs of layers and of attention: means over profiles, of
+# full models next to the pre-trained, or, if there are none, of pruned networks next to the full
+# models.
+CKA = f"""
+WITH {_FULL},
+points AS (
+    SELECT DISTINCT layers.*, against IS NULL AS is_full
+    FROM layers JOIN cells ON cells.trial_id = layers.trial_id
+    WHERE measure = 'cka' AND cells.feed_forward = 'none'
+        AND (against IS NULL AND n_kept = cells.depth OR cells.procedure = 'direct'
+            AND against IN (SELECT trial_id FROM full_models))
+)
+SELECT {_OF_LAYERS} || chr(10) || name
+        || ' outputs, x: ' || if(is_full, 'pre-trained', 'full model') AS panel,
+    other AS x, layer AS y, CASE WHEN count(value) = count(*) THEN avg(value) END AS value
+FROM points
+GROUP BY model, depth, kept_layers, is_full, name, layer, other
+QUALIFY is_full = bool_or(is_full) OVER () AND {_MOST} >=
+    dense_rank() OVER (ORDER BY is_full DESC, len(kept_layers) DESC, model, kept_layers)
+ORDER BY model, len(kept_layers) DESC, kept_layers, name DESC, layer, other
+"""
+
+# A line for each feed-forward setting (`network`), of networks with the same layers. `part` is
+# probes, in points, or attention, the CKA of attention outputs with the same layer of the full
+# network. The largest sets of kept layers of the first model come first.
 FEED_FORWARD_LAYERS = f"""
-FROM (
 WITH {_MEASURED_PROBES},
 settings AS (
     SELECT DISTINCT trial_id, feed_forward, n_kept = depth AND feed_forward = 'none' AS whole
@@ -253,7 +218,12 @@ points AS (
     FROM numbers JOIN settings USING (trial_id)
     QUALIFY bool_or(feed_forward <> 'none') OVER (PARTITION BY model, kept_layers)
 )
-{_LAYER_MEANS})
+{_LAYER_MEANS}
+SELECT {_OF_LAYERS} || chr(10)
+        || if(part = 'probes', 'classifier on the layer (points)', 'attention outputs (CKA)')
+        AS panel,
+    network || ' removed' || tasks AS line, x, y, low, high
+FROM means
 QUALIFY dense_rank() OVER (ORDER BY model, len(kept_layers) DESC, kept_layers) <= {_MOST}
-ORDER BY model, len(kept_layers) DESC, kept_layers, network <> 'none', network, part, layer
+ORDER BY model, len(kept_layers) DESC, kept_layers, part DESC, network <> 'none', network, x
 """

@@ -1,35 +1,25 @@
-"""The plots of a task: score by layers, by milliseconds, megabytes or speed, and by epoch.
+"""The plots of a task: score by layers, and by milliseconds, megabytes or speed.
 
-A plot is values and words. The report's template draws it as SVG, `painters.plot` with matplotlib.
-It is zoomed to where the answer is, and counts what it leaves out.
+Each shows the networks near the answer, and counts those that it leaves out.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator
 
 from lp_sweep.analysis import phrases, shipping
 from lp_sweep.analysis.figures.numbers import FULL
 from lp_sweep.analysis.rows import Row, grouped
-from lp_sweep.storage.printable import ranges
+from lp_sweep.storage.printable import printable, ranges
 
-# the Okabe-Ito colours, which colour-blind readers can tell apart; the first is of the full model
-COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#777777")
-OTHER = len(COLOURS) - 1
-_X_LABELS = {
-    "score": "layers kept",
-    "ms": "ms for one text",
-    "mb": "MB on disk",
-    "speed": "speed (all layers: 1)",
-    "size": "million parameters",
-    "epochs": "epoch",
-}
 _SHOWN = 1.6  # times the largest allowed loss: the scores that are shown below the full model
-
-PlotName = Literal["score", "ms", "mb", "speed", "size", "epochs"]
+_SPEED = "speed (all layers: 1)"
 
 
 class Mark(NamedTuple):
@@ -37,134 +27,123 @@ class Mark(NamedTuple):
 
     x: float
     y: float
-    look: int  # an index of COLOURS
     tip: str  # all its values, shown when the pointer is on it
     label: str = ""  # next to the answer's own network
-    hollow: bool = False
-
-
-class Line(NamedTuple):
-    look: int
-    points: Sequence[tuple[float, float]]
-    dashed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    name: PlotName
+    x_label: str
     task: str
     metric: str
     device: str = ""  # where a speed was measured
-    marks: Sequence[Mark]
-    lines: Sequence[Line]
-    legend: Sequence[tuple[int, str]]
-    full: float | None = None  # the score that a loss is allowed against
+    series: Mapping[str, Sequence[Mark]]  # by name
+    is_cost: bool = False  # x: a line joins those that none beats; else it joins each series
+    full: float = 0  # the score that a loss is allowed against
     losses: Sequence[float] = ()
-    low: float  # the lowest score that is shown
     below: int = 0  # networks with a lower score
 
     @property
-    def x_label(self) -> str:
-        return _X_LABELS[self.name]
-
-    @property
-    def is_counted(self) -> bool:
-        return self.name in ("score", "epochs")
-
-    @property
-    def is_log(self) -> bool:
-        xs = [mark.x for mark in self.marks]
-        return self.name in ("ms", "mb") and min(xs) > 0 and max(xs) > 5 * min(xs)
-
-    @property
-    def spans(self) -> tuple[tuple[float, float], tuple[float, float]]:
-        """The limits of both axes, with room around the outermost marks."""
-        xs = [mark.x for mark in self.marks]
-        if self.is_log:
-            room = (max(xs) / min(xs)) ** 0.08
-            across = (min(xs) / room, max(xs) * room)
-        else:
-            room = 0.08 * (max(xs) - min(xs)) or 0.5
-            across = (min(xs) - room, max(xs) + room)
-        high = max([mark.y for mark in self.marks] + [self.full or self.low])
-        room = 0.08 * (high - self.low) or 0.5
-        return across, (self.low - 1.5 * room, high + room)  # a label is below its mark
-
-    # -- as SVG
-
-    width: ClassVar[int] = 420
-    height: ClassVar[int] = 280
-    left: ClassVar[int] = 44
-    right: ClassVar[int] = 408
-    top: ClassVar[int] = 14
-    bottom: ClassVar[int] = 238
-
-    def x(self, value: float) -> float:
-        low, high = self.spans[0]
-        if self.is_log:
-            low, high, value = math.log(low), math.log(high), math.log(value)
-        return round(self.left + (value - low) / (high - low) * (self.right - self.left), 1)
-
-    def y(self, value: float) -> float:
-        low, high = self.spans[1]
-        return round(self.bottom - (value - low) / (high - low) * (self.bottom - self.top), 1)
-
-    def path(self, line: Line) -> str:
-        return " ".join(f"{self.x(x)},{self.y(y)}" for x, y in line.points)
-
-    def x_ticks(self) -> list[float]:
-        low, high = self.spans[0]
-        if self.is_log:
-            tens = range(math.floor(math.log10(low)), math.ceil(math.log10(high)))
-            ticks = [n * 10.0**ten for ten in tens for n in (1, 2, 5)]
-            return [tick for tick in ticks if low <= tick <= high]
-        return _ticks(low, high, whole=self.is_counted)
-
-    def y_ticks(self) -> list[float]:
-        return _ticks(*self.spans[1])
+    def marks(self) -> list[Mark]:
+        return list(dict.fromkeys(mark for marks in self.series.values() for mark in marks))
 
 
-def _ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
-    """About five round numbers."""
-    rough = (high - low) / 5
-    base = 10.0 ** math.floor(math.log10(rough))
-    step = next(n * base for n in (1, 2, 5, 10) if n * base >= rough)
-    step = max(step, 1) if whole else step
-    return [n * step for n in range(math.ceil(low / step), math.floor(high / step) + 1)]
+def paint(axes: Axes, plot: Plot) -> None:
+    """Draws the plot without a title, and names the series for a legend."""
+    for loss in plot.losses:
+        within = f"loses at most {loss:g}"
+        axes.axhspan(plot.full - loss, plot.full, color="green", alpha=0.08, label=within)
+    for name, marks in plot.series.items():
+        dots = "o" if plot.is_cost or name == "random" else "o-"
+        black: Any = {"color": "black", "zorder": 3} if name == FULL else {}
+        axes.plot(*_sides(marks), dots, label=printable(name), **black)
+    if plot.is_cost:
+        axes.plot(*_sides(front(plot)), "--", color="grey", zorder=1)
+        xs = [mark.x for mark in plot.marks]
+        if plot.x_label != _SPEED and max(xs) > 5 * min(xs) > 0:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.minorticks_off()
+    else:
+        axes.locator_params(axis="x", integer=True)
+    for mark in plot.marks:
+        if mark.label:
+            axes.plot(mark.x, mark.y, "o", markersize=10, markerfacecolor="none", color="black")
+            axes.annotate(mark.label, mark[:2], (6, -12), textcoords="offset points")
+    if plot.below:
+        axes.plot([], [], " ", label=f"{plot.below} lower, not shown")
+    axes.margins(0.08)
+    axes.set(xlabel=plot.x_label, ylabel=plot.metric)
 
 
-# -- from rows of `numbers.networks`, of one task
+def _sides(marks: Sequence[Mark]) -> tuple[list[float], list[float]]:
+    return [mark.x for mark in marks], [mark.y for mark in marks]
+
+
+def front(plot: Plot) -> list[Mark]:
+    """The marks that no other beats in score and in x: a cost, or how fast they are."""
+    sign = -1 if plot.x_label == _SPEED else 1
+    found: list[Mark] = []
+    for mark in sorted(plot.marks, key=lambda mark: (sign * mark.x, -mark.y)):
+        if not found or mark.y > found[-1].y:
+            found.append(mark)
+    return found
+
+
+# -- from rows of `numbers.NETWORKS`, of one task
 
 
 def by_layers(rows: Sequence[Row]) -> list[Plot]:
     """Score by layers that are kept, if there are fewer: a line for each strategy and procedure,
-    which starts at the full model; the draws of `random` and strategies with a single network are
-    dots alone."""
+    which starts at the full model; the draws of `random` are dots alone."""
     if not any(row["k"] for row in rows):
         return []
-    looks = _looks(rows)
-    lines = []
-    for name, line in grouped(rows, line_of).items():
-        whole = [row for row in rows if row["k"] == 0 and row["procedure"] == line[0]["procedure"]]
-        points = {row["n_kept"]: row["mean"] for row in (*line, *whole)}
-        several = len({row["n_kept"] for row in line}) > 1
-        if several and name != FULL and line[0]["line"] != "random":
-            dashed = line[0]["procedure"] != rows[0]["procedure"]
-            lines.append(Line(looks.get(name, OTHER), sorted(points.items()), dashed))
-    return [_plot("score", rows, "n_kept", looks, lines)]
+    return [_of_networks(rows, "n_kept", "layers kept")]
 
 
-def by_cost(rows: Sequence[Row]) -> list[Plot]:
-    """Score by measured speed, or by size where the answers have no speed; none without either."""
-    costs: dict[PlotName, str] = {"speed": "speedup", "size": "params_millions"}
-    if not all(row["speedup"] for row in rows if row["within"]):
-        del costs["speed"]
-    for name, column in costs.items():
-        known = [row for row in rows if row[column] is not None]
-        if any(row["k"] for row in known):
-            line = _front(((row[column], row["mean"]) for row in known), fast=name == "speed")
-            return [_plot(name, known, column, _looks(known), [line])]
-    return []
+def by_speed(rows: Sequence[Row]) -> list[Plot]:
+    """Score by measured speed, if that of the answers is measured."""
+    known = [row for row in rows if row["speedup"]]
+    missing = any(row["within"] and not row["speedup"] for row in rows)
+    if missing or not any(row["k"] for row in known):
+        return []
+    return [_of_networks(known, "speedup", _SPEED)]
+
+
+def _of_networks(rows: Sequence[Row], column: str, x_label: str) -> Plot:
+    """The networks near the allowed losses; at least the best one with fewer layers."""
+    full, losses = rows[0]["score_full"], rows[0]["losses"]
+    low = -math.inf if full is None else _lowest(full, losses)
+    smaller = max((row["mean"] for row in rows if row["k"]), default=math.inf)
+    low = min([low, smaller, *(row["mean"] for row in rows if row["within"])])
+    shown = [row for row in rows if row["mean"] >= low]
+    whole = {row["procedure"]: row for row in shown if row["k"] == 0}
+    is_cost, series = column != "n_kept", dict[str, list[Mark]]()
+    for name, line in grouped(shown, line_of).items():
+        start = [] if is_cost or len(line) == 1 else [whole.get(line[0]["procedure"])]
+        marks = {
+            Mark(
+                x=row[column],
+                y=round(row["mean"], 6),  # means of the same scores differ in the last bit
+                tip=network_tip(row),
+                label=f"{phrases.kept_of(row)} ({phrases.signed(row['change'])})"
+                * bool(row["within"] and row["k"]),
+            )
+            for row in (*line, *filter(None, start))
+        }
+        series[name] = sorted(marks)
+    return Plot(
+        x_label=x_label,
+        task=rows[0]["task"],
+        metric=rows[0]["metric"],
+        device=phrases.device(rows[0]) if x_label == _SPEED else "",
+        series=series,
+        is_cost=is_cost,
+        full=full or 0,
+        losses=() if full is None else losses,
+        below=len(rows) - len(shown),
+    )
 
 
 def of_candidates(rows: Sequence[Row]) -> list[Plot]:
@@ -173,107 +152,37 @@ def of_candidates(rows: Sequence[Row]) -> list[Plot]:
     able = [row for row in rows if not row["error"] and row["ms"] and row["score"] is not None]
     if not able:
         return []
-    looks = {name: look for look, name in enumerate(dict.fromkeys(r["format"] for r in able), 1)}
     losses = sorted({d for row in rows for d in (*row["chosen_within"], *row["nearest_within"])})
     full = max(row["score"] - row["change"] for row in able)
-    low = _lowest(full, losses)
-    low = min([low, *(row["score"] for row in able if row["chosen_within"])])
-    shown = [row for row in able if row["score"] >= low]
+    chosen = [row["score"] for row in able if row["chosen_within"]]
+    shown = [row for row in able if row["score"] >= min([_lowest(full, losses), *chosen])]
 
-    def plot(name: PlotName) -> Plot:
-        marks = [
-            Mark(
-                x=row[name],
-                y=row["score"],
-                look=looks[row["format"]],
-                tip=shipping.shipped(row),
-                label=f"{ranges(row['kept_layers'])} {row['artefact']}"
-                * bool(row["chosen_within"]),
-                hollow=row["vocabulary"] != "full",
-            )
-            for row in shown
-        ]
+    def plot(column: str, x_label: str) -> Plot:
+        series = {
+            name: [
+                Mark(
+                    x=row[column],
+                    y=row["score"],
+                    tip=shipping.shipped(row),
+                    label=f"layers {ranges(row['kept_layers'])}" * bool(row["chosen_within"]),
+                )
+                for row in of_form
+            ]
+            for name, of_form in grouped(shown, shipping.form).items()
+        }
         return Plot(
-            name=name,
+            x_label=x_label,
             task=able[0]["task"],
             metric=able[0]["metric"],
-            device=shipping.served_by(able[0]) if name == "ms" else "",
-            marks=marks,
-            lines=[_front((mark.x, mark.y) for mark in marks)],
-            legend=[(look, form) for form, look in looks.items()],
+            device=shipping.served_by(able[0]) if column == "ms" else "",
+            series=series,
+            is_cost=True,
             full=full,
             losses=losses,
-            low=min([low + 0.5 * max(losses, default=1), *(mark.y for mark in marks)]),
             below=len(able) - len(shown),
         )
 
-    return [plot("ms"), plot("mb")]
-
-
-def by_epoch(rows: Sequence[Row]) -> Plot | None:
-    """Learning curves: score after each epoch, a line for each trial. `rows`: of `numbers.epochs`,
-    of one task; None if no trial has two epochs."""
-    if len({row["epoch"] for row in rows}) < 2:
-        return None
-    legend = [*enumerate(dict.fromkeys(row["network"] for row in rows))]
-    looks = {name: look for look, name in legend}
-    tip = "{network}, seed {seed}, epoch {epoch}: {score:.2f}".format_map
-    return Plot(
-        name="epochs",
-        task=rows[0]["task"],
-        metric=rows[0]["metric"],
-        marks=[Mark(row["epoch"], row["score"], looks[row["network"]], tip(row)) for row in rows],
-        lines=[
-            Line(looks[of[0]["network"]], [(row["epoch"], row["score"]) for row in of])
-            for of in grouped(rows, lambda row: row["trial_id"]).values()
-        ],
-        legend=legend,
-        low=min(row["score"] for row in rows),
-    )
-
-
-def _plot(
-    name: PlotName,
-    rows: Sequence[Row],
-    x: str,  # a column
-    looks: Mapping[str, int],
-    lines: Sequence[Line],
-) -> Plot:
-    shown = _shown(rows)
-    marks = [
-        Mark(
-            x=row[x],
-            y=round(row["mean"], 6),  # means of the same scores differ in the last bit
-            look=looks.get(line_of(row), OTHER),
-            tip=network_tip(row),
-            label=_label(row),
-        )
-        for row in sorted(shown, key=lambda row: (bool(row["within"]), row["k"] == 0))
-    ]
-    used = {mark.look for mark in marks}
-    legend = [(look, label) for label, look in looks.items() if look in used]
-    return Plot(
-        name=name,
-        task=rows[0]["task"],
-        metric=rows[0]["metric"],
-        device=phrases.device(rows[0]) if name == "speed" else "",
-        marks=[*dict.fromkeys(marks)],  # all layers are one network, whatever the procedure
-        lines=lines,
-        legend=[*legend, *([(OTHER, "other strategies")] if OTHER in used else [])],
-        full=rows[0]["score_full"],
-        losses=() if rows[0]["score_full"] is None else rows[0]["losses"],
-        low=min(mark.y for mark in marks),
-        below=len(rows) - len(shown),
-    )
-
-
-def _shown(rows: Sequence[Row]) -> list[Row]:
-    """The networks near the allowed losses; at least the best one with fewer layers."""
-    full = rows[0]["score_full"]
-    low = -math.inf if full is None else _lowest(full, rows[0]["losses"])
-    smaller = max((row["mean"] for row in rows if row["k"]), default=math.inf)
-    low = min([low, smaller, *(row["mean"] for row in rows if row["within"])])
-    return [row for row in rows if row["mean"] >= low]
+    return [plot("ms", "ms for one text"), plot("mb", "MB on disk")]
 
 
 def network_tip(row: Row) -> str:
@@ -287,12 +196,6 @@ def network_tip(row: Row) -> str:
     return f"{phrases.layers(row['kept_layers'])}, {line_of(row)}: {', '.join(parts)}"
 
 
-def _label(row: Row) -> str:
-    if not row["within"] or not row["k"]:
-        return ""
-    return f"{phrases.kept_of(row)} ({phrases.signed(row['change'])})"
-
-
 def line_of(row: Row) -> str:
     if row["k"] == 0:
         return FULL
@@ -300,22 +203,5 @@ def line_of(row: Row) -> str:
     return f"{row['line']}{own}"
 
 
-def _looks(rows: Sequence[Row]) -> dict[str, int]:
-    """A colour for each line: first the answers', then those with most networks that are shown;
-    the rest are grey."""
-    lines = grouped((row for row in _shown(rows) if row["k"]), line_of)
-    order = sorted(lines, key=lambda n: (-any(r["within"] for r in lines[n]), -len(lines[n])))
-    return {FULL: 0} | {name: look for look, name in enumerate(order[: OTHER - 1], 1)}
-
-
 def _lowest(full: float, losses: Sequence[float]) -> float:
     return full - _SHOWN * max(losses, default=1)
-
-
-def _front(points: Iterable[tuple[float, float]], *, fast: bool = False) -> Line:
-    """Those that no other beats in score and in x: a cost, or how fast they are."""
-    front: list[tuple[float, float]] = []
-    for x, y in sorted(points, key=lambda point: (-point[0] if fast else point[0], -point[1])):
-        if not front or y > front[-1][1]:
-            front.append((x, y))
-    return Line(OTHER, sorted(front), dashed=True)

@@ -4,19 +4,16 @@ sheet is one query whose columns are those that people read."""
 from __future__ import annotations
 
 import datetime as dt
-import shlex
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from lp_sweep.analysis.figures.numbers import FULL
 from lp_sweep.analysis.notes import setup_notes
-from lp_sweep.analysis.rows import picked
 from lp_sweep.analysis.tabledef import Table
 from lp_sweep.storage.catalog import Catalog
-from lp_sweep.storage.printable import also_in_train, listed, short
+from lp_sweep.storage.printable import listed, short
 from lp_sweep.storage.redact import redact_text
 from lp_sweep.storage.schema import PUBLISHED_VERSIONS
-from lp_sweep.storage.store import Store, Unreadable
+from lp_sweep.storage.store import Store
 
 
 class Sheet(NamedTuple):
@@ -27,20 +24,11 @@ class Sheet(NamedTuple):
     command: str = ""
 
 
-class Gaps(NamedTuple):
-    """Missing, failed and single-seed results: counts, tables and further sentences."""
-
-    counts: Mapping[str, int]  # the columns of _COUNTS
-    sentences: Sequence[str]
-    sheets: Sequence[Sheet]
-    commands: Sequence[str]  # to get the missing results
-
-
 _OPEN = "state NOT IN ('done', 'not_needed')"
 _FINGERPRINT = "{0}_fingerprint[:24] || if(len({0}_fingerprint) > 24, '…', '')"
 _MOST_CELLS = 500  # lines in a list
 
-# by name: the title, and the query
+# by part of the page and name: the title, and the query
 _RECIPES = {
     "recipes": (
         "Recipes",
@@ -108,6 +96,8 @@ _SOURCES = {
         f"""
         SELECT task, metric || coalesce(' of ''' || positive || '''', '') AS metric,
             max(train_examples) AS "train rows", max(dev_examples) AS "dev rows",
+            nullif(max(dev_in_train), 0) AS "of these also in train",
+            nullif(max(dev_relabelled), 0) AS "with another label",
             {_FINGERPRINT.format("data")} AS fingerprint, count(*) AS trials
         FROM trials GROUP BY task, metric, positive, data_fingerprint ORDER BY ALL""",
     ),
@@ -128,20 +118,14 @@ _SOURCES = {
 }
 
 
-def recipes(catalog: Catalog) -> list[Sheet]:
-    """How the trials were trained."""
-    return _sheets(catalog, _RECIPES)
+_QUERIES = {"recipes": _RECIPES, "gaps": _GAPS, "sources": _SOURCES}
 
 
-def sources(catalog: Catalog) -> list[Sheet]:
-    """Where the trials come from."""
-    return _sheets(catalog, _SOURCES)
-
-
-def _sheets(catalog: Catalog, queries: Mapping[str, tuple[str, str]]) -> list[Sheet]:
-    """Those that have rows, without columns that are empty."""
+def sheets(catalog: Catalog, part: Literal["recipes", "gaps", "sources"]) -> list[Sheet]:
+    """How the trials were trained, what is missing, or where they come from: what has rows, without
+    columns that are empty."""
     found = []
-    for name, (title, sql) in queries.items():
+    for name, (title, sql) in _QUERIES[part].items():
         long = catalog.query(sql)
         long = long.select([at for at in long.column_names if long[at].null_count < len(long)])
         columns = [map(_shown, column.to_pylist()) for column in long.columns]
@@ -170,26 +154,7 @@ def sweep_files(catalog: Catalog, store: Store) -> dict[str, str]:
     return {name: redact_text(text) for name, text in texts.items() if text}
 
 
-# grouped by the overrides of the run that asked for them: a run without these would not ask again.
-# The whole sweep comes first (no overrides): its run asks only for its own cells
-_ASKED_BY = f"""
-SELECT coalesce(overrides, '') AS overrides, bool_or(state = 'failed') AS failed
-FROM cells
-WHERE {_OPEN}
-GROUP BY 1
-ORDER BY 1
-"""
-_SHARED = ("dev_in_train", "dev_relabelled", "dev_examples")
-_SHARED_ROWS = f"""
-SELECT DISTINCT task, {", ".join(_SHARED)} FROM trials
-WHERE dev_in_train > 0
-ORDER BY ALL
-"""
-_LOGS = """
-SELECT min(trial_id) AS trial_id FROM cells WHERE state = 'failed' AND trial_id IS NOT NULL
-GROUP BY error_type ORDER BY count(*) DESC, error_type LIMIT 3
-"""
-_COUNTS = f"""
+COUNTS = f"""
 SELECT
     (SELECT count(*) FROM cells) AS n_cells,
     (SELECT count(*) FROM cells WHERE {_OPEN}) AS n_open,
@@ -202,39 +167,11 @@ SELECT
 """
 
 
-def gaps(catalog: Catalog, store: str) -> Gaps:
-    """The gaps of the catalog's sweeps. `store`: the store's location, for the commands."""
-    return Gaps(
-        counts=catalog.query(_COUNTS).to_pylist()[0],
-        sentences=[
-            *(
-                f"Task {row['task']}: {also_in_train(*picked(row, _SHARED))}"
-                for row in catalog.query(_SHARED_ROWS).to_pylist()
-            ),
-            *(f"{note}." for note in setup_notes(catalog)),
-            *map(_unreadable, catalog.unreadable),
-        ],
-        sheets=_sheets(catalog, _GAPS),
-        commands=_next_commands(catalog, f"--store {shlex.quote(store)}"),
+def cautions(catalog: Catalog) -> list[str]:
+    """What the catalog leaves out: earlier setups, and files that can't be read."""
+    unread = (
+        ("" if item.lost else "Left out, unreadable: ")
+        + f"{redact_text(item.location)}: {item.reason}"
+        for item in catalog.unreadable
     )
-
-
-def _unreadable(item: Unreadable) -> str:
-    where = "" if item.lost else "Left out, unreadable: "
-    return f"{where}{redact_text(item.location)}: {item.reason}"
-
-
-def _next_commands(catalog: Catalog, at: str) -> list[str]:
-    """The commands to get the missing results. They name the sweep file `sweep.yaml`: only the
-    reader knows its path."""
-    asked_by = catalog.query(_ASKED_BY).to_pylist()
-    failed = [row for row in asked_by if row["failed"]]
-    return [
-        *(f"lp-sweep logs {trial} {at}" for trial in catalog.query(_LOGS)["trial_id"].to_pylist()),
-        *(_again("retry", row["overrides"], at) for row in failed),
-        *(_again("run", row["overrides"], at) for row in asked_by),
-    ]
-
-
-def _again(verb: str, overrides: str, at: str) -> str:
-    return " ".join(filter(None, ["lp-sweep", verb, "sweep.yaml", overrides, at]))
+    return [*(f"{note}." for note in setup_notes(catalog)), *unread]

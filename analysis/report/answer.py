@@ -107,16 +107,6 @@ def answers(
     return [_answer(of_task, known) for of_task in by_task.values()]
 
 
-def in_short(answer: TaskAnswer, *, name_model: bool) -> list[str]:
-    """Two lines for a terminal: the answer for the first loss, and what is lost and gained."""
-    choice = answer.choices[0]
-    name = f"{answer.task}, {short_model(answer.model)}" if name_model else answer.task
-    line = f"{name}: {choice.line}"
-    if choice.not_learned:
-        return [line, f"  {answer.said} {choice.not_learned}"]
-    return [line, f"  {answer.short}"] if answer.short else [line]
-
-
 def _in_short(best: Row | None, known: _Known) -> str:
     """`accuracy 84.3 (all 6: 84.2). 1.5 times as fast, 84% of the size. With 2 seeds, 4 to 6 layers
     are plausible (90%).`"""
@@ -207,8 +197,8 @@ def _export(best: Row, rows: Sequence[Row], known: _Known) -> str:
     open_ = {row["strategy"] for row in open_rows if row["max_dropped_high"] > reach}
     if needed.is_open(best) or best["strategy"] in open_:
         return ""
-    within = f"{best['delta']:g}" if float(f"{best['delta']:g}") == best["delta"] else best["delta"]
-    words = ["lp-sweep", "export", "--best", "--task", best["task"], "--within", str(within)]
+    words = ["lp-sweep", "export", "--best", "--task", best["task"]]
+    words += ["--within", f"{best['delta']:.12g}"]
     words += ["--model", best["model"]] if known.models[best["task"]] > 1 else []
     if open_:
         words += ["--strategy", best["strategy"]]  # the answer of other strategies is open
@@ -241,8 +231,12 @@ def closing_lines(store: Store, sweep: str, loss: float) -> list[str]:
         found = answers(made, catalog, place, name_sweep=True)
         mixed = [*mixed_notes(catalog, sweep=sweep)]
         shipped = TABLES["candidates"](catalog).lead
-    several = len({answer.model for answer in found}) > 1
-    lines = [line for answer in found for line in in_short(answer, name_model=several)]
+    several, lines = len({answer.model for answer in found}) > 1, list[str]()
+    for answer in found:
+        choice = answer.choices[0]
+        name = f"{answer.task}, {short_model(answer.model)}" if several else answer.task
+        more = f"{answer.said} {choice.not_learned}" if choice.not_learned else answer.short
+        lines += [f"{name}: {choice.line}", *([f"  {more}"] if more else [])]
     report = f"report: lp-sweep report --out report.html {reading_options(place, sweep, None)}"
     # no export where the full model did not learn: then any network is as good
     choices = [one for answer in found for one in answer.choices if not one.not_learned]

@@ -8,11 +8,10 @@ its best network for each number of layers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from lp_sweep.analysis import phrases, shipping
 from lp_sweep.analysis.figures import numbers, plots
-from lp_sweep.analysis.figures.plots import Plot
 from lp_sweep.analysis.report.answer import TaskAnswer
 from lp_sweep.analysis.rows import TASK, Row, grouped, picked
 from lp_sweep.analysis.tabledef import Table, Text, plain, text
@@ -28,66 +27,41 @@ _OF_CLASSES = frozenset({"accuracy", "balanced_accuracy", "f1", "macro_f1", "wei
 Texts = Callable[[str], "tuple[Sequence[Sequence[str]], Sequence[str]] | None"]
 
 
-class Section(NamedTuple):
-    """A task of the page."""
-
-    id: str
-    answer: TaskAnswer
-    model: str  # short
-    to_ship: Sequence[tuple[str, str]]  # sentence, command
-    is_measured: bool  # as shipped: the rows are candidates
-    device: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    picked: Sequence[bool]  # which rows are an answer
-    n_beaten: int  # candidates that another beats
-    plots: Sequence[Plot]
-    curves: Plot | None
-    wrong: Sequence[Sequence[str]]  # row, text, label, answer
-    wrong_of: str  # the smaller network that gets them wrong
-
-
 def sections(
     catalog: Catalog, answers: Sequence[TaskAnswer], candidates: Table, texts: Texts | None
-) -> list[Section]:
-    """A section for each answer. `texts` None: without the dev rows that it gets wrong."""
-
-    def of_task(sql: str) -> dict[tuple[Any, ...], list[Row]]:
-        return grouped(catalog.query(sql).to_pylist(), lambda row: picked(row, TASK))
-
-    networks, epochs = of_task(numbers.NETWORKS), of_task(numbers.EPOCHS)
+) -> list[dict[str, Any]]:
+    """The parts of a section for each answer, for the template. `texts` None: without the dev rows
+    that it gets wrong."""
+    networks = grouped(catalog.query(numbers.NETWORKS).to_pylist(), lambda row: picked(row, TASK))
     measured = grouped(candidates.long.to_pylist(), lambda row: (row["model"], row["task"]))
     short = short_models(answer.model for answer in answers)
     found = []
     for place, answer in enumerate(answers, 1):
         key = (answer.sweep, answer.model, answer.task)
         trained = networks.get(key, [])
-        devices = grouped(
-            measured.get(key[1:], ()), lambda row: (row["device_name"], row["threads"])
-        )
+        devices = grouped(measured.get(key[1:], ()), shipping.served_by)
         shipped = max(devices.values(), key=len, default=[])
         columns, rows = (_candidates if shipped else _by_layers)(shipped or trained)
         chosen = "chosen_within" if shipped else "within"
-        wrong_of, wrong = _only_smaller(catalog, shipped, trained, texts) if texts else ("", [])
+        wrong_of, wrong = _only_smaller(catalog, trained, texts) if texts else ("", [])
         found.append(
-            Section(
+            dict(
                 id=f"task-{place}",
                 answer=answer,
                 model=short[answer.model],
-                to_ship=[*shipping.choices(shipped)],
-                is_measured=bool(shipped),
+                to_ship=[*shipping.choices(shipped)],  # sentence, command
+                is_measured=bool(shipped),  # as shipped: the rows are candidates
                 device=_device(shipped, trained),
                 columns=[*columns],
                 rows=[[plain(show(row)) for show in columns.values()] for row in rows],
                 picked=[bool(row[chosen]) for row in rows],
                 n_beaten=len(shipped) - len(rows) if shipped else 0,
                 plots=[
-                    *(plots.of_candidates(shipped) or plots.by_cost(trained)),
+                    *(plots.of_candidates(shipped) or plots.by_speed(trained)),
                     *plots.by_layers(trained),
                 ],
-                curves=plots.by_epoch(epochs.get(key, [])),
-                wrong=wrong,
-                wrong_of=wrong_of,
+                wrong=wrong,  # row, text, label, answer
+                wrong_of=wrong_of,  # the smaller network that gets them wrong
             )
         )
     return found
@@ -144,7 +118,7 @@ SELECT small.example, small.label, small.prediction
 FROM predictions AS small
 JOIN predictions AS whole ON whole.split = small.split AND whole.example = small.example
 JOIN trials ON trials.trial_id = whole.trial_id
-WHERE small.trial_id = $small AND small.tally IS NULL
+WHERE small.trial_id = $trial AND small.tally IS NULL
     AND whole.trial_id = (SELECT min(full_trial_id) FROM cells WHERE trial_id = $trial)
     AND small.split = coalesce(trials.epoch_metrics[1].split, 'validation')
     AND whole.prediction = whole.label AND small.prediction <> small.label
@@ -159,29 +133,23 @@ WHERE sweep = $sweep AND model = $model AND task = $task AND procedure = $proced
 
 
 def _only_smaller(
-    catalog: Catalog, shipped: Sequence[Row], networks: Sequence[Row], texts: Texts
+    catalog: Catalog, networks: Sequence[Row], texts: Texts
 ) -> tuple[str, list[list[str]]]:
     """Rows that the full model gets right, and the answer within the smallest loss wrong. Only of
     tasks whose answers are classes."""
-    if not networks or networks[0]["metric"].partition(" of ")[0] not in _OF_CLASSES:
+    answers = [row for row in networks if row["within"] and row["k"]]
+    if not answers or answers[0]["metric"].partition(" of ")[0] not in _OF_CLASSES:
         return "", []
-    if chosen := [r for r in shipped if r["chosen_within"] and r["n_kept"] < r["depth"]]:
-        best = min(chosen, key=lambda row: row["chosen_within"][0])
-        small, trial = best["deployment_id"], best["trial_id"]
-    elif answers := [row for row in networks if row["within"] and row["k"]]:
-        best = min(answers, key=lambda row: row["within"][0])
-        wanted = {name: best[name] for name in (*TASK, "procedure", "strategy", "k")}
-        small = trial = catalog.query(_TRIAL, wanted)["trial_id"][0].as_py()
-    else:
-        return "", []
-    rows = catalog.query(_WRONG, {"small": small, "trial": trial}).to_pylist()
+    best = min(answers, key=lambda row: row["within"][0])
+    wanted = {name: best[name] for name in (*TASK, "procedure", "strategy", "k")}
+    trial = catalog.query(_TRIAL, wanted)["trial_id"][0].as_py()
+    rows = catalog.query(_WRONG, {"trial": trial}).to_pylist()
     of_rows, names = (rows and texts(trial)) or ((), ())
 
     def named(value: float) -> str:
         return names[int(value)] if names else f"{value:g}"
 
-    network = f"layers {ranges(best['kept_layers'])}"
-    return f"{network} as {best['artefact']}" if chosen else network, [
+    return phrases.layers(best["kept_layers"]), [
         [
             str(row["example"]),
             " | ".join(of_rows[row["example"]] if of_rows else ()) or "its text is not here",

@@ -12,19 +12,18 @@ import base64
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from lp_sweep.analysis import phrases
+from lp_sweep.analysis.figures.drawings import picture, save_all
 from lp_sweep.analysis.notes import LEARNED_NOTHING, did_not_learn, mixed_notes
-from lp_sweep.analysis.report.about import Gaps, Sheet, gaps, recipes, sources, sweep_files
+from lp_sweep.analysis.report.about import COUNTS, Sheet, cautions, sheets, sweep_files
 from lp_sweep.analysis.report.answer import answers, reading_options
-from lp_sweep.analysis.report.section import Section, Texts, sections
+from lp_sweep.analysis.report.section import Texts, sections
 from lp_sweep.analysis.rows import VIEWS
 from lp_sweep.analysis.tabledef import Table
 from lp_sweep.analysis.tables import GLOSSARY, TABLES
@@ -73,7 +72,7 @@ def write_report(
     target = _place(out)
     with open_views(store, sweep=sweep, setup=setup, deltas=within, only=VIEWS) as catalog:
         page = gather(catalog, store, sweep, sorted(set(within)), texts)
-        drawn = _draw(catalog, expanded(figures)) if figures else []
+        drawn = save_all(catalog, expanded(figures)) if figures else []
         unreadable = catalog.unreadable
     content = render_page(page).encode()
     try:
@@ -81,12 +80,6 @@ def write_report(
     except OSError as error:
         raise _refused(target, error) from error
     return Written(target, len(content), drawn, unreadable)
-
-
-def _draw(catalog: Catalog, folder: Path) -> list[Path]:
-    from lp_sweep.analysis.figures.drawings import save_all  # loads matplotlib
-
-    return save_all(catalog, folder)
 
 
 def _place(out: Path) -> Path:
@@ -122,48 +115,35 @@ def _refused(target: Path, error: OSError) -> StoreError:
 # -- a page's content: from the same tables and figures as the commands show
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """A whole report, as plain values. Text is not escaped: the template does that."""
-
-    title: str
-    sweeps: Sequence[str]
-    sections: Sequence[Section]  # one for each task
-    banner: str  # names the tasks that did not learn; "" if all learned
-    tables: Sequence[Sheet]
-    gaps: Gaps
-    recipes: Sequence[Sheet]
-    sweep_files: Mapping[str, str]
-    location: str
-    sources: Sequence[Sheet]
-
-
 def gather(
     catalog: Catalog,
     store: Store,
     sweep: str | None,
     within: Sequence[float],
     texts: Texts | None,
-) -> Page:
+) -> dict[str, Any]:
     """The whole page for the catalog, which was opened on the store for `sweep` (None: all) and the
-    losses `within`."""
+    losses `within`: plain values. Text is not escaped: the template does that."""
     place = redact_text(store.location)
     made = {name: table(catalog) for name, table in TABLES.items() if table.in_report}
     sweeps = catalog.query("SELECT DISTINCT sweep FROM cells ORDER BY 1")["sweep"].to_pylist()
     named = ", ".join(sweeps) if len(sweeps) <= _MOST_NAMED else f"{len(sweeps)} sweeps"
     unlearned = did_not_learn(made["min-layers"].long.to_pylist())
     found = answers(made, catalog, place, name_sweep=bool(sweep) or len(sweeps) > 1)
-    return Page(
+    options = reading_options(place, sweep, catalog.setup)
+    return dict(
         title=sweep or named or "an empty store",
         sweeps=sweeps,
         sections=sections(catalog, found, made["candidates"], texts),
         banner=" ".join([*mixed_notes(catalog, sweep=sweep), unlearned]).strip(),
-        tables=[*_tables(made, reading_options(place, sweep, catalog.setup), within)],
-        gaps=gaps(catalog, place),
-        recipes=recipes(catalog),
+        tables=[*_tables(made, options, within)],
+        counts=catalog.query(COUNTS).to_pylist()[0],
+        cautions=cautions(catalog),
+        gaps=sheets(catalog, "gaps"),
+        recipes=sheets(catalog, "recipes"),
+        sources=sheets(catalog, "sources"),
         sweep_files=sweep_files(catalog, store),
         location=place,
-        sources=sources(catalog),
     )
 
 
@@ -178,43 +158,11 @@ def _tables(made: Mapping[str, Table], options: str, within: Sequence[float]) ->
 # -- its HTML
 
 
-def render_page(page: Page) -> str:
+def render_page(page: dict[str, Any]) -> str:
     """The HTML of a page. Its policy allows no request, only this style and script."""
-    style, script = template_file("report.css"), template_file("report.js")
-    of_style, of_script = (
-        _base64(hashlib.sha256(text.encode()).digest()) for text in (style, script)
-    )
-    policy = (
-        f"default-src 'none'; style-src 'sha256-{of_style}'; script-src 'sha256-{of_script}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    return (
-        _environment()
-        .get_template("report.html.j2")
-        .render(
-            page=page,
-            style=Markup(style),
-            script=Markup(script),
-            policy=policy,
-            most_open=_MOST_OPEN,
-            glossary=GLOSSARY,
-        )
-    )
-
-
-def _base64(content: bytes) -> str:
-    return base64.b64encode(content).decode()
-
-
-def template_file(name: str) -> str:
-    """The text of a template, the style sheet or the script of the page."""
-    folder = files("lp_sweep.analysis.report") / "templates"
-    return (folder / name).read_text(encoding="utf-8")
-
-
-def _environment() -> Environment:
+    loader = PackageLoader("lp_sweep.analysis.report")
     environment = Environment(
-        loader=FunctionLoader(template_file),
+        loader=loader,
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_visible,
@@ -222,9 +170,18 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["prose"] = prose
+    environment.filters["picture"] = picture
     environment.filters["metric"] = lambda name: phrases.heading("", name).strip() or "score"
     environment.tests["in_banner"] = lambda note: note.startswith(LEARNED_NOTHING)
-    return environment
+    own = {name: loader.get_source(environment, f"report.{name}")[0] for name in ("css", "js")}
+    digests = {name: hashlib.sha256(text.encode()).digest() for name, text in own.items()}
+    return environment.get_template("report.html.j2").render(
+        page=page,
+        own={name: Markup(text) for name, text in own.items()},
+        digests={name: base64.b64encode(digest).decode() for name, digest in digests.items()},
+        most_open=_MOST_OPEN,
+        glossary=GLOSSARY,
+    )
 
 
 def _visible(value: Any) -> Any:
@@ -236,8 +193,4 @@ def _visible(value: Any) -> Any:
 
 def prose(text: str) -> Markup:
     """A sentence as HTML; text between backticks becomes code."""
-    parts = re.split(r"`([^`]+)`", printable(text))
-    code = Markup("<code>{}</code>")
-    return Markup("").join(
-        code.format(part) if place % 2 else escape(part) for place, part in enumerate(parts)
-    )
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(printable(text)))))

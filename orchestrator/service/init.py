@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import parquet as pq
 
-from lp_sweep.analysis.rows import grouped
 from lp_sweep.orchestrator.inputs.data import balance, power_note, rows_scored
 from lp_sweep.orchestrator.inputs.folder import read_config
 from lp_sweep.orchestrator.options import InitOptions
@@ -24,6 +23,7 @@ from lp_sweep.orchestrator.service import initrows
 from lp_sweep.orchestrator.service.initfile import (
     SCHEMA,
     model_of,
+    rendered,
     stem_of,
     sweep_text,
     task_name,
@@ -36,12 +36,12 @@ from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from lp_sweep.orchestrator.sweepfile.yamlfile import parse_yaml
 from lp_sweep.storage.errors import MissingInputError, PreflightError, SpecError
 from lp_sweep.storage.places import arriving, expanded
-from lp_sweep.storage.printable import listed, shown
+from lp_sweep.storage.printable import listed
 from lp_sweep.trials.data import delimited
 from lp_sweep.trials.data.datasource import doubtful_rows, load_task
-from lp_sweep.trials.data.formats import TABLES, file_format, splits_of
+from lp_sweep.trials.data.formats import TABLES, file_format
 from lp_sweep.trials.data.jsonrows import json_lines
-from lp_sweep.trials.data.readers import CONLL, column_names, conll_text, read_file
+from lp_sweep.trials.data.readers import column_names, conll_text, read_file
 from lp_sweep.trials.data.tasks import CORPUS, QRELS, QUERIES, TaskSource
 from lp_sweep.trials.kinds import KINDS, Kind
 from lp_sweep.trials.kinds.rankmetrics import query_count
@@ -75,9 +75,11 @@ def write_sweep(options: InitOptions) -> WrittenSweep:
         raise SpecError(f"--model {model}: no such folder. Check the path.")
     search = {part: paths.get(part) for part in (CORPUS, QUERIES, QRELS)}
     try:
+        if not any(search.values()):
+            return _with_rows(options, options.data) if options.data else _of_glue(options)
         if options.data is not None:
-            return _with_rows(_of_folder(options, search))
-        return _with_search(options, search) if any(search.values()) else _of_glue(options)
+            raise SpecError("--data and --corpus are two tasks. Leave one out.")
+        return _with_search(options, search)
     except MissingInputError as error:
         raise PreflightError(str(error)) from error
 
@@ -112,49 +114,47 @@ def write_quickstart(folder: Path) -> Path:
     return sweep
 
 
-def _of_folder(options: InitOptions, search: Mapping[str, Path | None]) -> InitOptions:
-    """The train set of a folder with several sets of rows, and its dev set: `validation`, or a
-    `test` that has labels."""
-    assert options.data is not None
-    if (options.kind and KINDS[options.kind].searches) or any(options.data.glob("corpus.*")):
+def _with_rows(options: InitOptions, data: Path) -> WrittenSweep:
+    if options.kind and KINDS[options.kind].searches:
         raise SpecError("search takes --corpus FILE --queries FILE --qrels FILE, not --data.")
-    if named := [f"--{part}" for part, path in search.items() if path]:
-        raise SpecError(f"--data and {named[0]} are two tasks. Leave one out.")
-    splits = splits_of(options.data) if options.data.is_dir() else {}
-    if not splits:
-        return options
-    if "train" not in splits:
-        held = listed(str(place) for place in splits.values())
-        raise SpecError(f"{options.data}: has no set of train rows. Name one with --data: {held}")
-    dev, test = options.dev or splits.get("validation"), splits.get("test")
-    if dev is None and test and _has_labels(str(test), options.label):
-        dev = test
-    return replace(options, data=splits["train"], dev=dev)
-
-
-def _has_labels(path: str, label: Sequence[str]) -> bool:
-    """Whether a set has these columns, and not one value, such as -1, in place of hidden labels."""
-    if not {*label} <= {*column_names(path)}:
-        return False
-    columns = read_file(path, label).columns if label else []
-    return not label or any(len({*map(str, column.to_pylist())}) > 1 for column in columns)
-
-
-def _with_rows(options: InitOptions) -> WrittenSweep:
-    data = options.data
-    assert data is not None
     rows, made = initrows.look_at(options, data), dict[Path, bytes]()
-    if options.dev is not None:  # nothing is split, so repeated texts need no note
-        sides = {"train": (data, rows.n), "dev": (options.dev, rows.n_dev)}
-        rows = rows._replace(repeated=0)
+    kind, sides = KINDS[rows.kind], {"train": (data, rows.n)}
+    if options.dev is not None:
+        sides["dev"] = (options.dev, rows.n_dev)
     else:
         made, sides = _split_files(options, data, rows)
-    made[options.file] = _sweep(options, data, rows, sides).encode()
-    notes = [*_notes(options, rows, sides["dev"][1])]
-    if "test" in sides:
-        what = f"{sides['test'][1]:,} {KINDS[rows.kind].scored_by} are set aside (`test:`)"
-        notes.append(f"{what}: scored once, for what is shipped, and never to choose")
-    return _written(options, made, notes)
+    task = {
+        "name": task_name(data),
+        **{side: os.path.relpath(path, options.file.parent) for side, (path, _) in sides.items()},
+        "text": [*options.text],
+        "label": initrows.label_of(options),
+        "labels": [*rows.labels],
+        "label_separator": rows.separator,
+        "drop_missing": options.drop_missing,
+        "group": options.group if kind.ranks else None,
+        "kind": rows.kind if rows.kind != "classification" else None,
+        "metric": rows.metric,
+    }
+    units = {side: "rows" if side == "train" else kind.scored_by for side in sides}
+    text = sweep_text(
+        options,
+        kind,
+        task={key: value for key, value in task.items() if value},
+        why={side: f"{n:,} {units[side]}" for side, (_, n) in sides.items()},
+        rows=sides["train"][1],
+        length=rows.max_length,
+    )
+    n_dev, counted = sides["dev"][1], sum(rows.counts.values()) if kind.words else rows.n
+    classes = balance(kind.called, rows.counts, counted, 10) if rows.counts else ""
+    test = sides["test"][1] if "test" in sides else 0
+    notes = rendered(
+        "init-notes.txt", options=options, rows=rows, kind=kind, classes=classes, test=test
+    ).splitlines()
+    if not options.quick:
+        shares = np.array([*rows.counts.values()], float) * n_dev / rows.n
+        worth = rows_scored(rows.metric, n_dev, shares, [*rows.counts], 1)
+        notes += _power(options, n_dev, kind, worth)
+    return _written(options, made | {options.file: text.encode()}, [*filter(None, notes)])
 
 
 _Sides = dict[str, tuple[Path, int]]  # train, dev, test: the file, and its rows or queries
@@ -176,77 +176,62 @@ def _split_files(
         )
     kind, ranks = file_format(data), KINDS[rows.kind].ranks
     suffix = "parquet" if kind in TABLES else {"tsv": "csv"}.get(kind, kind)
-    sides = {}
+    content, made, sides = _content_of(data), dict[Path, bytes](), _Sides()
     for side, held in parts.items():
+        path = options.file.parent / f"{stem_of(data)}-{side}.{suffix}"
         queries = {rows.groups[row] for row in held.tolist()}  # a score averages over them
-        units = len(queries) if ranks and side != "train" else len(held)
-        sides[side] = (options.file.parent / f"{stem_of(data)}-{side}.{suffix}", units)
-    paths = [path for path, _ in sides.values()]
-    return dict(
-        zip(paths, _parts(data, *(rows.places[held] for held in parts.values())), strict=True)
-    ), sides
+        sides[side] = path, len(queries) if ranks and side != "train" else len(held)
+        made[path] = content(rows.places[held])
+    return made, sides
 
 
-def parted(strata: Sequence[object], groups: Sequence[int]) -> dict[str, np.ndarray[Any, Any]]:
+def parted(strata: npt.ArrayLike, groups: npt.ArrayLike) -> dict[str, np.ndarray[Any, Any]]:
     """The positions of the rows of `train`, `dev` and, of ENOUGH rows, `test`."""
-    aside = np.zeros(len(groups), bool)
-    if len(groups) >= ENOUGH:
-        aside = split(strata, groups, TEST_SHARE, MOST_TEST)
-    rest = np.flatnonzero(~aside)
-    left = rest.tolist()
-    in_dev = split([strata[row] for row in left], [groups[row] for row in left])
+    strata, groups = np.asarray(strata), np.asarray(groups)
+    every = np.arange(len(groups))
+    aside = split(strata, groups, TEST_SHARE, MOST_TEST) & (len(every) >= ENOUGH)
+    rest = every[~aside]
+    in_dev = split(strata[rest], groups[rest])
     found = {"train": rest[~in_dev], "dev": rest[in_dev]}
-    return found | ({"test": np.flatnonzero(aside)} if aside.any() else {})
+    return found | ({"test": every[aside]} if aside.any() else {})
 
 
 def split(
-    strata: Sequence[object],
-    groups: Sequence[int],
+    strata: npt.ArrayLike,
+    groups: npt.ArrayLike,
     largest: float = DEV_SHARE,
     most: int = MOST_DEV,
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """(n,) whether each row goes to the dev set: the same share of each stratum, as near as whole
-    groups allow. The share is `largest`, or less to make `most` rows. Deterministic."""
-    n = len(groups)
-    share = min(largest, most / n)
-    sizes = Counter(strata)
-    left = {stratum: round(share * count) for stratum, count in sizes.items()}
-    # some of the classes of a few rows; train needs a single one
-    more = round(share * n) - sum(left.values())
-    small = [name for name, count in sizes.items() if count > 1 and not left[name]]
-    np.random.default_rng(1).shuffle(small)
-    left |= dict.fromkeys(small[: max(0, more)], 1)
-    every = [*grouped(range(n), groups.__getitem__).values()]
-    np.random.default_rng(0).shuffle(every)
-    in_dev = np.zeros(n, bool)
-    for rows in every:
-        counts = Counter(strata[row] for row in rows)
-        if all(count <= left[stratum] for stratum, count in counts.items()):
-            in_dev[rows] = True
-            for stratum, count in counts.items():
-                left[stratum] -= count
-    return in_dev
+    """(n,) whether each row goes to the dev set: the same share of the groups of each stratum, that
+    of its first row. The share is `largest`, or less to make about `most` rows. The
+    only group of a stratum is left to train. Deterministic."""
+    _, first, group = np.unique(groups, return_index=True, return_inverse=True)
+    _, stratum = np.unique(np.asarray(strata)[first], return_inverse=True)
+    order = np.lexsort((np.random.default_rng(0).permutation(len(first)), stratum))
+    share = min(largest, most / len(group))
+    in_dev = np.zeros(len(first), bool)
+    in_dev[order] = np.diff(np.floor(np.arange(len(first) + 1) * share + 0.5)) > 0
+    return (in_dev & (np.bincount(stratum)[stratum] > 1))[group]
 
 
-def _parts(data: Path, *parts: np.ndarray[Any, Any]) -> Iterator[bytes]:
-    """The content of a file for each part of the rows, with all columns; a TSV becomes a CSV."""
+def _content_of(data: Path) -> Callable[[np.ndarray[Any, Any]], bytes]:
+    """A function that returns the content of a file with some of the rows, and all columns; a TSV
+    becomes a CSV."""
     kind, path = file_format(data), str(data)
     if kind == "jsonl":
         lines = [*json_lines(path)]
-        for rows in parts:
-            yield b"".join(lines[row] + b"\n" for row in rows)
-    elif kind in ("csv", "tsv"):
+        return lambda rows: b"".join(lines[row] + b"\n" for row in rows)
+    if kind in ("csv", "tsv"):
         header, *cells = delimited.rows(path, kind)
-        for rows in parts:
-            yield delimited.csv_text([header, *(cells[row] for row in rows)])
-    else:
-        table = read_file(path, column_names(path))
-        for rows in parts:
-            some = table.take(pa.array(rows))
-            sink = pa.BufferOutputStream()
-            if kind in TABLES:
-                pq.write_table(some, sink)
-            yield conll_text(some) if kind in CONLL else sink.getvalue().to_pybytes()
+        return lambda rows: delimited.csv_text([header, *(cells[row] for row in rows)])
+    table = read_file(path, column_names(path))
+
+    def packed(rows: np.ndarray[Any, Any]) -> bytes:
+        sink = pa.BufferOutputStream()
+        pq.write_table(table.take(pa.array(rows)), sink)
+        return bytes(sink.getvalue())
+
+    return packed if kind in TABLES else lambda rows: conll_text(table.take(pa.array(rows)))
 
 
 def _with_search(options: InitOptions, search: dict[str, Path | None]) -> WrittenSweep:
@@ -280,75 +265,9 @@ def _with_search(options: InitOptions, search: dict[str, Path | None]) -> Writte
     return _written(options, {options.file: text.encode()}, notes)
 
 
-def _notes(options: InitOptions, rows: RowFile, n_dev: int) -> Iterator[str]:
-    yield from _seen(options, rows)
-    if rows.metric == "macro_f1":
-        yield "one class is much larger than the others: macro_f1 judges, not accuracy"
-    if KINDS[rows.kind].words and rows.metric == "accuracy":
-        yield "no tag begins with B- or I-: accuracy judges, not entity F1"
-    if rows.labels and (bare := rows.strata.count(-1)):
-        have = "row has" if bare == 1 else "rows have"
-        yield f"{bare:,} {have} no label: none of the labels fits them"
-    yield from rows.empty
-    if rows.repeated:
-        again = "row repeats" if rows.repeated == 1 else "rows repeat"
-        yield f"{rows.repeated:,} {again} the text of another: equal texts stay on one side"
-    if not options.quick:
-        counts = np.array([*rows.counts.values()], float) * n_dev / rows.n
-        worth = rows_scored(rows.metric, n_dev, counts, [*rows.counts], 1)
-        yield from _power(options, n_dev, KINDS[rows.kind], worth)
-
-
-def _seen(options: InitOptions, rows: RowFile) -> Iterator[str]:
-    """The rows, and the kind that they are taken for."""
-    rules, seen = KINDS[rows.kind], f"{rows.n:,} rows"
-    if rows.counts:
-        words = sum(rows.counts.values()) if rules.words else 0
-        seen += f", {balance(rules.called, rows.counts, words or rows.n, 10)}"
-    elif rows.kind == "regression":
-        seen += "; the labels are numbers: regression"
-    elif rows.of_vectors:
-        seen += (
-            ", pairs with scores; the model makes a vector of each text (modules.json): kind "
-            "embedding. For one number from both texts together, as a cross-encoder gives it, add "
-            f"--kind {rows.of_vectors}"
-        )
-    yield seen
-    if rows.separator:
-        yield (
-            f"column {shown(options.label[0])} has several labels in a cell, with "
-            f"{rows.separator!r} between them (label_separator). If a cell is one class: --kind "
-            "classification"
-        )
-
-
 def _power(options: InitOptions, n_dev: int, kind: Kind, worth: float) -> Iterator[str]:
     loss = WITHIN[0] if options.within is None else options.within
     return power_note(n_dev, kind.scored_by, worth, 1 if kind.embeds else 3, loss)
-
-
-def _sweep(options: InitOptions, data: Path, rows: RowFile, sides: _Sides) -> str:
-    """About 15 lines that run as they are."""
-    kind = KINDS[rows.kind]
-    task = {
-        "name": task_name(data),
-        **{side: os.path.relpath(path, options.file.parent) for side, (path, _) in sides.items()},
-        "text": [*options.text],
-        "label": initrows.label_of(options),
-        "labels": [*rows.labels],
-        "label_separator": rows.separator,
-        "drop_missing": options.drop_missing,
-        "group": options.group if kind.ranks else None,
-        "kind": rows.kind if rows.kind != "classification" else None,
-        "metric": rows.metric,
-    }
-    why = {
-        side: f"{n:,} {'rows' if side == 'train' else kind.scored_by}"
-        for side, (_, n) in sides.items()
-    }
-    task = {key: value for key, value in task.items() if value}
-    n = sides["train"][1]
-    return sweep_text(options, kind, task=task, why=why, rows=n, length=rows.max_length)
 
 
 def _written(options: InitOptions, made: dict[Path, bytes], notes: list[str]) -> WrittenSweep:

@@ -6,19 +6,18 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from importlib.resources import files
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from lp_sweep.orchestrator.inputs.data import FEWEST_STEPS
 from lp_sweep.orchestrator.inputs.folder import read_config
 from lp_sweep.orchestrator.options import InitOptions
 from lp_sweep.orchestrator.sweepfile.yamlfile import yaml_text
+from lp_sweep.storage.printable import shown
 from lp_sweep.trials.data.formats import suffix_of
-from lp_sweep.trials.data.tasks import CORPUS, canonical_name
+from lp_sweep.trials.data.tasks import canonical_name
 from lp_sweep.trials.kinds import Kind
 from lp_sweep.trials.model.familytable import family_of
 from lp_sweep.trials.spec.autorecipe import ENOUGH_STEPS, USUAL_EPOCHS, epochs_within
@@ -30,21 +29,6 @@ SMALL = 5000  # train rows: fewer are trained for ENOUGH_STEPS
 _WIDE = 384  # the narrowest network that is measured to train faster in bf16; one of 64 is slower
 # a look in a minute or two, with six layers on two cores
 QUICK_TRAIN, QUICK_DEV, QUICK_EPOCHS, QUICK_LENGTH = 480, 240, 4, 64
-# a name and why, for networks that are first scored without training, or not. In Poor Man's BERT,
-# top is the best strategy, and odd-alternate where few layers go
-_STRATEGIES = {
-    True: [
-        ("block-influence", "those that change their input least"),
-        ("greedy", "one after another, each time the one that hurts least"),
-    ],
-    False: [
-        ("top", "the highest"),
-        ("odd-alternate", "every other, below the last"),
-        ("block-influence", "those that change their input least"),
-    ],
-}
-# file names that say nothing: then the folder names the task
-_SIDES = ("train", "data", "rows", CORPUS)
 _LONGEST_NAME = 90
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -58,22 +42,8 @@ def epochs_of(rows: int, kind: Kind) -> int:
 
 def task_name(data: Path, otherwise: str = "my-sweep") -> str:
     """The name of a file or folder as that of a sweep and its task, which no GLUE task has."""
-    stem = stem_of(data)
-    place = data.absolute().parent.name if stem in _SIDES else stem
-    name = _NO_NAME.sub("-", place).strip("-._")[:_LONGEST_NAME] or otherwise
+    name = _NO_NAME.sub("-", stem_of(data)).strip("-._")[:_LONGEST_NAME] or otherwise
     return f"my-{name}" if canonical_name(name) else name
-
-
-def _model(options: InitOptions, kind: Kind) -> str:
-    """A hub id, or a folder: relative to the sweep file unless its path is absolute."""
-    model = model_of(options, kind)
-    folder = Path(model).expanduser()
-    if not folder.is_dir():
-        return model
-    if folder.is_absolute():
-        return str(folder)
-    path = os.path.relpath(folder, options.file.parent)
-    return path if path.startswith(".") else f"./{path}"
 
 
 def sweep_text(
@@ -87,44 +57,49 @@ def sweep_text(
 ) -> str:
     """The sweep file of one task with so many train rows, which names the sweep; without a task, of
     GLUE. `why` has the comments, by key of the task."""
-    quick, epochs = options.quick, epochs_of(rows, kind) if task else USUAL_EPOCHS
-    if quick:
+    epochs = epochs_of(rows, kind) if task else USUAL_EPOCHS
+    if options.quick:
         epochs, length = min(epochs, QUICK_EPOCHS), min(length, QUICK_LENGTH)
+    model = Path(model_of(options, kind)).expanduser()
+    if model.is_dir() and not model.is_absolute():  # relative to the sweep file
+        place = os.path.relpath(model, options.file.parent)
+        named = place if place.startswith(".") else f"./{place}"
+    else:
+        named = str(model) if model.is_dir() else model_of(options, kind)
     # nothing of what only the hub knows
     config = read_config(Path(options.model).expanduser() / "config.json") if options.model else {}
     width = config.get("hidden_size")
-    scored_first = "untrained" if kind.embeds else "one_shot" if kind.ranks else ""
-    environment = Environment(
-        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
-    )
-    environment.filters["yaml"] = lambda value: yaml_text([value], in_line=True)[1:-2]
-    template = files("lp_sweep.orchestrator") / "templates" / "init.yaml.j2"
-    return environment.from_string(template.read_text(encoding="utf-8")).render(
+    return rendered(
+        "init.yaml",
         schema=SCHEMA,
         options=options,
-        quick=quick,
         kind=kind,
-        name=(task["name"] if task else "my-sweep") + "-quick" * quick,
-        model=_model(options, kind),
+        name=(task["name"] if task else "my-sweep") + "-quick" * options.quick,
+        model=named,
         task=task,
         why=why or {},
-        scored_first=scored_first,
-        bridged=_can_be_bridged(config),
-        strategies=_STRATEGIES[bool(scored_first)][: 1 if quick else None],
-        within="" if options.within is None else f", within: {options.within:g}",
-        formats="torch, onnx-int8" if find_spec("onnxruntime") else "torch",
-        rate="1e-4" if kind.embeds or quick else "3e-5",
+        bridged=not config or family_of(config.get("model_type")).feed_forward is not None,
         batch=BATCH,
         epochs=epochs,
         length=length,
-        precision="" if isinstance(width, int) and width < _WIDE else ", precision: auto",
-        limits=f", limit_train: {QUICK_TRAIN}, limit_dev: {QUICK_DEV}" * quick,
+        is_narrow=isinstance(width, int) and width < _WIDE,
+        most_train=QUICK_TRAIN,
+        most_dev=QUICK_DEV,
     )
 
 
-def _can_be_bridged(config: Mapping[str, Any]) -> bool:
-    """True for what only the hub knows: a plan tells of it."""
-    return not config or family_of(config.get("model_type")).feed_forward is not None
+def rendered(template: str, /, **values: Any) -> str:
+    """The text of a template."""
+    environment = Environment(
+        loader=PackageLoader("lp_sweep.orchestrator"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters["yaml"] = lambda value: yaml_text([value], in_line=True)[1:-2]
+    environment.filters["shown"] = shown
+    return environment.get_template(f"{template}.j2").render(values)
 
 
 def stem_of(data: Path) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
@@ -22,9 +20,7 @@ from lp_sweep.orchestrator.service.initfile import model_of
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import listed, shown
 from lp_sweep.trials.data.columns import (
-    UNIT,
     Rows,
-    beside_number,
     complete_rows,
     feature_names,
     group_column,
@@ -32,8 +28,7 @@ from lp_sweep.trials.data.columns import (
     without_missing,
 )
 from lp_sweep.trials.data.datasource import LoadedTask, Split, doubtful_rows, load_task, text_keys
-from lp_sweep.trials.data.formats import file_format
-from lp_sweep.trials.data.readers import CONLL, column_names, headerless, read_file, require_columns
+from lp_sweep.trials.data.readers import column_names, headerless, read_file, require_columns
 from lp_sweep.trials.data.tasks import TaskSource, user_definition
 from lp_sweep.trials.kinds import KINDS, Kind
 from lp_sweep.trials.kinds.tokens import OUTSIDE, is_tag
@@ -56,63 +51,64 @@ class RowFile(NamedTuple):
     kind: TaskKind
     metric: str
     counts: dict[str, int]  # rows by class, the largest first; empty for numbers
-    strata: Sequence[object]  # one for each row: its class, or its tenth of the numbers
+    strata: Sequence[int]  # one for each row: its class, or its tenth of the numbers
     groups: Sequence[int]  # one for each row: rows with the same number stay on one side
     repeated: int  # rows that share a text with an earlier one
     empty: list[str]  # a sentence for each column with empty texts
     max_length: int
     labels: Sequence[str]  # all of them, if the task has to name them
     separator: str  # of the labels in a cell; empty: there is one
-    of_vectors: str = ""  # the kind that it would be with a model that makes no vectors
 
 
 def look_at(options: InitOptions, data: Path) -> RowFile:
     """Reads the rows as a run would. Raises SpecError, MissingInputError."""
-    present = column_names(str(data))
-    names = [name for name in present if name and present.count(name) == 1]
-    _check_columns(options, data, names, present)
+    names = _check_columns(options, data)
     asked = dict.fromkeys([*options.text, *options.label, *filter(None, [options.group])])
     rows = Rows(where=str(data), table=read_file(str(data), [*asked]))
     separator = options.label_separator or _separator(options, rows.table.select(options.label))
     if separator:  # a list of labels in place of each text of several
         rows = with_separate_labels(rows, options.label[0], separator)
     labels = _columns(rows, options.label)
-    labels = without_missing(labels) if options.drop_missing else labels
-    kind: TaskKind = "multi_label" if separator else _kind(labels.table, rows.table)
-    kind = seen = options.kind or kind
-    if not options.kind and _scores_vectors(options, kind, labels.table):
-        kind = "embedding"
-    source = TaskSource(
-        files={"train": str(data), "dev": str(options.dev or data)},
-        drop_missing=options.drop_missing,
-        label_separator=separator,
+    kind = options.kind or ("multi_label" if separator else _kind(options, rows, labels))
+    rules, files = KINDS[kind], {"train": str(data), "dev": str(options.dev or data)}
+    source = TaskSource(files=files, drop_missing=options.drop_missing, label_separator=separator)
+    definition = user_definition(
+        data.name,
+        text=options.text,
+        label=label_of(options),
+        kind=kind,
+        metric="accuracy" if rules.words and not _entities(rows, options.label[0]) else None,
+        labels=_named_labels(labels) if kind == "multi_label" else (),
+        group=options.group if rules.ranks else None,
     )
-    named = _named_labels(_columns(rows, options.label)) if kind == "multi_label" else ()
-    loaded = _load(options, rows, kind, source, named)
-    train, rules = loaded.train, KINDS[kind]
-    keys = [*text_keys(train)]
+    loaded = load_task(definition, source)
+    keys = [*text_keys(loaded.train)]
     counts, strata = _strata(loaded)
     _refuse_identifiers(data, " ".join(options.label), counts, names)
+    metric, largest = definition.metric, max(counts.values(), default=0)
+    if metric == "accuracy" and "macro_f1" in rules.metrics and largest > UNBALANCED * len(keys):
+        metric = "macro_f1"
     places = np.arange(len(keys))
     if options.drop_missing:  # by the columns that a run reads of train rows
         columns = [*options.text, *([] if rules.embeds else options.label)]
         columns += [options.group] if rules.ranks and options.group else []
         places = complete_rows(_columns(rows, columns))
+    by = options.group or (options.text[0] if rules.ranks else None)
+    stay = group_column(rows, by).take(pa.array(places)).to_pylist() if by else ()
     return RowFile(
         n=len(keys),
         places=places,
         n_dev=len(rules.stored_labels(loaded.dev[loaded.main_split].labels)),
         kind=kind,
-        metric=_metric(loaded, counts),
+        metric=metric,
         counts=counts,
         strata=strata,
-        groups=_groups(keys, _group_column(options, rows, kind, places)),
+        groups=_groups(keys, stay),
         repeated=len(keys) - len(set(keys)),
         empty=list(dict.fromkeys(doubtful_rows(loaded, source))),
-        max_length=fitting_length(train, model_of(options, rules), rules),
-        labels=named,
+        max_length=fitting_length(loaded.train, model_of(options, rules), rules),
+        labels=definition.labels or (),
         separator=separator,
-        of_vectors="" if seen == kind else seen,
     )
 
 
@@ -120,24 +116,24 @@ def _columns(rows: Rows, names: Sequence[str]) -> Rows:
     return replace(rows, table=rows.table.select([*dict.fromkeys(names)]))
 
 
-def _check_columns(
-    options: InitOptions, data: Path, names: Sequence[str], present: Sequence[str]
-) -> None:
-    """`names`: those of `present` that can be chosen."""
+def _check_columns(options: InitOptions, data: Path) -> list[str]:
+    """The columns that can be chosen. Raises SpecError if others are chosen, or none."""
+    present = column_names(str(data))
+    names = [name for name in present if name and present.count(name) == 1]
     if not options.text or not options.label:
         if problem := headerless(str(data), names):
             raise SpecError(f"{data}: which column holds the texts, and which the labels?{problem}")
-        raise SpecError(_which_columns(options, data, names))
-    chosen = [*options.text, *options.label]
-    require_columns(str(data), present, [*chosen, *filter(None, [options.group])])
-    if len(set(chosen)) <= len(options.text):
+        missing = [f"--{name} COLUMN" for name in ("text", "label") if not getattr(options, name)]
         raise SpecError(
-            f"{data}: --text and --label must name different columns, got "
-            f"{listed(map(shown, chosen))}. Its columns are {listed(map(shown, names))}."
+            f"{data}: which column holds the texts, and which the labels? Its columns are "
+            f"{listed(map(shown, names))}. Add {' '.join(missing)}."
         )
+    wanted = [*options.text, *options.label, *filter(None, [options.group])]
+    require_columns(str(data), present, wanted)
+    return names
 
 
-def _strata(loaded: LoadedTask) -> tuple[dict[str, int], list[object]]:
+def _strata(loaded: LoadedTask) -> tuple[dict[str, int], list[int]]:
     """Rows by class, the largest first, none for numbers; and what each row counts as: its class,
     its rarest label or tag (-1: none), or its tenth of the numbers."""
     rules, labels = KINDS[loaded.definition.kind], loaded.train.labels
@@ -159,14 +155,6 @@ def _strata(loaded: LoadedTask) -> tuple[dict[str, int], list[object]]:
     has = labels > 0
     rarest = np.where(has, found, found.max() + 1).argmin(axis=1)
     return counts, [*np.where(has.any(axis=1), rarest, -1).tolist()]
-
-
-def _metric(loaded: LoadedTask, counts: dict[str, int]) -> str:
-    metric, offered = loaded.definition.metric, KINDS[loaded.definition.kind].metrics
-    if metric == "accuracy" and "macro_f1" in offered:
-        largest = max(counts.values())
-        return "macro_f1" if largest > UNBALANCED * len(loaded.train.labels) else metric
-    return metric
 
 
 def fitting_length(rows: Split, model: str, kind: Kind) -> int:
@@ -209,55 +197,6 @@ def _refuse_identifiers(
         )
 
 
-def _which_columns(options: InitOptions, data: Path, names: Sequence[str]) -> str:
-    """A question that lists the columns, and the command with the likely ones: labels have few
-    different values, and short ones; texts have the most letters."""
-    columns = f"Its columns are {listed(map(shown, names))}"
-    table = read_file(str(data), names).slice(0, 1000)
-    rules = KINDS[options.kind or "classification"]
-    if rules.words:
-        names = [name for name in names if pa.types.is_list(table.schema.field(name).type)] or names
-    letters, distinct = {}, {}
-    for name in names:
-        column = table.column(name)  # of lists, the items: all sentences may have the same tags
-        items = pc.list_flatten(column) if pa.types.is_list(column.type) else column
-        values = [str(value) for value in items.to_pylist()]
-        letters[name] = sum(map(str.isalpha, "".join(values)))
-        distinct[name] = len(set(values))
-    left = [name for name in names if name not in options.text and distinct[name] > 1]
-    few = min(left or names[-1:], key=lambda name: (distinct[name], letters[name]))
-    labels = [*options.label] or [names[-1] if file_format(data) in CONLL else few]
-    others = [name for name in names if name not in labels]
-    if {*labels} & {*options.text} or len(names) < 2:
-        return (
-            f"{data}: which column holds the labels? {columns}, and none is left for them. Add a "
-            "column of labels."
-        )
-    longest = sorted(others or names, key=lambda name: -letters[name])
-    # a query is in more rows than a passage
-    order = distinct.__getitem__ if rules.ranks else list(names).index
-    texts = [*options.text] or sorted(longest[: 1 + (rules.ranks or rules.embeds)], key=order)
-    group = options.group
-    if rules.ranks and group is None:  # the id of a query is in several rows
-        found = (name for name in others if name not in texts)
-        group = next((name for name in found if 1 < distinct[name] < len(table)), None)
-    given = [
-        ("--kind", options.kind),
-        *(("--text", name) for name in texts),
-        *(("--label", name) for name in labels),
-        ("--group", group),
-        ("--dev", options.dev),
-        ("--model", options.model),
-    ]
-    verb = ["run"] if options.made_by else ["init", str(options.file)]
-    words = ["lp-sweep", *verb, "--data", str(data)]
-    words += [str(word) for pair in given if pair[1] for word in pair]
-    return (
-        f"{data}: which column holds the texts, and which the labels? {columns}. For example: "
-        f"{shlex.join(words)}"
-    )
-
-
 def _separator(options: InitOptions, labels: pa.Table) -> str:
     """The separator of labels in one cell, if the file has no lists and other cells have the same
     labels alone, or the kind says that there are several; else empty."""
@@ -286,62 +225,26 @@ def _named_labels(rows: Rows) -> tuple[str, ...]:
     return named or tuple(sorted({str(label) for labels in lists for label in labels or ()}))
 
 
-def _kind(labels: pa.Table, rows: pa.Table) -> TaskKind:
+def _kind(options: InitOptions, rows: Rows, of_labels: Rows) -> TaskKind:
     """Tags if the texts are lists; several labels if the labels are lists or several columns;
-    regression if they are fractions, or numbers with more values than classes have."""
-    if pa.types.is_list(rows.schema.types[0]):
+    regression if they are fractions, or numbers with more values than classes have, of two texts
+    with a model that makes vectors (modules.json) an embedding."""
+    if pa.types.is_list(rows.table.schema.types[0]):
         return "tokens"
+    labels = (without_missing(of_labels) if options.drop_missing else of_labels).table
     if labels.num_columns > 1 or pa.types.is_list(labels.schema.types[0]):
         return "multi_label"
     if pa.types.is_nested(labels.schema.types[0]):
         return "classification"  # which says that they are no classes
     values = set(labels.column(0).to_pylist())
-    written = any(isinstance(value, str) for value in values)
-    if written and (kind := _kind_of_texts(values)):
-        return kind
     try:
         numbers = [float(value) for value in values]
     except (TypeError, ValueError):
         return "classification"
-    measured = len(values) > MOST_CLASSES or not all(map(float.is_integer, numbers))
-    return "regression" if measured else "classification"
-
-
-def _scores_vectors(options: InitOptions, kind: TaskKind, labels: pa.Table) -> bool:
-    """Whether these are pairs with scores, such as 0 to 5, and the model makes vectors."""
-    folder = Path(options.model or "").expanduser()
-    if len(options.text) != 2 or not read_sentence_folder(folder).modules:
-        return False
-    values = {str(value).strip() for value in labels.column(0).to_pylist()}
-    whole = kind == "classification" and len(values) > 2 and all(map(str.isdecimal, values))
-    return kind == "regression" or whole
-
-
-def _kind_of_texts(values: Collection[str | None]) -> TaskKind | None:
-    """Regression also for numbers with a currency or separators, and where most of many values are
-    numbers: reading them then names the first that is none. None: plain numbers."""
-    found = [beside_number(value) for value in values if value]
-    numbers = [has for has in found if has is not None]
-    if len(numbers) < len(found) or UNIT in numbers:
-        most = len(values) > MOST_CLASSES and len(numbers) > len(found) / 2
-        return "regression" if most else "classification"
-    return "regression" if any(numbers) else None
-
-
-def _load(
-    options: InitOptions, rows: Rows, kind: TaskKind, source: TaskSource, labels: tuple[str, ...]
-) -> LoadedTask:
-    rules = KINDS[kind]
-    definition = user_definition(
-        Path(rows.where).name,
-        text=options.text,
-        label=label_of(options),
-        kind=kind,
-        metric="accuracy" if rules.words and not _entities(rows, options.label[0]) else None,
-        labels=labels,
-        group=options.group if rules.ranks else None,
-    )
-    return load_task(definition, source)
+    if len(values) <= MOST_CLASSES and all(map(float.is_integer, numbers)):
+        return "classification"
+    vectors = read_sentence_folder(Path(options.model or "").expanduser()).modules
+    return "embedding" if len(options.text) == 2 and vectors else "regression"
 
 
 def _entities(rows: Rows, label: str) -> bool:
@@ -356,20 +259,12 @@ def label_of(options: InitOptions) -> str | list[str]:
     return options.label[0] if len(options.label) == 1 else [*options.label]
 
 
-def _group_column(
-    options: InitOptions, rows: Rows, kind: TaskKind, places: np.ndarray[Any, Any]
-) -> list[Any] | None:
-    """The values by which rows stay together; the rows of a query always do."""
-    name = options.group or (options.text[0] if KINDS[kind].ranks else None)
-    return list(group_column(rows, name).take(pa.array(places)).to_pylist()) if name else None
-
-
-def _groups(keys: Sequence[object], named: Sequence[object] | None) -> list[int]:
+def _groups(keys: Sequence[object], named: Sequence[object]) -> list[int]:
     """One number for each row: the same for rows that share a key or a name, directly or through
     other rows. A missing name is shared with nobody."""
     first = dict[object, int]()  # a key or a name -> the first row that has it
     links = [(row, first.setdefault(("key", key), row)) for row, key in enumerate(keys)]
-    for row, name in enumerate(named or ()):
+    for row, name in enumerate(named):
         if name not in (None, ""):
             links.append((row, first.setdefault(("name", name), row)))
     graph = coo_array((np.ones(len(links)), np.transpose(links)), (len(keys), len(keys)))

@@ -205,7 +205,7 @@ def _meant(column: str, pattern: str, names: Sequence[str]) -> list[str]:
 
 
 def draw(catalog: Catalog, folder: Path) -> list[Path]:
-    """Writes the papers' figures and our own, as SVG and PNG, and says why one is absent. Raises
+    """Writes the papers' figures as SVG and PNG, and says why one is absent. Raises
     SpecError."""
     from lp_sweep.analysis.figures.drawings import save_all
 

@@ -310,8 +310,6 @@ def test_networks_without_feed_forwards_are_left_out_with_a_note(fake: FakeSweep
     catalog = open_views(fake.publish(), only=views)
     for make in tables:
         (note,) = [note for note in make(catalog).notes if "Left out" in note]
-        assert "(top 3)" in note
-        assert not any("Left out" in note for note in make(catalog, strategies=["top"]).notes)
     (sql,) = re.findall(r'lp-sweep query "(.*?)"', note)
     assert [row["strategy"] for row in catalog.query(sql).to_pylist()] == ["bottom"]
 

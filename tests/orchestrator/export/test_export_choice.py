@@ -50,9 +50,8 @@ def test_it_may_be_a_distilled_network(fake: FakeSweep) -> None:
     fake.curve({0: 90.0, 4: 89.8, 6: 89.4}, procedure="direct distill logits")
     found = choose(fake)
     assert found.trial_id == trial(fake, k=6, procedure="direct distill logits")
-    # a plain network of 6 layers was tried, though no smaller one of both kinds
-    assert "needs 7–8 of 12 layers to lose at most 1 point; with distillation 6 (" in found.why
-    assert "; with distillation 6 (top with 6 layers, direct distill logits, −0.60" in found.why
+    assert "6 of 12 layers are enough to lose at most 1 point (top with 6 layers, " in found.why
+    assert "top with 6 layers, direct distill logits, −0.60" in found.why
 
 
 def test_all_layers_are_those_that_no_other_model_taught(fake: FakeSweep) -> None:
