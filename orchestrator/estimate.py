@@ -178,6 +178,7 @@ class TimeEstimate(NamedTuple):
     on_gpu: bool
     basis: str
     tasks: Mapping[str, Span]
+    work: Sequence[Work]  # of a run
 
     @property
     def hours(self) -> float:
@@ -209,6 +210,7 @@ def estimate(plan: Plan, rates: Rates) -> TimeEstimate:
         rates.on_gpu,
         rates.basis if to_do else "nothing is missing",
         spans,
+        to_do,
     )
 
 
@@ -262,8 +264,9 @@ class MeanLengths:
         }
 
     def of(self, data: str, max_length: int, task: str) -> float:
-        stated = min(_GLUE_TOKENS.get(canonical_name(task) or "", _TOKENS), max_length)
-        return self._counted.get((data, max_length)) or self._sample.get(task) or stated
+        if found := self._counted.get((data, max_length)) or self._sample.get(task):
+            return found
+        return min(_GLUE_TOKENS.get(canonical_name(task) or "", _TOKENS), max_length)
 
 
 def recorded_flop(row: Mapping[str, Any], lengths: MeanLengths) -> float:

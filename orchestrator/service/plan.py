@@ -29,7 +29,6 @@ from lp_sweep.orchestrator.plan.listing import hidden_by, mixed_threads, trained
 from lp_sweep.orchestrator.plan.naming import after_a_measurement, not_needed
 from lp_sweep.orchestrator.plan.plan import Cell, Plan, Work, state_of
 from lp_sweep.orchestrator.plan.planning import make_plan
-from lp_sweep.orchestrator.plan.selection import taken_on
 from lp_sweep.orchestrator.service.store import reading_patience
 from lp_sweep.orchestrator.service.tables import ResultRows
 from lp_sweep.orchestrator.sweepfile.load import SweepFile, is_part
@@ -121,7 +120,7 @@ class SweepPlan(NamedTuple):
             "cells": [cell.row() for cell in plan.cells],
             "totals": {
                 **plan.totals(),
-                "to_do": len(taken_on(plan)),
+                "to_do": len(estimate.work),
                 "slot_hours": round(estimate.hours, 3),
             },
             "data": [task.plain() for task in self.data],
@@ -153,7 +152,8 @@ class SweepPlan(NamedTuple):
 
     def text(self) -> str:
         plan = self.made.plan
-        lines = [f"sweep {plan.sweep.name}", *_counts(plan), *_hours(self.estimate)]
+        counts = _counts(plan, self.estimate.work)
+        lines = [f"sweep {plan.sweep.name}", *counts, *_hours(self.estimate)]
         lines += _precision(plan.sweep.recipe.precision, self.estimate)
         for task in self.data:
             lines += ["", f"data of {task.task}", *(f"  {line}" for line in task.lines())]
@@ -204,9 +204,9 @@ def _measured(plan: Plan, work: Work, **facts: Any) -> dict[str, Any]:
 # -- the text: counts, estimate, and the cells by model and strategy
 
 
-def _counts(plan: Plan) -> list[str]:
+def _counts(plan: Plan, to_do: Sequence[Work]) -> list[str]:
     """Trainings and measurements by state; a count of 0 has no line."""
-    totals, to_do = plan.totals(), taken_on(plan)
+    totals = plan.totals()
     searched = sum(cell.search == "waiting" for cell in plan.cells)
     taught = sum(work.lesson is not None for work in plan.trials.values())
     measured = sum(totals[kind] for kind in _MEASUREMENTS)
