@@ -111,11 +111,11 @@ def lp_sweep(
         teaching=teaching,
     )
     with reproducible(None) if deterministic else contextlib.nullcontext():
-        finetune(model, data, setting, _Watch(clock))
+        finetune(model, data, setting, Watch(clock))
     return clock.steps()
 
 
-class _Watch(Saver):
+class Watch(Saver):
     """Called before the first step to restore a state, and after each to ask whether to save. It
     only reads the clock."""
 
@@ -138,11 +138,23 @@ def plain_loop(
     tokenizer = AutoTokenizer.from_pretrained(model_folder)
     split = encoded_task(tokenizer, texts, labels, classes, np.zeros(0, np.int32)).train
     model = load(model_folder, None, classes).train()
+
+    def loss_of(rows: np.ndarray) -> torch.Tensor:
+        batch = to_device(split, rows, Padding.of(tokenizer), model.device)
+        loss: torch.Tensor = model(**batch, labels=torch.from_numpy(split.labels[rows])).loss
+        return loss
+
+    return plain_steps(model, np.arange(len(split)), loss_of, clock)
+
+
+def plain_steps(
+    model: nn.Module, order: np.ndarray, loss_of: Callable[[np.ndarray], torch.Tensor], clock: Clock
+) -> list[float]:
+    """The seconds of each step. `loss_of`: the mean loss of a batch's rows."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, weight_decay=0.0, fused=True)
     clock.mark()
-    for rows in chunks(np.arange(len(split)), BATCH):
-        batch = to_device(split, rows, Padding.of(tokenizer), model.device)
-        model(**batch, labels=torch.from_numpy(split.labels[rows])).loss.backward()
+    for rows in chunks(order, BATCH):
+        loss_of(rows).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
@@ -157,7 +169,7 @@ def compare(options: Any, task: str) -> list[dict[str, float]]:
     texts, labels = rows_of(options.data_dir, task, BATCH * 200)
     classes = 1 if task == "stsb" else int(labels.max()) + 1
     lengths = encoded_task(tokenizer, texts, labels, classes, words).train.lengths
-    chosen = _grouped_batches(lengths, options.steps).ravel()
+    chosen = grouped_batches(lengths, options.steps).ravel()
     texts, labels = [[part[row] for row in chosen] for part in texts], labels[chosen]
     rows = (options.model, texts, labels, classes)
     two = (options.model, [part[: 2 * BATCH] for part in texts], labels[: 2 * BATCH], classes)
@@ -181,7 +193,7 @@ def compare(options: Any, task: str) -> list[dict[str, float]]:
     return rounds
 
 
-def _grouped_batches(lengths: np.ndarray, count: int) -> np.ndarray:
+def grouped_batches(lengths: np.ndarray, count: int) -> np.ndarray:
     """(count, BATCH) rows of an epoch's batches of rows of similar length, of evenly spaced mean
     lengths, so that their mean is about that of the epoch."""
     order = epoch_order(lengths, seed=1, epoch=0, batch_size=BATCH, group_by_length=True)
