@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from lp_sweep.analysis.phrases import heading
-from lp_sweep.orchestrator.estimate import Rates, Span, TimeEstimate, duration, estimate
+from lp_sweep.orchestrator.estimate import CPU_BF16, Rates, Span, TimeEstimate, duration, estimate
 from lp_sweep.orchestrator.inputs.checks import check_small_files, gpu_notes
 from lp_sweep.orchestrator.inputs.data import TaskData
 from lp_sweep.orchestrator.inputs.resolve import SweepInputs, TaskInput
@@ -178,7 +178,10 @@ def plan(request: Request) -> SweepPlan:
     notes, data = check_small_files(made.sweep, made.plan.inputs_needed())
     made.sweep.notes.extend([*notes, *gpu_notes(made.sweep.spec)])
     tokens = {task.task: task.tokens for task in data if task.tokens}
-    rates = Rates(made.ledger.timings, made.sweep.recipe, tokens=tokens)
+    recipe = made.sweep.recipe
+    rates = Rates(made.ledger.timings, recipe, tokens=tokens)
+    if not (rates.trials or rates.on_gpu) and _on_this_cpu(recipe.precision) == "bf16":
+        rates.stated = CPU_BF16
     return SweepPlan(made, estimate(made.plan, rates), data)
 
 
@@ -252,11 +255,18 @@ def _precision(wanted: str, estimate: TimeEstimate) -> list[str]:
     """What `auto` is on the CPU of this machine."""
     if wanted != "auto" or estimate.on_gpu:
         return []
-    from lp_sweep.trials.device import pick_device, precision_used  # torch
-
-    used = precision_used(wanted, pick_device("cpu"))
+    used = _on_this_cpu(wanted)
     other = "in fp32" if used == "bf16" else "with bf16 instructions in bf16"
     return [f"  precision    {used} on this CPU; another CPU may train {other}, not comparable"]
+
+
+def _on_this_cpu(wanted: str) -> str:
+    """bf16 or fp32."""
+    if wanted != "auto":
+        return wanted
+    from lp_sweep.trials.device import pick_device, precision_used  # torch
+
+    return precision_used(wanted, pick_device("cpu"))
 
 
 def _about(hours: Span) -> str:
