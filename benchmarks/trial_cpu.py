@@ -15,6 +15,7 @@ a batch:
   forward pass, clipping and fused AdamW.
 - `lp_sweep`, `lp_sweep_bf16`: as a trial runs by default: the rows in random order, deterministic
   mode, and the words of the whole train and dev set in the word table.
+- `by_length` (only with `--sides`): the same with `group_by_length: true`.
 
 The sides take turns in each round, in the reverse order in every other one. A ratio compares the
 mean CPU seconds of a step. `--out` keeps the figures of tasks that are not run again.
@@ -69,6 +70,7 @@ def lp_sweep(
     deterministic: bool = True,
     kept_layers: Sequence[int] | None = None,
     distill: Distillation | None = None,
+    group_by_length: bool = False,
 ) -> list[float]:
     """The seconds of each step of a trial. `distill`: train as a student, with
     made-up logits."""
@@ -87,7 +89,13 @@ def lp_sweep(
         )
 
     model = network(kept_layers)
-    recipe = Recipe(learning_rate=2e-5, batch_size=BATCH, epochs=1, compute=compute)
+    recipe = Recipe(
+        learning_rate=2e-5,
+        batch_size=BATCH,
+        epochs=1,
+        compute=compute,
+        group_by_length=group_by_length,
+    )
     layers = tuple(kept_layers or range(1, model.config.num_hidden_layers + 1))
     teaching = None
     if distill is not None:
@@ -183,7 +191,9 @@ def compare(options: Any, task: str) -> list[dict[str, float]]:
             *rows, grouped | {"bf16": True}, CpuClock(), "longest"
         ),
         "lp_sweep_bf16": lambda: lp_sweep(*rows, words, CpuClock(), precision="bf16"),
+        "by_length": lambda: lp_sweep(*rows, words, CpuClock(), group_by_length=True),
     }
+    sides = {side: sides[side] for side in options.sides}
     rounds = []
     for number in range(options.rounds):
         order = [*sides] if number % 2 == 0 else [*reversed(sides)]
@@ -213,7 +223,9 @@ RATIOS = {
     "ratio_vs_plain_loop": ("plain", "lp_sweep"),
     "ratio_of_bf16": ("lp_sweep", "lp_sweep_bf16"),
     "ratio_vs_grouped_trainer_in_bf16": ("grouped_bf16", "lp_sweep_bf16"),
+    "ratio_of_group_by_length": ("lp_sweep", "by_length"),
 }
+SIDES = ("padded", "grouped", "plain", "lp_sweep", "grouped_bf16", "lp_sweep_bf16")
 
 
 def cpu_name() -> str:
@@ -229,6 +241,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", default=list(TEXTS))
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--sides", nargs="+", default=SIDES)
     options = parser.parse_args()
     torch.set_num_threads(1)
     found: dict[str, Any] = {"cpu_seconds_a_step": {}, "steps": {}}
@@ -240,7 +253,10 @@ def main() -> None:
         rounds = compare(options, task)
         found["cpu_seconds_a_step"][task], found["steps"][task] = rounds, options.steps
         for name, sides in RATIOS.items():
+            if not {*sides} <= {*options.sides}:
+                continue
             found.setdefault(name, {})[task] = ratios(rounds, *sides)
+            print(task, name, json.dumps(found[name][task]))
         if options.out:
             options.out.parent.mkdir(parents=True, exist_ok=True)
             options.out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
