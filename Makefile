@@ -91,11 +91,13 @@ test-cluster: setup $(CLUSTER)/.ready
 	LP_SWEEP_CLUSTER_PYTHON=$(abspath $(CLUSTER))/bin/python $(BIN)/python -m pytest tests/orchestrator/cluster/test_real_cluster.py tests/orchestrator/cluster/test_slurm.py -q
 
 # MODEL: a folder with a BERT, such as all-MiniLM-L6-v2. GLUE: a folder with sst2/train.parquet, ...
+# DATA, if there is one: a folder with wnut17/ and cranfield/
 bench: setup
 	@test -d "$(MODEL)" && test -d "$(GLUE)" || { echo "make bench MODEL=folder GLUE=folder: see benchmarks/README.md"; exit 2; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check accelerate
 	mkdir -p $(FIGURES)
 	$(BIN)/python -m benchmarks.trial_cpu --model $(MODEL) --data-dir $(GLUE) --out $(FIGURES)/trial-cpu.json
+	test -z "$(DATA)" || $(BIN)/python -m benchmarks.kind_steps --model $(MODEL) --data-dir $(GLUE) --more $(DATA) --out $(FIGURES)/kind-steps.json
 	$(BIN)/python -m benchmarks.parity --model $(MODEL) --data-dir $(GLUE) --runs $(FIGURES)/parity-runs.jsonl --out $(FIGURES)/parity.json
 	$(BIN)/python -m benchmarks.sweep_cpu --model $(MODEL) --data-dir $(GLUE) --repeats 2 --out $(FIGURES)/sweep-cpu.json
 	$(BIN)/python -m benchmarks.sweep_cpu --quickstart --out $(FIGURES)/sweep-quickstart.json

@@ -65,8 +65,8 @@ def render(
     def sheet(width: int | None) -> _Sheet:
         if format == "table" and table.values and table.rows:
             return _Sheet(table.title, _grids(table, width), table.notes, table.lead)
-        grid = _Grid(table.columns, table.rows, [False] * len(table.columns))
-        return _Sheet(table.title, [grid], table.notes, table.lead if format == "table" else ())
+        lead = table.lead if format == "table" else ()
+        return _Sheet(table.title, [condensed(table)], table.notes, lead)
 
     return _rendered(table.long, sheet, format, terminal, width)
 
@@ -132,6 +132,13 @@ def _condensed(table: Table, rows: Sequence[_Line]) -> _Grid:
         sum(at < labels for at in left),
         ", ".join(once),
     )
+
+
+def condensed(table: Table) -> _Grid:
+    """Its columns and rows, and `once`: what all rows have in common."""
+    if table.values and table.rows:
+        return _condensed(table, table.rows)
+    return _Grid(table.columns, table.rows, [False] * len(table.columns))
 
 
 def render_rows(
@@ -308,6 +315,7 @@ def _markdown(sheet: _Sheet) -> str:
     rule = "|" + "|".join("---:" if right else "---" for right in grid.numeric) + "|"
     lines = [line(grid.columns), rule, *(line(row) for row in grid.rows)]
     title = [f"**{markdown_escape(printable(sheet.title))}**", ""] if sheet.title else []
+    title += [markdown_escape(printable(grid.once)), ""] if grid.once else []
     notes = [f"- {markdown_escape(printable(note))}" for note in sheet.notes]
     return "\n".join([*title, *lines, *([""] if notes else []), *notes])
 
@@ -348,7 +356,8 @@ def _latex(sheet: _Sheet) -> str:
 
     (grid,) = sheet.grids
     kinds = "".join("r" if right else "l" for right in grid.numeric)
-    comments = [f"% {printable(text)}" for text in (sheet.title, *sheet.notes) if text]
+    texts = (sheet.title, grid.once, *sheet.notes)
+    comments = [f"% {printable(text)}" for text in texts if text]
     body = [r"\toprule", line(grid.columns), r"\midrule", *map(line, grid.rows), r"\bottomrule"]
     return "\n".join([*comments, f"\\begin{{tabular}}{{{kinds}}}", *body, r"\end{tabular}"])
 

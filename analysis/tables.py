@@ -358,7 +358,8 @@ TABLES: dict[str, TableDef] = {
                 needed.seed_spread,
                 "how much one network moves from seed to seed, in points, pooled over the model's "
                 "networks of this task. (task): over those of other models; (assumed): no network "
-                "of this task has two seeds; (untrained): it depends on no seed.",
+                "of this task has two seeds; (untrained): it depends on no seed; –: a search has "
+                "its own set.",
                 below=lambda row: row["seed_sd"],
             ),
         },

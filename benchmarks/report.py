@@ -57,6 +57,21 @@ def distill_step(found: Found) -> str:
     return f"{markdown(head, rows)}\n\nMedian and range of {rounds} rounds, {cpu}."
 
 
+_KINDS = {
+    "tokens": "tags of words (WNUT 2017)",
+    "ranking": "reranking (Cranfield)",
+    "embedding": "3 of 6 layers imitate embeddings (STS-B)",
+    "encoding": "embeddings without training (STS-B)",
+}
+
+
+def kind_steps(found: Found) -> str:
+    rows = [[_KINDS[kind], _times(one["ratio"])] for kind, one in found["kinds"].items()]
+    rounds = min(len(one["rounds"]) for one in found["kinds"].values())
+    note = f"{rounds} rounds of {found['steps']} steps each, {found['cpu']}."
+    return f"{markdown(['a step of', 'plain loop, grouped'], rows)}\n\n{note}"
+
+
 def _times(one: Found) -> str:
     return f"{one['median']:.2f} ({one['min']:.2f} to {one['max']:.2f})"
 
@@ -298,6 +313,7 @@ def slots(found: Found) -> str:
 # name of a table in the pages -> the files of figures that it needs, and a function that prints it
 TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "trial-cpu": (("trial-cpu",), trial_cpu),
+    "kind-steps": (("kind-steps",), kind_steps),
     "distill-step": (("distill-step",), distill_step),
     "parity": (("parity",), parity),
     "sweep": (("sweep-cpu", "sweep-quickstart"), sweep),

@@ -15,6 +15,7 @@ a batch:
   forward pass, clipping and fused AdamW.
 - `lp_sweep`, `lp_sweep_bf16`: as a trial runs by default: the rows in random order, deterministic
   mode, and the words of the whole train and dev set in the word table.
+- `by_length` (only with `--sides`): the same with `group_by_length: true`.
 
 The sides take turns in each round, in the reverse order in every other one. A ratio compares the
 mean CPU seconds of a step. `--out` keeps the figures of tasks that are not run again.
@@ -69,6 +70,7 @@ def lp_sweep(
     deterministic: bool = True,
     kept_layers: Sequence[int] | None = None,
     distill: Distillation | None = None,
+    group_by_length: bool = False,
 ) -> list[float]:
     """The seconds of each step of a trial. `distill`: train as a student, with
     made-up logits."""
@@ -87,7 +89,13 @@ def lp_sweep(
         )
 
     model = network(kept_layers)
-    recipe = Recipe(learning_rate=2e-5, batch_size=BATCH, epochs=1, compute=compute)
+    recipe = Recipe(
+        learning_rate=2e-5,
+        batch_size=BATCH,
+        epochs=1,
+        compute=compute,
+        group_by_length=group_by_length,
+    )
     layers = tuple(kept_layers or range(1, model.config.num_hidden_layers + 1))
     teaching = None
     if distill is not None:
@@ -111,11 +119,11 @@ def lp_sweep(
         teaching=teaching,
     )
     with reproducible(None) if deterministic else contextlib.nullcontext():
-        finetune(model, data, setting, _Watch(clock))
+        finetune(model, data, setting, Watch(clock))
     return clock.steps()
 
 
-class _Watch(Saver):
+class Watch(Saver):
     """Called before the first step to restore a state, and after each to ask whether to save. It
     only reads the clock."""
 
@@ -138,11 +146,23 @@ def plain_loop(
     tokenizer = AutoTokenizer.from_pretrained(model_folder)
     split = encoded_task(tokenizer, texts, labels, classes, np.zeros(0, np.int32)).train
     model = load(model_folder, None, classes).train()
+
+    def loss_of(rows: np.ndarray) -> torch.Tensor:
+        batch = to_device(split, rows, Padding.of(tokenizer), model.device)
+        loss: torch.Tensor = model(**batch, labels=torch.from_numpy(split.labels[rows])).loss
+        return loss
+
+    return plain_steps(model, np.arange(len(split)), loss_of, clock)
+
+
+def plain_steps(
+    model: nn.Module, order: np.ndarray, loss_of: Callable[[np.ndarray], torch.Tensor], clock: Clock
+) -> list[float]:
+    """The seconds of each step. `loss_of`: the mean loss of a batch's rows."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, weight_decay=0.0, fused=True)
     clock.mark()
-    for rows in chunks(np.arange(len(split)), BATCH):
-        batch = to_device(split, rows, Padding.of(tokenizer), model.device)
-        model(**batch, labels=torch.from_numpy(split.labels[rows])).loss.backward()
+    for rows in chunks(order, BATCH):
+        loss_of(rows).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
@@ -157,7 +177,7 @@ def compare(options: Any, task: str) -> list[dict[str, float]]:
     texts, labels = rows_of(options.data_dir, task, BATCH * 200)
     classes = 1 if task == "stsb" else int(labels.max()) + 1
     lengths = encoded_task(tokenizer, texts, labels, classes, words).train.lengths
-    chosen = _grouped_batches(lengths, options.steps).ravel()
+    chosen = grouped_batches(lengths, options.steps).ravel()
     texts, labels = [[part[row] for row in chosen] for part in texts], labels[chosen]
     rows = (options.model, texts, labels, classes)
     two = (options.model, [part[: 2 * BATCH] for part in texts], labels[: 2 * BATCH], classes)
@@ -171,7 +191,9 @@ def compare(options: Any, task: str) -> list[dict[str, float]]:
             *rows, grouped | {"bf16": True}, CpuClock(), "longest"
         ),
         "lp_sweep_bf16": lambda: lp_sweep(*rows, words, CpuClock(), precision="bf16"),
+        "by_length": lambda: lp_sweep(*rows, words, CpuClock(), group_by_length=True),
     }
+    sides = {side: sides[side] for side in options.sides}
     rounds = []
     for number in range(options.rounds):
         order = [*sides] if number % 2 == 0 else [*reversed(sides)]
@@ -181,7 +203,7 @@ def compare(options: Any, task: str) -> list[dict[str, float]]:
     return rounds
 
 
-def _grouped_batches(lengths: np.ndarray, count: int) -> np.ndarray:
+def grouped_batches(lengths: np.ndarray, count: int) -> np.ndarray:
     """(count, BATCH) rows of an epoch's batches of rows of similar length, of evenly spaced mean
     lengths, so that their mean is about that of the epoch."""
     order = epoch_order(lengths, seed=1, epoch=0, batch_size=BATCH, group_by_length=True)
@@ -201,7 +223,9 @@ RATIOS = {
     "ratio_vs_plain_loop": ("plain", "lp_sweep"),
     "ratio_of_bf16": ("lp_sweep", "lp_sweep_bf16"),
     "ratio_vs_grouped_trainer_in_bf16": ("grouped_bf16", "lp_sweep_bf16"),
+    "ratio_of_group_by_length": ("lp_sweep", "by_length"),
 }
+SIDES = ("padded", "grouped", "plain", "lp_sweep", "grouped_bf16", "lp_sweep_bf16")
 
 
 def cpu_name() -> str:
@@ -217,6 +241,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", default=list(TEXTS))
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--sides", nargs="+", default=SIDES)
     options = parser.parse_args()
     torch.set_num_threads(1)
     found: dict[str, Any] = {"cpu_seconds_a_step": {}, "steps": {}}
@@ -228,7 +253,10 @@ def main() -> None:
         rounds = compare(options, task)
         found["cpu_seconds_a_step"][task], found["steps"][task] = rounds, options.steps
         for name, sides in RATIOS.items():
+            if not {*sides} <= {*options.sides}:
+                continue
             found.setdefault(name, {})[task] = ratios(rounds, *sides)
+            print(task, name, json.dumps(found[name][task]))
         if options.out:
             options.out.parent.mkdir(parents=True, exist_ok=True)
             options.out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")

@@ -119,20 +119,20 @@ class Rates:
         self.device = _device_label(rows[0]) if rows else None
         here = _has_gpu() if gpu is None else gpu
         self.on_gpu = rows[0]["device_type"] == "cuda" if rows else here
-        self._stated = GPU if self.on_gpu else CPU
+        self.stated = GPU if self.on_gpu else CPU
         flop = ((row, recorded_flop(row, self._lengths)) for row in rows)
-        ratios = [row["seconds_total"] / self._stated.seconds(counted) for row, counted in flop]
+        ratios = [row["seconds_total"] / self.stated.seconds(counted) for row, counted in flop]
         self.ratio = band(ratios) if ratios else _WITHOUT_TIMINGS
 
     @property
     def basis(self) -> str:
         if self.trials:
             return f"from {self.trials:,} trials of this store on {self.device}"
-        return f"no timings yet: stated rate of {self._stated.words}"
+        return f"no timings yet: stated rate of {self.stated.words}"
 
     def seconds(self, work: Work) -> float:
         """Expected seconds on one slot."""
-        return self.ratio.expected * self._stated.seconds(missing_flop(work, self._lengths))
+        return self.ratio.expected * self.stated.seconds(missing_flop(work, self._lengths))
 
     def banded(self, seconds: float) -> Span:
         """Expected seconds with their band."""
@@ -178,6 +178,7 @@ class TimeEstimate(NamedTuple):
     on_gpu: bool
     basis: str
     tasks: Mapping[str, Span]
+    work: Sequence[Work]  # of a run
 
     @property
     def hours(self) -> float:
@@ -209,6 +210,7 @@ def estimate(plan: Plan, rates: Rates) -> TimeEstimate:
         rates.on_gpu,
         rates.basis if to_do else "nothing is missing",
         spans,
+        to_do,
     )
 
 
@@ -245,6 +247,7 @@ class StatedRate(NamedTuple):
 
 GPU = StatedRate("a GPU of 10 TFLOP/s", 3.0, 10e12)
 CPU = StatedRate("a CPU core of 50 GFLOP/s", 3.0, 50e9)
+CPU_BF16 = StatedRate("a CPU core of 80 GFLOP/s in bf16", 3.0, 80e9)  # 1.6 times, as measured
 
 
 class MeanLengths:
@@ -262,8 +265,9 @@ class MeanLengths:
         }
 
     def of(self, data: str, max_length: int, task: str) -> float:
-        stated = min(_GLUE_TOKENS.get(canonical_name(task) or "", _TOKENS), max_length)
-        return self._counted.get((data, max_length)) or self._sample.get(task) or stated
+        if found := self._counted.get((data, max_length)) or self._sample.get(task):
+            return found
+        return min(_GLUE_TOKENS.get(canonical_name(task) or "", _TOKENS), max_length)
 
 
 def recorded_flop(row: Mapping[str, Any], lengths: MeanLengths) -> float:

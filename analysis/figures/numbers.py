@@ -11,6 +11,24 @@ FULL = "all layers"
 _MERGED = f"CASE WHEN k = 0 AND threshold IS NULL THEN '{FULL}' ELSE strategy END"
 _MOST = 4  # networks, or sets of kept layers, in a figure layer by layer
 
+# The scores after each epoch, of full models and of the answer for the smallest loss.
+EPOCHS = f"""
+SELECT cells.sweep, cells.model, cells.task, epoch, 100 * value AS score, epochs.metric,
+    if(cells.k = 0, '{FULL}', format('{{}} of {{}} layers', cells.n_kept, cells.depth))
+        || ', seed ' || cells.seed AS line
+FROM cells
+JOIN min_layers AS best ON best.sweep = cells.sweep AND best.model = cells.model
+    AND best.task = cells.task AND best.procedure = cells.procedure AND best.rank = 1
+    AND best.delta = (SELECT min(delta) FROM min_layers)
+JOIN trials ON trials.trial_id = cells.trial_id
+JOIN epochs ON epochs.trial_id = cells.trial_id AND epochs.metric = trials.metric
+    AND epochs.split = trials.epoch_metrics[1].split
+WHERE cells.feed_forward = 'none' AND cells.state = 'done'
+    AND (cells.k = 0 OR cells.k = best.max_dropped_low AND cells.strategy = best.strategy)
+GROUP BY ALL
+ORDER BY cells.sweep, cells.model, cells.task, any_value(cells.k), line, epoch
+"""
+
 # -- figures of lines. Each query has the columns `panel`, `line`, `x`, `y`, and the ends of a span,
 # `low` and `high`. A row without x is a level: it is drawn across the panel
 

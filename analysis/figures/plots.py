@@ -185,6 +185,19 @@ def of_candidates(rows: Sequence[Row]) -> list[Plot]:
     return [plot("ms", "ms for one text"), plot("mb", "MB on disk")]
 
 
+def by_epoch(rows: Sequence[Row]) -> list[Plot]:
+    """Learning curves, if a trial has two epochs. `rows`: of `numbers.EPOCHS`, of one task."""
+    if all(row["epoch"] == 1 for row in rows):
+        return []
+    tip = "{line}, epoch {epoch}: {score:.2f}".format_map
+    series = {
+        line: [Mark(row["epoch"], row["score"], tip(row)) for row in of]
+        for line, of in grouped(rows, lambda row: row["line"]).items()
+    }
+    task, metric = rows[0]["task"], rows[0]["metric"]
+    return [Plot(x_label="epoch", task=task, metric=metric, series=series)]
+
+
 def network_tip(row: Row) -> str:
     """`layers 1-4, top, direct: 88.10 (−0.55), 3 seeds; 12.1 M parameters, ×1.42`"""
     change = "" if row["k"] == 0 else f" ({phrases.signed(row['change'])})"

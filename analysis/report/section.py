@@ -32,7 +32,10 @@ def sections(
 ) -> list[dict[str, Any]]:
     """The parts of a section for each answer, for the template. `texts` None: without the dev rows
     that it gets wrong."""
-    networks = grouped(catalog.query(numbers.NETWORKS).to_pylist(), lambda row: picked(row, TASK))
+    networks, epochs = (
+        grouped(catalog.query(sql).to_pylist(), lambda row: picked(row, TASK))
+        for sql in (numbers.NETWORKS, numbers.EPOCHS)
+    )
     measured = grouped(candidates.long.to_pylist(), lambda row: (row["model"], row["task"]))
     short = short_models(answer.model for answer in answers)
     found = []
@@ -60,6 +63,7 @@ def sections(
                     *(plots.of_candidates(shipped) or plots.by_speed(trained)),
                     *plots.by_layers(trained),
                 ],
+                curves=plots.by_epoch(epochs.get(key, [])),
                 wrong=wrong,  # row, text, label, answer
                 wrong_of=wrong_of,  # the smaller network that gets them wrong
             )

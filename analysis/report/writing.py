@@ -21,6 +21,7 @@ from markupsafe import Markup, escape
 from lp_sweep.analysis import phrases
 from lp_sweep.analysis.figures.drawings import picture, save_all
 from lp_sweep.analysis.notes import LEARNED_NOTHING, did_not_learn, mixed_notes
+from lp_sweep.analysis.render import condensed
 from lp_sweep.analysis.report.about import COUNTS, Sheet, cautions, sheets, sweep_files
 from lp_sweep.analysis.report.answer import answers, reading_options
 from lp_sweep.analysis.report.section import Texts, sections
@@ -169,8 +170,7 @@ def render_page(page: dict[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["prose"] = prose
-    environment.filters["picture"] = picture
+    environment.filters |= {"prose": prose, "picture": picture, "condensed": condensed}
     environment.filters["metric"] = lambda name: phrases.heading("", name).strip() or "score"
     environment.tests["in_banner"] = lambda note: note.startswith(LEARNED_NOTHING)
     own = {name: loader.get_source(environment, f"report.{name}")[0] for name in ("css", "js")}

@@ -146,7 +146,8 @@ def looked_at(
     dev_rows, rows = len(kind.stored_labels(dev.labels)), len(train) * kind.rows_each
     positive = positive_label(definition, names) if names else 1
     worth = rows_scored(definition.metric, dev_rows, scored, names, positive)
-    found = [_cut(model, loaded.taught, recipe.max_length, kind) for model in models]
+    texts = sample(loaded.taught, kind)
+    found = [_cut(model, texts, recipe.max_length, kind) for model in models]
     cuts = [cut for cut in found if cut is not None]
 
     def most(of: Callable[[_Cut], float]) -> float | None:
@@ -312,23 +313,23 @@ def encoded(
     return encode([each if len(each) > 1 else each[0] for each in texts], is_pretokenized=words)
 
 
-def _cut(model: ModelInput, rows: Split, max_length: int, kind: Kind) -> _Cut | None:
+def _cut(
+    model: ModelInput, texts: Sequence[tuple[Any, ...]], max_length: int, kind: Kind
+) -> _Cut | None:
     """None where other checks say what is wrong with the tokenizer."""
     try:
         tokenizer = open_tokenizer(model.folder)
     except ModelFault:
         return None
-    texts = sample(rows, kind)
     found = encoded(tokenizer, texts, words=kind.words)
-    lengths = np.array([len(row.ids) for row in found])
+    lengths = np.array([len(row) for row in found])
     known = tokenizer.get_vocab()
     unknown = {known[name] for name in ("[UNK]", "<unk>") if name in known}
-    pairs = ((row.ids, row.special_tokens_mask) for row in found)
-    own = [id_ for ids, masks in pairs for id_, mask in zip(ids, masks, strict=True) if not mask]
+    own = sum(row.special_tokens_mask.count(0) for row in found)
     cut = _Cut(
         float(lengths.clip(max=max_length).mean()),
         float((lengths > max_length).mean()),
-        sum(id_ in unknown for id_ in own) / max(1, len(own)),
+        sum(row.ids.count(id_) for id_ in unknown for row in found) / max(1, own),
     )
     if not kind.words:
         return cut

@@ -12,8 +12,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import huggingface_hub  # its own names are imported when they are first used
-from huggingface_hub import constants, errors
+import huggingface_hub  # its own names are imported when they are first used, with its `errors`
+from huggingface_hub import constants
 
 from lp_sweep.orchestrator.inputs.folder import VOCABULARIES, has_vocabulary
 from lp_sweep.storage.errors import PreflightError
@@ -61,12 +61,13 @@ def snapshot(kind: Kind, repo_id: str, commit: str) -> Path:
 
 def cached_commit(kind: Kind, repo_id: str, revision: str) -> str | None:
     """The commit of a branch or tag in the cache."""
-    with contextlib.suppress(errors.RevisionResolutionError, OSError, ValueError):
+    try:
         found = huggingface_hub.resolve_revision(
             repo_id, repo_type=kind, revision=revision, local_files_only=True
         )
-        return found.resolved if is_commit(found.resolved) else None
-    return None
+    except (huggingface_hub.errors.RevisionResolutionError, OSError, ValueError):
+        return None
+    return found.resolved if is_commit(found.resolved) else None
 
 
 def newest_commit(kind: Kind, repo_id: str, revision: str) -> str:
@@ -96,7 +97,7 @@ def read_json(repo_id: str, name: str, commit: str) -> dict[str, Any] | None:
             path = huggingface_hub.hf_hub_download(
                 repo_id, name, revision=commit, etag_timeout=_SECONDS
             )
-        except errors.RemoteEntryNotFoundError:
+        except huggingface_hub.errors.RemoteEntryNotFoundError:
             return None
         content = json.loads(Path(path).read_bytes())
     return content if isinstance(content, dict) else None
@@ -105,10 +106,11 @@ def read_json(repo_id: str, name: str, commit: str) -> dict[str, Any] | None:
 @contextlib.contextmanager
 def _refusals(kind: Kind, repo_id: str, revision: str) -> Iterator[None]:
     """Turns the client's errors into one sentence each, without tokens and hosts."""
-    unanswered = (errors.LocalEntryNotFoundError, errors.RevisionResolutionError)
     try:
         yield
     except Exception as error:  # no network, a proxy's page: types of three libraries
+        errors = huggingface_hub.errors
+        unanswered = (errors.LocalEntryNotFoundError, errors.RevisionResolutionError)
         cause = error.__cause__ if isinstance(error, unanswered) else error
         status = getattr(getattr(cause, "response", None), "status_code", None)
         reached = status is not None or isinstance(cause, errors.HFValidationError)

@@ -6,9 +6,10 @@ on a finished sweep: it always does what the plan lists as missing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.orchestrator.inputs.resolve import SweepInputs, TaskInput
@@ -22,7 +23,7 @@ from lp_sweep.trials.measures.registry import MEASURES
 from lp_sweep.trials.spec import procedures
 from lp_sweep.trials.spec.autorecipe import FIND_RECIPE
 from lp_sweep.trials.spec.feedforward import FeedForward, some_removed
-from lp_sweep.trials.spec.identity import profile_id, trial_id
+from lp_sweep.trials.spec.identity import ids_by_seed, profile_id, trial_id
 from lp_sweep.trials.spec.procedures import DIRECT, Procedure
 from lp_sweep.trials.spec.select import dropped_layers, find_strategy, kept_layers
 from lp_sweep.trials.spec.specs import (
@@ -54,6 +55,16 @@ def make_plan(sweep: SweepInputs, known: WorkHistory) -> Plan:
     return plan
 
 
+class _Training(NamedTuple):
+    """The trials of a network that differ by their seed."""
+
+    of_any: TrialSpec
+    id_of: Callable[[int], str]
+
+    def spec(self, seed: int) -> TrialSpec:
+        return replace(self.of_any, seed=seed)
+
+
 class _Builder:
     """Fills a plan. Keeps what many cells share, for speed."""
 
@@ -76,7 +87,7 @@ class _Builder:
         self._plain = not (self._of_full or self._of_pruned) and {*spec.trainings} == {
             Procedure(DIRECT)
         }
-        self._specs: dict[tuple[Any, ...], TrialSpec] = {}  # for all seeds
+        self._trainings: dict[tuple[Any, ...], _Training] = {}
         self._profile_ids: dict[tuple[str, str, str], str] = {}
         self._lessons: dict[tuple[Any, ...], Lesson] = {}
 
@@ -90,18 +101,18 @@ class _Builder:
             if dropped is None or recipe is None:
                 return found(state="deferred", search=search)
             kept = kept_layers(depth, dropped)
-            spec = self._spec(asked, kept)
+            training = self._training(asked, kept)
         except ValueError:  # no layer is left, or not those that a feed-forward or a bridge needs
             whole = asked.feed_forward == FeedForward() and not asked.procedure.bridge
             gone = procedures.full_layers(depth) if whole else None
             return found(kept=(), dropped=gone, state="impossible")
-        id_ = trial_id(spec)
-        if not idle:
-            self._add_trial(asked, spec, id_)
+        id_ = training.id_of(asked.seed)
+        if not idle and id_ not in self.plan.trials:
+            self._add_trial(asked, training.spec(asked.seed), id_)
         elif search == "waiting" and asked.k == 0 and self._plain:
             work = Work(
                 id=id_,
-                spec=spec,
+                spec=training.spec(asked.seed),
                 model=self.models[asked.model],
                 task=self.plan.sweep.tasks[asked.task],
             )
@@ -115,7 +126,8 @@ class _Builder:
         dropped = self._dropped(asked)
         if dropped is None or self._recipe(asked.model, asked.task) is None:
             return None
-        return trial_id(self._spec(asked, kept_layers(self.models[asked.model].depth, dropped)))
+        kept = kept_layers(self.models[asked.model].depth, dropped)
+        return self._training(asked, kept).id_of(asked.seed)
 
     def _recipe(self, model: str, task: str) -> Recipe | None:
         """That of a model on a task; None until it is found."""
@@ -137,11 +149,12 @@ class _Builder:
         value = k if asked.threshold is None else asked.threshold
         return None if found is None else strategy.chosen(found, value)
 
-    def _spec(self, asked: CellAxes, kept: tuple[int, ...]) -> TrialSpec:
+    def _training(self, asked: CellAxes, kept: tuple[int, ...]) -> _Training:
         key = (asked.model, asked.procedure, asked.feed_forward, asked.task, kept)
-        if key not in self._specs:
-            self._specs[key] = self._spec_of_seeds(asked, kept)
-        return replace(self._specs[key], seed=asked.seed)
+        if key not in self._trainings:
+            spec = self._spec_of_seeds(asked, kept)
+            self._trainings[key] = _Training(spec, ids_by_seed(spec))
+        return self._trainings[key]
 
     def _spec_of_seeds(self, asked: CellAxes, kept: tuple[int, ...]) -> TrialSpec:
         """The specification of a cell, whose seed is replaced later."""
@@ -235,8 +248,9 @@ class _Builder:
             against = ""
             if MEASURES[name].to_full and not whole:
                 direct = asked._replace(procedure=Procedure(DIRECT), feed_forward=FeedForward())
-                full = self._spec(direct, everything)
-                against = self._add_trial(direct, full, trial_id(full))
+                full = self._training(direct, everything)
+                against = full.id_of(asked.seed)
+                self._add_trial(direct, full.spec(asked.seed), against)
             model = self.models[asked.model]
             item = self._profile_spec(model, asked.task, name, trial=id_, against=against)
             wanted.append(Measure(profile_id(item), item))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from lp_sweep.analysis.phrases import heading
-from lp_sweep.orchestrator.estimate import Rates, Span, TimeEstimate, duration, estimate
+from lp_sweep.orchestrator.estimate import CPU_BF16, Rates, Span, TimeEstimate, duration, estimate
 from lp_sweep.orchestrator.inputs.checks import check_small_files, gpu_notes
 from lp_sweep.orchestrator.inputs.data import TaskData
 from lp_sweep.orchestrator.inputs.resolve import SweepInputs, TaskInput
@@ -29,7 +29,6 @@ from lp_sweep.orchestrator.plan.listing import hidden_by, mixed_threads, trained
 from lp_sweep.orchestrator.plan.naming import after_a_measurement, not_needed
 from lp_sweep.orchestrator.plan.plan import Cell, Plan, Work, state_of
 from lp_sweep.orchestrator.plan.planning import make_plan
-from lp_sweep.orchestrator.plan.selection import taken_on
 from lp_sweep.orchestrator.service.store import reading_patience
 from lp_sweep.orchestrator.service.tables import ResultRows
 from lp_sweep.orchestrator.sweepfile.load import SweepFile, is_part
@@ -121,7 +120,7 @@ class SweepPlan(NamedTuple):
             "cells": [cell.row() for cell in plan.cells],
             "totals": {
                 **plan.totals(),
-                "to_do": len(taken_on(plan)),
+                "to_do": len(estimate.work),
                 "slot_hours": round(estimate.hours, 3),
             },
             "data": [task.plain() for task in self.data],
@@ -153,7 +152,8 @@ class SweepPlan(NamedTuple):
 
     def text(self) -> str:
         plan = self.made.plan
-        lines = [f"sweep {plan.sweep.name}", *_counts(plan), *_hours(self.estimate)]
+        counts = _counts(plan, self.estimate.work)
+        lines = [f"sweep {plan.sweep.name}", *counts, *_hours(self.estimate)]
         lines += _precision(plan.sweep.recipe.precision, self.estimate)
         for task in self.data:
             lines += ["", f"data of {task.task}", *(f"  {line}" for line in task.lines())]
@@ -178,7 +178,10 @@ def plan(request: Request) -> SweepPlan:
     notes, data = check_small_files(made.sweep, made.plan.inputs_needed())
     made.sweep.notes.extend([*notes, *gpu_notes(made.sweep.spec)])
     tokens = {task.task: task.tokens for task in data if task.tokens}
-    rates = Rates(made.ledger.timings, made.sweep.recipe, tokens=tokens)
+    recipe = made.sweep.recipe
+    rates = Rates(made.ledger.timings, recipe, tokens=tokens)
+    if not (rates.trials or rates.on_gpu) and _on_this_cpu(recipe.precision) == "bf16":
+        rates.stated = CPU_BF16
     return SweepPlan(made, estimate(made.plan, rates), data)
 
 
@@ -204,9 +207,9 @@ def _measured(plan: Plan, work: Work, **facts: Any) -> dict[str, Any]:
 # -- the text: counts, estimate, and the cells by model and strategy
 
 
-def _counts(plan: Plan) -> list[str]:
+def _counts(plan: Plan, to_do: Sequence[Work]) -> list[str]:
     """Trainings and measurements by state; a count of 0 has no line."""
-    totals, to_do = plan.totals(), taken_on(plan)
+    totals = plan.totals()
     searched = sum(cell.search == "waiting" for cell in plan.cells)
     taught = sum(work.lesson is not None for work in plan.trials.values())
     measured = sum(totals[kind] for kind in _MEASUREMENTS)
@@ -252,11 +255,18 @@ def _precision(wanted: str, estimate: TimeEstimate) -> list[str]:
     """What `auto` is on the CPU of this machine."""
     if wanted != "auto" or estimate.on_gpu:
         return []
-    from lp_sweep.trials.device import pick_device, precision_used  # torch
-
-    used = precision_used(wanted, pick_device("cpu"))
+    used = _on_this_cpu(wanted)
     other = "in fp32" if used == "bf16" else "with bf16 instructions in bf16"
     return [f"  precision    {used} on this CPU; another CPU may train {other}, not comparable"]
+
+
+def _on_this_cpu(wanted: str) -> str:
+    """bf16 or fp32."""
+    if wanted != "auto":
+        return wanted
+    from lp_sweep.trials.device import pick_device, precision_used  # torch
+
+    return precision_used(wanted, pick_device("cpu"))
 
 
 def _about(hours: Span) -> str:

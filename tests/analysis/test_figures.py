@@ -217,6 +217,20 @@ def test_candidates_by_milliseconds_and_megabytes() -> None:
     assert plots.of_candidates([failed]) == []
 
 
+def test_learning_curves_are_of_trials_with_several_epochs() -> None:
+    names = ("all layers, seed 1", "4 of 6 layers, seed 1")
+    rows: list[dict[str, Any]] = [
+        {"task": "sst2", "metric": "accuracy", "line": line, "epoch": epoch, "score": 80.0 + epoch}
+        for line in names
+        for epoch in (1, 2, 3)
+    ]
+    (plot,) = plots.by_epoch(rows)
+    assert [*plot.series] == [*names]
+    assert [mark[:2] for mark in plot.series[names[1]]] == [(1, 81), (2, 82), (3, 83)]
+    assert plot.marks[0].tip == "all layers, seed 1, epoch 1: 81.00"
+    assert plots.by_epoch(rows[:1]) == plots.by_epoch([]) == []
+
+
 def test_every_figure_is_there(catalog: Catalog) -> None:
     assert all(figure.paint(Figure(), catalog) for figure in FIGURES.values())
 

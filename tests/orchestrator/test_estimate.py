@@ -28,9 +28,11 @@ from lp_sweep.orchestrator.estimate import (
     recorded_flop,
 )
 from lp_sweep.orchestrator.inputs.resolve import resolve
+from lp_sweep.orchestrator.options import Request
 from lp_sweep.orchestrator.plan.known import WorkHistory, timing_columns
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.service.plan import plan as planned
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.trials.spec.specs import Recipe
 from tests.support.courses import Clock
@@ -199,6 +201,21 @@ def test_a_plan_names_the_precision_of_this_cpu(
     text = answer_of(plan, Rates(gpu=False)).text()
     assert f"  precision    {'bf16' if has else 'fp32'} on this CPU" in text
     assert "precision" not in answer_of(plan, Rates(gpu=True)).text()
+
+
+@pytest.mark.parametrize("wanted", ["bf16", "auto"])
+def test_without_timings_bf16_is_stated_faster(
+    tmp_path: Path, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True}, raising=False)
+    monkeypatch.setattr("lp_sweep.orchestrator.estimate._has_gpu", lambda: False)
+    file, store = str(save_world(tmp_path)), str(tmp_path / "new")
+    fp32, bf16 = (
+        planned(Request(file, [f"recipe.precision={name}"], store)).estimate
+        for name in ("fp32", wanted)
+    )
+    assert "bf16" in bf16.basis
+    assert bf16.hours < fp32.hours
 
 
 # -- the end of a run, and its band

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache, lru_cache
 from typing import Any
@@ -89,6 +89,12 @@ def identifier(prefix: str, kind: str, spec: str, version: int | str = IDENTITY_
 def trial_id(spec: TrialSpec) -> str:
     """`t1-` and 20 hex digits."""
     return identifier("t", "TrialSpec", canonical_json(spec))
+
+
+def ids_by_seed(spec: TrialSpec) -> Callable[[int], str]:
+    """Gives the `trial_id` of the spec with another seed: many trials differ in no more."""
+    before, after = canonical_json(spec).split(f'"seed":{spec.seed},')
+    return lambda seed: identifier("t", "TrialSpec", f'{before}"seed":{seed},{after}')
 
 
 def profile_id(spec: ProfileSpec | SpeedSpec) -> str:

@@ -15,6 +15,7 @@ from lp_sweep.trials.spec.identity import (
     content_hash,
     deployment_id,
     held_out_id,
+    ids_by_seed,
     profile_id,
     trial_id,
 )
@@ -289,3 +290,10 @@ def test_the_stored_text_of_a_spec_gives_it_back(spec: TrialSpec) -> None:
 def test_another_text_is_no_spec(text: str) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
         trial_spec_from_canonical(text)
+
+
+@pytest.mark.parametrize("data", ["sha256:00", 'hub:a@"seed":42,'])
+def test_identifiers_of_other_seeds_are_those_of_their_trials(data: str) -> None:
+    spec = replace(TRIAL, data_fingerprint=data, distill=Distillation(), procedure="iterative")
+    for seed in (0, 42, 10**6):
+        assert ids_by_seed(spec)(seed) == trial_id(replace(spec, seed=seed))
