@@ -22,6 +22,14 @@ import numpy as np
 import pyarrow.parquet as pq
 
 SEED = 42
+TRAINING: dict[str, Any] = {  # of both trainers
+    "bf16": True,
+    "use_cpu": True,
+    "seed": SEED,
+    "save_strategy": "no",
+    "report_to": [],
+    "disable_tqdm": True,
+}
 
 
 def main(encoder: str, glue: str, names: list[str]) -> None:
@@ -102,12 +110,7 @@ def layers(encoder: str, glue: Path) -> Any:
                     per_device_train_batch_size=64,
                     learning_rate=1e-4,
                     warmup_ratio=0.1,
-                    bf16=True,
-                    use_cpu=True,
-                    seed=SEED,
-                    save_strategy="no",
-                    report_to=[],
-                    disable_tqdm=True,
+                    **TRAINING,
                 ),
                 train_dataset=Dataset.from_dict({"sentence": texts, "label": vectors.tolist()}),
                 loss=losses.MSELoss(model=student),
@@ -173,12 +176,7 @@ def trainer(encoder: str, glue: Path) -> Any:
                     per_device_train_batch_size=32,
                     learning_rate=1e-4,
                     train_sampling_strategy="group_by_length",
-                    bf16=True,
-                    use_cpu=True,
-                    seed=SEED,
-                    save_strategy="no",
-                    report_to=[],
-                    disable_tqdm=True,
+                    **TRAINING,
                 ),
                 train_dataset=train,
                 data_collator=DataCollatorWithPadding(tokenizer),
