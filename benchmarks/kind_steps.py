@@ -130,7 +130,7 @@ class Case(NamedTuple):
         return watch.clock.steps()
 
     def difference(self) -> float:
-        """Of the losses of the two sides."""
+        """The largest relative difference of the losses of the two sides."""
         model, split, found = self.model().eval(), self.data.train, []
         own = EagerPass(model, self.setting)
         with torch.inference_mode():

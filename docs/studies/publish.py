@@ -1,4 +1,4 @@
-"""Adds the records of a finished sweep to records/, and writes the tables of README.md again.
+"""Adds the records of a sweep to records/, and writes the tables of README.md again.
 
 python docs/studies/publish.py STORE NAME... copies the records of the sweeps NAME from STORE,
 without paths of this machine. Without arguments, it only writes the tables. Run it in the
@@ -31,7 +31,8 @@ def publish(folder: str, names: list[str]) -> None:
     wanted: set[str] = set()
     for name in names:
         cells = source.read("sweeps", name)
-        wanted |= {cell[column] for cell in cells for column in ("trial_id", "profile_id")}
+        ids = (cell[column] for cell in cells for column in ("trial_id", "profile_id"))
+        wanted |= {id_ for id_ in ids if id_}
         target.put("sweeps", name, [cell | {"overrides": None} for cell in cells])
         text = (source.read_text("sweeps", f"{name}.yaml") or "").partition("\n")[2]
         asked = f'# lp-sweep: {{"--file": "{STUDIES}/{name}.yaml"}}\n'
@@ -41,7 +42,7 @@ def publish(folder: str, names: list[str]) -> None:
             rows = source.read(table, id_)
             of = {id_, *(row.get("trial_id") for row in rows)}
             recipe = rows[0].get("measure") == "recipe"  # saves its tries when a sweep goes on
-            if not (recipe or of & (wanted - {None})):
+            if not (recipe or of & wanted):
                 continue
             rows = [_public(row, names) for row in rows]
             if found := re.findall(r"'/[a-z]+/[^']*'", str(rows)):

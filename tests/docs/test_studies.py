@@ -1,5 +1,5 @@
 """The tables of docs/studies are what their commands print from the records next to them, and the
-numbers in its sentences stand in its tables."""
+numbers in its sentences are in these tables."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_table_of_rivals_is_that_of_their_file() -> None:
 
 
 def test_a_number_in_a_sentence_stands_in_a_table() -> None:
-    """Of those that a command printed: below its block."""
+    """Only the tables below a command count: the command printed them."""
     block = r"^```\n(?:(?!```).*\n)+```\n\n((?:\|.*\n)+)"  # a command and its table
     tables, rest = (
         re.findall(block, TEXT, re.MULTILINE),
