@@ -38,6 +38,7 @@ class TableSelection(NamedTuple):
     strategies: Sequence[str] = ()
     budget: ServingBudget = NO_BUDGET
     deployments: Sequence[str] = ()  # identifiers
+    against: str = ""  # the strategy that changes are measured against; "": all layers
 
 
 def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:

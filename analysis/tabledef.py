@@ -119,7 +119,7 @@ class _Footnotes:
 class TableDef:
     """A table's contents and layout."""
 
-    title: str  # may contain {unit}
+    title: str  # may contain {unit}, {against}
     view: str  # the source of its rows: sql/<view>.sql
     order: str = ""  # ORDER BY, after sweep and model
     columns: Mapping[str, Text]  # by heading, after those of `context`; a Column has a meaning
@@ -151,8 +151,9 @@ class TableDef:
         strategies: Sequence[str] = (),
         budget: ServingBudget = NO_BUDGET,
         deployments: Sequence[str] = (),
+        against: str = "",
     ) -> Table:
-        wanted = TableSelection(unit, models, strategies, budget, deployments)
+        wanted = TableSelection(unit, models, strategies, budget, deployments, against)
         long = (self.fetch or rows_of_view)(self, catalog, wanted)
         raw = long.to_pylist()
         made = self.worded(raw)
@@ -165,7 +166,9 @@ class TableDef:
         if self.by_task and any(NOT_ASKED in line for line in made.rows):
             notes.append(f"{NOT_ASKED}: not asked for.")
         return Table(
-            title=self.title.format(unit=unit),
+            title=self.title.format(
+                unit=unit, against=f"{against} with as many layers" if against else "all layers"
+            ),
             columns=made.columns,
             rows=made.rows,
             notes=(*made.footnotes, *notes) if raw or not self.empty else (self.empty,),
@@ -245,11 +248,8 @@ def by_statistics(name: str) -> Fetch:
 
     def fetch(table: TableDef, catalog: Catalog, wanted: TableSelection) -> pa.Table:
         make = getattr(import_module(f"lp_sweep.analysis.statistics.{module}"), function)
-        if module == "candidates":
-            return make(catalog, wanted)
-        if module == "minimum":
-            return make(catalog, rows_of_view(table, catalog, wanted))
-        return make(catalog, wanted.models, wanted.strategies)
+        of_view = module == "minimum"
+        return make(catalog, rows_of_view(table, catalog, wanted) if of_view else wanted)
 
     return fetch
 

@@ -277,7 +277,7 @@ TABLES: dict[str, TableDef] = {
         labels=3,
     ),
     "significance": TableDef(
-        title="Change against all layers, in points",
+        title="Change against {against}, in points",
         view="cells",
         fetch=by_statistics("intervals.significance_rows"),
         reads=_ANSWERS,
@@ -291,14 +291,12 @@ TABLES: dict[str, TableDef] = {
                 "for other seeds and other dev rows.",
                 below=lambda row: row["seed"] is None,
             ),
-            "change": _explained(
-                phrases.change_with_interval, "points against all layers, with its 95% interval."
-            ),
+            "change": _explained(phrases.change_with_interval, "points, with its 95% interval."),
             "test": Column(
                 phrases.test_name,
-                "`mcnemar 31/11` is McNemar's exact test: only the full model gets 31 rows right, "
-                "only the pruned network 11. If these are few, the interval may leave out 0 "
-                "although p is large: then trust p.",
+                "`mcnemar 31/11` is McNemar's exact test: only the network it is compared with "
+                "gets 31 rows right, only this one 11. If these are few, the interval may leave "
+                "out 0 although p is large: then trust p.",
                 below=lambda row: row["b"] is not None,
             ),
             "p": Column(text("p", phrases.p_value), "two-sided, of this test alone."),

@@ -82,13 +82,12 @@ class Results:
         unit: Literal["points", "percent"] = "points",
         models: Sequence[str] = (),
         strategies: Sequence[str] = (),
+        against: str = "",
     ) -> TableRows:
-        """A table of `lp-sweep table`; models and strategies are names or patterns. Raises
-        SpecError for an unknown name."""
-        table = make_table(
-            self._catalog, str(name), unit=unit, models=models, strategies=strategies
-        )
-        return TableRows(table)
+        """A table of `lp-sweep table`; models and strategies are names or patterns. `against`: the
+        strategy that `significance` compares with. Raises SpecError for an unknown name."""
+        wanted = partial(make_table, unit=unit, models=models, strategies=strategies)
+        return TableRows(wanted(self._catalog, str(name), against=against))
 
     def paper(self, number: int, names: Mapping[str, str] | None = None) -> TableRows:
         """Table 1 to 6 of Poor Man's BERT next to ours; `names` maps our models to the paper's.

@@ -1,5 +1,5 @@
-"""95% intervals and paired tests: of a mean score, of a change against K=0, and of a change against
-a network that was not distilled.
+"""95% intervals and paired tests: of a mean score, of a change against K=0 or another strategy, and
+of a change against a network that was not distilled.
 
 With two or more seeds, an interval accounts for seeds and dev rows. With one seed, it accounts only
 for the rows, and says nothing about other seeds. Without stored answers to the dev rows, it
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from lp_sweep.analysis.rows import Row
+from lp_sweep.analysis.rows import Row, TableSelection, picked
 from lp_sweep.analysis.statistics import networks
 from lp_sweep.analysis.statistics.estimates import (
     Scores,
@@ -42,8 +42,8 @@ _P = [
 ]
 _HOW = [
     ("test", _text),
-    ("b", _int),  # examples that only K=0, or the plain network, answers rightly (McNemar)
-    ("c", _int),  # that only the pruned, or the distilled one does
+    ("b", _int),  # examples that only K=0, or the network it is compared with, answers rightly
+    ("c", _int),  # that only the other one does (McNemar)
     ("reason", _text),  # why there is no test
     _MIXED,
 ]
@@ -72,12 +72,10 @@ class Interval(NamedTuple):
     reason: str | None = None
 
 
-def interval_rows(
-    catalog: Catalog, models: Sequence[str] = (), strategies: Sequence[str] = ()
-) -> pa.Table:
+def interval_rows(catalog: Catalog, wanted: TableSelection) -> pa.Table:
     """Rows of INTERVALS, one per setting and task."""
     read = reader(catalog)
-    groups = networks.by_setting(networks.cells(catalog, models, strategies))
+    groups = networks.by_setting(networks.cells(catalog, wanted.models, wanted.strategies))
     return pa.Table.from_pylist([_row(group, read) for group in groups], schema=INTERVALS)
 
 
@@ -188,7 +186,8 @@ class _Tests:
         """The test over these seeds; for a seed without a pair, the reason."""
         if missing := [pair for pair in pairs if isinstance(pair, str)]:
             several = f"{len(missing)} of {len(pairs)} seeds missing"
-            return {"reason": several if len(pairs) > 1 else missing[0]}
+            alike = len(missing) == len(pairs) and len(set(missing)) == 1
+            return {"reason": missing[0] if alike else several}
         found = (pair for pair in pairs if not isinstance(pair, str))
         key = tuple(sorted(found, key=lambda pair: (pair[0].trial_id, pair[1].trial_id)))
         if key not in self._done:
@@ -212,15 +211,19 @@ class _Tests:
         return rows
 
 
-def significance_rows(
-    catalog: Catalog, models: Sequence[str] = (), strategies: Sequence[str] = ()
-) -> pa.Table:
+def significance_rows(catalog: Catalog, wanted: TableSelection) -> pa.Table:
     """Rows of TESTS. `p_holm` corrects for all these rows: fewer rows need less correction."""
     tests = _Tests(reader(catalog))
     rows = []
-    for group in networks.by_setting(networks.cells(catalog, models, strategies)):
-        pruned = [cell for cell in group if not networks.is_full(cell)]
-        pairs = [_pair(cell) for cell in pruned]
+    against = wanted.against
+    named = [*wanted.strategies, against] if against and wanted.strategies else wanted.strategies
+    cells = networks.cells(catalog, wanted.models, named)
+    others = {_depth(cell): cell for cell in cells if cell["strategy"] == against}
+    for group in networks.by_setting(cells):
+        pruned = [
+            cell for cell in group if not networks.is_full(cell) and cell["strategy"] != against
+        ]
+        pairs = [_pair(cell, against, others.get(_depth(cell))) for cell in pruned]
         for cell, pair in zip(pruned, pairs, strict=True):
             rows.append({**_place(cell), **tests.row([pair])})
         if len(pruned) > 1:  # over a single seed: it would repeat its row
@@ -229,11 +232,21 @@ def significance_rows(
     return pa.Table.from_pylist(tests.with_holm(rows), schema=TESTS)
 
 
-def _pair(cell: Row) -> _Pair | str:
+def _pair(cell: Row, against: str, other: Row | None) -> _Pair | str:
     if cell["state"] != "done":
         return str(cell["state"])
-    whole = networks.full(cell)
-    return "no K=0" if whole is None else (whole, networks.own(cell))
+    if not against:
+        whole = networks.full(cell)
+        return "no K=0" if whole is None else (whole, networks.own(cell))
+    if other is None or other["state"] != "done":
+        return f"no {against}"
+    same = other["trial_id"] == cell["trial_id"]
+    return "the same layers" if same else (networks.own(other), networks.own(cell))
+
+
+def _depth(cell: Row) -> tuple[Any, ...]:
+    """What two strategies' networks have in common if they drop as many layers."""
+    return (*picked(cell, ("sweep", "model", "procedure", "feed_forward", "task", "seed", "k")),)
 
 
 def _place(cell: Row) -> dict[str, Any]:
@@ -281,13 +294,11 @@ GROUP BY ALL
 """
 
 
-def distillation_rows(
-    catalog: Catalog, models: Sequence[str] = (), strategies: Sequence[str] = ()
-) -> pa.Table:
+def distillation_rows(catalog: Catalog, wanted: TableSelection) -> pa.Table:
     """Rows of DISTILLATION, one per setting: the distilled networks against the plain ones, paired
     by seed. The plain network has the same procedure; if there is none, `direct`. A network with a
     bridge that was not distilled is compared with the network without a bridge."""
-    cells = networks.cells(catalog, models, strategies)
+    cells = networks.cells(catalog, wanted.models, wanted.strategies)
     seconds = {row["trial_id"]: row for row in catalog.query(_SECONDS).to_pylist()}
     listed: dict[tuple[Any, ...], dict[str, list[Row]]] = {}  # by setting and procedure
     for group in networks.by_setting(cells):

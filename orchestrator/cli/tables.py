@@ -170,6 +170,16 @@ def table(
     max_ms: MaxMsOption = None,
     max_mb: MaxMbOption = None,
     smallest: SmallestOption = False,
+    against: Annotated[
+        str,
+        Option(
+            "--against",
+            envvar="LP_SWEEP_AGAINST",
+            help="significance: compare with this strategy at the same number of layers, instead "
+            "of with all layers.",
+            show_default=False,
+        ),
+    ] = "",
 ) -> None:
     """Print a table of results: layers needed, scores, speed, intervals.
 
@@ -185,6 +195,7 @@ def table(
             models=model or (),
             strategies=strategy or (),
             budget=ServingBudget(max_ms, max_mb, smallest),
+            against=against,
         )
     form = "json" if as_json else form
     if form in ("csv", "json"):  # forms without notes

@@ -39,7 +39,8 @@ def open_run(
             reporter.note(note)
     else:
         for run in course.presence.beside():
-            course.meet(run, crowded_note(slots, run))
+            if crowded := crowded_note(slots, run):
+                course.meet(run, crowded)
     if (hours := course.options.max_hours) is not None:
         reporter.note(f"this run stops after {60 * hours:g} minutes (--max-hours)")
     reporter.opened(course.queue, slots.number)
@@ -70,8 +71,12 @@ def mixed_note(slots: Slots, accelerators: Sequence[str]) -> str | None:
     )
 
 
-def crowded_note(slots: Slots, other: Announcement) -> str:
-    """Warns about another run on this machine: each has its own Ray, which counts all devices."""
+def crowded_note(slots: Slots, other: Announcement) -> str | None:
+    """Warns about another run on this machine, unless there are cores for both: each has its own
+    Ray, which counts all devices."""
+    busy = (other.slots + slots.number) * slots.cpus
+    if other.slots and not slots.gpus and busy <= (os.cpu_count() or 1):
+        return None
     theirs = f"{other.slots} slot{'' if other.slots == 1 else 's'}" if other.slots else "its slots"
     together = f": together {other.slots + slots.number}" if other.slots else ""
     device = "GPUs" if slots.gpus else f"{os.cpu_count()} cores"

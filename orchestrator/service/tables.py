@@ -7,7 +7,7 @@ import html
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 from pyarrow import parquet
@@ -141,9 +141,11 @@ def make_table(
     models: Sequence[str] = (),
     strategies: Sequence[str] = (),
     budget: ServingBudget = NO_BUDGET,
+    against: str = "",
 ) -> Table:
-    """Models and strategies are names or patterns (empty: all). Raises SpecError for an unknown
-    table, and for a model or strategy that is not in the store."""
+    """Models and strategies are names or patterns (empty: all). `against`: the strategy that
+    `significance` compares with; "": all layers. Raises SpecError for an unknown table, and for a
+    model or strategy that is not in the store."""
     definition = table_named(name)
     if strategies and "strategy" not in definition.takes:
         also = "" if "model" in definition.takes else " and no --model"
@@ -157,7 +159,13 @@ def make_table(
         raise SpecError(
             f"table {name} takes no --max-ms, --max-mb and --smallest: candidates does."
         )
-    table = definition(catalog, unit=unit, models=models, strategies=strategies, budget=budget)
+    if against and name != "significance":
+        raise SpecError(f"table {name} takes no --against: significance does.")
+    if against:
+        against = _chosen("--against", "strategy", against, _names(catalog, "strategy"))
+    table = definition(
+        catalog, unit=unit, models=models, strategies=strategies, budget=budget, against=against
+    )
     return replace(table, notes=(*notes, *table.notes))
 
 
@@ -177,8 +185,13 @@ def _named(catalog: Catalog, column: str, patterns: Sequence[str]) -> list[str]:
     """The store's names that the patterns match, such as `random*`."""
     if not patterns:
         return []
-    names = catalog.query(f"SELECT DISTINCT {column} FROM cells ORDER BY ALL")[column].to_pylist()
+    names = _names(catalog, column)
     return [name for pattern in patterns for name in _meant(column, pattern, names)]
+
+
+def _names(catalog: Catalog, column: str) -> list[str]:
+    found = catalog.query(f"SELECT DISTINCT {column} FROM cells ORDER BY ALL")[column]
+    return cast("list[str]", found.to_pylist())
 
 
 def parquet_bytes(rows: pa.Table) -> bytes:
@@ -198,10 +211,14 @@ def _meant(column: str, pattern: str, names: Sequence[str]) -> list[str]:
         if fnmatch.fnmatchcase(name, pattern)
         or (column == "model" and short_model(name) == pattern)  # as tables name it
     ]
+    return matching or [_chosen(f"--{column}", column, pattern, names)]
+
+
+def _chosen(option: str, column: str, name: str, names: Sequence[str]) -> str:
     try:
-        return matching or [choose(column, pattern, names)]
+        return choose(column, name, names)
     except ValueError as error:
-        raise SpecError(f"--{column}: {error}") from None
+        raise SpecError(f"{option}: {error}") from None
 
 
 def draw(catalog: Catalog, folder: Path) -> list[Path]:

@@ -115,6 +115,21 @@ def test_a_comparison_that_strategies_share_is_one_test(fake: FakeSweep) -> None
     assert (alone["p"], alone["p_holm"], alone["n_tests"]) == (rows[0]["p"], rows[0]["p"], 1)
 
 
+def test_strategies_are_compared_at_the_same_number_of_layers(fake: FakeSweep) -> None:
+    for seed in (1, 2):
+        network(fake, right(90), k=0, seed=seed, depth=6)
+        network(fake, right(80), k=2, seed=seed, depth=6)
+        network(fake, right(70), k=2, seed=seed, depth=6, strategy="bottom")
+        network(fake, right(80), k=3, seed=seed, depth=6, strategy="bottom")
+    one, two, over, *others = long(fake, TABLES["significance"], against="top")
+    assert [(row["strategy"], row["k"], row["seed"]) for row in (one, two, over)] == [
+        ("bottom", 2, 1), ("bottom", 2, 2), ("bottom", 2, None)
+    ]  # fmt: skip
+    assert (one["b"], one["c"], over["change"]) == (10, 0, pytest.approx(-10))
+    assert {row["reason"] for row in others} == {"no top"}, "top was not asked for K=3"
+    assert long(fake, TABLES["significance"], against="top", strategies=["bottom"])[2] == over
+
+
 def test_answers_are_matched_by_example_not_by_row(fake: FakeSweep, tmp_path: Path) -> None:
     shuffled = FakeSweep(tmp_path / "shuffled")
     order = np.random.default_rng(0).permutation(100)
