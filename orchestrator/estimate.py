@@ -217,10 +217,12 @@ def estimate(plan: Plan, rates: Rates) -> TimeEstimate:
 def deferred(plan: Plan) -> Iterator[tuple[Work, int]]:
     """The cells that wait for a profile, each counted as a full network."""
     waiting = Counter(
-        (cell.asked.model, cell.asked.task) for cell in plan.cells if cell.state == "deferred"
+        (cell.asked.model, cell.asked.task, cell.asked.procedure.name)
+        for cell in plan.cells
+        if cell.state == "deferred"
     )
     models = {model.name: model for model in plan.sweep.models}
-    for (name, task_name), count in waiting.items():
+    for (name, task_name, procedure), count in waiting.items():
         model, task = models[name], plan.sweep.tasks[task_name]
         spec = TrialSpec(
             model_fingerprint=model.fingerprint,
@@ -228,6 +230,7 @@ def deferred(plan: Plan) -> Iterator[tuple[Work, int]]:
             task=task.definition,
             data_fingerprint=task.fingerprint,
             seed=0,
+            procedure=procedure,
             recipe=plan.recipe((name, task_name)) or plan.sweep.expected_recipe(task.train_rows),
         )
         yield Work(id="", spec=spec, model=model, task=task), count

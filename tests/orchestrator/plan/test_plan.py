@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
-from lp_sweep.orchestrator.estimate import estimate
+from lp_sweep.orchestrator.estimate import Rates, deferred, estimate
 from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.plan.known import WorkHistory, read_ledger
 from lp_sweep.orchestrator.plan.listing import unkept_note
@@ -103,6 +103,17 @@ def test_deferred_cells_become_trials_when_the_profile_is_known(tmp_path: Path) 
     nothing = planned(file, "task=rte", "seed=42", known=every)
     assert nothing.totals()["cells_impossible"] == 3
     assert "no layer would stay" in answer_of(nothing).text()
+
+
+def test_deferred_cells_that_are_only_scored_take_no_training(tmp_path: Path) -> None:
+    file = make_inputs(tmp_path, CONTRIBUTION + "procedures: [direct, one_shot]\n")
+    rates = Rates(gpu=False)
+    took = {
+        work.spec.procedure: rates.seconds(work)
+        for work, _ in deferred(planned(file, "task=rte", "seed=42"))
+        if isinstance(work.spec, TrialSpec)
+    }
+    assert took["one_shot"] < took["direct"] / 5
 
 
 def test_each_task_has_the_layers_of_its_own_profile(tmp_path: Path) -> None:

@@ -1,0 +1,72 @@
+"""Six findings of Poor Man's BERT, asked of our encoder: prints our differences and what they say.
+
+    python docs/studies/findings.py
+
+A difference is of the first network minus the second, paired by seed and dev row, in points. A
+finding holds if its 95% interval lies on the finding's side of the limit, and does not if it lies
+on the other side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from lp_sweep import open_store
+
+RECORDS = "docs/studies/records"
+TASKS = ("sst2", "mrpc")
+
+
+class Finding(NamedTuple):
+    """`above`: the paper's difference is above the limit, in points."""
+
+    says: str
+    strategy: str
+    k: int
+    against: str  # a strategy at the same K; "": all layers
+    above: bool
+    limit: float = 0.0
+
+
+FINDINGS = (
+    Finding("dropping the bottom half is worst", "bottom", 3, "top", above=False),
+    Finding("half dropped: top is better than every other layer", "odd-alternate", 3, "top", False),
+    Finding("the same, from the last layer on", "even-alternate", 3, "top", above=False),
+    Finding("two dropped: better every other than the last two", "odd-alternate", 2, "top", True),
+    Finding("half dropped from the top costs at most 3 points", "top", 3, "", True, limit=-3),
+    Finding("a third dropped from the top costs at most 1 point", "top", 2, "", True, limit=-1),
+)
+
+
+def verdict(finding: Finding, low: float, high: float) -> str:
+    above, below = low >= finding.limit, high <= finding.limit
+    if not (above or below):
+        return "can't tell"
+    return "holds" if above is finding.above else "does not hold"
+
+
+def table() -> None:
+    print(
+        "| finding | task | seeds | difference | 95% interval | |",
+        "|---|---|---:|---:|---|---|",
+        sep="\n",
+    )
+    for task in TASKS:
+        results = open_store(RECORDS, sweep=task)
+        for finding in FINDINGS:
+            rows = results.table("significance", against=finding.against)
+            found = [row for row in rows if _is_of(row, finding)]
+            for row in found[-1:]:  # over the seeds, if there are several
+                change, low, high = (f"{row[name]:+.2f}" for name in ("change", "low", "high"))
+                said = verdict(finding, row["low"], row["high"])
+                shown = (finding.says, task, row["n_seeds"], change, f"{low} to {high}", said)
+                print("|", " | ".join(map(str, shown)), "|")
+
+
+def _is_of(row: Mapping[str, Any], finding: Finding) -> bool:
+    return (row["strategy"], row["k"]) == (finding.strategy, finding.k) and row["low"] is not None
+
+
+if __name__ == "__main__":
+    table()
