@@ -200,8 +200,16 @@ def _verdict(row: Row, difference: float | None, interval: Limits | None) -> str
 
 def _table(number: int, rows: Sequence[Row], of_models: tuple[str, ...]) -> Table:
     setting = [_SETTINGS[number]] if number in _SETTINGS else []
-    lines = grouped(rows, lambda row: (row["name"], *([row["setting"]] if setting else [])))
-    columns = list(dict.fromkeys(row["column"] for row in rows))
+    found = [row for row in rows if row["verdict"] != "missing" or row["high"] is not None] or rows
+    there = {name: {row[name] for row in found} for name in ("name", "column")}
+    absent = dict.fromkeys(
+        row[name] for name in there for row in rows if row[name] not in there[name]
+    )
+    lines = grouped(
+        [row for row in rows if row["name"] in there["name"]],
+        lambda row: (row["name"], *([row["setting"]] if setting else [])),
+    )
+    columns = [*dict.fromkeys(row["column"] for row in rows if row["column"] in there["column"])]
     shown = []
     for place, of_line in lines.items():
         texts = {row["column"]: cell(row) for row in of_line}
@@ -217,6 +225,8 @@ def _table(number: int, rows: Sequence[Row], of_models: tuple[str, ...]) -> Tabl
         if row["measured_on"]
     )
     count = f"Of {len(rows)} numbers: {counted(rows)}."
+    if absent:
+        count += f" Left out, as the store has none of them: {', '.join(absent)}."
     return Table(
         title=f"Poor Man's BERT, Table {number}: {TITLES[number]}",
         columns=("model", *setting, *columns),

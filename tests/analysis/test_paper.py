@@ -154,6 +154,11 @@ def test_what_a_store_has_not_is_missing(fake: FakeSweep) -> None:
         assert len(verdicts) == sum(n["table"] == number for n in NUMBERS)
         there = len(verdicts) - verdicts.count("missing")
         assert there == {1: 1, 3: 1, 6: 1}.get(number, 0)  # and the size of K=0
+    assert (tables[1].columns, {row[0] for row in tables[1].rows}) == (
+        ("model", "drop", "SST-2"),
+        {"BERT"},
+    ), "no row and no column without a number"
+    assert any("none of them: XLNet, DistilBERT, MNLI" in note for note in tables[1].notes)
     shown = cells(tables[1])
     assert shown["BERT, 6", "SST-2"] == "missing (paper 90.25)"
     assert shown["BERT, 6 change", "SST-2"] == "missing (paper −2.18)"
