@@ -32,12 +32,12 @@ ORDER BY cells.sweep, cells.model, cells.task, any_value(cells.k), line, epoch
 # -- figures of lines. Each query has the columns `panel`, `line`, `x`, `y`, and the ends of a span,
 # `low` and `high`. A row without x is a level: it is drawn across the panel
 
-# In points, by strategy and K or threshold. `six`: models of 6 layers, or all others.
+# In points, by strategy and K or threshold.
 STRATEGIES = f"""
 WITH curves AS (
     SELECT *, {_MERGED} AS line
     FROM strategy_table
-    WHERE procedure = 'direct' AND feed_forward = 'none' AND (depth = 6) = $six
+    WHERE procedure = 'direct' AND feed_forward = 'none'
     QUALIFY row_number() OVER (
         PARTITION BY sweep, model, line, k, threshold
         ORDER BY n_tasks DESC, n_seeds_all DESC, position

@@ -123,7 +123,7 @@ def test_the_policy_allows_its_own_script_and_style_alone(page: Reading) -> None
 @pytest.mark.usefixtures("written")
 def test_figures_are_files(store: Store) -> None:
     folder = Path(store.location).parent / "figures"
-    assert set(folder.iterdir()) == {folder / f"figure-2.{kind}" for kind in ("svg", "png")}
+    assert set(folder.iterdir()) == {folder / f"figure-2-3.{kind}" for kind in ("svg", "png")}
 
 
 # -- first what to decide from
