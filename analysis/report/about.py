@@ -155,15 +155,12 @@ def sweep_files(catalog: Catalog, store: Store) -> dict[str, str]:
 
 
 COUNTS = f"""
-SELECT
-    (SELECT count(*) FROM cells) AS n_cells,
-    (SELECT count(*) FROM cells WHERE {_OPEN}) AS n_open,
-    (SELECT count(DISTINCT coalesce(trial_id, sweep || ' ' || cell)) FROM cells WHERE {_OPEN})
+SELECT count(*) AS n_cells, count(*) FILTER (WHERE {_OPEN}) AS n_open,
+    count(DISTINCT coalesce(trial_id, sweep || ' ' || cell)) FILTER (WHERE {_OPEN})
         AS n_open_networks,
-    (SELECT count(*) FROM cells WHERE state = 'not_needed') AS n_not_needed,
-    (SELECT count(*) FROM trials WHERE score IS NULL) AS n_no_number,
-    (SELECT count(*) FROM task_table WHERE n > 0) AS n_means,
-    (SELECT count(*) FROM task_table WHERE n = 1) AS n_single
+    count(*) FILTER (WHERE state = 'not_needed') AS n_not_needed,
+    (SELECT count(*) FROM trials WHERE score IS NULL) AS n_no_number
+FROM cells
 """
 
 

@@ -214,7 +214,7 @@ def answers_of(store: Store, deltas: tuple[float, ...] = (1, 2, 3)) -> dict[str,
     views = {view for name in READ for view in TABLES[name].views}
     with open_views(store, deltas=deltas, only=views) as catalog:
         made = {name: TABLES[name](catalog) for name in READ}
-        return {item.task: item for item in answers(made, catalog, "a store", name_sweep=False)}
+        return {item.task: item for item in answers(made, catalog)}
 
 
 def test_the_smallest_network_of_all_strategies(fake: FakeSweep) -> None:
@@ -233,7 +233,7 @@ def test_the_smallest_network_of_all_strategies(fake: FakeSweep) -> None:
     assert "−0.80, 1 of the 2 seeds that the sweep lists" in fewer.line
     assert shlex.split(one.export) == [
         *("lp-sweep", "export", "--best", "--task", "a", "--within", "1"),
-        *("--out", "smaller", "--store", "a store"),
+        *("--out", "smaller", "--store", fake.store.location, "--sweep", "demo"),
     ]
 
 
@@ -265,7 +265,7 @@ def test_of_two_models_one_is_named_and_a_loss_is_exact(fake: FakeSweep) -> None
         fake.curve({0: 90.0, 2: 89.9}, task="a", model=model)
     with open_views(fake.publish(), deltas=(0.12345678,)) as catalog:
         made = {name: TABLES[name](catalog) for name in READ}
-        found = answers(made, catalog, "s", name_sweep=False)
+        found = answers(made, catalog)
     commands = [shlex.split(item.choices[0].export) for item in found]
     assert [words[words.index("--model") + 1] for words in commands] == ["./other", "bert"]
     assert all(words[words.index("--within") + 1] == "0.12345678" for words in commands)
@@ -426,7 +426,7 @@ def test_several_sweeps_are_one_page_or_one_is_chosen(tmp_path: Path) -> None:
     tasks = next(item.table for item in both["tables"] if item.name == "tasks")
     assert {row[0] for row in tasks.rows} == {"one", "two"}
     export = both["sections"][0]["answer"].choices[0].export
-    assert "--task SST-2 --within 1 --model bert --sweep one --out" in export
+    assert "--task SST-2 --within 1 --model bert --out smaller" in export
     alone = page_of(fake.store, "two", (0.5,))
     assert (alone["title"], [of["answer"].model for of in alone["sections"]]) == ("two", ["xlnet"])
     assert "--sweep two" in alone["sections"][0]["answer"].choices[0].export
