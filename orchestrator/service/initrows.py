@@ -121,13 +121,10 @@ def _check_columns(options: InitOptions, data: Path) -> list[str]:
     present = column_names(str(data))
     names = [name for name in present if name and present.count(name) == 1]
     if not options.text or not options.label:
-        if problem := headerless(str(data), names):
-            raise SpecError(f"{data}: which column holds the texts, and which the labels?{problem}")
         missing = [f"--{name} COLUMN" for name in ("text", "label") if not getattr(options, name)]
-        raise SpecError(
-            f"{data}: which column holds the texts, and which the labels? Its columns are "
-            f"{listed(map(shown, names))}. Add {' '.join(missing)}."
-        )
+        known = f" Its columns are {listed(map(shown, names))}. Add {' '.join(missing)}."
+        hint = headerless(str(data), names) or known
+        raise SpecError(f"{data}: which column holds the texts, and which the labels?{hint}")
     wanted = [*options.text, *options.label, *filter(None, [options.group])]
     require_columns(str(data), present, wanted)
     return names
@@ -165,10 +162,9 @@ def fitting_length(rows: Split, model: str, kind: Kind) -> int:
     if not folder.is_dir() and (commit := hub.cached_commit("model", model, "main")):
         folder = hub.snapshot("model", model, commit)
     texts = sample(rows, kind)
-    sizes: list[float]
     try:
-        found = encoded(open_tokenizer(folder), texts, words=kind.words)
-        sizes = [len(row.ids) for row in found]
+        tokens = encoded(open_tokenizer(folder), texts, words=kind.words)
+        sizes = [float(len(text)) for text in tokens]
     except ModelFault:
         sizes = [3 + sum(map(_tokens_about, row)) for row in texts]
     wanted = float(np.quantile(sizes, share))
