@@ -107,7 +107,7 @@ def _by_layers(rows: Sequence[Row]) -> _Grid:
         "change": lambda row: phrases.signed(row["change"]) if row["k"] else "",
         "seeds": lambda row: phrases.share(row["n_seeds"], row["n_asked"]),
         "parameters": text("params_total", phrases.parameters),
-        "of full": text("params_percent", phrases.percent),
+        "of full": text("params_percent", "{:.1f}%"),
     }
     if any(row["speedup"] for row in best):
         columns["times as fast"] = text("speedup", "{:.2f}")
@@ -118,21 +118,20 @@ def _by_layers(rows: Sequence[Row]) -> _Grid:
 # -- the dev rows that only the smaller network gets wrong
 
 _WRONG = f"""
-SELECT small.example, small.label, small.prediction
+SELECT small.trial_id, small.example, small.label, small.prediction
 FROM predictions AS small
 JOIN predictions AS whole ON whole.split = small.split AND whole.example = small.example
 JOIN trials ON trials.trial_id = whole.trial_id
-WHERE small.trial_id = $trial AND small.tally IS NULL
-    AND whole.trial_id = (SELECT min(full_trial_id) FROM cells WHERE trial_id = $trial)
+WHERE small.tally IS NULL AND (small.trial_id, whole.trial_id) = (
+        SELECT (trial_id, full_trial_id) FROM cells
+        WHERE sweep = $sweep AND model = $model AND task = $task AND procedure = $procedure
+            AND strategy = $strategy AND k = $k AND feed_forward = 'none' AND state = 'done'
+        ORDER BY seed LIMIT 1
+    )
     AND small.split = coalesce(trials.epoch_metrics[1].split, 'validation')
     AND whole.prediction = whole.label AND small.prediction <> small.label
 ORDER BY small.example
 LIMIT {_MOST_WRONG}
-"""
-_TRIAL = """
-SELECT arg_min(trial_id, seed) AS trial_id FROM cells
-WHERE sweep = $sweep AND model = $model AND task = $task AND procedure = $procedure
-    AND strategy = $strategy AND k = $k AND feed_forward = 'none' AND state = 'done'
 """
 
 
@@ -146,9 +145,8 @@ def _only_smaller(
         return "", []
     best = min(answers, key=lambda row: row["within"][0])
     wanted = {name: best[name] for name in (*TASK, "procedure", "strategy", "k")}
-    trial = catalog.query(_TRIAL, wanted)["trial_id"][0].as_py()
-    rows = catalog.query(_WRONG, {"trial": trial}).to_pylist()
-    of_rows, names = (rows and texts(trial)) or ((), ())
+    rows = catalog.query(_WRONG, wanted).to_pylist()
+    of_rows, names = (rows and texts(rows[0]["trial_id"])) or ((), ())
 
     def named(value: float) -> str:
         return names[int(value)] if names else f"{value:g}"
