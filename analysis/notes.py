@@ -120,15 +120,11 @@ def baseline(row: Row) -> str:
 def majorities(rows: Sequence[Row], *_: object) -> list[str]:
     """One note with the majority-class score of each task that has one, or the score of what a
     network of its kind has to beat."""
-    known: dict[str, dict[str, float]] = {}
-    for row in rows:
-        if row["majority"] is not None:
-            scores = known.setdefault(baseline(row), {})
-            scores[row["task"]] = max(row["majority"], scores.get(row["task"], 0.0))
-    lists = (
-        f"{what}: {', '.join(f'{task} {score:.2f}' for task, score in scores.items())}."
-        for what, scores in known.items()
-    )
+    known = [row for row in rows if row["majority"] is not None]
+    lists = []
+    for what, alike in grouped(known, baseline).items():
+        scores = dict.fromkeys(f"{row['task']} {row['majority']:.2f}" for row in alike)
+        lists.append(f"{what}: {', '.join(scores)}.")
     return [" ".join(lists)] if known else []
 
 

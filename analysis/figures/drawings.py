@@ -35,9 +35,7 @@ _SETTINGS: dict[str, Any] = {
     "svg.fonttype": "none",  # text stays text: names of any script, and they can be searched
     "svg.hashsalt": "lp-sweep",  # else identifiers are random
     "font.size": 8,
-    "axes.titlesize": "medium",
     "figure.titlesize": "medium",
-    "legend.frameon": False,
     "savefig.dpi": 200,
 }
 _BELOW: Any = {"loc": "outside lower center", "ncols": 2}  # a legend that covers no number

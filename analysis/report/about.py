@@ -79,10 +79,11 @@ _SOURCES = {
     "runs": (
         "Runs",
         """
-        SELECT command, count(*) AS trials, count(DISTINCT host) AS hosts,
+        SELECT command, device_name AS device, threads, precision_used AS precision,
+            count(*) AS trials, count(DISTINCT host) AS hosts,
             round(sum(seconds_total) / 3600, 3) AS hours, min(started_at) AS first,
             max(ended_at) AS last
-        FROM trials GROUP BY command ORDER BY 2 DESC, 1""",
+        FROM trials GROUP BY ALL ORDER BY 5 DESC, 1, 2, 3, 4""",
     ),
     "models": (
         "Models",
@@ -100,13 +101,6 @@ _SOURCES = {
             nullif(max(dev_relabelled), 0) AS "with another label",
             {_FINGERPRINT.format("data")} AS fingerprint, count(*) AS trials
         FROM trials GROUP BY task, metric, positive, data_fingerprint ORDER BY ALL""",
-    ),
-    "machines": (
-        "Machines",
-        """
-        SELECT device_name AS device, device_type AS type, threads, precision_used AS precision,
-            count(DISTINCT host) AS hosts, count(*) AS trials
-        FROM trials GROUP BY ALL ORDER BY ALL""",
     ),
     "versions": (
         "Versions",

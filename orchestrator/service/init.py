@@ -118,7 +118,8 @@ def _with_rows(options: InitOptions, data: Path) -> WrittenSweep:
     if options.kind and KINDS[options.kind].searches:
         raise SpecError("search takes --corpus FILE --queries FILE --qrels FILE, not --data.")
     rows, made = initrows.look_at(options, data), dict[Path, bytes]()
-    kind, sides = KINDS[rows.kind], {"train": (data, rows.n)}
+    definition, sides = rows.definition, {"train": (data, rows.n)}
+    kind = KINDS[definition.kind]
     if options.dev is not None:
         sides["dev"] = (options.dev, rows.n_dev)
     else:
@@ -128,12 +129,12 @@ def _with_rows(options: InitOptions, data: Path) -> WrittenSweep:
         **{side: os.path.relpath(path, options.file.parent) for side, (path, _) in sides.items()},
         "text": [*options.text],
         "label": initrows.label_of(options),
-        "labels": [*rows.labels],
+        "labels": [*definition.labels],
         "label_separator": rows.separator,
         "drop_missing": options.drop_missing,
         "group": options.group if kind.ranks else None,
-        "kind": rows.kind if rows.kind != "classification" else None,
-        "metric": rows.metric,
+        "kind": definition.kind if definition.kind != "classification" else None,
+        "metric": definition.metric,
     }
     units = {side: "rows" if side == "train" else kind.scored_by for side in sides}
     text = sweep_text(
@@ -150,7 +151,7 @@ def _with_rows(options: InitOptions, data: Path) -> WrittenSweep:
     notes = rendered("init-notes.txt", **told).splitlines()
     if not options.quick:
         shares = np.array([*rows.counts.values()], float) * n_dev / rows.n
-        worth = rows_scored(rows.metric, n_dev, shares, [*rows.counts], 1)
+        worth = rows_scored(definition.metric, n_dev, shares, [*rows.counts], 1)
         notes += _power(options, n_dev, kind, worth)
     return _written(options, made | {options.file: text.encode()}, [*filter(None, notes)])
 
@@ -171,7 +172,7 @@ def _split_files(
             "So no dev set can be split off, since equal texts and rows of a group stay on one "
             "side. Check --text, or give the dev set with --dev FILE."
         )
-    kind, ranks = file_format(data), KINDS[rows.kind].ranks
+    kind, ranks = file_format(data), KINDS[rows.definition.kind].ranks
     suffix = "parquet" if kind in TABLES else {"tsv": "csv"}.get(kind, kind)
     content, made, sides = _content_of(data), dict[Path, bytes](), _Sides()
     for side, held in parts.items():
