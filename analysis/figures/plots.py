@@ -6,7 +6,7 @@ Each shows the networks near the answer, and counts those that it leaves out.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,7 +19,6 @@ from lp_sweep.analysis.rows import Row, grouped
 from lp_sweep.storage.printable import printable, ranges
 
 _SHOWN = 1.6  # times the largest allowed loss: the scores that are shown below the full model
-_SPEED = "speed (all layers: 1)"
 
 
 class Mark(NamedTuple):
@@ -37,7 +36,7 @@ class Plot:
     x_label: str
     metric: str
     marks: Sequence[Mark]
-    is_cost: bool = False  # x: a line joins those that none beats; else it joins each series
+    is_joined: bool = True  # a line joins each series
     full: float = 0  # the score that a loss is allowed against
     losses: Sequence[float] = ()
     below: int = 0  # networks with a lower score
@@ -51,20 +50,19 @@ def paint(axes: Axes, plot: Plot) -> None:
         axes.axhspan(plot.full - loss, plot.full, color="green", alpha=0.08, label=within)
     series = grouped(plot.marks, lambda mark: mark.name)
     for name, marks in series.items():
-        dots = "o" if plot.is_cost or name == "random" else "o-"
-        start = [] if plot.is_cost else series.get(FULL, [])[:1]
+        dots = "o-" if plot.is_joined and name != "random" else "o"
+        start = series.get(FULL, [])[:1] if plot.is_joined else []
         black: Any = {"color": "black", "zorder": 3} if name == FULL else {}
-        axes.plot(*_sides([*start, *marks]), dots, label=printable(name), **black)
-    if plot.is_cost:
-        axes.plot(*_sides(front(plot)), "--", color="grey", zorder=1)
-        xs = [mark.x for mark in plot.marks]
-        if plot.x_label != _SPEED and max(xs) > 5 * min(xs) > 0:
-            axes.set_xscale("log")
-            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axes.xaxis.set_major_formatter("{x:g}")
-            axes.minorticks_off()
-    else:
+        sides = zip(*sorted((mark.x, mark.y) for mark in (*start, *marks)), strict=True)
+        axes.plot(*sides, dots, label=printable(name), **black)
+    xs = [mark.x for mark in plot.marks]
+    if plot.is_joined:
         axes.locator_params(axis="x", integer=True)
+    elif max(xs) > 5 * min(xs) > 0:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.minorticks_off()
     for mark in plot.marks:
         if mark.label:
             axes.plot(mark.x, mark.y, "o", markersize=10, markerfacecolor="none", color="black")
@@ -73,20 +71,6 @@ def paint(axes: Axes, plot: Plot) -> None:
         axes.plot([], [], " ", label=f"{plot.below} lower, not shown")
     axes.margins(0.08)
     axes.set(xlabel=plot.x_label, ylabel=plot.metric)
-
-
-def _sides(marks: Sequence[Mark]) -> Iterable[tuple[float, ...]]:
-    return zip(*sorted((mark.x, mark.y) for mark in marks), strict=True)
-
-
-def front(plot: Plot) -> list[Mark]:
-    """The marks that no other beats in score and in x: a cost, or how fast they are."""
-    sign = -1 if plot.x_label == _SPEED else 1
-    found: list[Mark] = []
-    for mark in sorted(plot.marks, key=lambda mark: (sign * mark.x, -mark.y)):
-        if not found or mark.y > found[-1].y:
-            found.append(mark)
-    return found
 
 
 def _zoomed(
@@ -123,7 +107,7 @@ def by_speed(rows: Sequence[Row]) -> list[Plot]:
     missing = any(row["within"] and not row["speedup"] for row in rows)
     if missing or not any(row["k"] for row in known):
         return []
-    return [_of_networks(known, "speedup", x_label=_SPEED, is_cost=True)]
+    return [_of_networks(known, "speedup", x_label="speed (all layers: 1)", is_joined=False)]
 
 
 def _of_networks(rows: Sequence[Row], column: str, **more: Any) -> Plot:
@@ -162,7 +146,7 @@ def of_candidates(rows: Sequence[Row]) -> list[Plot]:
             )
             for row in able
         ]
-        found.append(_zoomed(marks, full, losses, metric=metric, x_label=x_label, is_cost=True))
+        found.append(_zoomed(marks, full, losses, metric=metric, x_label=x_label, is_joined=False))
     return found
 
 

@@ -37,10 +37,9 @@ class Choice(NamedTuple):
     """The smallest network of a task within a loss, over all networks that were tried."""
 
     line: str  # the answer in a sentence
-    is_smaller: bool  # than the full model
     not_learned: str  # a warning that the full model did not learn; "" if it did
     sure: Mapping[str, str]  # what is known of how sure it is, by name
-    export: str  # the command that writes it as a checkpoint; "" if there is none
+    export: str  # the command that writes it as a checkpoint; "" if none is smaller
 
 
 class TaskAnswer(NamedTuple):
@@ -145,7 +144,7 @@ def _choice(rows: Sequence[Row], known: _Known, luck: selection.Splits | str | N
     """The answer for one loss. `rows`: one per procedure and strategy."""
     line, best = needed.answer_line(rows), needed.best_of(rows)
     if best is None:
-        return Choice(line, False, "", {}, "")
+        return Choice(line, "", {}, "")
     sure = {
         "90%": _sure(known.intervals.get(picked(best, _CURVE))),
         "luck": selection.sentence(luck, best["delta"], best["unit"]),
@@ -153,7 +152,6 @@ def _choice(rows: Sequence[Row], known: _Known, luck: selection.Splits | str | N
     }
     return Choice(
         line=line,
-        is_smaller=best["max_dropped_low"] > 0,
         not_learned=did_not_learn([best]),
         sure={name: said for name, said in sure.items() if said},
         export=_export(best, rows, known),
@@ -171,11 +169,12 @@ def _sure(row: Row | None) -> str:
 
 
 def _export(best: Row, rows: Sequence[Row], known: _Known) -> str:
-    """The command that exports the same network. "" if the store's answer is still open, or if the
-    strategy may have a smaller network by another procedure: no option names a procedure."""
+    """The command that exports the same network. "" for the full model, if the store's answer is
+    still open, or if the strategy may have a smaller network by another procedure: no option names
+    a procedure."""
     reach, open_rows = best["max_dropped_low"], filter(needed.is_open, rows)
     open_ = {row["strategy"] for row in open_rows if row["max_dropped_high"] > reach}
-    if needed.is_open(best) or best["strategy"] in open_:
+    if not reach or needed.is_open(best) or best["strategy"] in open_:
         return ""
     words = ["lp-sweep", "export", "--best", "--task", best["task"]]
     words += ["--within", f"{best['delta']:.12g}"]
@@ -216,8 +215,8 @@ def closing_lines(store: Store, sweep: str, loss: float) -> list[str]:
         more = f"{answer.said} {choice.not_learned}" if choice.not_learned else answer.short
         lines += [f"{name}: {choice.line}", *([f"  {more}"] if more else [])]
     # no export where the full model did not learn: then any network is as good
-    choices = [one for answer in found for one in answer.choices if not one.not_learned]
-    exports = [f"export: {one.export}" for one in choices if one.export and one.is_smaller]
+    choices = (one for answer in found for one in answer.choices if not one.not_learned)
+    exports = [f"export: {one.export}" for one in choices if one.export]
     return [*mixed, *lines, *shipped, f"report: lp-sweep report {report}", *exports[:1]]
 
 

@@ -177,9 +177,7 @@ def test_where_nothing_is_near_the_allowed_loss_the_best_network_is_shown(fake: 
     assert (sorted(mark.y for mark in plot.marks), plot.below) == ([40, 90], 1)
 
 
-def test_speeds_are_of_one_device_and_the_front_is_of_those_that_none_beats(
-    fake: FakeSweep,
-) -> None:
+def test_speeds_are_of_one_device(fake: FakeSweep) -> None:
     fake.curve({0: 90.0, 2: 85.0, 4: 84.0, 6: 82.9})
     fake.cell(k=4, strategy="bottom", score=86.0)
     for kept, speedup in (((1, 10), 1.2), ((1, 8), 1.5), ((5, 12), 1.4), ((1, 6), 1.9)):
@@ -194,7 +192,6 @@ def test_speeds_are_of_one_device_and_the_front_is_of_those_that_none_beats(
         (1.4, 86),
         (1.9, 82.9),
     }
-    assert [mark.y for mark in plots.front(plot)] == [82.9, 84, 86, 90]
     assert "speed" in plot.x_label
 
 
@@ -220,7 +217,6 @@ def test_candidates_by_milliseconds_and_megabytes() -> None:
     assert series_of(ms) == {"torch": [(10, 90)], "onnx-int8 task": [(1, 89.5)]}
     assert [mark.label for mark in mb.marks] == ["", "layers 1-2"]
     assert (ms.below, painted(ms).get_xscale()) == (1, "log")
-    assert [(mark.x, mark.y) for mark in plots.front(ms)] == [(1, 89.5), (10, 90)]
     assert plots.of_candidates([failed]) == []
 
 

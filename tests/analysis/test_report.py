@@ -225,7 +225,6 @@ def test_the_smallest_network_of_all_strategies(fake: FakeSweep) -> None:
         "8 of 12 layers are enough to lose at most 1 point (bottom with 8 layers, −0.80, one seed; "
         "1 to 7 layers were not tried)"
     )
-    assert one.is_smaller
     assert "can't be estimated: no predictions" in one.sure["luck"]
     assert "bottom with 8 layers" in two.line
     fake.cell(k=0, score=90.0, task="a", seed=43)
