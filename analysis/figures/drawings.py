@@ -13,6 +13,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,7 +40,6 @@ _SETTINGS: dict[str, Any] = {
     "savefig.dpi": 200,
 }
 _BELOW: Any = {"loc": "outside lower center", "ncols": 2}  # a legend that covers no number
-Paint = Callable[[Figure, Catalog], bool]  # returns whether there are numbers
 
 
 @contextmanager
@@ -59,9 +59,11 @@ def save(name: str, catalog: Catalog, folder: Path) -> list[Path]:
     """
     files = [folder / f"figure-{name}.{kind}" for kind in ("svg", "png")]
     text = dict.fromkeys(("Title", "Description"), printable(FIGURES[name].title))
+    rows = FIGURES[name].rows(catalog)
+    if not rows:
+        return []
     with _figure() as figure:
-        if not FIGURES[name].paint(figure, catalog):
-            return []
+        FIGURES[name].paint(figure, rows)
         figure.suptitle(text["Title"], x=0.01, ha="left")
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -111,38 +113,27 @@ def _name(text: str) -> str:
 # -- painters
 
 
-def _lines(sql: str, x_label: str, y_label: str) -> Paint:
-    """Draws a panel for each `panel` of the query, with a line for each `line`."""
-
-    def paint(figure: Figure, catalog: Catalog) -> bool:
-        rows = catalog.query(sql).to_pylist()
-        if not any(row["x"] is not None and row["y"] is not None for row in rows):
-            return False
-        looks = dict[str, dict[str, Any]]()  # one entry of the legend for the lines of all panels
-        for axes, panel in _panels(figure, rows):
-            for label, line in grouped(panel, lambda row: row["line"]).items():
-                x, y, low, high = (
-                    np.array([row[name] for row in line], float)  # None becomes NaN, a gap
-                    for name in ("x", "y", "low", "high")
-                )
-                look = looks.get(label, {"color": f"C{len(looks)}", "label": printable(label)})
-                looks[label] = look | {"label": None}
-                if np.isnan(x).all():
-                    axes.axhline(y[0], linestyle="--", **look)
-                else:
-                    axes.errorbar(x, y, (y - low, high - y), fmt="o-", **look)
-            axes.locator_params(axis="x", integer=True)
-            axes.set(xlabel=x_label, ylabel=y_label)
-        figure.legend(**_BELOW)
-        return True
-
-    return paint
+def _lines(x_label: str, y_label: str, figure: Figure, rows: Sequence[Row]) -> None:
+    """A panel for each `panel` of the rows, with a line for each `line`."""
+    looks = dict[str, dict[str, Any]]()  # one entry of the legend for the lines of all panels
+    for axes, panel in _panels(figure, rows):
+        for label, line in grouped(panel, lambda row: row["line"]).items():
+            x, y, low, high = (
+                np.array([row[name] for row in line], float)  # None becomes NaN, a gap
+                for name in ("x", "y", "low", "high")
+            )
+            look = looks.get(label, {"color": f"C{len(looks)}", "label": printable(label)})
+            looks[label] = look | {"label": None}
+            if np.isnan(x).all():
+                axes.axhline(y[0], linestyle="--", **look)
+            else:
+                axes.errorbar(x, y, (y - low, high - y), fmt="o-", **look)
+        axes.locator_params(axis="x", integer=True)
+        axes.set(xlabel=x_label, ylabel=y_label)
+    figure.legend(**_BELOW)
 
 
-def _heat_maps(figure: Figure, catalog: Catalog) -> bool:
-    rows = catalog.query(numbers.CKA).to_pylist()
-    if not any(row["value"] is not None for row in rows):
-        return False
+def _heat_maps(figure: Figure, rows: Sequence[Row]) -> None:
     for axes, cells in _panels(figure, rows):
         x, y = (sorted({row[side] for row in cells}) for side in ("x", "y"))
         matrix = np.full((len(y), len(x)), np.nan)
@@ -152,39 +143,50 @@ def _heat_maps(figure: Figure, catalog: Catalog) -> bool:
         axes.locator_params(integer=True)
         axes.set(xlabel="layer", ylabel="fine-tuned layer")
     figure.colorbar(image, ax=figure.axes, label="linear CKA (white: no number)", shrink=0.7)
-    return True
 
 
 class FigureDef(NamedTuple):
     title: str  # also for people who can't see it
-    paint: Paint
+    sql: str
+    paint: Callable[[Figure, Sequence[Row]], None]
     needs: str  # the numbers, and the setting that brings them
+
+    def rows(self, catalog: Catalog) -> list[Row]:
+        """Its numbers; [] if no point has one."""
+        rows = catalog.query(self.sql).to_pylist()
+        known = (None not in (row["x"], row["y"], row.get("value", 0)) for row in rows)
+        return rows if any(known) else []
 
 
 FIGURES = {
     "2-3": FigureDef(
         f"Mean score over tasks, by strategy {_DIRECT}",
-        _lines(numbers.STRATEGIES, "layers dropped", "points"),
+        numbers.STRATEGIES,
+        partial(_lines, "layers dropped", "points"),
         "score on every task at one K: see examples/poor-mans-bert.yaml",
     ),
     "4": FigureDef(
         "Score of a linear classifier on each layer, mean over tasks",
-        _lines(numbers.PROBES, "layer (0: embeddings)", "points"),
+        numbers.PROBES,
+        partial(_lines, "layer (0: embeddings)", "points"),
         "probes. Add `measure: {probes: full}`, as in examples/poor-mans-bert.yaml",
     ),
     "5": FigureDef(
         "Similarity of pre-trained and fine-tuned layers, mean over tasks",
-        _lines(numbers.SIMILARITY, "layer (0: embeddings)", "cosine"),
+        numbers.SIMILARITY,
+        partial(_lines, "layer (0: embeddings)", "cosine"),
         "similarity. Add `measure: {similarity: full}`, as in examples/poor-mans-bert.yaml",
     ),
     "cka": FigureDef(
         f"Linear CKA between layers: 1 is the same up to rotation and scale {_DIRECT}",
+        numbers.CKA,
         _heat_maps,
         "CKA. Add `measure: {cka: full}`",
     ),
     "feed-forward-layers": FigureDef(
         f"Layers of networks with and without feed-forwards {_DIRECT}",
-        _lines(numbers.FEED_FORWARD_LAYERS, "layer", ""),
+        numbers.FEED_FORWARD_LAYERS,
+        partial(_lines, "layer", ""),
         "probes or CKA without some feed-forwards. Add `feed_forward: [none, top 3]` and "
         "`measure: {probes: [full, pruned], cka: pruned}`, as in examples/undivided-attention.yaml",
     ),

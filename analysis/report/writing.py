@@ -43,11 +43,10 @@ _MOST_NAMED = 3  # sweeps in a title
 
 
 class Written(NamedTuple):
-    """The result of `write_report`: the page, its size in bytes, the figures, and the files that
-    could not be read."""
+    """The result of `write_report`: the page, the figures, and the files that could not be
+    read."""
 
     page: Path
-    size: int
     figures: list[Path]
     unreadable: list[Unreadable]
 
@@ -80,7 +79,7 @@ def write_report(
         Folder(target.parent, durable=False).write(target.name, content)
     except OSError as error:
         raise _refused(target, error) from error
-    return Written(target, len(content), drawn, unreadable)
+    return Written(target, drawn, unreadable)
 
 
 def _place(out: Path) -> Path:
@@ -154,26 +153,23 @@ def gather(
 
 def render_page(page: dict[str, Any]) -> str:
     """The HTML of a page. Its policy allows no request, only this style and script."""
-    loader = PackageLoader("lp_sweep.analysis.report")
     environment = Environment(
-        loader=loader,
+        loader=PackageLoader("lp_sweep.analysis.report"),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_visible,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"prose": prose, "picture": picture, "condensed": condensed}
+    environment.filters |= {"prose": _prose, "picture": picture, "condensed": condensed}
+    environment.filters["digest"] = _digest
     environment.filters["metric"] = lambda name: phrases.heading("", name).strip() or "score"
-    own = {name: loader.get_source(environment, f"report.{name}")[0] for name in ("css", "js")}
-    digests = {name: hashlib.sha256(text.encode()).digest() for name, text in own.items()}
-    return environment.get_template("report.html.j2").render(
-        page=page,
-        own={name: Markup(text) for name, text in own.items()},
-        digests={name: base64.b64encode(digest).decode() for name, digest in digests.items()},
-        most_open=_MOST_OPEN,
-        glossary=GLOSSARY,
-    )
+    template = environment.get_template("report.html.j2")
+    return template.render(page=page, most_open=_MOST_OPEN, glossary=GLOSSARY)
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _visible(value: Any) -> Any:
@@ -183,6 +179,6 @@ def _visible(value: Any) -> Any:
     return value
 
 
-def prose(text: str) -> Markup:
+def _prose(text: str) -> Markup:
     """A sentence as HTML; text between backticks becomes code."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(printable(text)))))
