@@ -16,7 +16,7 @@ from lp_sweep.analysis.notes import baseline, did_not_learn, mixed_notes
 from lp_sweep.analysis.rows import TASK, Row, grouped, picked
 from lp_sweep.analysis.statistics import selection
 from lp_sweep.analysis.statistics.networks import Reader, reader
-from lp_sweep.analysis.tabledef import Table
+from lp_sweep.analysis.tabledef import Table, TableCell
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.catalog import Catalog
@@ -25,12 +25,6 @@ from lp_sweep.storage.redact import redact_text
 from lp_sweep.storage.store import Store
 
 _CURVE = (*TASK, "procedure", "strategy", "delta")
-_OF_FILES = """
-SELECT DISTINCT cells.sweep, cells.model, cells.task
-FROM cells JOIN trials ON trials.trial_id = cells.trial_id
-WHERE NOT (starts_with(trials.model_fingerprint, 'hub:')
-    AND starts_with(trials.data_fingerprint, 'hub:'))
-"""
 
 
 class Choice(NamedTuple):
@@ -60,7 +54,6 @@ class _Known(NamedTuple):
     sizes: Mapping[tuple[Any, ...], Sequence[Row]]  # by sweep, model and kept layers
     tasks: Mapping[tuple[Any, ...], Row]  # by TASK, for the full model
     models: Mapping[str, int]  # number of models, by task name
-    of_files: frozenset[tuple[Any, ...]]  # TASKs whose model or data only the sweep file finds
     catalog: Catalog
     read: Reader | None  # of predictions
 
@@ -76,13 +69,11 @@ def answers(tables: Mapping[str, Table], catalog: Catalog) -> list[TaskAnswer]:
     intervals = long.get("min-layers-interval")
     sizes = (row for row in long["speed"] if row["feed_forward"] == "none")
     full = (row for row in long["tasks"] if phrases.is_full(row, row["change"]))
-    of_files = catalog.query(_OF_FILES).to_pylist()
     known = _Known(
         intervals={picked(row, _CURVE): row for row in intervals or ()},
         sizes=grouped(sizes, _network),
         tasks={picked(row, TASK): row for row in full if row["mean"] is not None},
         models=Counter(task for task, _ in {(row["task"], row["model"]) for row in rows}),
-        of_files=frozenset(picked(row, TASK) for row in of_files),
         catalog=catalog,
         read=None if intervals is None else reader(catalog),
     )
@@ -145,10 +136,11 @@ def _choice(rows: Sequence[Row], known: _Known, luck: selection.Splits | str | N
     line, best = needed.answer_line(rows), needed.best_of(rows)
     if best is None:
         return Choice(line, "", {}, "")
+    row = known.intervals.get(picked(best, _CURVE))
+    likely = needed.credible_layers(row) if row else TableCell("")
     sure = {
-        "90%": _sure(known.intervals.get(picked(best, _CURVE))),
+        "layers, 90%": ". ".join([likely.text, *likely.footnotes]),
         "luck": selection.sentence(luck, best["delta"], best["unit"]),
-        "assumes": needed.assumption(best),
     }
     return Choice(
         line=line,
@@ -156,16 +148,6 @@ def _choice(rows: Sequence[Row], known: _Known, luck: selection.Splits | str | N
         sure={name: said for name, said in sure.items() if said},
         export=_export(best, rows, known),
     )
-
-
-def _sure(row: Row | None) -> str:
-    """The 90% set in words, or why there is none; "" if it was not computed."""
-    if row is None:
-        return ""
-    if row["reason"] or not row["credible"]:
-        return f"none: {row['reason'] or 'nothing to compare'}"
-    left = needed.likely_layers(row)
-    return f"{left} layer{'' if left == '1' else 's'} by this strategy"
 
 
 def _export(best: Row, rows: Sequence[Row], known: _Known) -> str:
@@ -181,7 +163,7 @@ def _export(best: Row, rows: Sequence[Row], known: _Known) -> str:
     words += ["--model", best["model"]] if known.models[best["task"]] > 1 else []
     words += ["--strategy", best["strategy"]] if open_ else []  # that of other strategies is open
     words += ["--out", "smaller"]
-    own = known.catalog.inputs_of(best["sweep"]) if picked(best, TASK) in known.of_files else []
+    own = known.catalog.inputs_of(best["sweep"])
     return shlex.join([*words, *reading_options(known.catalog, best["sweep"]), *own])
 
 

@@ -7,7 +7,7 @@ its best network for each number of layers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lp_sweep.analysis import phrases, shipping
@@ -79,10 +79,7 @@ def _device(shipped: Sequence[Row], networks: Sequence[Row]) -> str:
     return f"{phrases.device(timed)}, batch {phrases.batch(timed)}" if timed else ""
 
 
-_Grid = tuple[Mapping[str, Text], Sequence[Row]]
-
-
-def _candidates(rows: Sequence[Row]) -> _Grid:
+def _candidates(rows: Sequence[Row]) -> tuple[dict[str, Text], Sequence[Row]]:
     """The candidates that no other beats, and the full model: the fastest first."""
     columns = {
         name: show
@@ -93,7 +90,7 @@ def _candidates(rows: Sequence[Row]) -> _Grid:
     return columns, [r for r in reversed(rows) if r["front"] or r is first or r["error"]]
 
 
-def _by_layers(rows: Sequence[Row]) -> _Grid:
+def _by_layers(rows: Sequence[Row]) -> tuple[dict[str, Text], Sequence[Row]]:
     """The best network for each number of layers, and the answers: the fewest layers first."""
     best: list[Row] = []
     for row in sorted(rows, key=lambda row: (row["n_kept"], -row["mean"])):

@@ -88,10 +88,8 @@ def _place(out: Path) -> Path:
     try:
         if target.is_symlink():  # else the page would replace the link, such as /dev/stdout
             target = target.resolve()
-        if target.is_dir():
-            raise SpecError(f"{target} is a folder. Name a file, such as {target / 'report.html'}.")
         if target.exists() and not (target.is_file() and _is_page(target)):
-            raise SpecError(f"{target} exists and is not a report. Name another with --out.")
+            raise SpecError(f"{target} exists and is not a report. Name another file with --out.")
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _refused(target, error) from error

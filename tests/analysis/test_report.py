@@ -237,22 +237,18 @@ def test_the_smallest_network_of_all_strategies(fake: FakeSweep) -> None:
 
 
 def test_a_command_names_what_it_needs_of_ones_own(tmp_path: Path) -> None:
-    """Where model and data are known by their content alone, the sweep file says where they are."""
+    """The sweep file says where model and data are, if it is still there."""
     file = tmp_path / 'it\'s "mine"' / "sweep.yaml"
     file.parent.mkdir()
     file.write_text("name: demo")
     fake = FakeSweep(tmp_path / "store")
-    own = {"model_fingerprint": "sha256:ab", "data_fingerprint": "sha256:cd"}
-    hub = {"model_fingerprint": "hub:a/b@c", "data_fingerprint": "hub:d/e@f:x:train=train"}
-    fake.curve({0: 90.0, 2: 89.5}, task="own", **own)
-    fake.curve({0: 90.0, 2: 89.5}, task="hub", **hub)
+    fake.curve({0: 90.0, 2: 89.5}, task="own")
     text = run_with(str(file), tmp_path / "glue") + "name: demo"
     fake.store.put_text("sweeps", "demo.yaml", text)
     sections = page_of(fake.publish())["sections"]
     found = {of["answer"].task: of["answer"].choices[0].export for of in sections}
     where = ["--file", str(file), "--data-dir", str(tmp_path / "glue")]
     assert shlex.split(found["own"])[-4:] == where
-    assert "--file" not in found["hub"]
     assert options_of(run_with("quickstart", None) + "name: q") == ["--file", "quickstart"]
     file.unlink()
     for without in (text, None, "", "name: demo", "# lp-sweep: [1]", "# lp-sweep: {"):
@@ -444,8 +440,8 @@ def test_a_place_that_takes_no_page(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("/dev/null")
     refused: dict[str, tuple[type[Exception], str]] = {
-        "": (SpecError, "is a folder. Name a file"),
-        "dev.csv": (SpecError, "dev.csv exists and is not a report. Name another with --out"),
+        "": (SpecError, "exists and is not a report"),
+        "dev.csv": (SpecError, "dev.csv exists and is not a report. Name another file with --out"),
         "pipe": (SpecError, "pipe exists and is not a report"),
         "link": (SpecError, "null exists and is not a report"),
         "file/report.html": (StoreError, "can't write .*Name another with --out"),
