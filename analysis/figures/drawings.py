@@ -196,16 +196,8 @@ FIGURES = {
 # -- a plot of the page
 
 
-class Picture(NamedTuple):
-    """A plot as an SVG of its own, and the places of its marks in it."""
-
-    width: float
-    height: float
-    source: str  # a data: address
-    spots: Sequence[tuple[float, float, str]]  # x and y from the upper left corner; the mark's tip
-
-
-def picture(plot: plots.Plot) -> Picture:
+def picture(plot: plots.Plot) -> dict[str, Any]:
+    """A plot as an SVG of its own, and its spots: x and y from the upper left corner, and tip."""
     with _figure() as figure:
         axes = figure.subplots()
         axes.spines[["top", "right"]].set_visible(False)
@@ -216,7 +208,7 @@ def picture(plot: plots.Plot) -> Picture:
         figure.savefig(drawn, format="svg", transparent=True, metadata=now)
         width, height = figure.bbox.size
         places = axes.transData.transform([(mark.x, mark.y) for mark in plot.marks]).round(1)
-    return Picture(
+    return dict(
         width=width,
         height=height,
         source=f"data:image/svg+xml;base64,{base64.b64encode(drawn.getvalue()).decode()}",

@@ -44,14 +44,14 @@ class Plot:
 
 def paint(axes: Axes, plot: Plot) -> None:
     """Draws the plot without a title, and names the series for a legend. A line starts at the full
-    model; the draws of `random` are dots alone."""
+    model; a lone network and the draws of `random` are dots."""
     for loss in plot.losses:
         within = f"loses at most {loss:g}"
         axes.axhspan(plot.full - loss, plot.full, color="green", alpha=0.08, label=within)
     series = grouped(plot.marks, lambda mark: mark.name)
     for name, marks in series.items():
         dots = "o-" if plot.is_joined and name != "random" else "o"
-        start = series.get(FULL, [])[:1] if plot.is_joined else []
+        start = series.get(FULL, [])[:1] if plot.is_joined and marks[1:] else []
         black: Any = {"color": "black", "zorder": 3} if name == FULL else {}
         sides = zip(*sorted((mark.x, mark.y) for mark in (*start, *marks)), strict=True)
         axes.plot(*sides, dots, label=printable(name), **black)

@@ -4,6 +4,7 @@ sheet is one query whose columns are those that people read."""
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from lp_sweep.analysis.figures.numbers import FULL
@@ -140,9 +141,8 @@ def _shown(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else short(redact_text(str(value)))
 
 
-def sweep_files(catalog: Catalog, store: Store) -> dict[str, str]:
+def sweep_files(names: Sequence[str], store: Store) -> dict[str, str]:
     """The sweep files as they were run, by sweep, without anything that looks like a secret."""
-    names = catalog.query("SELECT DISTINCT sweep FROM cells ORDER BY ALL")["sweep"].to_pylist()
     stored = store.names("sweeps")  # the name inside a file may be any text
     texts = {name: store.read_text("sweeps", f"{name}.yaml") for name in names if name in stored}
     return {name: redact_text(text) for name, text in texts.items() if text}

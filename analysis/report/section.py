@@ -7,7 +7,7 @@ its best network for each number of layers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from lp_sweep.analysis import phrases, shipping
@@ -29,7 +29,7 @@ Texts = Callable[[str], "tuple[Sequence[Sequence[str]], Sequence[str]] | None"]
 
 def sections(
     catalog: Catalog, answers: Sequence[TaskAnswer], candidates: Table, texts: Texts | None
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """The parts of a section for each answer, for the template. `texts` None: without the dev rows
     that it gets wrong."""
     networks, epochs = (
@@ -38,7 +38,6 @@ def sections(
     )
     measured = grouped(candidates.long.to_pylist(), lambda row: (row["model"], row["task"]))
     short = short_models(answer.model for answer in answers)
-    found = []
     for place, answer in enumerate(answers, 1):
         key = (answer.sweep, answer.model, answer.task)
         trained = networks.get(key, [])
@@ -47,28 +46,25 @@ def sections(
         columns, rows = (_candidates if shipped else _by_layers)(shipped or trained)
         chosen = "chosen_within" if shipped else "within"
         wrong_of, wrong = _only_smaller(catalog, trained, texts) if texts else ("", [])
-        found.append(
-            dict(
-                id=f"task-{place}",
-                answer=answer,
-                model=short[answer.model],
-                to_ship=[*shipping.choices(shipped)],  # sentence, command
-                is_measured=bool(shipped),  # as shipped: the rows are candidates
-                device=_device(shipped, trained),
-                columns=[*columns],
-                rows=[[plain(show(row)) for show in columns.values()] for row in rows],
-                picked=[bool(row[chosen]) for row in rows],
-                n_beaten=len(shipped) - len(rows) if shipped else 0,
-                plots=[
-                    *(plots.of_candidates(shipped) or plots.by_speed(trained)),
-                    *plots.by_layers(trained),
-                ],
-                curves=plots.by_epoch(epochs.get(key, [])),
-                wrong=wrong,  # row, text, label, answer
-                wrong_of=wrong_of,  # the smaller network that gets them wrong
-            )
+        yield dict(
+            id=f"task-{place}",
+            answer=answer,
+            model=short[answer.model],
+            to_ship=[*shipping.choices(shipped)],  # sentence, command
+            is_measured=bool(shipped),  # as shipped: the rows are candidates
+            device=_device(shipped, trained),
+            columns=[*columns],
+            rows=[[plain(show(row)) for show in columns.values()] for row in rows],
+            picked=[bool(row[chosen]) for row in rows],
+            n_beaten=len(shipped) - len(rows) if shipped else 0,
+            plots=[
+                *(plots.of_candidates(shipped) or plots.by_speed(trained)),
+                *plots.by_layers(trained),
+            ],
+            curves=plots.by_epoch(epochs.get(key, [])),
+            wrong=wrong,  # row, text, label, answer
+            wrong_of=wrong_of,  # the smaller network that gets them wrong
         )
-    return found
 
 
 def _device(shipped: Sequence[Row], networks: Sequence[Row]) -> str:

@@ -129,7 +129,7 @@ def gather(
     return dict(
         title=sweep or named or "an empty store",
         sweeps=sweeps,
-        sections=sections(catalog, found, made["candidates"], texts),
+        sections=[*sections(catalog, found, made["candidates"], texts)],
         banner=" ".join([*mixed_notes(catalog, sweep=sweep), unlearned]).strip(),
         tables=[
             Sheet(name, table, f"lp-sweep table {name}{narrowed[name]} {options}")
@@ -141,7 +141,7 @@ def gather(
         gaps=sheets(catalog, "gaps"),
         recipes=sheets(catalog, "recipes"),
         sources=sheets(catalog, "sources"),
-        sweep_files=sweep_files(catalog, store),
+        sweep_files=sweep_files(sweeps, store),
         location=redact_text(store.location),
     )
 

@@ -165,10 +165,10 @@ def test_a_plot_is_zoomed_to_the_answer_and_counts_the_rest(fake: FakeSweep) -> 
     assert high > 100, "no dot is cut at 100"
     assert "1 lower, not shown" in axes.get_legend_handles_labels()[1]
     shown = picture(plot)
-    places = {tip: (x, y) for x, y, tip in shown.spots}
+    places = {tip: (x, y) for x, y, tip in shown["spots"]}
     x, y = places[answer.tip]
-    assert 0 < x < shown.width
-    assert 0 < y < max(y for _, y in places.values()) < shown.height
+    assert 0 < x < shown["width"]
+    assert 0 < y < max(y for _, y in places.values()) < shown["height"]
 
 
 def test_where_nothing_is_near_the_allowed_loss_the_best_network_is_shown(fake: FakeSweep) -> None:
