@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress
 
 from lp_sweep.analysis import phrases
 from lp_sweep.analysis.notes import LEARNED_NOTHING, NOT_SEARCHED, barely, guess, no_better
-from lp_sweep.analysis.rows import Row, grouped, picked
+from lp_sweep.analysis.rows import Row, grouped
 from lp_sweep.analysis.statistics import DIP
 from lp_sweep.analysis.tabledef import TableCell
 from lp_sweep.storage.printable import short_models, spans
@@ -53,8 +54,7 @@ def best_of(rows: Iterable[Row]) -> Row | None:
 
 def alone(row: Row) -> Row:
     """The row with the bounds of its own strategy and procedure in place of those of its task."""
-    own = {"low": "max_dropped_low", "high": "max_dropped_high"}
-    bounds = {f"task_dropped_{name}": row[column] for name, column in own.items()}
+    bounds = {f"task_dropped_{name}": row[f"max_dropped_{name}"] for name in ("low", "high")}
     return {**row, **bounds, "task_untried": row["untried"]}
 
 
@@ -87,12 +87,10 @@ def answer_lines(rows: list[Row]) -> Iterator[str]:
     smallest = min((row["delta"] for row in rows), default=None)
     within = (row for row in rows if row["delta"] == smallest)
     models = short_models({row["model"] for row in rows})
-    named = ({**row, "model": models[row["model"]]} for row in within)
-    tasks = grouped(named, lambda row: picked(row, ("task", "model", "sweep")))
+    tasks = grouped(within, lambda row: (row["task"], models[row["model"]], row["sweep"]))
     several = [len(set(names)) > 1 for names in zip(*tasks, strict=True)]
     for names, of_task in tasks.items():
-        told = [name for name, many in zip(names, [True, *several[1:]], strict=True) if many]
-        yield f"{', '.join(told)}: {answer_line(of_task)}"
+        yield f"{', '.join(compress(names, [True, *several[1:]]))}: {answer_line(of_task)}"
 
 
 def needs(row: Row, among: Sequence[Row]) -> str:

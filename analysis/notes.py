@@ -20,11 +20,8 @@ if TYPE_CHECKING:
 NOT_ASKED = "–"
 NOT_SEARCHED = "not searched"  # a search was not for this loss
 LEARNED_NOTHING = "†"
-
-
 _PLACE = ("sweep", "model", "procedure")
 _NOTHING_TO_LOSE = "A model that did not learn has nothing to lose, so the answer means little."
-_TRAIN_MORE = "Try more rows, more epochs or another learning rate first."
 
 
 def remedy(rows: Iterable[Row]) -> str:
@@ -32,16 +29,13 @@ def remedy(rows: Iterable[Row]) -> str:
     the cause. `rows`: of `min_layers`, or records."""
     blind = dict.fromkeys(row["dev_blind"] for row in rows if row.get("dev_blind"))
     if not blind:
-        return _TRAIN_MORE
+        return "Try more rows, more epochs or another learning rate first."
     return f"The cause may be the data: {'; '.join(blind)}. Give other or more dev rows first."
 
 
 def no_better(row: Row) -> str:
     """`2 of 3 seeds`: how many seeds of the full model did not learn. `row`: of `min_layers`."""
-    some, every = row["n_learned_nothing"], row["n_full"]
-    if every == 1:
-        return "the one seed"
-    return f"{some} of {every} seeds" if some < every else f"all {every} seeds"
+    return f"{row['n_learned_nothing']} of {row['n_full']} seed{'s' * (row['n_full'] > 1)}"
 
 
 def guess(row: Row) -> str:
@@ -120,15 +114,11 @@ def baseline(row: Row) -> str:
 def majorities(rows: Sequence[Row], *_: object) -> list[str]:
     """One note with the majority-class score of each task that has one, or the score of what a
     network of its kind has to beat."""
-    known: dict[str, dict[str, float]] = {}
-    for row in rows:
-        if row["majority"] is not None:
-            scores = known.setdefault(baseline(row), {})
-            scores[row["task"]] = max(row["majority"], scores.get(row["task"], 0.0))
-    lists = (
-        f"{what}: {', '.join(f'{task} {score:.2f}' for task, score in scores.items())}."
-        for what, scores in known.items()
-    )
+    known = [row for row in rows if row["majority"] is not None]
+    lists = []
+    for what, alike in grouped(known, baseline).items():
+        scores = dict.fromkeys(f"{row['task']} {row['majority']:.2f}" for row in alike)
+        lists.append(f"{what}: {', '.join(scores)}.")
     return [" ".join(lists)] if known else []
 
 

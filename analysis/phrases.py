@@ -76,10 +76,6 @@ def parameters(count: int | None) -> str:
     return f"{count / 1e6:.1f} M" if count >= 100_000 else f"{count / 1e3:.1f} k"
 
 
-def percent(value: float | None) -> str:
-    return "?" if value is None else f"{value:.1f}%"
-
-
 def score(mean: float, sd: float | None, *rest: str) -> str:
     """`90.25 ±0.31 (−2.18) n=3`"""
     parts = (f"{mean:.2f}", "" if sd is None else f"±{sd:.2f}", *rest)
@@ -129,13 +125,9 @@ def layers(kept: Sequence[int]) -> str:
     return f"layers {ranges(kept).replace(',', ', ')}"
 
 
-def kept_of(row: Row) -> str:
-    """`4 of 6`"""
-    return f"{'?' if row['k'] is None else row['depth'] - row['k']} of {row['depth']}"
-
-
-def kept_of_mean(row: Row) -> str:
-    layers = "?" if row["k_mean"] is None else f"{row['depth'] - row['k_mean']:.3g}"
+def kept_of(row: Row, k: str = "k") -> str:
+    """`4 of 6`, `4.5 of 6` for a mean"""
+    layers = "?" if row[k] is None else f"{row['depth'] - row[k]:.3g}"
     return f"{layers} of {row['depth']}"
 
 
@@ -207,10 +199,6 @@ def mean_beside_random(row: Row) -> str:
     if row["mean"] is None:
         return "missing" if row["strategy"] else ""
     return f"{row['mean']:.2f}"
-
-
-def draws_below(row: Row) -> str:
-    return "" if row["difference"] is None else f"{row['n_below']} of {row['n_draws']}"
 
 
 def change_with_interval(row: Row) -> TableCell:

@@ -170,7 +170,9 @@ TABLES: dict[str, TableDef] = {
         order="procedure, k_mean NULLS LAST, position",
         prepare=_full_depth_once,
         columns={
-            "layers": Column(phrases.kept_of_mean, f"{_LAYERS.meaning[:-1]}; mean over tasks."),
+            "layers": Column(
+                partial(phrases.kept_of, k="k_mean"), f"{_LAYERS.meaning[:-1]}; mean over tasks."
+            ),
             "strategy": _STRATEGY,
             "seeds": Column(phrases.seeds_of_means, "seeds that have every task."),
             "all tasks": _explained(
@@ -202,7 +204,7 @@ TABLES: dict[str, TableDef] = {
             "kept": _KEPT,
             "parameters": text("params_total", phrases.parameters),
             "of full": Column(
-                text("params_percent", phrases.percent), "share of the full model's parameters."
+                text("params_percent", "{:.1f}%"), "share of the full model's parameters."
             ),
             "device": phrases.device,
             "batch": Column(phrases.batch, "rows and tokens of a batch."),
@@ -436,7 +438,7 @@ TABLES: dict[str, TableDef] = {
                 text("difference", phrases.signed), "the strategy minus that mean."
             ),
             "above": _explained(
-                phrases.draws_below,
+                text("n_below"),
                 "how many of the draws it beats. By chance alone, one set of layers is above all n "
                 "draws once in n + 1 times.",
             ),

@@ -13,6 +13,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +28,6 @@ from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import printable
 
-_FORMATS = ("svg", "png")
 _DIRECT = "(procedure direct: pruned first, then fine-tuned)"
 _WIDTH = 6.9  # inches: the text of an A4 page
 _LONGEST_NAME = 36
@@ -36,12 +36,10 @@ _SETTINGS: dict[str, Any] = {
     "svg.fonttype": "none",  # text stays text: names of any script, and they can be searched
     "svg.hashsalt": "lp-sweep",  # else identifiers are random
     "font.size": 8,
-    "axes.titlesize": "medium",
     "figure.titlesize": "medium",
-    "legend.frameon": False,
     "savefig.dpi": 200,
 }
-Paint = Callable[[Figure, Catalog], bool]  # returns whether there are numbers
+_BELOW: Any = {"loc": "outside lower center", "ncols": 2}  # a legend that covers no number
 
 
 @contextmanager
@@ -53,19 +51,19 @@ def _figure() -> Iterator[Figure]:
         yield Figure(layout="constrained")
 
 
-def save(
-    name: str, catalog: Catalog, folder: Path, formats: Sequence[str] = _FORMATS
-) -> list[Path]:
-    """Writes `figure-<name>.<format>` for each format; the same numbers give the same bytes. No
-    file if the store has too few numbers for it.
+def save(name: str, catalog: Catalog, folder: Path) -> list[Path]:
+    """Writes `figure-<name>` as SVG and PNG; the same numbers give the same bytes. No file if the
+    store has too few numbers for it.
 
     Creates the folder if it is missing. Raises SpecError for a file that can't be written.
     """
-    files = [folder / f"figure-{name}.{kind}" for kind in formats]
+    files = [folder / f"figure-{name}.{kind}" for kind in ("svg", "png")]
     text = dict.fromkeys(("Title", "Description"), printable(FIGURES[name].title))
+    rows = FIGURES[name].rows(catalog)
+    if not rows:
+        return []
     with _figure() as figure:
-        if not FIGURES[name].paint(figure, catalog):
-            return []
+        FIGURES[name].paint(figure, rows)
         figure.suptitle(text["Title"], x=0.01, ha="left")
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -100,10 +98,8 @@ def _panels(figure: Figure, rows: Sequence[Row]) -> Iterator[tuple[Axes, Sequenc
     columns = min(2, len(shown))
     lines = math.ceil(len(shown) / columns)
     figure.set_size_inches(_WIDTH, 1 + 2.5 * lines)
-    drawn = figure.subplots(lines, columns, squeeze=False).flat
-    for axes in drawn[len(shown) :]:
-        axes.set_axis_off()
-    for axes, (title, of_panel) in zip(drawn, shown.items(), strict=False):
+    for place, (title, of_panel) in enumerate(shown.items(), 1):
+        axes = figure.add_subplot(lines, columns, place)
         axes.set_title("\n".join(map(_name, title.split("\n"))), loc="left")
         yield axes, of_panel
 
@@ -114,51 +110,30 @@ def _name(text: str) -> str:
     return line if len(line) <= _LONGEST_NAME else f"{line[: half - 1]}…{line[-half:]}"
 
 
-def _legend(figure: Figure) -> None:
-    """One legend of all panels, below them, where it covers no number."""
-    found = {
-        label: handle
-        for axes in figure.axes
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
-    if found:
-        figure.legend([*found.values()], [*found], loc="outside lower center", ncols=2)
-
-
 # -- painters
 
 
-def _lines(sql: str, x_label: str, y_label: str, **wanted: object) -> Paint:
-    """Draws a panel for each `panel` of the query, with a line for each `line`."""
-
-    def paint(figure: Figure, catalog: Catalog) -> bool:
-        rows = catalog.query(sql, wanted).to_pylist()
-        if not any(row["x"] is not None and row["y"] is not None for row in rows):
-            return False
-        colours = {line: f"C{n}" for n, line in enumerate(dict.fromkeys(r["line"] for r in rows))}
-        for axes, panel in _panels(figure, rows):
-            for label, line in grouped(panel, lambda row: row["line"]).items():
-                x, y, low, high = (
-                    np.array([row[name] for row in line], float)  # None becomes NaN, a gap
-                    for name in ("x", "y", "low", "high")
-                )
-                look: Any = {"color": colours[label], "label": printable(label)}
-                if np.isnan(x).all():
-                    axes.axhline(y[0], linestyle="--", **look)
-                else:
-                    axes.errorbar(x, y, (y - low, high - y), fmt="o-", **look)
-            axes.locator_params(axis="x", integer=True)
-            axes.set(xlabel=x_label, ylabel=y_label)
-        _legend(figure)
-        return True
-
-    return paint
+def _lines(x_label: str, y_label: str, figure: Figure, rows: Sequence[Row]) -> None:
+    """A panel for each `panel` of the rows, with a line for each `line`."""
+    looks = dict[str, dict[str, Any]]()  # one entry of the legend for the lines of all panels
+    for axes, panel in _panels(figure, rows):
+        for label, line in grouped(panel, lambda row: row["line"]).items():
+            x, y, low, high = (
+                np.array([row[name] for row in line], float)  # None becomes NaN, a gap
+                for name in ("x", "y", "low", "high")
+            )
+            look = looks.get(label, {"color": f"C{len(looks)}", "label": printable(label)})
+            looks[label] = look | {"label": None}
+            if np.isnan(x).all():
+                axes.axhline(y[0], linestyle="--", **look)
+            else:
+                axes.errorbar(x, y, (y - low, high - y), fmt="o-", **look)
+        axes.locator_params(axis="x", integer=True)
+        axes.set(xlabel=x_label, ylabel=y_label)
+    figure.legend(**_BELOW)
 
 
-def _heat_maps(figure: Figure, catalog: Catalog) -> bool:
-    rows = catalog.query(numbers.CKA).to_pylist()
-    if not any(row["value"] is not None for row in rows):
-        return False
+def _heat_maps(figure: Figure, rows: Sequence[Row]) -> None:
     for axes, cells in _panels(figure, rows):
         x, y = (sorted({row[side] for row in cells}) for side in ("x", "y"))
         matrix = np.full((len(y), len(x)), np.nan)
@@ -168,45 +143,50 @@ def _heat_maps(figure: Figure, catalog: Catalog) -> bool:
         axes.locator_params(integer=True)
         axes.set(xlabel="layer", ylabel="fine-tuned layer")
     figure.colorbar(image, ax=figure.axes, label="linear CKA (white: no number)", shrink=0.7)
-    return True
 
 
 class FigureDef(NamedTuple):
     title: str  # also for people who can't see it
-    paint: Paint
+    sql: str
+    paint: Callable[[Figure, Sequence[Row]], None]
     needs: str  # the numbers, and the setting that brings them
+
+    def rows(self, catalog: Catalog) -> list[Row]:
+        """Its numbers; [] if no point has one."""
+        rows = catalog.query(self.sql).to_pylist()
+        known = (None not in (row["x"], row["y"], row.get("value", 0)) for row in rows)
+        return rows if any(known) else []
 
 
 FIGURES = {
-    "2": FigureDef(
+    "2-3": FigureDef(
         f"Mean score over tasks, by strategy {_DIRECT}",
-        _lines(numbers.STRATEGIES, "layers dropped", "points", six=False),
-        "score on every task at one K, for a model without exactly 6 layers: see "
-        "examples/poor-mans-bert.yaml",
-    ),
-    "3": FigureDef(
-        f"Mean score over tasks, by strategy {_DIRECT}",
-        _lines(numbers.STRATEGIES, "layers dropped", "points", six=True),
-        "score on every task at one K, for a model of 6 layers: see examples/poor-mans-bert.yaml",
+        numbers.STRATEGIES,
+        partial(_lines, "layers dropped", "points"),
+        "score on every task at one K: see examples/poor-mans-bert.yaml",
     ),
     "4": FigureDef(
         "Score of a linear classifier on each layer, mean over tasks",
-        _lines(numbers.PROBES, "layer (0: embeddings)", "points"),
+        numbers.PROBES,
+        partial(_lines, "layer (0: embeddings)", "points"),
         "probes. Add `measure: {probes: full}`, as in examples/poor-mans-bert.yaml",
     ),
     "5": FigureDef(
         "Similarity of pre-trained and fine-tuned layers, mean over tasks",
-        _lines(numbers.SIMILARITY, "layer (0: embeddings)", "cosine"),
+        numbers.SIMILARITY,
+        partial(_lines, "layer (0: embeddings)", "cosine"),
         "similarity. Add `measure: {similarity: full}`, as in examples/poor-mans-bert.yaml",
     ),
     "cka": FigureDef(
         f"Linear CKA between layers: 1 is the same up to rotation and scale {_DIRECT}",
+        numbers.CKA,
         _heat_maps,
         "CKA. Add `measure: {cka: full}`",
     ),
     "feed-forward-layers": FigureDef(
         f"Layers of networks with and without feed-forwards {_DIRECT}",
-        _lines(numbers.FEED_FORWARD_LAYERS, "layer", ""),
+        numbers.FEED_FORWARD_LAYERS,
+        partial(_lines, "layer", ""),
         "probes or CKA without some feed-forwards. Add `feed_forward: [none, top 3]` and "
         "`measure: {probes: [full, pruned], cka: pruned}`, as in examples/undivided-attention.yaml",
     ),
@@ -216,30 +196,24 @@ FIGURES = {
 # -- a plot of the page
 
 
-class Picture(NamedTuple):
-    """A plot as an SVG of its own, and the places of its marks in it."""
-
-    width: float
-    height: float
-    source: str  # a data: address
-    spots: Sequence[tuple[float, float, str]]  # x and y from the upper left corner; the mark's tip
-
-
-def picture(plot: plots.Plot) -> Picture:
+def picture(plot: plots.Plot) -> dict[str, Any]:
+    """A plot as an SVG of its own, and its spots: x and y from the upper left corner, and tip."""
     with _figure() as figure:
         axes = figure.subplots()
         axes.spines[["top", "right"]].set_visible(False)
         plots.paint(axes, plot)
         figure.set_size_inches(4.5, 2.8 + 0.08 * len(axes.get_legend_handles_labels()[1]))
-        _legend(figure)
+        figure.legend(**_BELOW)
         drawn, now = io.BytesIO(), {"Date": None, "Creator": None}
         figure.savefig(drawn, format="svg", transparent=True, metadata=now)
         width, height = figure.bbox.size
-        places = axes.transData.transform([mark[:2] for mark in plot.marks]).round(1).tolist()
-    tips = [mark.tip for mark in plot.marks]
-    return Picture(
+        places = axes.transData.transform([(mark.x, mark.y) for mark in plot.marks]).round(1)
+    return dict(
         width=width,
         height=height,
         source=f"data:image/svg+xml;base64,{base64.b64encode(drawn.getvalue()).decode()}",
-        spots=[(x, round(height - y, 1), tip) for (x, y), tip in zip(places, tips, strict=True)],
+        spots=[
+            (x, round(height - y, 1), mark.tip)
+            for (x, y), mark in zip(places.tolist(), plot.marks, strict=True)
+        ],
     )

@@ -32,12 +32,12 @@ ORDER BY cells.sweep, cells.model, cells.task, any_value(cells.k), line, epoch
 # -- figures of lines. Each query has the columns `panel`, `line`, `x`, `y`, and the ends of a span,
 # `low` and `high`. A row without x is a level: it is drawn across the panel
 
-# In points, by strategy and K or threshold. `six`: models of 6 layers, or all others.
+# In points, by strategy and K or threshold.
 STRATEGIES = f"""
 WITH curves AS (
     SELECT *, {_MERGED} AS line
     FROM strategy_table
-    WHERE procedure = 'direct' AND feed_forward = 'none' AND (depth = 6) = $six
+    WHERE procedure = 'direct' AND feed_forward = 'none'
     QUALIFY row_number() OVER (
         PARTITION BY sweep, model, line, k, threshold
         ORDER BY n_tasks DESC, n_seeds_all DESC, position
@@ -111,96 +111,101 @@ ORDER BY scored.sweep, scored.model, first_position, scored.task, scored.positio
 
 # -- layer by layer
 
-_FULL = """
-full_models AS (
-    SELECT DISTINCT trial_id FROM cells WHERE feed_forward = 'none' AND n_kept = depth
-)"""
-
 _OF_LAYERS = "format('{} ({} of {} layers)', model, len(kept_layers), depth)"
 
-# points: network, part, model, depth, task, seed, kept_layers, layer, value -> means over the
-# tasks that the model's networks of that kind have, and over the seeds that have each of them.
-_LAYER_MEANS = """,
+# `part`: probes, in points of the task's main metric; sentence or tokens, the similarity with the
+# pre-trained layer; attention, the CKA of its outputs with the same layer of the full network.
+# Means over the tasks that the model's networks of that kind have, and over the seeds that have
+# each of them.
+_MEANS = """
+WITH networks AS (
+    SELECT DISTINCT trial_id, feed_forward, n_kept = depth AND feed_forward = 'none' AS is_full
+    FROM cells
+    WHERE trial_id IS NOT NULL
+        AND (procedure = 'direct' OR n_kept = depth AND feed_forward = 'none')
+    UNION ALL
+    SELECT NULL, 'pre-trained', true
+),
+metrics AS (
+    SELECT lower(task) AS task, min(metric) AS metric FROM trials GROUP BY ALL
+),
+points AS (
+    SELECT feed_forward AS network, is_full, if(measure = 'probes', measure, name) AS part, model,
+        depth, lower(layers.task) AS task, seed, kept_layers, layer,
+        if(measure = 'probes', 100, 1) * value AS value
+    FROM layers
+    JOIN networks ON networks.trial_id IS NOT DISTINCT FROM layers.trial_id
+    LEFT JOIN metrics ON metrics.task = lower(layers.task)
+    WHERE measure = 'probes' AND name = metric OR measure = 'similarity' AND is_full
+        OR measure = 'cka' AND name = 'attention' AND layer = other
+            AND against IN (SELECT trial_id FROM networks WHERE is_full)
+),
 by_seed AS (
-    SELECT network, part, model, depth, kept_layers, layer, seed, n_tasks,
+    SELECT network, is_full, part, model, depth, kept_layers, layer, seed, n_tasks,
         CASE WHEN count(DISTINCT task) FILTER (WHERE value IS NOT NULL) = any_value(n_tasks)
             THEN avg(value) END AS mean
     FROM (
-        SELECT *, count(DISTINCT task) OVER (PARTITION BY network, part, model) AS n_tasks
+        SELECT *, count(DISTINCT task) OVER (PARTITION BY network, is_full, part, model) AS n_tasks
         FROM points
     )
     GROUP BY ALL
 ),
 means AS (
-    SELECT network, part, model, depth, kept_layers, layer AS x,
-        avg(mean) AS y, min(mean) AS low, max(mean) AS high,
-        ', tasks: ' || n_tasks AS tasks
+    SELECT network, is_full, part, model, depth, kept_layers, layer AS x,
+        avg(mean) AS y, min(mean) AS low, max(mean) AS high, ', tasks: ' || n_tasks AS tasks
     FROM by_seed
     GROUP BY ALL
 )
 """
 
-# probes in points of the task's main metric
-_MEASURED_PROBES = """
-metrics AS (
-    SELECT lower(task) AS task, min(metric) AS metric FROM trials GROUP BY ALL
-),
-measured AS (
-    SELECT layers.* REPLACE (metrics.task AS task, 100 * value AS value)
-    FROM layers JOIN metrics ON metrics.task = lower(layers.task) AND layers.name = metric
-    WHERE measure = 'probes'
-)"""
-
 # The full models, fine-tuned and pre-trained. The kind comes first: a label that begins with `_` is
 # left out of a legend.
-PROBES = f"""
-WITH {_FULL},
-{_MEASURED_PROBES},
-points AS (
-    SELECT if(trial_id IS NULL, 'pre-trained', '{FULL}') AS network, 'score' AS part,
-        model, depth, task, seed, kept_layers, layer, value
-    FROM measured
-    WHERE trial_id IS NULL OR trial_id IN (SELECT trial_id FROM full_models)
-)
-{_LAYER_MEANS}
-SELECT '' AS panel, network || ': ' || model || tasks AS line, x, y, low, high
+PROBES = f"""{_MEANS}
+SELECT '' AS panel, x, y, low, high,
+    if(network = 'none', '{FULL}', network) || ': ' || model || tasks AS line
 FROM means
-ORDER BY model, network, x
+WHERE is_full AND part = 'probes'
+ORDER BY model, line, x
 """
 
-# Cosine by layer, a panel for each kind of token. Below 0.7 a layer changed substantially (Figure 5
-# of the paper).
-SIMILARITY = f"""
-WITH {_FULL},
-points AS (
-    SELECT '{FULL}' AS network, name AS part, model, depth, lower(task) AS task, seed, kept_layers,
-        layer, value
-    FROM layers JOIN full_models USING (trial_id)
-    WHERE measure = 'similarity'
-)
-{_LAYER_MEANS},
-panels AS (
-    SELECT if(part = 'sentence', 'sentence token', 'per-text token mean') AS panel,
-        network || ': ' || model || tasks AS line, x, y, low, high
+# Cosine by layer, a panel for each kind of token.
+SIMILARITY = f"""{_MEANS}
+SELECT if(part = 'sentence', 'sentence token', 'per-text token mean') AS panel, x, y, low, high,
+    '{FULL}: ' || model || tasks AS line
+FROM means
+WHERE is_full AND part IN ('sentence', 'tokens')
+ORDER BY panel DESC, line, x
+"""
+
+# A line for each feed-forward setting, of networks with the same layers. The largest sets of kept
+# layers of the first model come first.
+FEED_FORWARD_LAYERS = f"""{_MEANS},
+compared AS (
     FROM means
+    WHERE network <> 'pre-trained' AND part IN ('probes', 'attention')
+    QUALIFY bool_or(network <> 'none') OVER (PARTITION BY model, kept_layers)
 )
-FROM panels
-UNION ALL
-SELECT DISTINCT panel, '0.7', NULL, 0.7, NULL, NULL FROM panels
-ORDER BY panel DESC, line = '0.7', line, x
+SELECT {_OF_LAYERS} || chr(10)
+        || if(part = 'probes', 'classifier on the layer (points)', 'attention outputs (CKA)')
+        AS panel,
+    network || ' removed' || tasks AS line, x, y, low, high
+FROM compared
+QUALIFY dense_rank() OVER (ORDER BY model, len(kept_layers) DESC, kept_layers) <= {_MOST}
+ORDER BY model, len(kept_layers) DESC, kept_layers, part DESC, network <> 'none', network, x
 """
 
 # A panel for each network and for the outputs of layers and of attention: means over profiles, of
 # full models next to the pre-trained, or, if there are none, of pruned networks next to the full
 # models.
 CKA = f"""
-WITH {_FULL},
-points AS (
+WITH points AS (
     SELECT DISTINCT layers.*, against IS NULL AS is_full
     FROM layers JOIN cells ON cells.trial_id = layers.trial_id
     WHERE measure = 'cka' AND cells.feed_forward = 'none'
         AND (against IS NULL AND n_kept = cells.depth OR cells.procedure = 'direct'
-            AND against IN (SELECT trial_id FROM full_models))
+            AND against IN (
+                SELECT trial_id FROM cells WHERE feed_forward = 'none' AND n_kept = depth
+            ))
 )
 SELECT {_OF_LAYERS} || chr(10) || name
         || ' outputs, x: ' || if(is_full, 'pre-trained', 'full model') AS panel,
@@ -210,38 +215,4 @@ GROUP BY model, depth, kept_layers, is_full, name, layer, other
 QUALIFY is_full = bool_or(is_full) OVER () AND {_MOST} >=
     dense_rank() OVER (ORDER BY is_full DESC, len(kept_layers) DESC, model, kept_layers)
 ORDER BY model, len(kept_layers) DESC, kept_layers, name DESC, layer, other
-"""
-
-# A line for each feed-forward setting (`network`), of networks with the same layers. `part` is
-# probes, in points, or attention, the CKA of attention outputs with the same layer of the full
-# network. The largest sets of kept layers of the first model come first.
-FEED_FORWARD_LAYERS = f"""
-WITH {_MEASURED_PROBES},
-settings AS (
-    SELECT DISTINCT trial_id, feed_forward, n_kept = depth AND feed_forward = 'none' AS whole
-    FROM cells
-    WHERE procedure = 'direct' AND trial_id IS NOT NULL
-),
-numbers AS (
-    SELECT trial_id, 'probes' AS part, model, depth, task, seed, kept_layers, layer, value
-    FROM measured
-    UNION ALL
-    SELECT trial_id, 'attention', model, depth, lower(task), seed, kept_layers, layer, value
-    FROM layers
-    WHERE measure = 'cka' AND name = 'attention' AND layer = other
-        AND against IN (SELECT trial_id FROM settings WHERE whole)
-),
-points AS (
-    SELECT feed_forward AS network, numbers.* EXCLUDE (trial_id)
-    FROM numbers JOIN settings USING (trial_id)
-    QUALIFY bool_or(feed_forward <> 'none') OVER (PARTITION BY model, kept_layers)
-)
-{_LAYER_MEANS}
-SELECT {_OF_LAYERS} || chr(10)
-        || if(part = 'probes', 'classifier on the layer (points)', 'attention outputs (CKA)')
-        AS panel,
-    network || ' removed' || tasks AS line, x, y, low, high
-FROM means
-QUALIFY dense_rank() OVER (ORDER BY model, len(kept_layers) DESC, kept_layers) <= {_MOST}
-ORDER BY model, len(kept_layers) DESC, kept_layers, part DESC, network <> 'none', network, x
 """

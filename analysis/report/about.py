@@ -4,6 +4,7 @@ sheet is one query whose columns are those that people read."""
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from lp_sweep.analysis.figures.numbers import FULL
@@ -79,10 +80,11 @@ _SOURCES = {
     "runs": (
         "Runs",
         """
-        SELECT command, count(*) AS trials, count(DISTINCT host) AS hosts,
+        SELECT command, device_name AS device, threads, precision_used AS precision,
+            count(*) AS trials, count(DISTINCT host) AS hosts,
             round(sum(seconds_total) / 3600, 3) AS hours, min(started_at) AS first,
             max(ended_at) AS last
-        FROM trials GROUP BY command ORDER BY 2 DESC, 1""",
+        FROM trials GROUP BY ALL ORDER BY 5 DESC, 1, 2, 3, 4""",
     ),
     "models": (
         "Models",
@@ -100,13 +102,6 @@ _SOURCES = {
             nullif(max(dev_relabelled), 0) AS "with another label",
             {_FINGERPRINT.format("data")} AS fingerprint, count(*) AS trials
         FROM trials GROUP BY task, metric, positive, data_fingerprint ORDER BY ALL""",
-    ),
-    "machines": (
-        "Machines",
-        """
-        SELECT device_name AS device, device_type AS type, threads, precision_used AS precision,
-            count(DISTINCT host) AS hosts, count(*) AS trials
-        FROM trials GROUP BY ALL ORDER BY ALL""",
     ),
     "versions": (
         "Versions",
@@ -146,24 +141,20 @@ def _shown(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else short(redact_text(str(value)))
 
 
-def sweep_files(catalog: Catalog, store: Store) -> dict[str, str]:
+def sweep_files(names: Sequence[str], store: Store) -> dict[str, str]:
     """The sweep files as they were run, by sweep, without anything that looks like a secret."""
-    names = catalog.query("SELECT DISTINCT sweep FROM cells ORDER BY ALL")["sweep"].to_pylist()
     stored = store.names("sweeps")  # the name inside a file may be any text
     texts = {name: store.read_text("sweeps", f"{name}.yaml") for name in names if name in stored}
     return {name: redact_text(text) for name, text in texts.items() if text}
 
 
 COUNTS = f"""
-SELECT
-    (SELECT count(*) FROM cells) AS n_cells,
-    (SELECT count(*) FROM cells WHERE {_OPEN}) AS n_open,
-    (SELECT count(DISTINCT coalesce(trial_id, sweep || ' ' || cell)) FROM cells WHERE {_OPEN})
+SELECT count(*) AS n_cells, count(*) FILTER (WHERE {_OPEN}) AS n_open,
+    count(DISTINCT coalesce(trial_id, sweep || ' ' || cell)) FILTER (WHERE {_OPEN})
         AS n_open_networks,
-    (SELECT count(*) FROM cells WHERE state = 'not_needed') AS n_not_needed,
-    (SELECT count(*) FROM trials WHERE score IS NULL) AS n_no_number,
-    (SELECT count(*) FROM task_table WHERE n > 0) AS n_means,
-    (SELECT count(*) FROM task_table WHERE n = 1) AS n_single
+    count(*) FILTER (WHERE state = 'not_needed') AS n_not_needed,
+    (SELECT count(*) FROM trials WHERE score IS NULL) AS n_no_number
+FROM cells
 """
 
 

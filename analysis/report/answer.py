@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lp_sweep.analysis import needed, phrases
 from lp_sweep.analysis.notes import baseline, did_not_learn, mixed_notes
 from lp_sweep.analysis.rows import TASK, Row, grouped, picked
 from lp_sweep.analysis.statistics import selection
-from lp_sweep.analysis.statistics.networks import reader
-from lp_sweep.analysis.tabledef import Table
+from lp_sweep.analysis.statistics.networks import Reader, reader
+from lp_sweep.analysis.tabledef import Table, TableCell
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.catalog import Catalog
@@ -26,22 +25,15 @@ from lp_sweep.storage.redact import redact_text
 from lp_sweep.storage.store import Store
 
 _CURVE = (*TASK, "procedure", "strategy", "delta")
-_OF_FILES = """
-SELECT DISTINCT cells.sweep, cells.model, cells.task
-FROM cells JOIN trials ON trials.trial_id = cells.trial_id
-WHERE NOT (starts_with(trials.model_fingerprint, 'hub:')
-    AND starts_with(trials.data_fingerprint, 'hub:'))
-"""
 
 
 class Choice(NamedTuple):
     """The smallest network of a task within a loss, over all networks that were tried."""
 
     line: str  # the answer in a sentence
-    is_smaller: bool  # than the full model
     not_learned: str  # a warning that the full model did not learn; "" if it did
     sure: Mapping[str, str]  # what is known of how sure it is, by name
-    export: str  # the command that writes it as a checkpoint; "" if there is none
+    export: str  # the command that writes it as a checkpoint; "" if none is smaller
 
 
 class TaskAnswer(NamedTuple):
@@ -62,46 +54,28 @@ class _Known(NamedTuple):
     sizes: Mapping[tuple[Any, ...], Sequence[Row]]  # by sweep, model and kept layers
     tasks: Mapping[tuple[Any, ...], Row]  # by TASK, for the full model
     models: Mapping[str, int]  # number of models, by task name
-    store: str
-    name_sweep: bool
-    setup: int | None
-    inputs: Mapping[tuple[Any, ...], Sequence[str]]  # by TASK: options that find model and data
-    luck: Callable[[selection.ChoicePlace], selection.Splits | str | None]
+    catalog: Catalog
+    read: Reader | None  # of predictions
 
 
-def answers(
-    tables: Mapping[str, Table],
-    catalog: Catalog,
-    store: str,
-    *,
-    name_sweep: bool,
-) -> list[TaskAnswer]:
+def answers(tables: Mapping[str, Table], catalog: Catalog) -> list[TaskAnswer]:
     """One answer per sweep, model and task, in the order of the plan.
 
     tables: the catalog's tables by their names in `lp-sweep table`: min-layers (in points), speed,
-    tasks and, optionally, min-layers-interval; without it, no answer says how sure it is. store:
-    the location for the commands. name_sweep: whether the commands must name the sweep.
+    tasks and, optionally, min-layers-interval; without it, no answer says how sure it is.
     """
     long = {name: table.long.to_pylist() for name, table in tables.items()}
     rows = sorted(long["min-layers"], key=lambda row: (row["sweep"], row["model"], row["position"]))
     intervals = long.get("min-layers-interval")
     sizes = (row for row in long["speed"] if row["feed_forward"] == "none")
     full = (row for row in long["tasks"] if phrases.is_full(row, row["change"]))
-    read = partial(selection.load, catalog, read=reader(catalog))
-    inputs_of = lru_cache(catalog.inputs_of)  # reads a file of the store
     known = _Known(
         intervals={picked(row, _CURVE): row for row in intervals or ()},
         sizes=grouped(sizes, _network),
         tasks={picked(row, TASK): row for row in full if row["mean"] is not None},
         models=Counter(task for task, _ in {(row["task"], row["model"]) for row in rows}),
-        store=store,
-        name_sweep=name_sweep,
-        setup=catalog.setup,
-        inputs={
-            picked(row, TASK): inputs_of(row["sweep"])
-            for row in catalog.query(_OF_FILES).to_pylist()
-        },
-        luck=(lambda place: None) if intervals is None else lru_cache(read),
+        catalog=catalog,
+        read=None if intervals is None else reader(catalog),
     )
     by_task = grouped(rows, lambda row: picked(row, TASK))
     return [_answer(of_task, known) for of_task in by_task.values()]
@@ -117,16 +91,15 @@ def _in_short(best: Row | None, known: _Known) -> str:
     if best["max_dropped_low"]:
         said += f" (all {best['depth']}: {best['score_full']:.1f})"
     sizes = known.sizes.get(_network(best), ()) if best["kept_layers"] else ()
-    speeds = [row["inference_speedup"] for row in sizes if row["inference_speedup"] is not None]
+    speeds = [row["inference_speedup"] for row in sizes if row["inference_speedup"]]
     gains = [f"{speed:.1f} times as fast" for speed in speeds[:1]]
-    shares = [row["params_percent"] for row in sizes[:1] if row["params_percent"]]
-    gains += [f"{share:.0f}% of the size" for share in shares]
-    parts = [said, ", ".join(gains)]
+    gains += [f"{row['params_percent']:.0f}% of the size" for row in sizes[:1]]
+    said += f". {', '.join(gains)}" if gains else ""
     sure = known.intervals.get(picked(best, _CURVE))
     if sure and sure["credible"] and not sure["reason"]:
         seeds = phrases.seeds(best["n_seeds"], best["n_seeds"])
-        parts.append(f"With {seeds}, {needed.likely_layers(sure)} layers are plausible (90%)")
-    return "".join(f"{part}. " for part in parts if part).rstrip()
+        said += f". With {seeds}, {needed.likely_layers(sure)} layers are plausible (90%)"
+    return f"{said}."
 
 
 def _network(row: Row) -> tuple[Any, ...]:
@@ -135,15 +108,13 @@ def _network(row: Row) -> tuple[Any, ...]:
 
 def _answer(rows: Sequence[Row], known: _Known) -> TaskAnswer:
     by_loss = grouped(sorted(rows, key=lambda row: row["delta"]), lambda row: row["delta"])
-    sweep, model, task = picked(rows[0], TASK)
-    return TaskAnswer(
-        sweep=sweep,
-        model=model,
-        task=task,
-        short=_in_short(needed.best_of(next(iter(by_loss.values()))), known),
-        said=_said(known.tasks.get((sweep, model, task)), rows[0]["depth"]),
-        choices=[_choice(of_loss, known) for of_loss in by_loss.values()],
-    )
+    sweep, model, task = place = picked(rows[0], TASK)
+    whole = selection.ChoicePlace(*place)
+    luck = selection.load(known.catalog, whole, known.read) if known.read else None
+    short = _in_short(needed.best_of(next(iter(by_loss.values()))), known)
+    said = _said(known.tasks.get(place), rows[0]["depth"])
+    choices = [_choice(of_loss, known, luck) for of_loss in by_loss.values()]
+    return TaskAnswer(sweep, model, task, short, said, choices)
 
 
 def _said(full: Row | None, depth: int) -> str:
@@ -160,52 +131,40 @@ def _metric(full: Row) -> str:
     return phrases.heading("", metric_name(full["metric"], full["positive"])).strip()
 
 
-def _choice(rows: Sequence[Row], known: _Known) -> Choice:
+def _choice(rows: Sequence[Row], known: _Known, luck: selection.Splits | str | None) -> Choice:
     """The answer for one loss. `rows`: one per procedure and strategy."""
     line, best = needed.answer_line(rows), needed.best_of(rows)
     if best is None:
-        return Choice(line, False, "", {}, "")
-    luck = known.luck(selection.ChoicePlace(*picked(best, TASK)))
+        return Choice(line, "", {}, "")
+    row = known.intervals.get(picked(best, _CURVE))
+    likely = needed.credible_layers(row) if row else TableCell("")
     sure = {
-        "90%": _sure(known.intervals.get(picked(best, _CURVE))),
+        "layers, 90%": ". ".join([likely.text, *likely.footnotes]),
         "luck": selection.sentence(luck, best["delta"], best["unit"]),
-        "assumes": needed.assumption(best),
     }
     return Choice(
         line=line,
-        is_smaller=best["max_dropped_low"] > 0,
         not_learned=did_not_learn([best]),
         sure={name: said for name, said in sure.items() if said},
         export=_export(best, rows, known),
     )
 
 
-def _sure(row: Row | None) -> str:
-    """The 90% set in words, or why there is none; "" if it was not computed."""
-    if row is None:
-        return ""
-    if row["reason"] or not row["credible"]:
-        return f"none: {row['reason'] or 'nothing to compare'}"
-    left = needed.likely_layers(row)
-    return f"{left} layer{'' if left == '1' else 's'} by this strategy"
-
-
 def _export(best: Row, rows: Sequence[Row], known: _Known) -> str:
-    """The command that exports the same network. "" if the store's answer is still open, or if the
-    strategy may have a smaller network by another procedure: no option names a procedure."""
+    """The command that exports the same network. "" for the full model, if the store's answer is
+    still open, or if the strategy may have a smaller network by another procedure: no option names
+    a procedure."""
     reach, open_rows = best["max_dropped_low"], filter(needed.is_open, rows)
     open_ = {row["strategy"] for row in open_rows if row["max_dropped_high"] > reach}
-    if needed.is_open(best) or best["strategy"] in open_:
+    if not reach or needed.is_open(best) or best["strategy"] in open_:
         return ""
     words = ["lp-sweep", "export", "--best", "--task", best["task"]]
     words += ["--within", f"{best['delta']:.12g}"]
     words += ["--model", best["model"]] if known.models[best["task"]] > 1 else []
-    if open_:
-        words += ["--strategy", best["strategy"]]  # the answer of other strategies is open
-    words += ["--sweep", best["sweep"]] if known.name_sweep else []
-    words += ["--setup", str(known.setup)] if known.setup else []
-    words += ["--out", "smaller", "--store", known.store]
-    return shlex.join((*words, *known.inputs.get(picked(best, TASK), ())))
+    words += ["--strategy", best["strategy"]] if open_ else []  # that of other strategies is open
+    words += ["--out", "smaller"]
+    own = known.catalog.inputs_of(best["sweep"])
+    return shlex.join([*words, *reading_options(known.catalog, best["sweep"]), *own])
 
 
 # -- the answer at the end of a run
@@ -222,29 +181,28 @@ def closing_lines(store: Store, sweep: str, loss: float) -> list[str]:
     two lines per task, and the commands for the report and for the first smaller network. If the
     sweep is so large that reading all predictions would take minutes, the answers don't say how
     sure they are. Raises what `open_views` raises."""
-    place = redact_text(store.location)
     views = (*_ANSWER_VIEWS, *TABLES["candidates"].views)
     with open_views(store, sweep=sweep, deltas=[loss], only=views) as catalog:
         [[trials]] = catalog.query(_DONE).to_pydict().values()
         names = [name for name in _ANSWER if trials <= _MOST_READ or name != _SURE]
         made = {name: TABLES[name](catalog) for name in names}
-        found = answers(made, catalog, place, name_sweep=True)
+        found = answers(made, catalog)
         mixed = [*mixed_notes(catalog, sweep=sweep)]
         shipped = TABLES["candidates"](catalog).lead
+        report = shlex.join(["--out", "report.html", *reading_options(catalog, sweep)])
     several, lines = len({answer.model for answer in found}) > 1, list[str]()
     for answer in found:
         choice = answer.choices[0]
         name = f"{answer.task}, {short_model(answer.model)}" if several else answer.task
         more = f"{answer.said} {choice.not_learned}" if choice.not_learned else answer.short
         lines += [f"{name}: {choice.line}", *([f"  {more}"] if more else [])]
-    report = f"report: lp-sweep report --out report.html {reading_options(place, sweep, None)}"
     # no export where the full model did not learn: then any network is as good
-    choices = [one for answer in found for one in answer.choices if not one.not_learned]
-    exports = [f"export: {one.export}" for one in choices if one.export and one.is_smaller]
-    return [*mixed, *lines, *shipped, report, *exports[:1]]
+    choices = (one for answer in found for one in answer.choices if not one.not_learned)
+    exports = [f"export: {one.export}" for one in choices if one.export]
+    return [*mixed, *lines, *shipped, f"report: lp-sweep report {report}", *exports[:1]]
 
 
-def reading_options(place: str, sweep: str | None, setup: int | None) -> str:
-    """The options that make a command read the same results as the page."""
-    words = ["--store", place, *(("--sweep", sweep) if sweep else ())]
-    return shlex.join([*words, *(("--setup", str(setup)) if setup else ())])
+def reading_options(catalog: Catalog, sweep: str | None) -> list[str]:
+    """The options that make a command read the same results as the catalog."""
+    words = ["--store", redact_text(catalog.location), *(("--sweep", sweep) if sweep else ())]
+    return [*words, *(("--setup", str(catalog.setup)) if catalog.setup else ())]

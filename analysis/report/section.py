@@ -7,7 +7,7 @@ its best network for each number of layers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from lp_sweep.analysis import phrases, shipping
@@ -29,7 +29,7 @@ Texts = Callable[[str], "tuple[Sequence[Sequence[str]], Sequence[str]] | None"]
 
 def sections(
     catalog: Catalog, answers: Sequence[TaskAnswer], candidates: Table, texts: Texts | None
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """The parts of a section for each answer, for the template. `texts` None: without the dev rows
     that it gets wrong."""
     networks, epochs = (
@@ -38,7 +38,6 @@ def sections(
     )
     measured = grouped(candidates.long.to_pylist(), lambda row: (row["model"], row["task"]))
     short = short_models(answer.model for answer in answers)
-    found = []
     for place, answer in enumerate(answers, 1):
         key = (answer.sweep, answer.model, answer.task)
         trained = networks.get(key, [])
@@ -47,28 +46,25 @@ def sections(
         columns, rows = (_candidates if shipped else _by_layers)(shipped or trained)
         chosen = "chosen_within" if shipped else "within"
         wrong_of, wrong = _only_smaller(catalog, trained, texts) if texts else ("", [])
-        found.append(
-            dict(
-                id=f"task-{place}",
-                answer=answer,
-                model=short[answer.model],
-                to_ship=[*shipping.choices(shipped)],  # sentence, command
-                is_measured=bool(shipped),  # as shipped: the rows are candidates
-                device=_device(shipped, trained),
-                columns=[*columns],
-                rows=[[plain(show(row)) for show in columns.values()] for row in rows],
-                picked=[bool(row[chosen]) for row in rows],
-                n_beaten=len(shipped) - len(rows) if shipped else 0,
-                plots=[
-                    *(plots.of_candidates(shipped) or plots.by_speed(trained)),
-                    *plots.by_layers(trained),
-                ],
-                curves=plots.by_epoch(epochs.get(key, [])),
-                wrong=wrong,  # row, text, label, answer
-                wrong_of=wrong_of,  # the smaller network that gets them wrong
-            )
+        yield dict(
+            id=f"task-{place}",
+            answer=answer,
+            model=short[answer.model],
+            to_ship=[*shipping.choices(shipped)],  # sentence, command
+            is_measured=bool(shipped),  # as shipped: the rows are candidates
+            device=_device(shipped, trained),
+            columns=[*columns],
+            rows=[[plain(show(row)) for show in columns.values()] for row in rows],
+            picked=[bool(row[chosen]) for row in rows],
+            n_beaten=len(shipped) - len(rows) if shipped else 0,
+            plots=[
+                *(plots.of_candidates(shipped) or plots.by_speed(trained)),
+                *plots.by_layers(trained),
+            ],
+            curves=plots.by_epoch(epochs.get(key, [])),
+            wrong=wrong,  # row, text, label, answer
+            wrong_of=wrong_of,  # the smaller network that gets them wrong
         )
-    return found
 
 
 def _device(shipped: Sequence[Row], networks: Sequence[Row]) -> str:
@@ -79,10 +75,7 @@ def _device(shipped: Sequence[Row], networks: Sequence[Row]) -> str:
     return f"{phrases.device(timed)}, batch {phrases.batch(timed)}" if timed else ""
 
 
-_Grid = tuple[Mapping[str, Text], Sequence[Row]]
-
-
-def _candidates(rows: Sequence[Row]) -> _Grid:
+def _candidates(rows: Sequence[Row]) -> tuple[dict[str, Text], Sequence[Row]]:
     """The candidates that no other beats, and the full model: the fastest first."""
     columns = {
         name: show
@@ -93,7 +86,7 @@ def _candidates(rows: Sequence[Row]) -> _Grid:
     return columns, [r for r in reversed(rows) if r["front"] or r is first or r["error"]]
 
 
-def _by_layers(rows: Sequence[Row]) -> _Grid:
+def _by_layers(rows: Sequence[Row]) -> tuple[dict[str, Text], Sequence[Row]]:
     """The best network for each number of layers, and the answers: the fewest layers first."""
     best: list[Row] = []
     for row in sorted(rows, key=lambda row: (row["n_kept"], -row["mean"])):
@@ -107,7 +100,7 @@ def _by_layers(rows: Sequence[Row]) -> _Grid:
         "change": lambda row: phrases.signed(row["change"]) if row["k"] else "",
         "seeds": lambda row: phrases.share(row["n_seeds"], row["n_asked"]),
         "parameters": text("params_total", phrases.parameters),
-        "of full": text("params_percent", phrases.percent),
+        "of full": text("params_percent", "{:.1f}%"),
     }
     if any(row["speedup"] for row in best):
         columns["times as fast"] = text("speedup", "{:.2f}")
@@ -118,21 +111,20 @@ def _by_layers(rows: Sequence[Row]) -> _Grid:
 # -- the dev rows that only the smaller network gets wrong
 
 _WRONG = f"""
-SELECT small.example, small.label, small.prediction
+SELECT small.trial_id, small.example, small.label, small.prediction
 FROM predictions AS small
 JOIN predictions AS whole ON whole.split = small.split AND whole.example = small.example
 JOIN trials ON trials.trial_id = whole.trial_id
-WHERE small.trial_id = $trial AND small.tally IS NULL
-    AND whole.trial_id = (SELECT min(full_trial_id) FROM cells WHERE trial_id = $trial)
+WHERE small.tally IS NULL AND (small.trial_id, whole.trial_id) = (
+        SELECT (trial_id, full_trial_id) FROM cells
+        WHERE sweep = $sweep AND model = $model AND task = $task AND procedure = $procedure
+            AND strategy = $strategy AND k = $k AND feed_forward = 'none' AND state = 'done'
+        ORDER BY seed LIMIT 1
+    )
     AND small.split = coalesce(trials.epoch_metrics[1].split, 'validation')
     AND whole.prediction = whole.label AND small.prediction <> small.label
 ORDER BY small.example
 LIMIT {_MOST_WRONG}
-"""
-_TRIAL = """
-SELECT arg_min(trial_id, seed) AS trial_id FROM cells
-WHERE sweep = $sweep AND model = $model AND task = $task AND procedure = $procedure
-    AND strategy = $strategy AND k = $k AND feed_forward = 'none' AND state = 'done'
 """
 
 
@@ -146,9 +138,8 @@ def _only_smaller(
         return "", []
     best = min(answers, key=lambda row: row["within"][0])
     wanted = {name: best[name] for name in (*TASK, "procedure", "strategy", "k")}
-    trial = catalog.query(_TRIAL, wanted)["trial_id"][0].as_py()
-    rows = catalog.query(_WRONG, {"trial": trial}).to_pylist()
-    of_rows, names = (rows and texts(trial)) or ((), ())
+    rows = catalog.query(_WRONG, wanted).to_pylist()
+    of_rows, names = (rows and texts(rows[0]["trial_id"])) or ((), ())
 
     def named(value: float) -> str:
         return names[int(value)] if names else f"{value:g}"

@@ -11,7 +11,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,13 +21,12 @@ from markupsafe import Markup, escape
 
 from lp_sweep.analysis import phrases
 from lp_sweep.analysis.figures.drawings import picture, save_all
-from lp_sweep.analysis.notes import LEARNED_NOTHING, did_not_learn, mixed_notes
+from lp_sweep.analysis.notes import did_not_learn, mixed_notes
 from lp_sweep.analysis.render import condensed
 from lp_sweep.analysis.report.about import COUNTS, Sheet, cautions, sheets, sweep_files
 from lp_sweep.analysis.report.answer import answers, reading_options
 from lp_sweep.analysis.report.section import Texts, sections
 from lp_sweep.analysis.rows import VIEWS
-from lp_sweep.analysis.tabledef import Table
 from lp_sweep.analysis.tables import GLOSSARY, TABLES
 from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.catalog import Catalog
@@ -43,11 +43,10 @@ _MOST_NAMED = 3  # sweeps in a title
 
 
 class Written(NamedTuple):
-    """The result of `write_report`: the page, its size in bytes, the figures, and the files that
-    could not be read."""
+    """The result of `write_report`: the page, the figures, and the files that could not be
+    read."""
 
     page: Path
-    size: int
     figures: list[Path]
     unreadable: list[Unreadable]
 
@@ -80,7 +79,7 @@ def write_report(
         Folder(target.parent, durable=False).write(target.name, content)
     except OSError as error:
         raise _refused(target, error) from error
-    return Written(target, len(content), drawn, unreadable)
+    return Written(target, drawn, unreadable)
 
 
 def _place(out: Path) -> Path:
@@ -89,24 +88,18 @@ def _place(out: Path) -> Path:
     try:
         if target.is_symlink():  # else the page would replace the link, such as /dev/stdout
             target = target.resolve()
-        if target.is_dir():
-            raise SpecError(f"{target} is a folder. Name a file, such as {target / 'report.html'}.")
-        if _is_no_page(target):
-            raise SpecError(f"{target} exists and is not a report. Name another with --out.")
+        if target.exists() and not (target.is_file() and _is_page(target)):
+            raise SpecError(f"{target} exists and is not a report. Name another file with --out.")
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _refused(target, error) from error
     return target
 
 
-def _is_no_page(target: Path) -> bool:
-    """Whether something else than a report is there. Only a report may be overwritten: never a
-    user's data, nor a device or a pipe."""
-    if not target.is_file():
-        return target.exists()
+def _is_page(target: Path) -> bool:
+    """Only a report may be overwritten: never a user's data, nor a device or a pipe."""
     with target.open("rb") as file:
-        start = file.read(len(_DOCTYPE))
-    return start.lower() not in (b"", _DOCTYPE)
+        return file.read(len(_DOCTYPE)).lower() in (b"", _DOCTYPE)
 
 
 def _refused(target: Path, error: OSError) -> StoreError:
@@ -125,35 +118,32 @@ def gather(
 ) -> dict[str, Any]:
     """The whole page for the catalog, which was opened on the store for `sweep` (None: all) and the
     losses `within`: plain values. Text is not escaped: the template does that."""
-    place = redact_text(store.location)
     made = {name: table(catalog) for name, table in TABLES.items() if table.in_report}
     sweeps = catalog.query("SELECT DISTINCT sweep FROM cells ORDER BY 1")["sweep"].to_pylist()
     named = ", ".join(sweeps) if len(sweeps) <= _MOST_NAMED else f"{len(sweeps)} sweeps"
     unlearned = did_not_learn(made["min-layers"].long.to_pylist())
-    found = answers(made, catalog, place, name_sweep=bool(sweep) or len(sweeps) > 1)
-    options = reading_options(place, sweep, catalog.setup)
+    found = answers(made, catalog)
+    options = shlex.join(reading_options(catalog, sweep))
+    losses = f" --within {','.join(f'{delta:g}' for delta in within)}"
+    narrowed = {name: losses * ("unit" in TABLES[name].takes) for name in made}
     return dict(
         title=sweep or named or "an empty store",
         sweeps=sweeps,
-        sections=sections(catalog, found, made["candidates"], texts),
+        sections=[*sections(catalog, found, made["candidates"], texts)],
         banner=" ".join([*mixed_notes(catalog, sweep=sweep), unlearned]).strip(),
-        tables=[*_tables(made, options, within)],
+        tables=[
+            Sheet(name, table, f"lp-sweep table {name}{narrowed[name]} {options}")
+            for name, table in made.items()
+            if table.rows
+        ],
         counts=catalog.query(COUNTS).to_pylist()[0],
         cautions=cautions(catalog),
         gaps=sheets(catalog, "gaps"),
         recipes=sheets(catalog, "recipes"),
         sources=sheets(catalog, "sources"),
-        sweep_files=sweep_files(catalog, store),
-        location=place,
+        sweep_files=sweep_files(sweeps, store),
+        location=redact_text(store.location),
     )
-
-
-def _tables(made: Mapping[str, Table], options: str, within: Sequence[float]) -> Iterator[Sheet]:
-    losses = ",".join(f"{delta:g}" for delta in within)
-    for name, table in made.items():
-        narrow = f" --within {losses}" if "unit" in TABLES[name].takes else ""
-        if table.rows:
-            yield Sheet(name, table, f"lp-sweep table {name}{narrow} {options}")
 
 
 # -- its HTML
@@ -161,27 +151,23 @@ def _tables(made: Mapping[str, Table], options: str, within: Sequence[float]) ->
 
 def render_page(page: dict[str, Any]) -> str:
     """The HTML of a page. Its policy allows no request, only this style and script."""
-    loader = PackageLoader("lp_sweep.analysis.report")
     environment = Environment(
-        loader=loader,
+        loader=PackageLoader("lp_sweep.analysis.report"),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_visible,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"prose": prose, "picture": picture, "condensed": condensed}
+    environment.filters |= {"prose": _prose, "picture": picture, "condensed": condensed}
+    environment.filters["digest"] = _digest
     environment.filters["metric"] = lambda name: phrases.heading("", name).strip() or "score"
-    environment.tests["in_banner"] = lambda note: note.startswith(LEARNED_NOTHING)
-    own = {name: loader.get_source(environment, f"report.{name}")[0] for name in ("css", "js")}
-    digests = {name: hashlib.sha256(text.encode()).digest() for name, text in own.items()}
-    return environment.get_template("report.html.j2").render(
-        page=page,
-        own={name: Markup(text) for name, text in own.items()},
-        digests={name: base64.b64encode(digest).decode() for name, digest in digests.items()},
-        most_open=_MOST_OPEN,
-        glossary=GLOSSARY,
-    )
+    template = environment.get_template("report.html.j2")
+    return template.render(page=page, most_open=_MOST_OPEN, glossary=GLOSSARY)
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _visible(value: Any) -> Any:
@@ -191,6 +177,6 @@ def _visible(value: Any) -> Any:
     return value
 
 
-def prose(text: str) -> Markup:
+def _prose(text: str) -> Markup:
     """A sentence as HTML; text between backticks becomes code."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(printable(text)))))

@@ -285,4 +285,4 @@ def report(
     warn_unreadable(written.unreadable)
     for path in written.figures:
         say(f"wrote {path}")
-    say(f"wrote {written.page} ({written.size / 1e3:,.0f} kB)")
+    say(f"wrote {written.page} ({written.page.stat().st_size / 1e3:,.0f} kB)")

@@ -46,7 +46,7 @@ from lp_sweep.trials.data.tasks import CORPUS, QRELS, QUERIES, TaskSource
 from lp_sweep.trials.kinds import KINDS, Kind
 from lp_sweep.trials.kinds.rankmetrics import query_count
 from lp_sweep.trials.model.modelfiles import longest_row
-from lp_sweep.trials.spec.specs import TaskDefinition, TaskKind
+from lp_sweep.trials.spec.specs import TaskDefinition
 
 ENOUGH = 5000  # rows, from which on some are set aside for a test: their interval is narrow enough
 TEST_SHARE = 0.1
@@ -118,7 +118,8 @@ def _with_rows(options: InitOptions, data: Path) -> WrittenSweep:
     if options.kind and KINDS[options.kind].searches:
         raise SpecError("search takes --corpus FILE --queries FILE --qrels FILE, not --data.")
     rows, made = initrows.look_at(options, data), dict[Path, bytes]()
-    kind, sides = KINDS[rows.kind], {"train": (data, rows.n)}
+    definition, sides = rows.definition, {"train": (data, rows.n)}
+    kind = KINDS[definition.kind]
     if options.dev is not None:
         sides["dev"] = (options.dev, rows.n_dev)
     else:
@@ -128,12 +129,12 @@ def _with_rows(options: InitOptions, data: Path) -> WrittenSweep:
         **{side: os.path.relpath(path, options.file.parent) for side, (path, _) in sides.items()},
         "text": [*options.text],
         "label": initrows.label_of(options),
-        "labels": [*rows.labels],
+        "labels": [*definition.labels],
         "label_separator": rows.separator,
         "drop_missing": options.drop_missing,
         "group": options.group if kind.ranks else None,
-        "kind": rows.kind if rows.kind != "classification" else None,
-        "metric": rows.metric,
+        "kind": definition.kind if definition.kind != "classification" else None,
+        "metric": definition.metric,
     }
     units = {side: "rows" if side == "train" else kind.scored_by for side in sides}
     text = sweep_text(
@@ -146,13 +147,11 @@ def _with_rows(options: InitOptions, data: Path) -> WrittenSweep:
     )
     n_dev, counted = sides["dev"][1], sum(rows.counts.values()) if kind.words else rows.n
     classes = balance(kind.called, rows.counts, counted, 10) if rows.counts else ""
-    test = sides["test"][1] if "test" in sides else 0
-    notes = rendered(
-        "init-notes.txt", options=options, rows=rows, kind=kind, classes=classes, test=test
-    ).splitlines()
+    told = {"options": options, "rows": rows, "kind": kind, "classes": classes, "sides": sides}
+    notes = rendered("init-notes.txt", **told).splitlines()
     if not options.quick:
         shares = np.array([*rows.counts.values()], float) * n_dev / rows.n
-        worth = rows_scored(rows.metric, n_dev, shares, [*rows.counts], 1)
+        worth = rows_scored(definition.metric, n_dev, shares, [*rows.counts], 1)
         notes += _power(options, n_dev, kind, worth)
     return _written(options, made | {options.file: text.encode()}, [*filter(None, notes)])
 
@@ -167,14 +166,13 @@ def _split_files(
     sizes."""
     parts = parted(rows.strata, rows.groups)
     if not all(map(len, parts.values())):
-        groups = len(set(rows.groups))
-        of = f" of {groups} group{'s' * (groups > 1)}" if options.group else ""
+        groups = f", groups: {len({*rows.groups})}" if options.group else ""
         raise SpecError(
-            f"{data}: {rows.n:,} rows{of}, {rows.n - rows.repeated:,} different texts: no dev set "
-            "can be split off, since equal texts and rows of a group stay on one side. Check "
-            "--text, or give the dev set with --dev FILE."
+            f"{data}: rows: {rows.n:,}, different texts: {rows.n - rows.repeated:,}{groups}. "
+            "So no dev set can be split off, since equal texts and rows of a group stay on one "
+            "side. Check --text, or give the dev set with --dev FILE."
         )
-    kind, ranks = file_format(data), KINDS[rows.kind].ranks
+    kind, ranks = file_format(data), KINDS[rows.definition.kind].ranks
     suffix = "parquet" if kind in TABLES else {"tsv": "csv"}.get(kind, kind)
     content, made, sides = _content_of(data), dict[Path, bytes](), _Sides()
     for side, held in parts.items():
@@ -240,9 +238,8 @@ def _with_search(options: InitOptions, search: dict[str, Path | None]) -> Writte
         raise SpecError(f"search needs --corpus, --queries and --qrels. Add {listed(missing)}.")
     if options.kind and not KINDS[options.kind].embeds:
         raise SpecError(f"--corpus is for embeddings, not for --kind {options.kind}. Remove one.")
-    places = {part: str(path) for part, path in search.items()}
-    kind: TaskKind = "retrieval"
-    definition = TaskDefinition(text_columns=(), kind=kind, metric=KINDS[kind].metrics[0])
+    places, kind = {part: str(path) for part, path in search.items()}, KINDS["retrieval"]
+    definition = TaskDefinition(text_columns=(), kind="retrieval", metric=kind.metrics[0])
     source = TaskSource(files=places, skip_unjudged=True)
     loaded = load_task(definition, source)
     [documents], judged = loaded.train.texts, loaded.dev[loaded.main_split].labels
@@ -258,10 +255,9 @@ def _with_search(options: InitOptions, search: dict[str, Path | None]) -> Writte
         notes.append(f"{skipped:,} queries have no relevant document and are left out")
     notes += doubtful_rows(loaded, source)
     worth = rows_scored(definition.metric, queries, np.array([]), (), 1)
-    notes += _power(options, queries, KINDS[kind], worth)
-    rules = KINDS[kind]
-    length = initrows.fitting_length(loaded.train, model_of(options, rules), rules)
-    text = sweep_text(options, rules, task=task, why=why, rows=len(documents), length=length)
+    notes += _power(options, queries, kind, worth)
+    length = initrows.fitting_length(loaded.train, model_of(options, kind), kind)
+    text = sweep_text(options, kind, task=task, why=why, rows=len(documents), length=length)
     return _written(options, {options.file: text.encode()}, notes)
 
 
@@ -273,28 +269,19 @@ def _power(options: InitOptions, n_dev: int, kind: Kind, worth: float) -> Iterat
 def _written(options: InitOptions, made: dict[Path, bytes], notes: list[str]) -> WrittenSweep:
     """Each file whole or not at all; the sweep file last, and only if `plan` can read it."""
     check(parse_yaml(made[options.file].decode(), str(options.file)))
-    there = [path for path, content in made.items() if _differs(path, content)]
     schema = json.dumps(SweepSpec.model_json_schema(), indent=1).encode()
     content = {options.file.parent / SCHEMA: schema, **made}
     try:
         if odd := [path for path in content if path.exists() and not path.is_file()]:
             raise SpecError(f"{listed(odd)}: not a file to overwrite. Name another.")
-        if there and not options.force:
-            exist = "exists" if len(there) == 1 else "exist"
-            raise SpecError(f"{listed(there)} {exist}. Name another, or overwrite with --force.")
+        files = [path for path in made if path.exists() and path.read_bytes() != made[path]]
+        if files and not options.force:
+            exist = "exists" if len(files) == 1 else "exist"
+            raise SpecError(f"{listed(files)} {exist}. Name another, or overwrite with --force.")
         for path, text in content.items():
             with arriving(path) as new:
                 new.write_bytes(text)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        why = getattr(error, "strerror", None) or error
+    except OSError as error:
         step = "Make its folder, or name another file."
-        raise SpecError(f"can't write {options.file}: {why}. {step}") from None
+        raise SpecError(f"can't write {options.file}: {error.strerror or error}. {step}") from None
     return WrittenSweep([*made], notes)
-
-
-def _differs(path: Path, content: bytes) -> bool:
-    """Whether the path has other content, or content that can't be read."""
-    try:
-        return path.read_bytes() != content
-    except (OSError, ValueError):  # ValueError: a NUL in the name
-        return os.path.lexists(path)

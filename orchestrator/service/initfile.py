@@ -66,8 +66,7 @@ def sweep_text(
         named = place if place.startswith(".") else f"./{place}"
     else:
         named = str(model) if model.is_dir() else model_of(options, kind)
-    # nothing of what only the hub knows
-    config = read_config(Path(options.model).expanduser() / "config.json") if options.model else {}
+    config = read_config(model / "config.json")  # {}: it is on the hub
     width = config.get("hidden_size")
     return rendered(
         "init.yaml",

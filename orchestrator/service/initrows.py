@@ -34,7 +34,7 @@ from lp_sweep.trials.kinds import KINDS, Kind
 from lp_sweep.trials.kinds.tokens import OUTSIDE, is_tag
 from lp_sweep.trials.model.modelfiles import longest_row
 from lp_sweep.trials.model.sentencefolder import read_sentence_folder
-from lp_sweep.trials.spec.specs import TaskKind
+from lp_sweep.trials.spec.specs import TaskDefinition, TaskKind
 
 MOST_CLASSES = 20  # with numbers as names; more distinct numbers are measurements
 _BETWEEN_LABELS = ",;|"
@@ -48,15 +48,13 @@ class RowFile(NamedTuple):
     n: int
     places: np.ndarray[Any, Any]  # (n,) of the rows in the file, from 0
     n_dev: int  # rows, or queries, of a dev set of the user's own; else n
-    kind: TaskKind
-    metric: str
+    definition: TaskDefinition
     counts: dict[str, int]  # rows by class, the largest first; empty for numbers
     strata: Sequence[int]  # one for each row: its class, or its tenth of the numbers
     groups: Sequence[int]  # one for each row: rows with the same number stay on one side
     repeated: int  # rows that share a text with an earlier one
     empty: list[str]  # a sentence for each column with empty texts
     max_length: int
-    labels: Sequence[str]  # all of them, if the task has to name them
     separator: str  # of the labels in a cell; empty: there is one
 
 
@@ -85,9 +83,9 @@ def look_at(options: InitOptions, data: Path) -> RowFile:
     keys = [*text_keys(loaded.train)]
     counts, strata = _strata(loaded)
     _refuse_identifiers(data, " ".join(options.label), counts, names)
-    metric, largest = definition.metric, max(counts.values(), default=0)
-    if metric == "accuracy" and "macro_f1" in rules.metrics and largest > UNBALANCED * len(keys):
-        metric = "macro_f1"
+    is_unbalanced = max(counts.values(), default=0) > UNBALANCED * len(keys)
+    if definition.metric == "accuracy" and "macro_f1" in rules.metrics and is_unbalanced:
+        definition = replace(definition, metric="macro_f1")
     places = np.arange(len(keys))
     if options.drop_missing:  # by the columns that a run reads of train rows
         columns = [*options.text, *([] if rules.embeds else options.label)]
@@ -99,15 +97,13 @@ def look_at(options: InitOptions, data: Path) -> RowFile:
         n=len(keys),
         places=places,
         n_dev=len(rules.stored_labels(loaded.dev[loaded.main_split].labels)),
-        kind=kind,
-        metric=metric,
+        definition=definition,
         counts=counts,
         strata=strata,
         groups=_groups(keys, stay),
         repeated=len(keys) - len(set(keys)),
         empty=list(dict.fromkeys(doubtful_rows(loaded, source))),
         max_length=fitting_length(loaded.train, model_of(options, rules), rules),
-        labels=definition.labels or (),
         separator=separator,
     )
 
@@ -121,13 +117,10 @@ def _check_columns(options: InitOptions, data: Path) -> list[str]:
     present = column_names(str(data))
     names = [name for name in present if name and present.count(name) == 1]
     if not options.text or not options.label:
-        if problem := headerless(str(data), names):
-            raise SpecError(f"{data}: which column holds the texts, and which the labels?{problem}")
         missing = [f"--{name} COLUMN" for name in ("text", "label") if not getattr(options, name)]
-        raise SpecError(
-            f"{data}: which column holds the texts, and which the labels? Its columns are "
-            f"{listed(map(shown, names))}. Add {' '.join(missing)}."
-        )
+        known = f" Its columns are {listed(map(shown, names))}. Add {' '.join(missing)}."
+        hint = headerless(str(data), names) or known
+        raise SpecError(f"{data}: which column holds the texts, and which the labels?{hint}")
     wanted = [*options.text, *options.label, *filter(None, [options.group])]
     require_columns(str(data), present, wanted)
     return names
@@ -165,10 +158,9 @@ def fitting_length(rows: Split, model: str, kind: Kind) -> int:
     if not folder.is_dir() and (commit := hub.cached_commit("model", model, "main")):
         folder = hub.snapshot("model", model, commit)
     texts = sample(rows, kind)
-    sizes: list[float]
     try:
-        found = encoded(open_tokenizer(folder), texts, words=kind.words)
-        sizes = [len(row.ids) for row in found]
+        tokens = encoded(open_tokenizer(folder), texts, words=kind.words)
+        sizes = [float(len(text)) for text in tokens]
     except ModelFault:
         sizes = [3 + sum(map(_tokens_about, row)) for row in texts]
     wanted = float(np.quantile(sizes, share))

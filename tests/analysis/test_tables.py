@@ -369,7 +369,7 @@ def test_an_answer_of_a_network_that_learned_nothing_is_marked(fake: FakeSweep) 
     for table in (alone, with_interval):
         assert any(
             note.startswith("†: No better than the majority class with all layers")
-            and "2 of 3 seeds of SST-2 (bert), the one seed of SST-2 (xlnet). A model" in note
+            and "2 of 3 seeds of SST-2 (bert), 1 of 1 seed of SST-2 (xlnet). A model" in note
             for note in table.notes
         )
     of_one = TABLES["min-layers"](catalog, models=["bert"])

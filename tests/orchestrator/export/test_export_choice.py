@@ -144,7 +144,7 @@ def test_the_command_warns_of_it(fake: FakeSweep, capsys: pytest.CaptureFixture[
         export_trial(options)
     printed = capsys.readouterr()
     assert (
-        "\nwarning: No better than the majority class with all layers: the one seed" in printed.err
+        "\nwarning: No better than the majority class with all layers: 1 of 1 seed" in printed.err
     )
     assert printed.out == ""
 
