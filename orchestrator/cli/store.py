@@ -223,7 +223,7 @@ def export_lines(done: ExportResult) -> Iterator[str]:
     score = f"{done.metric} {done.score:.2f}"
     if done.interval:
         score += f" (95% {done.interval[0]:.2f} to {done.interval[1]:.2f} over the dev set)"
-    same = f"its {done.verified.examples:,} answers are those in the store"
+    same = f"the folder gives the {done.verified.examples:,} answers of the trial"
     if done.vocabulary:
         pieces = f"{done.vocabulary.pieces:,} of {done.vocabulary.of:,} pieces"
         same = f"with {pieces}, {100 * done.verified.score:.2f}"

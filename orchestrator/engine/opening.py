@@ -41,7 +41,7 @@ def open_run(
         for run in course.presence.beside():
             course.meet(run, crowded_note(slots, run))
     if (hours := course.options.max_hours) is not None:
-        reporter.note(f"this run stops after {60 * hours:g} minutes (--max-hours)")
+        reporter.note(f"trainings stop after {60 * hours:g} minutes (--max-hours)")
     reporter.opened(course.queue, slots.number)
 
 

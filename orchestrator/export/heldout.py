@@ -77,7 +77,7 @@ def held_out_score(
     both = dict.fromkeys(filter(None, (full, own)))  # its record first: the other names it
     if missing := [each for each in both if not store.find(TABLE, held_out_id(each))]:
         held = _test_rows(spec, task, offline=where.options.offline)
-        say(f"scoring the test {kind_of(spec.task).scored_by} of {task.name}")
+        say(f"{task.name}: scoring its test {kind_of(spec.task).scored_by}")
         made = replace(ready, id=held_out_id(own)) if ready else None
         _score_all(missing, full, held, made, where)
     (row,) = store.read(TABLE, held_out_id(own))
