@@ -103,7 +103,7 @@ def _refuse_other_tasks(run: RunOptions) -> None:
 def finished(asked: SmallerOptions, run: RunOptions, result: RunResult) -> SmallerModel:
     """Measures and exports, as far as the run came. Raises LpSweepError."""
     if asked.quick:
-        if result.exit_code:
+        if result.exit_code and result.stopped_by != "nothing-learned":
             return SmallerModel([])
         rows = f"{initfile.QUICK_TRAIN} train and {initfile.QUICK_DEV} dev rows at most, one seed"
         return SmallerModel([f"a first look only: {rows}. For the answer, leave out --quick."])
