@@ -209,7 +209,7 @@ def choose(what: str, name: str, allowed: Iterable[str], *, given: str | None = 
 
 _GUESSES = {  # by kind of task
     "classification": "the majority class",
-    "multi_label": "the most frequent labels",
+    "multi_label": "the best fixed set of labels",
     "tokens": "the most frequent tag",
     "ranking": "a random order",
     "regression": "a constant prediction",

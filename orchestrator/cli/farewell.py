@@ -125,8 +125,8 @@ def _stopped(result: RunResult, again: str, retry: str) -> Iterator[str]:
     elif result.stopped_by == "nothing-learned":
         those = "trial was" if result.stop_detail == "1" else "trials were"
         yield (
-            f"stopped: {result.stop_detail} {those} not started, since their full model did "
-            f"not learn (see above). {result.done} done in this run; they are stored."
+            f"stopped: {result.stop_detail} {those} not started, since the full model did "
+            f"not learn (see above). {result.done} done in this run."
         )
         yield f"Change the recipe, or train them all the same: {again}"
     else:

@@ -30,6 +30,7 @@ from lp_sweep.orchestrator.options import (
 )
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import page
+from lp_sweep.trials.spec.scoring import facts_of
 from lp_sweep.trials.spec.select import by_position
 
 if TYPE_CHECKING:
@@ -220,17 +221,18 @@ def export(
 
 def export_lines(done: ExportResult) -> Iterator[str]:
     """Lines on the folder, its files and their scores."""
-    score = f"{done.metric} {done.score:.2f}"
+    metric = facts_of(done.metric).label
+    score = f"{metric} {done.score:.2f}"
     if done.interval:
         score += f" (95% {done.interval[0]:.2f} to {done.interval[1]:.2f} over the dev set)"
-    same = f"its {done.verified.examples:,} answers are those in the store"
+    same = f"the folder gives the {done.verified.examples:,} answers of the trial"
     if done.vocabulary:
         pieces = f"{done.vocabulary.pieces:,} of {done.vocabulary.of:,} pieces"
         same = f"with {pieces}, {100 * done.verified.score:.2f}"
     layers = f"{len(done.kept_layers)} layers"
     yield f"{layers}, {score}; {same}. How to load it: {done.folder}/README.md"
     for graph in done.graphs:
-        yield f"{graph.file}, {graph.bytes / 1e6:.1f} MB: {done.metric} {100 * graph.score:.2f}"
+        yield f"{graph.file}, {graph.bytes / 1e6:.1f} MB: {metric} {100 * graph.score:.2f}"
     if done.held_out:
         yield done.held_out.sentence()
 

@@ -42,7 +42,7 @@ def open_run(
             if crowded := crowded_note(slots, run):
                 course.meet(run, crowded)
     if (hours := course.options.max_hours) is not None:
-        reporter.note(f"this run stops after {60 * hours:g} minutes (--max-hours)")
+        reporter.note(f"trainings stop after {60 * hours:g} minutes (--max-hours)")
     reporter.opened(course.queue, slots.number)
 
 

@@ -66,9 +66,7 @@ class RunOptions(Request):
     ] = None
     max_hours: Annotated[
         float | None,
-        Option(
-            "--max-hours", envvar="LP_SWEEP_MAX_HOURS", min=0.0, help="Stop after this many hours."
-        ),
+        Option("--max-hours", envvar="LP_SWEEP_MAX_HOURS", min=0.0, help="Hours to train at most."),
     ] = None
     mirrors: Annotated[
         list[MirrorKind],

@@ -42,6 +42,7 @@ from lp_sweep.trials.deploy.measure import Artefact, ArtefactMeasurement, measur
 from lp_sweep.trials.device import pick_device
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.spec.identity import held_out_id, trial_id
+from lp_sweep.trials.spec.scoring import facts_of
 from lp_sweep.trials.spec.specs import ArtefactFormat, HeldOutSpec, TrialSpec, Vocabulary
 from lp_sweep.trials.worker.provenance import now
 from lp_sweep.trials.worker.provenance import where as made_where
@@ -77,7 +78,7 @@ def held_out_score(
     both = dict.fromkeys(filter(None, (full, own)))  # its record first: the other names it
     if missing := [each for each in both if not store.find(TABLE, held_out_id(each))]:
         held = _test_rows(spec, task, offline=where.options.offline)
-        say(f"scoring the test {kind_of(spec.task).scored_by} of {task.name}")
+        say(f"{task.name}: scoring its test {kind_of(spec.task).scored_by}")
         made = replace(ready, id=held_out_id(own)) if ready else None
         _score_all(missing, full, held, made, where)
     (row,) = store.read(TABLE, held_out_id(own))
@@ -132,7 +133,7 @@ def _told(row: Record, spec: TrialSpec, store: Store, within: float | None) -> H
     return HeldOutScore(
         examples=row["test_examples"],
         unit=kind_of(spec.task).scored_by,
-        metric=metric_name(spec.task.metric, spec.task.positive),
+        metric=metric_name(facts_of(spec.task.metric).label, spec.task.positive),
         score=100 * row["score"],
         full=100 * full[0]["score"] if full else None,
         **{name: row[name] for name in ("change", "low", "high", "look")},

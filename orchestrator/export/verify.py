@@ -138,10 +138,10 @@ class HeldOutScore(NamedTuple):
         chosen = "" if later else ", never used to choose"
         text = f"on {self.examples:,} test {self.unit}{chosen}: {self.metric} {self.score:.1f}"
         text += f" ({', '.join(against)})" if against else ""
-        if self.within is not None and self.change is not None and self.change < -self.within:
+        if self.within is not None and round(self.change or 0.0, 1) < -self.within:
             text += (
-                f". It loses more than the {self.within:g} allowed: on the dev rows the choice was "
-                "lucky. Give more dev rows or seeds, or allow less (--within)"
+                f". It loses more than the {self.within:g} allowed: the score on the dev rows may "
+                "be luck. Give more dev rows or seeds, or allow less (--within)"
             )
         if later:
             text += (

@@ -193,15 +193,15 @@ def power_note(rows: int, units: str, worth: float, seeds: int, loss: float) -> 
     able = smallest_loss(worth, seeds)
     if able is not None and able <= loss:
         return
-    shows = "no loss" if able is None else f"a loss of {able:.1f} points"
+    shows = "" if able is None else f", only one of {able:.1f} points or more"
     ask = "" if able is None else f"ask for {math.ceil(able)} (--within), or "
     more = next(_rows_for(loss, able, seeds), None)
     give = f"more dev {units} and seeds"
     if more:
         asked, needed = more
-        why = f", which show {asked:g}" if asked != loss else ""
+        why = f", enough for {asked:g}" if asked != loss else ""
         give = f"{_two_digits(needed * rows / worth):,} dev {units}{why}"
-    yield f"{rows:,} dev {units} can show {shows}, not of {loss:g}: {ask}give {give}"
+    yield f"{rows:,} dev {units} can't tell a loss of {loss:g} from chance{shows}: {ask}give {give}"
 
 
 def _rows_for(loss: float, able: float | None, seeds: int) -> Iterator[tuple[float, int]]:

@@ -150,7 +150,7 @@ def find_model(
     if local.parent.is_dir():
         folders = [path.name for path in local.parent.iterdir() if path.is_dir()]
         hint = did_you_mean(local.name, folders).strip()
-    raise SpecError(f"no model folder at {local}. {hint}".rstrip())
+    raise SpecError(f"no model folder at {local}. Check the path. {hint}".rstrip())
 
 
 def find_teacher(name: str, folder: Path, pins: Pins) -> ModelInput:

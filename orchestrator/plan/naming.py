@@ -19,13 +19,13 @@ MOST_RANGES = 4  # in a line
 def not_needed(trainings: int) -> str:
     """A sentence about what a search (`until: min_layers`) never trains."""
     return (
-        f"{trainings} trainings are not needed: the search found the answer and never trained "
-        "them. Where it depends on one, a footnote of `lp-sweep table min-layers` names it."
+        f"the search found its answer without {trainings} of the trainings. Where the answer "
+        "depends on one, a footnote of `lp-sweep table min-layers` names it."
     )
 
 
 def after_a_measurement(trainings: int) -> str:
-    return f"up to {trainings} more trainings: a measurement decides which layers they keep"
+    return f"more trainings ({trainings} at most): a measurement decides which layers they keep"
 
 
 def describe(work: Work) -> str:

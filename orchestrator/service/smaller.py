@@ -26,7 +26,6 @@ from lp_sweep.orchestrator.options import (
 )
 from lp_sweep.orchestrator.service import export, init, initfile
 from lp_sweep.orchestrator.sweepfile.axes import WITHIN
-from lp_sweep.orchestrator.sweepfile.entries import is_folder
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import DEFAULT_STORE, expanded
 from lp_sweep.trials.data.formats import parts_of
@@ -54,7 +53,7 @@ def written(asked: SmallerOptions, run: RunOptions) -> tuple[RunOptions, list[st
     from lp_sweep.orchestrator.export.folder import check_free
 
     if asked.quick and asked.out:
-        raise SpecError("--quick is a look at few rows, and nothing to ship: leave out --out.")
+        raise SpecError("--quick ships nothing: leave out --out, or for a model leave out --quick.")
     if "=" in run.file and not Path(run.file).is_file():  # no file was named, but overrides
         run = replace(run, file=_USUAL, overrides=[run.file, *run.overrides])
     _refuse_other_tasks(run)
@@ -68,14 +67,14 @@ def written(asked: SmallerOptions, run: RunOptions) -> tuple[RunOptions, list[st
     if asked.out and not (mark in there and _is_exported(asked.out)):
         check_free(expanded(asked.out), force=asked.force)
     if mark in there:
-        return run, [f"{file} was written for these rows and options: going on with it"]
+        return run, [f"{file} was written for these rows and options: it is used again"]
     if there and not asked.force:
         raise SpecError(
             f"{file} was written for other rows or options. Replace it: --force (what was trained "
             f"stays in the store); or name another, as in `lp-sweep run other.yaml --data ...`; or "
             f"go on with it: {run.again('run')}."
         )
-    if asked.model and not is_folder(asked.model):  # a mistake in a hub name leaves no file
+    if asked.model:  # a mistake in it leaves no file
         find_model(asked.model, folder=Path(), pins=Pins(offline=run.offline))
     rows = {one.name: getattr(asked, one.name) for one in fields(RowsOptions)}
     rows["within"] = _within(asked)  # a search for what is shipped, and for no more
@@ -104,7 +103,7 @@ def _refuse_other_tasks(run: RunOptions) -> None:
 def finished(asked: SmallerOptions, run: RunOptions, result: RunResult) -> SmallerModel:
     """Measures and exports, as far as the run came. Raises LpSweepError."""
     if asked.quick:
-        if result.exit_code:
+        if result.exit_code and result.stopped_by != "nothing-learned":
             return SmallerModel([])
         rows = f"{initfile.QUICK_TRAIN} train and {initfile.QUICK_DEV} dev rows at most, one seed"
         return SmallerModel([f"a first look only: {rows}. For the answer, leave out --quick."])
@@ -125,7 +124,7 @@ def finished(asked: SmallerOptions, run: RunOptions, result: RunResult) -> Small
         "cache_dir": run.cache_dir,
     }
     export.measure_task(MeasureOptions(**place, formats=[*spec.deploy], within=within))
-    notes = ["the time is up: this is the best so far, and the same command goes on"] * stopped
+    notes = ["the time is up: this is the best so far. The same command continues"] * stopped
     chosen = ExportOptions(
         **place,
         best=True,

@@ -79,7 +79,7 @@ class Items(NamedTuple):
         found = f"{problem} in {place}. Fix it, or remove it from its row."
         if not self.each:
             found = f"{problem} in {len(first)} of {len(bad)} rows, first in {place}. Fill in or "
-            found += "remove these rows."
+            found += "remove these rows; `--drop-missing` leaves out those without a label."
         raise MissingInputError(f"{self.where} {found}")
 
 
@@ -309,8 +309,7 @@ def refuse_lookalikes(found: Items, names: Sequence[str]) -> None:
         elif (other := seen.setdefault(look(value), value)) != value:
             held, why = f"{quoted(other)} and {held}", "one name in two spellings"
         elif _WRITTEN_LIST.fullmatch(value):
-            why = "a list written as text. JSONL and Parquet have lists, for kind: multi_label or "
-            why += "tokens"
+            why = "a list written as text. JSONL and Parquet have lists (multi_label, tokens)"
         else:
             continue
         raise MissingInputError(

@@ -270,7 +270,8 @@ def together(asked: dict[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, An
             del runners[number]
         told["seconds"].append(time.perf_counter() - begun)
     seconds = asked["seconds"] * len(runners)
-    print(f"{len(runners)} artefacts take turns, for about {seconds:.0f} s", flush=True)
+    if seconds:
+        print(f"{len(runners)} artefacts are timed, in turns: about {seconds:.0f} s", flush=True)
     bystanders = Bystanders()
     singles = (texts, asked["singles"], [1] * (_IN_A_TURN + 1))
     told["rounds"], single = _turns(runners, *singles, seconds * _SINGLE)

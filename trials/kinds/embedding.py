@@ -89,7 +89,7 @@ class Embedding(Regression):
 
     def problem(self, definition: TaskDefinition) -> str | None:
         if len(definition.text_columns) != 2:
-            return "kind embedding scores pairs: `text:` names two columns."
+            return "kind embedding scores pairs: name two columns (--text twice)."
         return super().problem(definition)
 
     def no_labels(self, rows: int, outputs: int = 0) -> Labels:

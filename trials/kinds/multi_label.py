@@ -171,8 +171,8 @@ def _listed(rows: Rows, definition: TaskDefinition) -> Items:
     """Raises MissingInputError for an empty list, which may be a row that nobody labelled, unless
     the task lists its labels."""
     instead = (
-        " of labels. JSONL and Parquet have lists; for a column of 0 and 1 for each label, name "
-        "all of them: `label: [first, second]`. One column of 0 and 1 is for kind: classification."
+        " of labels. JSONL and Parquet have lists; for labels in one cell, name what is between "
+        "them (`label_separator:`); for columns of 0 and 1, name all: `label: [first, second]`."
     )
     found = label_items(rows, definition.label_column, instead, "label", "label")
     empty = np.flatnonzero(found.lengths == 0)

@@ -47,7 +47,7 @@ class Ranking(Regression):
 
     def problem(self, definition: TaskDefinition) -> str | None:
         if len(definition.text_columns) != 2:
-            return "kind ranking has a query and a passage: `text:` names two columns."
+            return "kind ranking has a query and a passage: name two columns (--text twice)."
         if definition.labels:
             return "the label of kind ranking is a number, not one of `labels:`. Remove them."
         return None

@@ -529,9 +529,9 @@ def test_odd_cells(tmp_path: Path) -> None:
 def test_the_loss_that_the_dev_rows_can_show(tmp_path: Path) -> None:
     write(tmp_path / "data.csv", rows())
     told = init(tmp_path, *DATA, *COLUMNS)
-    assert "60 dev rows can show" in told
+    assert "60 dev rows can't tell" in told
     asked = "--within 30"
-    assert "dev rows can show" not in init(tmp_path, *DATA, *COLUMNS, *asked.split(), "--force")
+    assert "dev rows can't tell" not in init(tmp_path, *DATA, *COLUMNS, *asked.split(), "--force")
     file = load_sweep(tmp_path / "sweep.yaml")
     assert all(entry.within == [30] for entry in file.spec.strategies)
     assert file.spec.recipe.epochs == 20, "few rows: 1,000 steps, or 20 epochs"

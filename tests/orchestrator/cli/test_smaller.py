@@ -36,17 +36,15 @@ def run(folder: Path, *words: str, code: int = 0) -> str:
 @pytest.mark.parametrize(
     ("words", "nouns"),
     [
-        (
-            ["--model", "model", "--out", "smaller"],
-            ["--model, --out: there are no rows", "--data FILE", "model=model"],
-        ),
+        (["--model", "m", "--out", "s"], ["--model, --out: there are no rows", "model=m"]),
         ([*ASKED[:4], "--label", "labl", *ASKED[6:]], ["no column 'labl'", "Did you mean 'label'"]),
         ([*ASKED[:2], "--model", "model"], ["which column", "--text COLUMN --label COLUMN"]),
         ([*ASKED, "--out", "model"], ["model exists and is not an export", "--out"]),
         (["task=reviews,rte", *ASKED], ["task=reviews,rte", "--data"]),
         (["sweep.yaml", "model=model,other", *ASKED], ["model=model,other", "--model"]),
         ([*ASKED, "--out", "small", "--quick"], ["--quick", "leave out --out"]),
-        ([*ASKED[:6], "--model", "./no"], ["--model ./no: no such folder"]),
+        ([*ASKED[:6], "--model", "./no"], ["no model folder", "/no.", "path"]),
+        ([*ASKED[:6], "--model", "."], ["has no readable config.json"]),
         ([*ASKED, "--model", "no/such-model", "--offline"], ["unknown model 'no/such-model'"]),
         (["--data", "none.csv", *ASKED[2:]], ["none.csv: no such file"]),
         (["--data", "empty.csv", *ASKED[2:]], ["empty.csv: is an empty file"]),
@@ -70,7 +68,7 @@ def test_the_same_command_goes_on_with_its_file_and_no_other_does(folder: Path) 
     file = folder / "elsewhere" / "reviews.yaml"
     edited = file.read_text().replace("[42, 43, 44]", "[42, 43]")
     file.write_text(edited)
-    assert "going on" in run(folder, *RECIPE, *ASKED, *plan)
+    assert "used again" in run(folder, *RECIPE, *ASKED, *plan)
     assert file.read_text() == edited
     other = run(folder, *ASKED, *plan, "--within", "3", code=2)
     for noun in ("other rows or options", f"lp-sweep run {file.relative_to(folder)}", "--force"):

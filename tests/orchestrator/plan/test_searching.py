@@ -394,7 +394,7 @@ def test_tables_show_the_answer_with_its_set_and_what_was_not_needed(finished: W
         assert "at most 7 points less" in note
     plan = finished.plan()
     pages = (answer_of(plan).text(), states_text(sweep_states(finished.store)))
-    assert all("never trained" in page and "table min-layers" in page for page in pages)
+    assert all("of the trainings" in page and "table min-layers" in page for page in pages)
     with open_views(finished.store, deltas=(1,), only=VIEWS) as catalog:
         options = ExportOptions(out=Path("out"), best=True, task="rte", within=1)
         caution = best(catalog, options).caution
