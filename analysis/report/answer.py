@@ -15,6 +15,7 @@ from lp_sweep.analysis import needed, phrases
 from lp_sweep.analysis.notes import baseline, did_not_learn, mixed_notes
 from lp_sweep.analysis.rows import TASK, Row, grouped, picked
 from lp_sweep.analysis.statistics import selection
+from lp_sweep.analysis.statistics.minimum import UNTRAINED
 from lp_sweep.analysis.statistics.networks import Reader, reader
 from lp_sweep.analysis.tabledef import Table, TableCell
 from lp_sweep.analysis.tables import TABLES
@@ -97,8 +98,10 @@ def _in_short(best: Row | None, known: _Known) -> str:
     said += f". {', '.join(gains)}" if gains else ""
     sure = known.intervals.get(picked(best, _CURVE))
     if sure and sure["credible"] and not sure["reason"]:
-        seeds = phrases.seeds(best["n_seeds"], best["n_seeds"])
-        said += f". With {seeds}, {needed.likely_layers(sure)} layers are plausible (90%)"
+        trained = sure["seed_sd_from"] != UNTRAINED
+        seeds = f"with {phrases.seeds(best['n_seeds'], best['n_seeds'])}, " * trained
+        likely = f"{seeds}{needed.likely_layers(sure)} layers are plausible (90%)"
+        said += f". {likely[0].upper()}{likely[1:]}"
     return f"{said}."
 
 
@@ -140,7 +143,9 @@ def _choice(rows: Sequence[Row], known: _Known, luck: selection.Splits | str | N
     likely = needed.credible_layers(row) if row else TableCell("")
     sure = {
         "layers, 90%": ". ".join([likely.text, *likely.footnotes]),
-        "luck": selection.sentence(luck, best["delta"], best["unit"]),
+        "luck": ""
+        if needed.is_open(best)
+        else selection.sentence(luck, best["delta"], best["unit"]),
     }
     return Choice(
         line=line,

@@ -22,7 +22,7 @@ STUDIES = Path("docs/studies")
 RECORDS = STUDIES / "records"
 TABLES = ("trials", "profiles", "deployments", "predictions")  # those of deployments come last
 MOST_LOGITS = 20  # per row; logits of every word, or of 28 emotions, would fill the folder
-PRINTS = re.compile(r"lp-sweep (?:table|query) .*--format markdown|python \S+/rivals\.py")
+PRINTS = re.compile(r"lp-sweep (?:table|query|paper) .*--format markdown|python \S+/\w+\.py")
 
 
 def publish(folder: str, names: list[str]) -> None:

@@ -135,6 +135,7 @@ def _with_rows(options: InitOptions, data: Path) -> WrittenSweep:
         "group": options.group if kind.ranks else None,
         "kind": definition.kind if definition.kind != "classification" else None,
         "metric": definition.metric,
+        "tune_thresholds": definition.kind == "multi_label",
     }
     units = {side: "rows" if side == "train" else kind.scored_by for side in sides}
     text = sweep_text(

@@ -16,7 +16,8 @@ from tests.support.program import sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "studies" / "README.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^(lp-sweep (?:table|query) .*--format markdown)$", TEXT, re.MULTILINE)
+COMMANDS = re.findall(r"^(lp-sweep \w+ .*--format markdown)$", TEXT, re.MULTILINE)
+SCRIPTS = re.findall(r"^python (docs/studies/\w+\.py)$", TEXT, re.MULTILINE)
 assert len(COMMANDS) > 2
 
 
@@ -27,9 +28,10 @@ def test_a_table_is_what_its_command_prints(command: str) -> None:
     assert table_of(done.stdout) in TEXT
 
 
-def test_the_table_of_rivals_is_that_of_their_file() -> None:
-    script = ROOT / "docs" / "studies" / "rivals.py"
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_table_is_what_its_script_prints(script: str) -> None:
+    run = [sys.executable, ROOT / script]
+    done = subprocess.run(run, capture_output=True, text=True, check=True, cwd=ROOT)
     assert table_of(done.stdout) in TEXT
 
 

@@ -445,6 +445,7 @@ def test_several_labels(tmp_path: Path) -> None:
     assert "3 labels: 'good' 75%" in told
     task = of_task(tmp_path)
     assert (task["kind"], task["metric"]) == ("multi_label", "micro_f1")
+    assert task["tune_thresholds"], "at 0.5 a rare label is never given"
     assert (task["label"], task["labels"]) == ("labels", ["bad", "good", "rare"])
     dev = [json.loads(line) for line in (tmp_path / "lists-dev.jsonl").read_text().splitlines()]
     assert Counter(map(str, (row["labels"] for row in dev))) == dict.fromkeys(map(str, sets), 15)
