@@ -574,7 +574,9 @@ class SmallerOptions(RowsOptions):
     out: Annotated[Path | None, Option("--out", help="--data: folder for the smaller model.")] = (
         None
     )
-    quick: Annotated[bool, Option("--quick", help="--data: a first look in a few minutes.")] = False
+    quick: Annotated[
+        bool, Option("--quick", help="--data: a first look in minutes; ships nothing.")
+    ] = False
     force: Annotated[bool, Option("--force", help="--data: overwrite sweep file and export.")] = (
         False
     )
