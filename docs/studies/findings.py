@@ -30,10 +30,10 @@ class Finding(NamedTuple):
 
 
 FINDINGS = (
-    Finding("dropping the bottom half is worst", "bottom", 3, "top", above=False),
-    Finding("half dropped: top is better than every other layer", "odd-alternate", 3, "top", False),
-    Finding("the same, from the last layer on", "even-alternate", 3, "top", above=False),
-    Finding("two dropped: better every other than the last two", "odd-alternate", 2, "top", True),
+    Finding("dropping from the bottom is worse than from the top", "bottom", 3, "top", above=False),
+    Finding("half dropped, the top is best", "odd-alternate", 3, "top", above=False),
+    Finding("half dropped, the top is best", "even-alternate", 3, "top", above=False),
+    Finding("two dropped, every other is better than the top", "odd-alternate", 2, "top", True),
     Finding("half dropped from the top costs at most 3 points", "top", 3, "", True, limit=-3),
     Finding("a third dropped from the top costs at most 1 point", "top", 2, "", True, limit=-1),
 )
@@ -48,8 +48,8 @@ def verdict(finding: Finding, low: float, high: float) -> str:
 
 def table() -> None:
     print(
-        "| finding | task | seeds | difference | 95% interval | |",
-        "|---|---|---:|---:|---|---|",
+        "| finding | task | layers | networks | difference | 95% interval | |",
+        "|---|---|---:|---|---:|---|---|",
         sep="\n",
     )
     for task in TASKS:
@@ -60,7 +60,9 @@ def table() -> None:
             for row in found[-1:]:  # over the seeds, if there are several
                 change, low, high = (f"{row[name]:+.2f}" for name in ("change", "low", "high"))
                 said = verdict(finding, row["low"], row["high"])
-                shown = (finding.says, task, row["n_seeds"], change, f"{low} to {high}", said)
+                pair = f"{finding.strategy} − {finding.against or 'all'}"
+                kept = row["depth"] - finding.k
+                shown = (finding.says, task, kept, pair, change, f"{low} to {high}", said)
                 print("|", " | ".join(map(str, shown)), "|")
 
 
