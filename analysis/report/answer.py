@@ -94,7 +94,8 @@ def _in_short(best: Row | None, known: _Known) -> str:
     sizes = known.sizes.get(_network(best), ()) if best["kept_layers"] else ()
     speeds = [row["inference_speedup"] for row in sizes if row["inference_speedup"]]
     gains = [f"{speed:.1f} times as fast" for speed in speeds[:1]]
-    gains += [f"{row['params_percent']:.0f}% of the size" for row in sizes[:1]]
+    shares = [row["params_percent"] for row in sizes[:1]]
+    gains += [f"{share:.0f}% of the size" for share in shares if share is not None]
     said += f". {', '.join(gains)}" if gains else ""
     sure = known.intervals.get(picked(best, _CURVE))
     if sure and sure["credible"] and not sure["reason"]:

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 LINES = {
     "orchestrator": 17_735,
     "trials": 15_552,
-    "analysis": 5_902,
+    "analysis": 5_903,
     "storage": 4_111,
     "api": 721,
     "tests": 38_272,
