@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from lp_sweep.analysis.rows import Row, TableSelection, picked
+from lp_sweep.analysis.rows import Row, TableSelection
 from lp_sweep.analysis.statistics import networks
 from lp_sweep.analysis.statistics.estimates import (
     Scores,
@@ -166,7 +166,7 @@ TESTS = pa.schema(
         ("depth", _int),
         ("metric", _text),
         ("n_examples", _int),
-        ("change", _float),  # points against K=0, negative is a loss
+        ("change", _float),  # points against K=0 or another strategy, negative is a loss
         *_LIMITS,
         *_P,
         *_HOW,
@@ -218,12 +218,12 @@ def significance_rows(catalog: Catalog, wanted: TableSelection) -> pa.Table:
     against = wanted.against
     named = [*wanted.strategies, against] if against and wanted.strategies else wanted.strategies
     cells = networks.cells(catalog, wanted.models, named)
-    others = {_depth(cell): cell for cell in cells if cell["strategy"] == against}
+    others = {_of_any_strategy(cell): cell for cell in cells if cell["strategy"] == against}
     for group in networks.by_setting(cells):
         pruned = [
             cell for cell in group if not networks.is_full(cell) and cell["strategy"] != against
         ]
-        pairs = [_pair(cell, against, others.get(_depth(cell))) for cell in pruned]
+        pairs = [_pair(cell, against, others.get(_of_any_strategy(cell))) for cell in pruned]
         for cell, pair in zip(pruned, pairs, strict=True):
             rows.append({**_place(cell), **tests.row([pair])})
         if len(pruned) > 1:  # over a single seed: it would repeat its row
@@ -244,9 +244,9 @@ def _pair(cell: Row, against: str, other: Row | None) -> _Pair | str:
     return "the same layers" if same else (networks.own(other), networks.own(cell))
 
 
-def _depth(cell: Row) -> tuple[Any, ...]:
-    """What two strategies' networks have in common if they drop as many layers."""
-    return (*picked(cell, ("sweep", "model", "procedure", "feed_forward", "task", "seed", "k")),)
+def _of_any_strategy(cell: Row) -> tuple[Any, ...]:
+    """The keys of a cell without its strategy: the same for all that drop this number of layers."""
+    return (*networks.setting({**cell, "strategy": None, "threshold": None}), cell["seed"])
 
 
 def _place(cell: Row) -> dict[str, Any]:

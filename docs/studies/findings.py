@@ -54,9 +54,9 @@ def table() -> None:
     )
     for task in TASKS:
         results = open_store(RECORDS, sweep=task)
+        rows = {name: [*results.table("significance", against=name)] for name in ("", "top")}
         for finding in FINDINGS:
-            rows = results.table("significance", against=finding.against)
-            found = [row for row in rows if _is_of(row, finding)]
+            found = [row for row in rows[finding.against] if _is_of(row, finding)]
             for row in found[-1:]:  # over the seeds, if there are several
                 change, low, high = (f"{row[name]:+.2f}" for name in ("change", "low", "high"))
                 said = verdict(finding, row["low"], row["high"])

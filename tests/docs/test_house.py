@@ -21,7 +21,7 @@ LINES = {
     "analysis": 5_903,
     "storage": 4_111,
     "api": 721,
-    "tests": 38_272,
+    "tests": 38_275,
 }
 ROOMS = [room for room in LINES if room != "tests"]
 IMPORTS_INSIDE = 127  # in functions: only where the time to start needs one

@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "studies" / "README.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^(lp-sweep \w+ .*--format markdown)$", TEXT, re.MULTILINE)
 SCRIPTS = re.findall(r"^python (docs/studies/\w+\.py)$", TEXT, re.MULTILINE)
-assert len(COMMANDS) > 2
+assert len(COMMANDS) > 3
+assert len(SCRIPTS) > 1
 
 
 @pytest.mark.parametrize("command", few(COMMANDS, 2))
