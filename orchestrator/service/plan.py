@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from lp_sweep.analysis.phrases import heading
-from lp_sweep.orchestrator.estimate import CPU_BF16, Rates, Span, TimeEstimate, duration, estimate
+from lp_sweep.orchestrator.estimate import (
+    CPU_BF16,
+    Rates,
+    Span,
+    TimeEstimate,
+    deferred,
+    duration,
+    estimate,
+)
 from lp_sweep.orchestrator.inputs.checks import check_small_files, gpu_notes
 from lp_sweep.orchestrator.inputs.data import TaskData
 from lp_sweep.orchestrator.inputs.resolve import SweepInputs, TaskInput
@@ -97,6 +105,7 @@ class SweepPlan(NamedTuple):
     made: PreparedPlan
     estimate: TimeEstimate
     data: Sequence[TaskData]  # for tasks whose rows were read
+    rates: Rates
 
     @property
     def totals(self) -> dict[str, int]:
@@ -106,6 +115,12 @@ class SweepPlan(NamedTuple):
     @property
     def notes(self) -> list[str]:
         return self.made.sweep.notes
+
+    def training_hours(self) -> float:
+        """Slot-hours of its longest training, whether that is done or not."""
+        plan = self.made.plan
+        every = [*plan.trials.values(), *(work for work, _ in deferred(plan))]
+        return max(map(self.rates.seconds, every)) / 3600
 
     def cells(self) -> ResultRows:
         """A row for each cell: model, strategy, K, task, seed, its trial and its state."""
@@ -182,7 +197,7 @@ def plan(request: Request) -> SweepPlan:
     rates = Rates(made.ledger.timings, recipe, tokens=tokens)
     if not (rates.trials or rates.on_gpu) and _on_this_cpu(recipe.precision) == "bf16":
         rates.stated = CPU_BF16
-    return SweepPlan(made, estimate(made.plan, rates), data)
+    return SweepPlan(made, estimate(made.plan, rates), data, rates)
 
 
 def prefetch(request: Request) -> PrefetchResult:

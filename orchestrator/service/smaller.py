@@ -8,13 +8,16 @@ has a mark of the rows and options that it was written for.
 from __future__ import annotations
 
 import hashlib
+import os
 import shlex
 from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from lp_sweep.orchestrator import service
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
+from lp_sweep.orchestrator.estimate import Span, duration
 from lp_sweep.orchestrator.inputs.models import find_model
 from lp_sweep.orchestrator.inputs.pins import Pins
 from lp_sweep.orchestrator.options import (
@@ -36,6 +39,10 @@ if TYPE_CHECKING:
     from lp_sweep.orchestrator.service.run import RunResult
 
 _FILES = ("data", "dev", "corpus", "queries", "qrels")
+# of --max-hours, for measuring and the export: a share, and hours at most
+_LATER, _MOST_LATER = 1 / 4, 1 / 6
+# trainings: the fewest that find an answer by one strategy, by several, and with several seeds
+_ONE, _SEVERAL, _SEEDS = 4, 10, 30
 _USUAL = RunOptions().file
 
 
@@ -67,7 +74,8 @@ def written(asked: SmallerOptions, run: RunOptions) -> tuple[RunOptions, list[st
     if asked.out and not (mark in there and _is_exported(asked.out)):
         check_free(expanded(asked.out), force=asked.force)
     if mark in there:
-        return run, [f"{file} was written for these rows and options: it is used again"]
+        run, notes = _sized(run, asked)
+        return run, [f"{file} was written for these rows and options: it is used again", *notes]
     if there and not asked.force:
         raise SpecError(
             f"{file} was written for other rows or options. Replace it: --force (what was trained "
@@ -81,7 +89,52 @@ def written(asked: SmallerOptions, run: RunOptions) -> tuple[RunOptions, list[st
     made = init.write_sweep(
         InitOptions(**rows, file=file, force=asked.force, quick=asked.quick, made_by=mark)
     )
-    return run, [*made.notes, f"wrote {', '.join(map(str, made.files))}"]
+    run, notes = _sized(run, asked)
+    return run, [*made.notes, f"wrote {', '.join(map(str, made.files))}", *notes]
+
+
+def _sized(run: RunOptions, asked: SmallerOptions) -> tuple[RunOptions, list[str]]:
+    """The part of the sweep for which the hours of the run are enough, with time to measure and
+    export; and a note. With more hours the same command takes a larger part."""
+    if not run.max_hours or asked.quick:
+        return run, []
+    later = min(_LATER * run.max_hours, _MOST_LATER)
+    hours = run.max_hours - later
+    run = replace(run, max_hours=hours)
+    if run.address:  # how many trainings at a time is not known
+        return run, []
+    plan = service.plan.plan(run)
+    spec, each = plan.made.sweep.spec, plan.training_hours()
+    fit = hours * _slots(run, plan.estimate.on_gpu) / each
+    scored_first = len(spec.procedures) > 1  # before anything is trained
+    part: dict[str, Any] = {}
+    if fit < _SEEDS and len(spec.seeds) > 1:
+        part["seed"] = spec.seeds[0]
+    if fit < _SEVERAL and scored_first:
+        part["procedure"] = spec.procedures[0]
+    elif fit < _SEVERAL and len(spec.strategies) > 1:
+        part["strategy"] = spec.strategies[0].name
+    taken = [f"{key}={value}" for key, value in part.items()]
+    notes = []
+    if taken:
+        notes.append(
+            f"{duration(Span(hours))} of training, about {fit:.0f} networks: this run "
+            f"tries {' '.join(taken)} alone. The same command with more hours tries the rest"
+        )
+    if round(fit) < _ONE and not scored_first:
+        enough = hours * _ONE / fit + later
+        notes.append(f"an answer takes longer: allow --max-hours {enough:.2g}, or try --quick")
+    return replace(run, overrides=[*run.overrides, *taken]), notes
+
+
+def _slots(run: RunOptions, on_gpu: bool) -> int:
+    """How many trainings run at a time on this machine, each on a GPU or a core."""
+    if run.inline:
+        return 1
+    if run.processes and run.processes.isdecimal():
+        return int(run.processes)
+    gpus = len([*Path("/proc/driver/nvidia/gpus").glob("*")])
+    return max(1, gpus) if on_gpu else os.cpu_count() or 1
 
 
 def _within(asked: SmallerOptions) -> float:

@@ -127,4 +127,4 @@ CPU = Rates([], gpu=False)
 def answer_of(plan: Plan, rates: Rates = CPU) -> SweepPlan:
     """The answer of `lp-sweep plan`."""
     made = PreparedPlan(None, plan.sweep, "", None, plan)  # type: ignore[arg-type]
-    return SweepPlan(made, estimate(plan, rates), ())
+    return SweepPlan(made, estimate(plan, rates), (), rates)

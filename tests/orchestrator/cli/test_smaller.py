@@ -91,6 +91,32 @@ def test_a_quick_look_is_a_sweep_of_its_own(folder: Path) -> None:
     assert "deploy" not in content
 
 
+@pytest.mark.parametrize(
+    ("hours", "tried"),
+    [("0.002", "seed=42 strategy=top"), ("0.01", "seed=42 strategy=top"), ("0.03", "seed=42")],
+)
+def test_hours_size_the_sweep_and_more_hours_take_the_rest(
+    folder: Path, hours: str, tried: str
+) -> None:
+    """A training of the toy takes three seconds by the stated rate."""
+    told = run(folder, *ASKED, "--dry-run", "--max-hours", hours)
+    assert f"tries {tried} alone" in told
+    assert ("--max-hours 0.00" in told) == (hours == "0.002"), "that finds no answer"
+    seeds = yaml.safe_load((folder / "reviews.yaml").read_text())["seeds"]
+    assert len(seeds) == 3, "the file has the whole sweep"
+    assert "this run tries" not in run(folder, *ASKED, "--dry-run", "--max-hours", "1")
+
+
+def test_few_hours_train_no_embedding(folder: Path) -> None:
+    pairs = [
+        f"{row['text']},{row['text']} w1,{index % 5}\n" for index, row in enumerate(rows(90, 2))
+    ]
+    (folder / "pairs.csv").write_text("a,b,score\n" + "".join(pairs))
+    words = ["--data", "pairs.csv", "--text", "a", "--text", "b", "--label", "score"]
+    words += ["--kind", "embedding", "--model", "model", "--dry-run", "--max-hours", "0.005"]
+    assert "tries procedure=untrained alone" in run(folder, *words)
+
+
 @pytest.mark.slow
 def test_rows_become_a_smaller_model(folder: Path) -> None:
     """After a break as well; and the folder is what plain transformers loads."""
