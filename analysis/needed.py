@@ -165,7 +165,7 @@ def assumption(row: Row) -> str:
     layers = layers_left(row["depth"], untried)
     return (
         f"networks of {layers} layer{'s' * (layers != '1')}, which the search never trained, lose "
-        f"at most {DIP:g} points less than the better of the networks trained on either side"
+        f"at most {DIP:g} points less than the better of the nearest ones that it trained"
     )
 
 

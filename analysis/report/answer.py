@@ -101,7 +101,10 @@ def _in_short(best: Row | None, known: _Known) -> str:
     if sure and sure["credible"] and not sure["reason"]:
         trained = sure["seed_sd_from"] != UNTRAINED
         seeds = f"with {phrases.seeds(best['n_seeds'], best['n_seeds'])}, " * trained
-        likely = f"{seeds}{needed.likely_layers(sure)} layers are plausible (90%)"
+        layers = f"{needed.likely_layers(sure)} layers are"
+        if layers == f"at most {best['depth']} layers are":
+            layers = "any number of layers is"
+        likely = f"{seeds}{layers} plausible (90%)"
         said += f". {likely[0].upper()}{likely[1:]}"
     return f"{said}."
 
@@ -182,11 +185,11 @@ _MOST_READ = 2_000  # trials: reading their predictions takes about ten seconds
 _ANSWER_VIEWS = frozenset[str]().union(*(TABLES[name].views for name in _ANSWER))
 
 
-def closing_lines(store: Store, sweep: str, loss: float) -> list[str]:
+def closing_lines(store: Store, sweep: str, loss: float, *, exported: bool = False) -> list[str]:
     """The report's answer for one allowed loss in points: a note where scores are not comparable,
-    two lines per task, and the commands for the report and for the first smaller network. If the
-    sweep is so large that reading all predictions would take minutes, the answers don't say how
-    sure they are. Raises what `open_views` raises."""
+    two lines per task, and the commands for the report and, unless it is `exported` anyway, for the
+    network to ship. If the sweep is so large that reading all predictions would take minutes, the
+    answers don't say how sure they are. Raises what `open_views` raises."""
     views = (*_ANSWER_VIEWS, *TABLES["candidates"].views)
     with open_views(store, sweep=sweep, deltas=[loss], only=views) as catalog:
         [[trials]] = catalog.query(_DONE).to_pydict().values()
@@ -205,7 +208,10 @@ def closing_lines(store: Store, sweep: str, loss: float) -> list[str]:
     # no export where the full model did not learn: then any network is as good
     choices = (one for answer in found for one in answer.choices if not one.not_learned)
     exports = [f"export: {one.export}" for one in choices if one.export]
-    return [*mixed, *lines, *shipped, f"report: lp-sweep report {report}", *exports[:1]]
+    report = f"report: lp-sweep report {report}"
+    return (
+        [*mixed, *lines, report] if exported else [*mixed, *lines, *shipped, report, *exports[:1]]
+    )
 
 
 def reading_options(catalog: Catalog, sweep: str | None) -> list[str]:

@@ -92,7 +92,8 @@ def _say_smaller(rows: SmallerOptions, options: RunOptions, result: RunResult) -
 
     found = service.smaller.finished(rows, options, result)
     for line in (*found.notes, *(export_lines(found.exported) if found.exported else ())):
-        say(line)
+        if not any(told.endswith(line) for told in result.held_out):  # it was said before
+            say(line)
 
 
 # a name that users of other tools expect

@@ -57,7 +57,7 @@ def export_chosen(store: Store, choice: TrialChoice, asked: ExportOptions) -> Ex
     # the choice of the best network has already warned about the full model
     unlearned = not_learned(store, record, with_full=not asked.best)
     caution = " ".join(filter(None, (choice.caution, unlearned)))
-    say(f"{record['trial_id']}: {choice.why}")
+    say(f"{choice.why} ({record['trial_id']})")
     hint = kept_instead(store, record["trial_id"], choice.seeds)
     for note in (choice.luck, caution and f"warning: {caution}", hint):
         if note:
@@ -76,7 +76,6 @@ def test_chosen(asked: ExportOptions) -> HeldOutScore | None:
     store = existing(asked.store or DEFAULT_STORE)
     choice, asked = choose(store, asked)
     record = _record(store, choice.trial_id)
-    say(choice.why)
     where = Where(asked, store, _sweep(asked, store, record))
     extra = extra_texts(spec_of(record).task, asked.texts)
     return held_out_score(record, where, (asked.formats[0], asked.vocabulary), extra)
