@@ -127,7 +127,10 @@ def epochs_for(rows: int, batch_size: int) -> int:
 def balance(called: str, classes: Mapping[str, int], rows: int, most: int) -> str:
     """`2 classes: 'bad' 51%, 'good' 49%`, with the names of at most `most`. classes: each with its
     number of rows."""
-    shares = [f"{shown(name)} {count / rows:.0%}" for name, count in classes.items()]
+    shares = [
+        f"{shown(name)} " + (f"{count / rows:.0%}" if count > rows / 200 else "under 1%")
+        for name, count in classes.items()
+    ]
     return f"{len(shares)} {called}: {listed(shares, most)}"
 
 

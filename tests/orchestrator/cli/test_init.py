@@ -523,7 +523,9 @@ def test_odd_cells(tmp_path: Path) -> None:
     assert "2 labels: " in planned(tmp_path)
 
     one = [*DATA, *columns, "--kind", "classification"]
-    assert "60 rows" in init(tmp_path, "one.yaml", *one, "--force")
+    told = init(tmp_path, "one.yaml", *one, "--force")
+    assert "60 rows" in told
+    assert "--label-separator ','" in told, "the way to read a class as several labels"
     assert "label_separator" not in of_task(tmp_path, "one.yaml")
 
 
