@@ -1,6 +1,7 @@
 """The kept networks of a store, `weights/<trial_id>/`, and which of them are deleted.
 
-`keep: best` keeps one network of each group of trials that differ only in the seed. A network that
+`keep: best` keeps one network of each group of trials that differ only in the seed: the best of
+those that the store has, since there is none of a trial that ran without `keep`. A network that
 other trials continue from stays until they are done. What `keep: all` kept is never deleted here.
 A text next to the weights says which of these applies. Loads no network.
 
@@ -50,17 +51,18 @@ _KNOWN: dict[str, dict[str, _Rank | None]] = defaultdict(dict)
 
 
 def is_best(store: Store, record: dict[str, Any]) -> bool:
-    """Whether no stored record of the same group is better."""
+    """Whether the store has no better network of the same group."""
     own = _rank(record)
     if own is None:
         return True
     _look(store)
-    return max(_siblings(store, own)) == own
+    better = (other for other in _siblings(store, own) if other > own)
+    return not any(has_network(store, other.trial_id) for other in better)
 
 
 def settle(store: Store, record: dict[str, Any], *, look: bool = True) -> None:
-    """Deletes the networks of the record's group that `best` kept, except the best record's. Of
-    trials that end together, the last sees all records.
+    """Deletes the networks of the record's group that `best` kept, except the best one. Of trials
+    that end together, the last sees all records.
 
     look: whether to read records that are new since `is_best`.
     """
@@ -69,9 +71,10 @@ def settle(store: Store, record: dict[str, Any], *, look: bool = True) -> None:
         return
     if look:
         _look(store)
-    _best, *others = sorted(_siblings(store, own), reverse=True)
-    for other in others:
-        if kept_by(store, other.trial_id) == BEST:
+    ranked = sorted(_siblings(store, own), reverse=True)
+    best = next((each for each in ranked if has_network(store, each.trial_id)), None)
+    for other in ranked:
+        if other != best and kept_by(store, other.trial_id) == BEST:
             delete_network(store, other.trial_id)
 
 

@@ -177,11 +177,13 @@ def test_two_that_end_at_once_leave_one(
     assert kept(store) == {first}
 
 
-def test_a_record_that_was_not_kept_still_counts(store: Store, scored: Scored) -> None:
-    """`best` is the best of all stored seeds, not of those that have a network."""
+def test_a_better_seed_without_a_network_is_in_nobodys_way(store: Store, scored: Scored) -> None:
+    """Else nothing of the group could be measured or exported without being trained again."""
     scored(9, 0.7, mode="none")
-    scored(1, 0.6)
-    assert kept(store) == set()
+    worse = scored(1, 0.6)
+    assert kept(store) == {worse}
+    better = scored(2, 0.65)
+    assert kept(store) == {better}
 
 
 def test_best_deletes_only_what_a_best_kept(store: Store, scored: Scored) -> None:
