@@ -341,7 +341,9 @@ def _matrix(plan: Plan) -> list[str]:
     if spec.feed_forward != [NONE]:
         lines.append(f"  feed-forwards that go {', '.join(spec.feed_forward)}")
     lines.append(f"  tasks {', '.join(map(_task, plan.sweep.tasks.values()))}")
-    lines.append(f"  seeds {', '.join(map(str, spec.seeds))}")
+    included = sorted({cell.asked.seed for cell in plan.cells} - {*spec.seeds})
+    some = f"; {', '.join(map(str, included))} for those of `include:`" if included else ""
+    lines.append(f"  seeds {', '.join(map(str, spec.seeds))}{some}")
     for model, task in plan.finders:
         if recipe := plan.recipe((model, task)):
             lines.append(

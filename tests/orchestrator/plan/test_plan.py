@@ -142,6 +142,11 @@ def test_measured_on(tmp_path: Path, text: str, profiles: list[str]) -> None:
     assert [work.task.name for work in plan.profiles.values()] == profiles
 
 
+def test_seeds_that_include_adds_are_told(tmp_path: Path) -> None:
+    file = make_inputs(tmp_path, PLAIN + "include: [{strategy: top, k: 1, seed: [44, 43]}]\n")
+    assert "seeds 42, 43; 44 for those of `include:`" in answer_of(planned(file)).text()
+
+
 def test_a_profile_does_not_depend_on_what_only_training_uses(tmp_path: Path) -> None:
     file = make_inputs(tmp_path, CONTRIBUTION)
     profiles = planned(file).profiles.keys()
