@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from lp_sweep import open_store
 
 RECORDS = "docs/studies/records"
-TASKS = ("sst2", "mrpc")
+TASKS = ("sst2", "stsb", "mrpc")
 
 
 class Finding(NamedTuple):

@@ -1,8 +1,8 @@
-"""Adds the records of a sweep to records/, and writes the tables of README.md again.
+"""Adds the records of a sweep to records/, and writes the tables of the pages here again.
 
 python docs/studies/publish.py STORE NAME... copies the records of the sweeps NAME from STORE,
 without paths of this machine. Without arguments, it only writes the tables. Run it in the
-repository's root. First add NAME.yaml, and a section to README.md with the commands and a line
+repository's root. First add NAME.yaml, and a section to a page with the commands and a line
 `| x |` for each table.
 """
 
@@ -85,4 +85,5 @@ def print_again(page: Path) -> None:
 if __name__ == "__main__":
     if sys.argv[1:]:
         publish(sys.argv[1], sys.argv[2:])
-    print_again(STUDIES / "README.md")
+    for page in STUDIES.glob("*.md"):
+        print_again(page)

@@ -21,7 +21,7 @@ LINES = {
     "analysis": 5_909,
     "storage": 4_114,
     "api": 721,
-    "tests": 38_310,
+    "tests": 38_311,
 }
 ROOMS = [room for room in LINES if room != "tests"]
 IMPORTS_INSIDE = 127  # in functions: only where the time to start needs one

@@ -15,7 +15,8 @@ from tests.support.everyday import few
 from tests.support.program import sweep
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXT = (ROOT / "docs" / "studies" / "README.md").read_text(encoding="utf-8")
+PAGES = sorted((ROOT / "docs" / "studies").glob("*.md"))
+TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 COMMANDS = re.findall(r"^(lp-sweep \w+ .*--format markdown)$", TEXT, re.MULTILINE)
 SCRIPTS = re.findall(r"^python (docs/studies/\w+\.py)$", TEXT, re.MULTILINE)
 assert len(COMMANDS) > 3
