@@ -72,9 +72,10 @@ def settle(store: Store, record: dict[str, Any], *, look: bool = True) -> None:
     if look:
         _look(store)
     ranked = sorted(_siblings(store, own), reverse=True)
-    best = next((each for each in ranked if has_network(store, each.trial_id)), None)
-    for other in ranked:
-        if other != best and kept_by(store, other.trial_id) == BEST:
+    kept = (rank for rank, each in enumerate(ranked) if has_network(store, each.trial_id))
+    # a better one may be on its way to the store
+    for other in ranked[next(kept, len(ranked)) + 1 :]:
+        if kept_by(store, other.trial_id) == BEST:
             delete_network(store, other.trial_id)
 
 

@@ -185,11 +185,11 @@ _MOST_READ = 2_000  # trials: reading their predictions takes about ten seconds
 _ANSWER_VIEWS = frozenset[str]().union(*(TABLES[name].views for name in _ANSWER))
 
 
-def closing_lines(store: Store, sweep: str, loss: float, *, exported: bool = False) -> list[str]:
+def closing_lines(store: Store, sweep: str, loss: float, *, goes_on: bool = False) -> list[str]:
     """The report's answer for one allowed loss in points: a note where scores are not comparable,
-    two lines per task, and the commands for the report and, unless it is `exported` anyway, for the
-    network to ship. If the sweep is so large that reading all predictions would take minutes, the
-    answers don't say how sure they are. Raises what `open_views` raises."""
+    two lines per task, and the command for the report; and, unless the run `goes_on` to export it,
+    the network to ship. If the sweep is so large that reading all predictions would take minutes,
+    the answers don't say how sure they are. Raises what `open_views` raises."""
     views = (*_ANSWER_VIEWS, *TABLES["candidates"].views)
     with open_views(store, sweep=sweep, deltas=[loss], only=views) as catalog:
         [[trials]] = catalog.query(_DONE).to_pydict().values()
@@ -209,9 +209,7 @@ def closing_lines(store: Store, sweep: str, loss: float, *, exported: bool = Fal
     choices = (one for answer in found for one in answer.choices if not one.not_learned)
     exports = [f"export: {one.export}" for one in choices if one.export]
     report = f"report: lp-sweep report {report}"
-    return (
-        [*mixed, *lines, report] if exported else [*mixed, *lines, *shipped, report, *exports[:1]]
-    )
+    return [*mixed, *lines, report] if goes_on else [*mixed, *lines, *shipped, report, *exports[:1]]
 
 
 def reading_options(catalog: Catalog, sweep: str | None) -> list[str]:

@@ -28,7 +28,7 @@ def farewell(result: RunResult, options: RunOptions, *, as_json: bool, same: str
     command that continues, if the one that was typed does more than a run."""
     for line in _lines(result, options, same):
         say(line)
-    for sentence in result.held_out:  # last: it is no choice made on the dev set
+    for sentence in () if same else result.held_out:  # last: it is no choice made on the dev set
         say(sentence)
     if as_json:
         emit(json.dumps(result.summary()))
@@ -58,14 +58,14 @@ def _lines(result: RunResult, options: RunOptions, same: str) -> Iterator[str]:
     elif pending := len(result.plan.missing()):
         yield f"{result.done} done in this run, {pending} pending. Go on: {again}"
     else:
-        yield from _answer(result, exported=bool(same))
+        yield from _answer(result, goes_on=bool(same))
         yield f"complete: {_done(result)}. Records: {result.store.location}"
         if skipped := result.plan.totals()["cells_not_needed"]:
             yield not_needed(skipped)
         yield f"next: {answer_command(result.plan.sweep.spec.strategies, where)}"
 
 
-def _answer(result: RunResult, *, exported: bool) -> Iterator[str]:
+def _answer(result: RunResult, *, goes_on: bool) -> Iterator[str]:
     """Layers needed for each task, and what to do with them; a note if they can't be read."""
     from lp_sweep.analysis.report.answer import closing_lines
 
@@ -73,7 +73,7 @@ def _answer(result: RunResult, *, exported: bool) -> Iterator[str]:
     loss = losses[0] if losses else WITHIN[0]
     try:
         with said_if_slow(say, "reading the results for the answer ..."):
-            lines = closing_lines(result.store, result.plan.sweep.name, loss, exported=exported)
+            lines = closing_lines(result.store, result.plan.sweep.name, loss, goes_on=goes_on)
         yield from lines
     except LpSweepError as error:
         yield f"note: no answer could be read from the store: {error}"

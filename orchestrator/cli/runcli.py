@@ -91,9 +91,9 @@ def _say_smaller(rows: SmallerOptions, options: RunOptions, result: RunResult) -
     from lp_sweep.orchestrator.cli.store import export_lines
 
     found = service.smaller.finished(rows, options, result)
-    for line in (*found.notes, *(export_lines(found.exported) if found.exported else ())):
-        if not any(told.endswith(line) for told in result.held_out):  # it was said before
-            say(line)
+    shipped = export_lines(found.exported) if found.exported else result.held_out
+    for line in (*found.notes, *shipped):
+        say(line)
 
 
 # a name that users of other tools expect

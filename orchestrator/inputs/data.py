@@ -128,7 +128,7 @@ def balance(called: str, classes: Mapping[str, int], rows: int, most: int) -> st
     """`2 classes: 'bad' 51%, 'good' 49%`, with the names of at most `most`. classes: each with its
     number of rows."""
     shares = [
-        f"{shown(name)} " + (f"{count / rows:.0%}" if count > rows / 200 else "under 1%")
+        f"{shown(name)} {'under 1%' if 0 < count < rows / 200 else f'{count / rows:.0%}'}"
         for name, count in classes.items()
     ]
     return f"{len(shares)} {called}: {listed(shares, most)}"

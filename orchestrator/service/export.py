@@ -57,7 +57,7 @@ def export_chosen(store: Store, choice: TrialChoice, asked: ExportOptions) -> Ex
     # the choice of the best network has already warned about the full model
     unlearned = not_learned(store, record, with_full=not asked.best)
     caution = " ".join(filter(None, (choice.caution, unlearned)))
-    say(f"{choice.why} ({record['trial_id']})")
+    say(f"{choice.why.removesuffix('.')} ({record['trial_id']})")
     hint = kept_instead(store, record["trial_id"], choice.seeds)
     for note in (choice.luck, caution and f"warning: {caution}", hint):
         if note:

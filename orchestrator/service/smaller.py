@@ -8,7 +8,6 @@ has a mark of the rows and options that it was written for.
 from __future__ import annotations
 
 import hashlib
-import os
 import shlex
 from contextlib import suppress
 from dataclasses import fields, replace
@@ -16,8 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lp_sweep.orchestrator import service
+from lp_sweep.orchestrator.engine.capacity import PerTrial, cut
+from lp_sweep.orchestrator.engine.inline import cores
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.estimate import Span, duration
+from lp_sweep.orchestrator.inputs.checks import count_gpus
 from lp_sweep.orchestrator.inputs.models import find_model
 from lp_sweep.orchestrator.inputs.pins import Pins
 from lp_sweep.orchestrator.options import (
@@ -32,6 +34,7 @@ from lp_sweep.orchestrator.sweepfile.axes import WITHIN
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import DEFAULT_STORE, expanded
 from lp_sweep.trials.data.formats import parts_of
+from lp_sweep.trials.spec.procedures import UNTRAINED
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.export.trialfolder import ExportResult
@@ -95,46 +98,41 @@ def written(asked: SmallerOptions, run: RunOptions) -> tuple[RunOptions, list[st
 
 def _sized(run: RunOptions, asked: SmallerOptions) -> tuple[RunOptions, list[str]]:
     """The part of the sweep for which the hours of the run are enough, with time to measure and
-    export; and a note. With more hours the same command takes a larger part."""
+    export; and notes. With more hours the same command takes a larger part. An axis that the
+    command line sets stays as it is."""
     if not run.max_hours or asked.quick:
         return run, []
     later = min(_LATER * run.max_hours, _MOST_LATER)
     hours = run.max_hours - later
     run = replace(run, max_hours=hours)
-    if run.address:  # how many trainings at a time is not known
-        return run, []
+    notes = [f"{duration(Span(later))} are left for measuring and the export"]
+    if run.address and not (run.inline or run.processes):  # how many slots it has is not known
+        return run, notes
     plan = service.plan.plan(run)
     spec, each = plan.made.sweep.spec, plan.training_hours()
-    fit = hours * _slots(run, plan.estimate.on_gpu) / each
-    scored_first = len(spec.procedures) > 1  # before anything is trained
+    slots = 1 if run.inline else cut([(cores(), count_gpus())], PerTrial.of(spec)).number
+    fit = hours * min(slots, _ONE) / each  # a search waits for its first trainings
+    scored_first = len(spec.procedures) > 1  # before networks are trained, one by one
+    set_here = {word.partition("=")[0].strip() for word in run.overrides}
     part: dict[str, Any] = {}
-    if fit < _SEEDS and len(spec.seeds) > 1:
+    if fit < _SEEDS and len(spec.seeds) > 1 and not any(s.max_seeds for s in spec.strategies):
         part["seed"] = spec.seeds[0]
     if fit < _SEVERAL and scored_first:
         part["procedure"] = spec.procedures[0]
     elif fit < _SEVERAL and len(spec.strategies) > 1:
         part["strategy"] = spec.strategies[0].name
-    taken = [f"{key}={value}" for key, value in part.items()]
-    notes = []
+    taken = [f"{key}={value}" for key, value in part.items() if not {key, f"{key}s"} & set_here]
     if taken:
         notes.append(
-            f"{duration(Span(hours))} of training, about {fit:.0f} networks: this run "
-            f"tries {' '.join(taken)} alone. The same command with more hours tries the rest"
+            f"{duration(Span(hours))} are short for the whole sweep: this run tries "
+            f"{' '.join(taken)} alone. The same command with more hours tries the rest"
         )
-    if round(fit) < _ONE and not scored_first:
-        enough = hours * _ONE / fit + later
-        notes.append(f"an answer takes longer: allow --max-hours {enough:.2g}, or try --quick")
+    if round(fit) < (1 if scored_first else _ONE) and spec.procedures[0] != UNTRAINED:
+        train = hours * _ONE / fit
+        enough = train + min(train * _LATER / (1 - _LATER), _MOST_LATER)
+        rounded = float(f"{enough:.2g}")
+        notes.append(f"an answer takes longer: allow --max-hours {rounded:g}, or try --quick")
     return replace(run, overrides=[*run.overrides, *taken]), notes
-
-
-def _slots(run: RunOptions, on_gpu: bool) -> int:
-    """How many trainings run at a time on this machine, each on a GPU or a core."""
-    if run.inline:
-        return 1
-    if run.processes and run.processes.isdecimal():
-        return int(run.processes)
-    gpus = len([*Path("/proc/driver/nvidia/gpus").glob("*")])
-    return max(1, gpus) if on_gpu else os.cpu_count() or 1
 
 
 def _within(asked: SmallerOptions) -> float:

@@ -37,12 +37,14 @@ def test_a_table_is_what_its_script_prints(script: str) -> None:
     assert table_of(done.stdout) in TEXT
 
 
-def test_a_number_in_a_sentence_stands_in_a_table() -> None:
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_number_in_a_sentence_stands_in_a_table(page: Path) -> None:
     """Only the tables below a command count: the command printed them."""
+    text = page.read_text(encoding="utf-8")
     block = r"^```\n(?:(?!```).*\n)+```\n\n((?:\|.*\n)+)"  # a command and its table
     tables, rest = (
-        re.findall(block, TEXT, re.MULTILINE),
-        re.sub(block, "", TEXT, flags=re.MULTILINE),
+        re.findall(block, text, re.MULTILINE),
+        re.sub(block, "", text, flags=re.MULTILINE),
     )
     printed, said = (set(re.findall(r"\d+\.\d+", text)) for text in ("".join(tables), rest))
     assert printed

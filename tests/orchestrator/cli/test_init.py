@@ -523,10 +523,11 @@ def test_odd_cells(tmp_path: Path) -> None:
     assert "2 labels: " in planned(tmp_path)
 
     one = [*DATA, *columns, "--kind", "classification"]
-    told = init(tmp_path, "one.yaml", *one, "--force")
-    assert "60 rows" in told
-    assert "--label-separator ','" in told, "the way to read a class as several labels"
+    assert "60 rows" in init(tmp_path, "one.yaml", *one, "--force")
     assert "label_separator" not in of_task(tmp_path, "one.yaml")
+    (tmp_path / "data.csv").write_text("\n".join(["text;labels;id", *lines[:80:2]]))  # none alone
+    told = init(tmp_path, "two.yaml", *DATA, *columns, "--force")
+    assert "--label-separator ','" in told, "the way to read a class as several labels"
 
 
 def test_the_loss_that_the_dev_rows_can_show(tmp_path: Path) -> None:

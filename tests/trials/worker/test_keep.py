@@ -186,6 +186,15 @@ def test_a_better_seed_without_a_network_is_in_nobodys_way(store: Store, scored:
     assert kept(store) == {better}
 
 
+def test_a_better_network_on_its_way_to_the_store_is_not_deleted(
+    store: Store, scored: Scored
+) -> None:
+    better = scored(9, 0.7, mode="none")
+    store.put_text(f"weights/{better}", "kept-by.txt", "best\n")  # its config comes last
+    scored(1, 0.6)
+    assert networks.kept_by(store, better) == "best"
+
+
 def test_best_deletes_only_what_a_best_kept(store: Store, scored: Scored) -> None:
     first = scored(1, 0.6, mode="all")
     unmarked = scored(6, 0.6, mode="all")
