@@ -84,11 +84,16 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def slots_here(per_trial: PerTrial) -> Slots:
+    """How this machine is cut. Raises PreflightError if no trial fits."""
+    return cut([(float(cores()), float(count_gpus()))], per_trial)
+
+
 def _slots(spec: SweepSpec) -> Slots:
     """One slot with the whole machine, but not with more threads than a small batch can use. Raises
     PreflightError if a trial needs more."""
     per_trial = PerTrial.of(spec)
-    slots = cut([(float(cores()), float(count_gpus()))], per_trial)
+    slots = slots_here(per_trial)
     own = "OMP_NUM_THREADS" in os.environ
     most = 0.0 if own else float(min(cores(), MOST_CORES))
     return slots._replace(number=1, cpus=per_trial.cpus or most)

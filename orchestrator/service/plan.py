@@ -120,7 +120,7 @@ class SweepPlan(NamedTuple):
         """Slot-hours of its longest training, whether that is done or not."""
         plan = self.made.plan
         every = [*plan.trials.values(), *(work for work, _ in deferred(plan))]
-        return max(map(self.rates.seconds, every), default=1.0) / 3600
+        return max(map(self.rates.seconds, every)) / 3600
 
     def cells(self) -> ResultRows:
         """A row for each cell: model, strategy, K, task, seed, its trial and its state."""

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lp_sweep.orchestrator import service
-from lp_sweep.orchestrator.engine.capacity import PerTrial, cut
-from lp_sweep.orchestrator.engine.inline import cores
+from lp_sweep.orchestrator.engine.capacity import PerTrial
+from lp_sweep.orchestrator.engine.inline import slots_here
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.estimate import Span, duration
-from lp_sweep.orchestrator.inputs.checks import count_gpus
 from lp_sweep.orchestrator.inputs.models import find_model
 from lp_sweep.orchestrator.inputs.pins import Pins
 from lp_sweep.orchestrator.options import (
@@ -77,23 +76,24 @@ def written(asked: SmallerOptions, run: RunOptions) -> tuple[RunOptions, list[st
     if asked.out and not (mark in there and _is_exported(asked.out)):
         check_free(expanded(asked.out), force=asked.force)
     if mark in there:
-        run, notes = _sized(run, asked)
-        return run, [f"{file} was written for these rows and options: it is used again", *notes]
-    if there and not asked.force:
+        notes = [f"{file} was written for these rows and options: it is used again"]
+    elif there and not asked.force:
         raise SpecError(
             f"{file} was written for other rows or options. Replace it: --force (what was trained "
             f"stays in the store); or name another, as in `lp-sweep run other.yaml --data ...`; or "
             f"go on with it: {run.again('run')}."
         )
-    if asked.model:  # a mistake in it leaves no file
-        find_model(asked.model, folder=Path(), pins=Pins(offline=run.offline))
-    rows = {one.name: getattr(asked, one.name) for one in fields(RowsOptions)}
-    rows["within"] = _within(asked)  # a search for what is shipped, and for no more
-    made = init.write_sweep(
-        InitOptions(**rows, file=file, force=asked.force, quick=asked.quick, made_by=mark)
-    )
-    run, notes = _sized(run, asked)
-    return run, [*made.notes, f"wrote {', '.join(map(str, made.files))}", *notes]
+    else:
+        if asked.model:  # a mistake in it leaves no file
+            find_model(asked.model, folder=Path(), pins=Pins(offline=run.offline))
+        rows = {one.name: getattr(asked, one.name) for one in fields(RowsOptions)}
+        rows["within"] = _within(asked)  # a search for what is shipped, and for no more
+        made = init.write_sweep(
+            InitOptions(**rows, file=file, force=asked.force, quick=asked.quick, made_by=mark)
+        )
+        notes = [*made.notes, f"wrote {', '.join(map(str, made.files))}"]
+    run, more = _sized(run, asked)
+    return run, [*notes, *more]
 
 
 def _sized(run: RunOptions, asked: SmallerOptions) -> tuple[RunOptions, list[str]]:
@@ -110,7 +110,7 @@ def _sized(run: RunOptions, asked: SmallerOptions) -> tuple[RunOptions, list[str
         return run, notes
     plan = service.plan.plan(run)
     spec, each = plan.made.sweep.spec, plan.training_hours()
-    slots = 1 if run.inline else cut([(cores(), count_gpus())], PerTrial.of(spec)).number
+    slots = 1 if run.inline else slots_here(PerTrial.of(spec)).number
     fit = hours * min(slots, _ONE) / each  # a search waits for its first trainings
     scored_first = len(spec.procedures) > 1  # before networks are trained, one by one
     set_here = {word.partition("=")[0].strip() for word in run.overrides}
