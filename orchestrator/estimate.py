@@ -362,8 +362,8 @@ _LATEST = 200  # trials of a run whose pace counts
 
 
 class Eta(NamedTuple):
-    """Seconds until the end, with a band. All three are None at the start of a run without timings;
-    `low` is None while a search may end earlier."""
+    """Seconds until the end, with a band. All three are None before a run has a slot; `low` is None
+    while a search may end earlier."""
 
     seconds: float | None = None
     low: float | None = None
@@ -379,10 +379,10 @@ class Eta(NamedTuple):
 
 
 class Pace:
-    """Estimates when a run ends, with a band. `ratio`: of the store's timings. Without it the end
-    is unknown until the first trial ends."""
+    """Estimates when a run ends, with a band. `ratio`: actual over estimated seconds before this
+    run, as in `Rates`."""
 
-    def __init__(self, ratio: Span | None, *, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, ratio: Span, *, now: Callable[[], float] = time.monotonic) -> None:
         self.slots = 0
         self.searching = False  # a search may ask for more: the estimate is an upper bound
         self.most: Callable[[], float] = lambda: math.inf  # seconds until the limit of the run
@@ -415,11 +415,11 @@ class Pace:
         """Used until now, by live work as well."""
         return (self._used + sum(map(self.elapsed, [*self.running]))) / 3600
 
-    def scale(self) -> Span | None:
-        """Actual over estimated seconds; None while unknown."""
+    def scale(self) -> Span:
+        """Actual over estimated seconds."""
         if ratios := [*self._ratios]:
             return band(ratios)
-        return self._ratio and self._ratio.times(1 / self._ratio.expected)
+        return self._ratio.times(1 / self._ratio.expected)
 
     def eta(
         self, live: Mapping[str, float], seconds: float, longest: float, alone: float = 0.0
@@ -428,9 +428,9 @@ class Pace:
         Blocked work counts as if it were sure to run. All in estimated slot-seconds: `live`, of
         running trials; `seconds`, of the work that has not begun, the longest of which takes
         `longest`; `alone`, of what runs afterwards, one at a time."""
-        scale, most = self.scale(), self.most()
-        if scale is None or not self.slots:
+        if not self.slots:
             return Eta()
+        most = self.most()
 
         def left(factor: float) -> float:
             running = [max(0.0, factor * took - self.elapsed(id_)) for id_, took in live.items()]
@@ -438,7 +438,7 @@ class Pace:
             needed = max(shared, factor * longest, *running, 0.0) + factor * alone
             return min(needed, most)
 
-        expected, low, high = (left(factor or 1.0) for factor in scale)
+        expected, low, high = (left(factor or 1.0) for factor in self.scale())
         if self.searching:
             return Eta(expected, high=expected)
         return Eta(expected, low, high) if high else Eta(expected)

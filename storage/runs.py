@@ -66,7 +66,7 @@ class Announcement(NamedTuple):
         counts = f"{self.done} done{failed}, {self.left} left, {len(self.held)} running"
         return (
             f"sweep {self.sweep!r} on {self.host} (pid {self.pid}) since {since} UTC: "
-            f"{counts} (trials and measurements)"
+            f"{counts} (trainings and measurements)"
         )
 
     def ends_at(self) -> dt.datetime | None:

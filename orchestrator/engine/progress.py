@@ -88,9 +88,9 @@ class PlainReporter(Display):
         super().opened(queue, slots)
         measured = ""
         if any(cell.state == "deferred" for cell in queue.plan.cells):
-            measured = " (trials, and measurements that add trials)"
+            measured = " (trainings, and measurements that add more)"
         elif queue.plan.profiles or queue.plan.speeds:
-            measured = " (trials and measurements)"
+            measured = " (trainings and measurements)"
         self._print(f"{queue.waiting} to do{measured} on {slots} slot{'s' * (slots != 1)}")
 
     def started(self, work: Work) -> None:

@@ -85,7 +85,7 @@ class WorkQueue:
         self.store, self.rates = store, rates
         self._selection = selection or Selection()
         self._on_plan, self._on_blocked, self._on_idle = on_plan, on_blocked, on_idle
-        self.pace = Pace(rates.ratio if rates.trials else None)
+        self.pace = Pace(rates.ratio)
         self.state: dict[str, State] = {}
         self.live: dict[str, Work] = {}
         self.done: set[str] = set()

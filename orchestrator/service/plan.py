@@ -227,6 +227,7 @@ def _counts(plan: Plan, to_do: Sequence[Work]) -> list[str]:
     totals = plan.totals()
     searched = sum(cell.search == "waiting" for cell in plan.cells)
     taught = sum(work.lesson is not None for work in plan.trials.values())
+    as_is = sum(work.spec.procedure in NOT_RETRAINED for work in plan.trials.values())
     measured = sum(totals[kind] for kind in _MEASUREMENTS)
     kinds = (
         f"{_states(totals, kind)} {what}" for kind, what in _MEASUREMENTS.items() if totals[kind]
@@ -246,6 +247,7 @@ def _counts(plan: Plan, to_do: Sequence[Work]) -> list[str]:
         ("waiting", waiting, after_a_measurement(waiting)),
         ("first", len(searches), finds),
         ("distilled", taught, "learn from a teacher"),
+        ("untrained", as_is, "are scored as they are, without a training"),
         ("search", searched, "more trainings at most for `until: min_layers`"),
         ("not needed", totals["cells_not_needed"], not_needed(totals["cells_not_needed"])),
         ("impossible", totals["cells_impossible"], _IMPOSSIBLE),
@@ -346,10 +348,8 @@ def _matrix(plan: Plan) -> list[str]:
     lines.append(f"  seeds {', '.join(map(str, spec.seeds))}{some}")
     for model, task in plan.finders:
         if recipe := plan.recipe((model, task)):
-            lines.append(
-                f"  recipe: auto found {recipe.learning_rate:g} and {recipe.epochs} epochs for "
-                f"{short_model(model)} on {task}"
-            )
+            found = f"learning_rate {recipe.learning_rate:g}, epochs {recipe.epochs}"
+            lines.append(f"  recipe: auto found {found} for {short_model(model)} on {task}")
     return [*lines, *_as_shipped(plan), ""]
 
 

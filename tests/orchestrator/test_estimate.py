@@ -21,7 +21,6 @@ from lp_sweep.orchestrator.estimate import (
     MeanLengths,
     Pace,
     Rates,
-    Span,
     band,
     estimate,
     missing_flop,
@@ -221,10 +220,10 @@ def test_without_timings_bf16_is_stated_faster(
 # -- the end of a run, and its band
 
 
-def pace(*took: float, measured: bool = True, slots: int = 1, clock: Clock | None = None) -> Pace:
+def pace(*took: float, slots: int = 1, clock: Clock | None = None) -> Pace:
     """After trials that took so many times their estimate."""
     clock = clock or Clock()
-    run = Pace(Rates([], gpu=False).ratio if measured else None, now=clock)
+    run = Pace(Rates([], gpu=False).ratio, now=clock)
     run.slots = slots
     for factor in took:
         run.started("a")
@@ -233,16 +232,9 @@ def pace(*took: float, measured: bool = True, slots: int = 1, clock: Clock | Non
     return run
 
 
-def scale(run: Pace) -> Span:
-    found = run.scale()
-    assert found is not None
-    return found
-
-
 def test_before_a_run_the_band_is_that_of_the_estimate() -> None:
-    assert scale(pace()) == (1.0, 0.25, 4.0)
-    assert pace(measured=False).scale() is None
-    assert pace(measured=False).eta({}, 60.0, 60.0) == Eta()
+    assert pace().scale() == (1.0, 0.25, 4.0)
+    assert pace().eta({}, 60.0, 60.0) == Eta(60.0, 15.0, 240.0)
     assert pace(slots=0).eta({}, 60.0, 60.0) == Eta()
 
 
@@ -255,7 +247,7 @@ def test_a_limit_of_the_run_bounds_its_end() -> None:
 
 
 def test_the_pace_of_the_run_replaces_it_and_each_trial_narrows_its_band() -> None:
-    found = [scale(pace(*[3.0] * seen)) for seen in (1, 5, 40)]
+    found = [pace(*[3.0] * seen).scale() for seen in (1, 5, 40)]
     assert [span.expected for span in found] == [3.0] * 3
     widths = [span.high / span.low for span in found if span.low and span.high]
     assert widths == sorted(widths, reverse=True)
@@ -264,7 +256,7 @@ def test_the_pace_of_the_run_replaces_it_and_each_trial_narrows_its_band() -> No
     run = pace()
     run.started("b")
     run.ended("b", None)  # it failed
-    assert scale(run) == scale(pace())
+    assert run.scale() == pace().scale()
 
 
 @pytest.mark.parametrize(("ended", "left"), [(2, 60), (40, 10)])
@@ -274,7 +266,7 @@ def test_most_bands_hold(ended: int, left: int) -> None:
 
     def held() -> bool:
         took = np.exp(draw.normal(0, 0.8)) * np.exp(draw.normal(0, 0.2, ended + left))
-        told = scale(pace(*took[:ended].tolist(), measured=False))
+        told = pace(*took[:ended].tolist()).scale()
         return bool((told.low or 0) <= took[ended:].mean() <= (told.high or 0))
 
     assert sum(held() for _ in range(200)) / 200 >= 0.8

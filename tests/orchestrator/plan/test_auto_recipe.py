@@ -52,7 +52,7 @@ def test_cells_wait_for_their_recipe_and_then_are_as_if_it_was_written(tmp_path:
     then = planned(file, known=found(first))
     same = {cell.state for cell in then.cells}
     assert same == {"pending"}
-    assert "auto found 5e-05 and 13 epochs" in answer_of(then).text()
+    assert "auto found learning_rate 5e-05, epochs 13" in answer_of(then).text()
     by_hand = make_inputs(tmp_path / "by hand", PLAIN + "recipe: {lr: 5e-5, epochs: 13}\n")
     assert ids(then) == ids(planned(by_hand))
     # minutes: three tries, and the trials that follow with the epochs that they will have

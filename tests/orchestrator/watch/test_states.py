@@ -117,7 +117,7 @@ def test_a_run_says_when_it_ends(scores: FakeSweep) -> None:
         states = sweep_states(scores.store)
         line = states_text(states).splitlines()[2]
         [told] = states.plain()[0]["running"]
-    assert "3 done, 9 left, 0 running (trials and measurements) on 4 slots, ends about 20" in line
+    assert "9 left, 0 running (trainings and measurements) on 4 slots, ends about 20" in line
     assert " UTC (in 1:29:5" in line or line.endswith(" UTC (in 1:30:00)")
     assert (told["slots"], told["seconds_left"]) == (4, 5400.0)
     ends = dt.datetime.fromisoformat(told["ends_at"])
@@ -127,7 +127,7 @@ def test_a_run_says_when_it_ends(scores: FakeSweep) -> None:
     with announcing(scores, 0, 0, 9).announced():
         states = sweep_states(scores.store)
     line = states_text(states).splitlines()[2]
-    assert line.endswith("0 done, 9 left, 0 running (trials and measurements)")
+    assert line.endswith("0 done, 9 left, 0 running (trainings and measurements)")
     assert states.plain()[0]["running"][0]["ends_at"] is None
 
 
