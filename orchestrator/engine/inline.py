@@ -20,7 +20,7 @@ from lp_sweep.orchestrator.engine.capacity import MOST_CORES, PerTrial, Slots, c
 from lp_sweep.orchestrator.engine.course import Course, Loss, StopSignals
 from lp_sweep.orchestrator.engine.opening import open_run
 from lp_sweep.orchestrator.engine.runoptions import PATIENT_THREADS
-from lp_sweep.orchestrator.inputs.checks import count_gpus
+from lp_sweep.orchestrator.inputs.checks import cores, count_gpus
 from lp_sweep.orchestrator.plan.plan import Work
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from lp_sweep.storage.errors import GraphRecordingError, StoreError
@@ -77,11 +77,6 @@ def _next(course: Course, books: threading.Lock) -> Work | None:
         if work is not None:
             course.reporter.started(work)
         return work
-
-
-def cores() -> int:
-    """The cores that this process may use: a batch system gives it some of a machine."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def slots_here(per_trial: PerTrial) -> Slots:

@@ -21,10 +21,10 @@ from typing import IO, Any
 
 from lp_sweep.orchestrator.engine.capacity import PerTrial, Slots, cut
 from lp_sweep.orchestrator.engine.course import Course, Loss, StopSignals
-from lp_sweep.orchestrator.engine.inline import cores, here
+from lp_sweep.orchestrator.engine.inline import here
 from lp_sweep.orchestrator.engine.opening import open_run
 from lp_sweep.orchestrator.engine.runoptions import GPUS, PATIENT_THREADS
-from lp_sweep.orchestrator.inputs.checks import count_gpus
+from lp_sweep.orchestrator.inputs.checks import cores, count_gpus
 from lp_sweep.orchestrator.plan.plan import Work
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from lp_sweep.storage.errors import PreflightError

@@ -21,6 +21,7 @@ from lp_sweep.orchestrator.export.forms import form_of
 from lp_sweep.orchestrator.export.graphs import shipped_network
 from lp_sweep.orchestrator.export.places import DevRows, Where, dev_rows, find_inputs, spec_of
 from lp_sweep.orchestrator.export.trialfolder import network_folder
+from lp_sweep.orchestrator.inputs.checks import cores
 from lp_sweep.storage.errors import DivergedError, ExportError, lines_of
 from lp_sweep.storage.printable import ranges, say
 from lp_sweep.storage.store import Store
@@ -39,6 +40,7 @@ from lp_sweep.trials.worker.provenance import now
 from lp_sweep.trials.worker.provenance import where as made_where
 
 TABLE = "deployments"
+_AT_ONCE = 4  # processes, each with a network in memory
 _Made = TypeVar("_Made")
 
 
@@ -205,6 +207,7 @@ def workload(spec: TrialSpec, rows: DevRows, folder: Path, on: Machine, seconds:
         device=str(on.device),
         threads=on.threads,
         seconds=seconds,
+        at_once=min(_AT_ONCE, max(1, cores() // on.threads)),
     )
 
 

@@ -38,7 +38,7 @@ from lp_sweep.storage.store import Store
 from lp_sweep.trials.data.datasource import load_task, prompted
 from lp_sweep.trials.data.tasks import TEST
 from lp_sweep.trials.deploy.artefacts import GRAPHS, ShippedNetwork
-from lp_sweep.trials.deploy.measure import Artefact, ArtefactMeasurement, measure
+from lp_sweep.trials.deploy.measure import Artefact, ArtefactRun, run_each
 from lp_sweep.trials.device import pick_device
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.spec.identity import held_out_id, trial_id
@@ -164,8 +164,7 @@ def _score_all(
         # onnxruntime has its CPU kernels everywhere
         device = pick_device("cpu" if any(each.graph for each in made) else "auto")
         on, spec = Machine(device, torch.get_num_threads()), spec_of(records[missing[0].trial])
-        # every row once, and no time for turns
-        found = measure(made, workload(spec, rows, made[0].folder, on, 0.0))
+        found = run_each(made, workload(spec, rows, made[0].folder, on, 0.0))
     for each, artefact in zip(missing, made, strict=True):
         row = _scored(each, records[each.trial], rows, found[artefact.id], base, store)
         store.put(TABLE, artefact.id, [row | made_where(device, started)])
@@ -194,17 +193,17 @@ def _scored(
     each: HeldOutSpec,
     record: Record,
     rows: DevRows,
-    measured: ArtefactMeasurement | str,
+    ran: ArtefactRun | str,
     base: str | None,
     store: Store,
 ) -> dict[str, Any]:
     """Stores the answers, and returns the columns of the record but for its place and time.
     `base`: the full model's identifier."""
     id, task = held_out_id(each), spec_of(record).task
-    if isinstance(measured, str) or measured.answers is None:
-        raise ExportError(f"{each.trial} can't answer the test rows: {measured}")
+    if isinstance(ran, str) or ran.answers is None:
+        raise ExportError(f"{each.trial} can't answer the test rows: {ran}")
     try:
-        found = stored_score(id, task, rows, measured.answers, store)
+        found = stored_score(id, task, rows, ran.answers, store)
     except DivergedError as error:
         raise ExportError(f"answers of {each.trial} are NaN or infinite") from error
     row = {

@@ -295,6 +295,11 @@ def ray_folder() -> Path:
     return folder if short else Path(f"/tmp/lp-sweep-{os.getuid()}")
 
 
+def cores() -> int:
+    """The cores that this process may use: a batch system gives it some of a machine."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def count_gpus() -> int:
     """The GPUs that this process may use."""
     if not _has_devices():

@@ -227,7 +227,7 @@ def _counts(plan: Plan, to_do: Sequence[Work]) -> list[str]:
     totals = plan.totals()
     searched = sum(cell.search == "waiting" for cell in plan.cells)
     taught = sum(work.lesson is not None for work in plan.trials.values())
-    as_is = sum(work.spec.procedure in NOT_RETRAINED for work in plan.trials.values())
+    as_is = sum(work.trial.procedure in NOT_RETRAINED for work in plan.trials.values())
     measured = sum(totals[kind] for kind in _MEASUREMENTS)
     kinds = (
         f"{_states(totals, kind)} {what}" for kind, what in _MEASUREMENTS.items() if totals[kind]

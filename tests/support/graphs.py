@@ -60,7 +60,7 @@ def run_here(
     """As `measure.in_new_process`, in this process: a start of torch takes seconds."""
     plain = json.loads(json.dumps(request))
     try:
-        arrays, told = ({}, runner.alone(plain)) if plain["alone"] else runner.together(plain)
+        arrays, told = (runner.alone if plain["alone"] else runner.together)(plain)
     except Exception as error:
         raise ExportError(runner.message(error)) from error
     return {**arrays, "told": np.array(json.dumps(told))}

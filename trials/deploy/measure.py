@@ -68,7 +68,8 @@ class Workload:
     """The work that all artefacts are given. `texts`: one or two columns of n rows, one of them for
     embeddings; `singles`: the first rows, of which single ones are timed; `loads`: the class of
     transformers; `pooling` and `after`: of embeddings, as in `trials.model.plainload`; `words`:
-    a row is a list of words; `seconds`: for the turns of each artefact."""
+    a row is a list of words; `seconds`: for the turns of each artefact; `at_once`: processes that
+    answer at a time."""
 
     texts: Columns
     singles: int
@@ -80,6 +81,7 @@ class Workload:
     device: str = "cpu"
     threads: int = 1
     seconds: float = 5.0
+    at_once: int = 1
 
 
 class ArtefactMeasurement(NamedTuple):
@@ -100,53 +102,63 @@ class ArtefactMeasurement(NamedTuple):
     seconds_total: float  # to make it, for its answers, and for its turns
 
 
+class ArtefactRun(NamedTuple):
+    """What the process of one artefact found: its answers, None if none were wanted; and its
+    checksum, sizes, peak memory, and the `seconds` that it took."""
+
+    answers: ArtefactAnswers | None
+    facts: dict[str, Any]
+
+
+def run_each(artefacts: Sequence[Artefact], work: Workload) -> dict[str, ArtefactRun | str]:
+    """Each artefact in a process of its own: by its id what it answers, or why it could not be run.
+    Says what it does."""
+    with ThreadPoolExecutor(work.at_once) as pool:
+        ran = pool.map(lambda artefact: _run_alone(artefact, work), artefacts)
+        return {each.id: own for each, own in zip(artefacts, ran, strict=True)}
+
+
 def measure(artefacts: Sequence[Artefact], work: Workload) -> dict[str, ArtefactMeasurement | str]:
     """The measurement of each artefact by its id, or why it could not be run. Says what it does.
 
-    Each is tried in a process of its own, which has its peak memory. Then those that answered share
-    one process. Raises ExportError if that one fails as a whole, as for lack of memory.
+    Those that answered in processes of their own then share one, in which nothing else computes.
+    Raises ExportError if that one fails as a whole, as for lack of memory.
     """
-    with ThreadPoolExecutor(2) as pool:
-        tried = pool.map(lambda artefact: _alone(artefact, work), artefacts)
-        alone = {each.id: own for each, own in zip(artefacts, tried, strict=True)}
-    found: dict[str, Any] = {id_: why for id_, why in alone.items() if isinstance(why, str)}
-    able = [each for each in artefacts if each.id not in found]
+    found: dict[str, Any] = dict(ran := run_each(artefacts, work))
+    able = [each for each in artefacts if isinstance(ran[each.id], ArtefactRun)]
     if not able:
         return found
     arrays, shared = _run(able, work, alone=False)
     for number, artefact in enumerate(able):
-        own = alone[artefact.id]
-        if why := shared["errors"].get(str(number)):
-            found[artefact.id] = why
-        elif artefact.sha256() != own["sha256"]:
+        answers, own = found[artefact.id]
+        if artefact.sha256() != own["sha256"]:
             changed = artefact.weights()[0].name
             found[artefact.id] = f"{changed} was changed while it was measured. Measure it again."
-        else:
-            single, batch = arrays[f"single{number}"], arrays[f"batch{number}"]
-            turns = float(single[:, 1].sum() + batch.sum()) / 1e3
-            found[artefact.id] = ArtefactMeasurement(
-                answers=ArtefactAnswers(arrays[f"values{number}"], arrays[f"places{number}"])
-                if artefact.scored
-                else None,
-                ms=float(np.median(single[:, 1])),
-                ms_p95=float(np.percentile(single[:, 1], 95)),
-                tokenizer_ms=float(np.median(single[:, 0])),
-                texts_per_second=1e3 * BATCH / float(np.median(batch)),
-                rounds=shared["rounds"],
-                others_busy_cores=shared["others_busy_cores"],
-                seconds_total=artefact.seconds + shared["seconds"][number] + turns,
-                **own,
-            )
+            continue
+        single, batch = arrays[f"single{number}"], arrays[f"batch{number}"]
+        turns = float(single[:, 1].sum() + batch.sum()) / 1e3
+        found[artefact.id] = ArtefactMeasurement(
+            answers=answers,
+            ms=float(np.median(single[:, 1])),
+            ms_p95=float(np.percentile(single[:, 1], 95)),
+            tokenizer_ms=float(np.median(single[:, 0])),
+            texts_per_second=1e3 * BATCH / float(np.median(batch)),
+            rounds=shared["rounds"],
+            others_busy_cores=shared["others_busy_cores"],
+            seconds_total=artefact.seconds + own.pop("seconds") + turns,
+            **own,
+        )
     return found
 
 
-def _alone(artefact: Artefact, work: Workload) -> Any:
-    """Its checksum, sizes and peak memory, as a dict; the reason as a text if it can't be run."""
+def _run_alone(artefact: Artefact, work: Workload) -> ArtefactRun | str:
+    """Or the reason if it can't be run."""
     try:
         files = {"sha256": artefact.sha256(), "bytes": artefact.bytes()}
-        return files | _run([artefact], work, alone=True)[1]
+        arrays, told = _run([artefact], work, alone=True)
     except (ExportError, OSError) as error:
         return str(error)
+    return ArtefactRun(ArtefactAnswers(**arrays) if arrays else None, files | told)
 
 
 def _run(

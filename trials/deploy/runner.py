@@ -6,11 +6,11 @@ An artefact is a folder with a tokenizer, and either weights for torch or an ONN
 as plain transformers does, a graph with onnxruntime and tokenizers alone. Neither is imported for
 the other, so that the peak memory of a process is that of a server.
 
-REQUEST is `measure.Workload` as JSON. With `alone`, the process loads the first artefact and
-answers one batch of the longest rows. Else all artefacts answer all rows of the dev set, torch in
-batches sorted by length, a graph row by row; then they take turns with single rows, and with
-batches. ANSWER has the arrays of each artefact, by its number, and JSON `told`. What it does now
-is printed on stdout, a line at a time.
+REQUEST is `measure.Workload` as JSON. With `alone`, the process loads the first artefact, answers
+one batch of the longest rows, and then all rows, torch in batches sorted by length, a graph row by
+row. Else all artefacts take turns with single rows, and with batches. ANSWER has the arrays, of
+turns by the number of the artefact, and JSON `told`. What it does now is printed on stdout, a line
+at a time.
 """
 
 from __future__ import annotations
@@ -241,56 +241,42 @@ def _peak_bytes() -> int:
         return peak if sys.platform == "darwin" else peak * 1024
 
 
-def alone(asked: dict[str, Any]) -> dict[str, Any]:
-    runner = loaded(asked["artefacts"][0], asked)
-    rows = _longest_first(asked["texts"])[:BATCH]
-    runner.answer(runner.tokens(_rows(asked["texts"], rows)))
-    return {"peak_memory_bytes": _peak_bytes(), "pieces": runner.pieces}
+def alone(asked: dict[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The answers of the first artefact if they are wanted, and what else is told."""
+    begun, [artefact, *_], texts = time.perf_counter(), asked["artefacts"], asked["texts"]
+    runner = loaded(artefact, asked)
+    runner.answer(runner.tokens(_rows(texts, _longest_first(texts)[:BATCH])))
+    told = {"peak_memory_bytes": _peak_bytes(), "pieces": runner.pieces}
+    runner.answer(runner.tokens(_rows(texts, [0])))  # a graph may be fixed to other shapes
+    arrays = {}
+    if artefact["scored"]:
+        name = artefact["name"] or "the network"
+        print(f"{name}: answering {len(texts[0]):,} texts", flush=True)
+        arrays = answers(runner, texts, words=asked["words"], name=name)._asdict()
+    return arrays, told | {"seconds": time.perf_counter() - begun}
 
 
 def together(asked: dict[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """The arrays by name, and what else is told."""
+    """The times of each artefact, and what else is told."""
     from lp_sweep.trials.measures.speed import Bystanders
 
-    found: dict[str, np.ndarray] = {}
-    artefacts, texts = asked["artefacts"], asked["texts"]
-    runners = {number: loaded(artefact, asked) for number, artefact in enumerate(artefacts)}
-    told: dict[str, Any] = {"seconds": [], "errors": {}}
-    for number, runner in list(runners.items()):
-        begun = time.perf_counter()
-        try:
-            _timed(runner, _rows(texts, [0]))  # a graph may be fixed to other shapes
-            if artefacts[number]["scored"]:
-                name = artefacts[number]["name"] or "the network"
-                print(f"{name}: answering {len(texts[0]):,} texts", flush=True)
-                own = answers(runner, texts, words=asked["words"], name=name)
-                found[f"values{number}"], found[f"places{number}"] = own
-        except Exception as error:
-            told["errors"][number] = message(error)
-            del runners[number]
-        told["seconds"].append(time.perf_counter() - begun)
+    texts = asked["texts"]
+    runners = {at: loaded(artefact, asked) for at, artefact in enumerate(asked["artefacts"])}
     seconds = asked["seconds"] * len(runners)
-    if seconds:
-        print(f"{len(runners)} artefacts are timed, in turns: about {seconds:.0f} s", flush=True)
+    print(f"{len(runners)} artefacts are timed, in turns: about {seconds:.0f} s", flush=True)
     bystanders = Bystanders()
     singles = (texts, asked["singles"], [1] * (_IN_A_TURN + 1))
-    told["rounds"], single = _turns(runners, *singles, seconds * _SINGLE)
+    rounds, single = _turns(runners, *singles, seconds * _SINGLE)
     _, batch = _turns(runners, texts, len(texts[0]), [1, BATCH], seconds * (1 - _SINGLE))
-    told["others_busy_cores"] = bystanders.busy_cores()
-    for number in runners:
-        found[f"single{number}"] = np.array(single[number])
-        found[f"batch{number}"] = np.array(batch[number])[:, 1]
-    return found, told
+    found = {f"single{number}": np.array(single[number]) for number in runners}
+    found |= {f"batch{number}": np.array(batch[number])[:, 1] for number in runners}
+    return found, {"rounds": rounds, "others_busy_cores": bystanders.busy_cores()}
 
 
 def main(request: str, answer: str) -> None:
     asked = json.loads(Path(request).read_text(encoding="utf-8"))
-    arrays: dict[str, np.ndarray] = {}
     try:
-        if asked["alone"]:
-            told = alone(asked)
-        else:
-            arrays, told = together(asked)
+        arrays, told = (alone if asked["alone"] else together)(asked)
     except Exception as error:
         print(message(error), file=sys.stderr)
         sys.exit(_DIED)

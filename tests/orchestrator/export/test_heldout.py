@@ -147,7 +147,7 @@ def test_an_artefact_is_scored_once_and_a_second_one_is_a_second_look(
     first = kept.score(2)
     assert first.look == 1
     with monkeypatch.context() as patch:
-        patch.setattr(heldout, "measure", None)
+        patch.setattr(heldout, "run_each", None)
         assert kept.score(2) == first
     second = kept.score(2, "onnx", "full")
     assert second.look == 2
@@ -177,7 +177,7 @@ def test_what_fails_costs_no_export(
     kept: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        heldout, "measure", lambda made, _: dict.fromkeys((m.id for m in made), "no")
+        heldout, "run_each", lambda made, _: dict.fromkeys((m.id for m in made), "no")
     )
     done = kept.export(trial=kept.trial(2))
     assert done.held_out is None
