@@ -474,7 +474,7 @@ class MeasureOptions:
         Option(
             "--seconds", envvar="LP_SWEEP_SECONDS", min=0.1, help="For the turns of each artefact."
         ),
-    ] = 5.0
+    ] = 3.0  # from one session to the next, times differ by more than longer turns would settle
     threads: Annotated[
         int,
         Option(

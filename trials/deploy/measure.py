@@ -80,7 +80,7 @@ class Workload:
     words: bool = False
     device: str = "cpu"
     threads: int = 1
-    seconds: float = 5.0
+    seconds: float = 3.0
     at_once: int = 1
 
 
