@@ -124,8 +124,8 @@ def measure(artefacts: Sequence[Artefact], work: Workload) -> dict[str, Artefact
     Those that answered in processes of their own then share one, in which nothing else computes.
     Raises ExportError if that one fails as a whole, as for lack of memory.
     """
-    found: dict[str, Any] = dict(ran := run_each(artefacts, work))
-    able = [each for each in artefacts if isinstance(ran[each.id], ArtefactRun)]
+    found: dict[str, Any] = {**run_each(artefacts, work)}
+    able = [each for each in artefacts if not isinstance(found[each.id], str)]
     if not able:
         return found
     arrays, shared = _run(able, work, alone=False)
