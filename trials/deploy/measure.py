@@ -103,16 +103,15 @@ class ArtefactMeasurement(NamedTuple):
 
 
 class ArtefactRun(NamedTuple):
-    """What the process of one artefact found: its answers, None if none were wanted; and its
-    checksum, sizes, peak memory, and the `seconds` that it took."""
+    """One artefact in a process of its own. `facts`: fields of `ArtefactMeasurement`."""
 
-    answers: ArtefactAnswers | None
+    answers: ArtefactAnswers | None  # None if none were wanted
+    seconds: float
     facts: dict[str, Any]
 
 
 def run_each(artefacts: Sequence[Artefact], work: Workload) -> dict[str, ArtefactRun | str]:
-    """Each artefact in a process of its own: by its id what it answers, or why it could not be run.
-    Says what it does."""
+    """What each artefact answers in a process of its own, by its id, or why it can't be run."""
     with ThreadPoolExecutor(work.at_once) as pool:
         ran = pool.map(lambda artefact: _run_alone(artefact, work), artefacts)
         return {each.id: own for each, own in zip(artefacts, ran, strict=True)}
@@ -130,8 +129,8 @@ def measure(artefacts: Sequence[Artefact], work: Workload) -> dict[str, Artefact
         return found
     arrays, shared = _run(able, work, alone=False)
     for number, artefact in enumerate(able):
-        answers, own = found[artefact.id]
-        if artefact.sha256() != own["sha256"]:
+        answers, seconds, facts = found[artefact.id]
+        if artefact.sha256() != facts["sha256"]:
             changed = artefact.weights()[0].name
             found[artefact.id] = f"{changed} was changed while it was measured. Measure it again."
             continue
@@ -145,20 +144,21 @@ def measure(artefacts: Sequence[Artefact], work: Workload) -> dict[str, Artefact
             texts_per_second=1e3 * BATCH / float(np.median(batch)),
             rounds=shared["rounds"],
             others_busy_cores=shared["others_busy_cores"],
-            seconds_total=artefact.seconds + own.pop("seconds") + turns,
-            **own,
+            seconds_total=artefact.seconds + seconds + turns,
+            **facts,
         )
     return found
 
 
 def _run_alone(artefact: Artefact, work: Workload) -> ArtefactRun | str:
-    """Or the reason if it can't be run."""
+    """What it answers, or why it can't be run."""
     try:
         files = {"sha256": artefact.sha256(), "bytes": artefact.bytes()}
         arrays, told = _run([artefact], work, alone=True)
     except (ExportError, OSError) as error:
         return str(error)
-    return ArtefactRun(ArtefactAnswers(**arrays) if arrays else None, files | told)
+    answers = ArtefactAnswers(**arrays) if arrays else None
+    return ArtefactRun(answers, told.pop("seconds"), files | told)
 
 
 def _run(

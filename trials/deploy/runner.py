@@ -9,8 +9,7 @@ the other, so that the peak memory of a process is that of a server.
 REQUEST is `measure.Workload` as JSON. With `alone`, the process loads the first artefact, answers
 one batch of the longest rows, and then all rows, torch in batches sorted by length, a graph row by
 row. Else all artefacts take turns with single rows, and with batches. ANSWER has the arrays, of
-turns by the number of the artefact, and JSON `told`. What it does now is printed on stdout, a line
-at a time.
+turns by the number of the artefact, and JSON `told`. What it does now is printed on stdout.
 """
 
 from __future__ import annotations
@@ -243,7 +242,8 @@ def _peak_bytes() -> int:
 
 def alone(asked: dict[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """The answers of the first artefact if they are wanted, and what else is told."""
-    begun, [artefact, *_], texts = time.perf_counter(), asked["artefacts"], asked["texts"]
+    begun = time.perf_counter()
+    artefact, texts = asked["artefacts"][0], asked["texts"]
     runner = loaded(artefact, asked)
     runner.answer(runner.tokens(_rows(texts, _longest_first(texts)[:BATCH])))
     told = {"peak_memory_bytes": _peak_bytes(), "pieces": runner.pieces}
