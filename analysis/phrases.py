@@ -251,8 +251,7 @@ def speedup(quantity: Literal["finetune", "inference"], row: Row) -> TableCell:
     if value is None:
         return state("not timed")
     low, high = row[f"{quantity}_q25"], row[f"{quantity}_q75"]
-    unsteady = ("Unsteady: the standard error is more than 1%.",)
-    doubts = unsteady * (not row[f"{quantity}_steady"]) + (DISTURBED,) * bool(row["busy"])
+    doubts = ("Unsteady: the standard error is more than 1%.",) * (not row[f"{quantity}_steady"])
     return TableCell(f"×{value:.2f} ({low:.2f}–{high:.2f})", doubts)
 
 

@@ -421,13 +421,11 @@ class Pace:
             return band(ratios)
         return self._ratio.times(1 / self._ratio.expected)
 
-    def eta(
-        self, live: Mapping[str, float], seconds: float, longest: float, alone: float = 0.0
-    ) -> Eta:
+    def eta(self, live: Mapping[str, float], seconds: float, longest: float) -> Eta:
         """The time left with its band, unless the run is later than that, but not more than `most`.
         Blocked work counts as if it were sure to run. All in estimated slot-seconds: `live`, of
         running trials; `seconds`, of the work that has not begun, the longest of which takes
-        `longest`; `alone`, of what runs afterwards, one at a time."""
+        `longest`."""
         if not self.slots:
             return Eta()
         most = self.most()
@@ -435,8 +433,7 @@ class Pace:
         def left(factor: float) -> float:
             running = [max(0.0, factor * took - self.elapsed(id_)) for id_, took in live.items()]
             shared = (sum(running) + factor * seconds) / self.slots
-            needed = max(shared, factor * longest, *running, 0.0) + factor * alone
-            return min(needed, most)
+            return min(max(shared, factor * longest, *running, 0.0), most)
 
         expected, low, high = (left(factor or 1.0) for factor in self.scale())
         if self.searching:

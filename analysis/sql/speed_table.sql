@@ -18,8 +18,7 @@
 --                                with all layers. _wall_ms: the same in wall-clock time
 -- pairs                          the number of pairs, the smaller one of the two
 -- finetune_steady, inference_steady   whether the quartiles are within 5% of the median
--- others_busy_cores, busy        cores that other processes kept busy meanwhile (null: not known), and
---                                whether that was more than half a core
+-- others_busy_cores              cores that other processes kept busy meanwhile (null: not known)
 WITH networks AS (
     SELECT
         cells.sweep, cells.model, cells.feed_forward, cells.depth, cells.kept_layers, cells.n_kept,
@@ -92,7 +91,6 @@ SELECT
     0.929 * (of.inference.speedup_q75 - of.inference.speedup_q25) / sqrt(of.inference.pairs)
         <= 0.01 * of.inference.speedup AS inference_steady,
     speeds.others_busy_cores,
-    speeds.others_busy_cores > 0.5 AS busy,
     speeds.profile_id
 FROM networks
 LEFT JOIN full_params

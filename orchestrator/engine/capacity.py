@@ -109,6 +109,11 @@ class PerTrial(NamedTuple):
         asked = spec.resources_per_trial
         return cls(asked.cpu, asked.gpu, spec.trials_per_gpu, asked.accelerator_type)
 
+    @property
+    def share_gpus(self) -> bool:
+        """Whether several trials would share a GPU."""
+        return self.trials_per_gpu > 1 if self.gpus is None else 0 < self.gpus < 1
+
 
 class Slots(NamedTuple):
     """How the cluster is cut: `number` trials at a time, each with these resources."""

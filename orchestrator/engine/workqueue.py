@@ -1,11 +1,11 @@
 """Hands out the missing work of a plan, and keeps track of how each piece ended.
 
 Profiles come first, since cells depend on them, then trials whose networks others need, then other
-trials, and speeds at the end, each alone, since other work would change its times; within a rank
-full models and networks that nobody trains come first, then the longest. When a profile ends, the
-cells that waited for it become trials; when a search has all that it asked for, it asks for more,
-or ends. A network has the identifier of the trial that trains it. Trials of a model on a task that
-its full model did not learn are left out. Knows no Ray.
+trials, and speeds at the end, each alone where trials share a GPU, which would change its times;
+within a rank full models and networks that nobody trains come first, then the longest. When a
+profile ends, the cells that waited for it become trials; when a search has all that it asked for,
+it asks for more, or ends. A network has the identifier of the trial that trains it. Trials of a
+model on a task that its full model did not learn are left out. Knows no Ray.
 
 Runs share a store. A run claims work only for its idle slots, for all of them in one write, and
 begins it at once: so no run keeps work from another that it has no slot for. What it does not begin
@@ -28,6 +28,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from lp_sweep.orchestrator.engine.capacity import PerTrial
 from lp_sweep.orchestrator.estimate import Eta, Pace, Rates, deferred
 from lp_sweep.orchestrator.plan.cells import CellAxes
 from lp_sweep.orchestrator.plan.known import (
@@ -151,25 +152,23 @@ class WorkQueue:
         return True
 
     def _first(self, slots: int) -> list[str]:
-        """The work to begin next in so many slots, all of one rank; of speeds only one. Several
-        runs would want the same work in the same order, so that each draws from more than it
-        needs."""
+        """The work to begin next in so many slots, all of one rank. Several runs would want the
+        same work in the same order, so that each draws from more than it needs."""
         first = self.ready()
         if first is None or not self._may_begin(first):
             return []
         rank, drawn = self._rank(first), 1
         if self.claims is not None and self.claims.shared:
             drawn = _DRAWN_FROM * max(1, len(self.claims.alive))
-        wanted = 1 if rank is Rank.SPEED else slots
         entries: list[tuple[Rank, float, str]] = []
-        while len(entries) < wanted * drawn and self.ready() and self._order[0][0] == rank:
+        while len(entries) < slots * drawn and self.ready() and self._order[0][0] == rank:
             entries.append(heappop(self._order))
         for entry in entries:
             heappush(self._order, entry)
         ids = [*dict.fromkeys(id_ for _, _, id_ in entries)]
         if drawn > 1:
             random.shuffle(ids)
-        return ids[:wanted]
+        return ids[:slots]
 
     def ready(self) -> str | None:
         """The pending work to begin next. Work that still waits for a network leaves the order: the
@@ -202,11 +201,12 @@ class WorkQueue:
         }
 
     def _may_begin(self, id_: str) -> bool:
-        """Whether the work may run next to the live work of this run and of others."""
+        """Whether the work may run next to the live work of this run and of others. Two networks
+        that take turns see the same load, but for one that comes and goes on their GPU."""
+        if not PerTrial.of(self.plan.sweep.spec).share_gpus:
+            return True
         speeds = self.plan.speeds.keys()
-        if id_ in speeds:
-            return not self.live and not self.holding
-        return not self.live.keys() & speeds
+        return not (self.live or self.holding if id_ in speeds else self.live.keys() & speeds)
 
     def job(self, work: Work) -> Job:
         job = self.plan.job(work, network=work.id in self._networks)
@@ -505,11 +505,9 @@ class WorkQueue:
 
     def eta(self) -> Eta:
         """When the run ends. Cells that wait for a profile count as well."""
-        waiting = self._waiting.copy()
-        alone = sum(map(waiting.pop, waiting.keys() & self.plan.speeds.keys()))
-        shared = sum(waiting.values()) + self._deferred_seconds
+        waiting = [*self._waiting.copy().values()]
         live = {id_: self._seconds[id_] for id_ in [*self.live]}
-        return self.pace.eta(live, shared, max(waiting.values(), default=0.0), alone)
+        return self.pace.eta(live, sum(waiting) + self._deferred_seconds, max(waiting, default=0.0))
 
 
 def _rounds(plan: Plan) -> Mapping[str, list[list[str]]]:

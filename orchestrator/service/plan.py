@@ -57,7 +57,7 @@ _SHARED_SHOWN = 8
 _MEASUREMENTS = {  # in the plan's totals
     "profiles": "of pre-trained networks",
     "measures": "of trained networks",
-    "speeds": "of speed, one network at a time",
+    "speeds": "of speed",
 }
 _IMPOSSIBLE = "no layer would stay, or none that a removed feed-forward or a bridge needs"
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 LINES = {
     "orchestrator": 17_813,
     "trials": 15_550,
-    "analysis": 5_907,
+    "analysis": 5_906,
     "storage": 4_115,
     "api": 721,
     "tests": 38_321,

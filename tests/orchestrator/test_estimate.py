@@ -285,8 +285,6 @@ def test_what_is_left_is_shared_by_the_slots_but_for_the_longest_piece() -> None
     assert run.eta({}, 1000.0, 500.0).seconds == 500.0
     run.started("a")
     assert run.eta({"a": 700.0}, 0.0, 0.0).seconds == 700.0
-    # what runs alone is not shared by ten slots
-    assert run.eta({}, 1000.0, 50.0, alone=300.0).seconds == 400.0
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=1, max_size=60), st.floats(0.001, 1000))

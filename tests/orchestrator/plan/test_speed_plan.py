@@ -16,7 +16,7 @@ from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.spec.select import LayerScores
 from lp_sweep.trials.spec.specs import SpeedSpec
-from tests.support.courses import presence_of, taken
+from tests.support.courses import presence_of, queue_of, taken
 from tests.support.sweepfiles import CPU, PLAIN, answer_of, make_inputs, planned
 
 TIMED = PLAIN + "measure: {speed: cpu}\n"
@@ -106,7 +106,7 @@ def test_a_plan_says_how_many_are_missing_and_what_they_need(plan: Plan) -> None
     assert told["speeds"][1]["kept_layers"] == list(range(1, 11))
     assert told["totals"]["profiles"] == 0
     text = answer_of(plan).text()
-    assert "measurements       2   1 done, 1 missing of speed, one network at a time" in text
+    assert "measurements       2   1 done, 1 missing of speed" in text
     assert "8 to fine-tune, 1 to time" in text
 
     with_them = estimate(plan, CPU).hours
@@ -124,11 +124,19 @@ def test_a_plan_says_how_many_are_missing_and_what_they_need(plan: Plan) -> None
 
 
 @pytest.fixture
-def queue(plan: Plan, store: Store) -> WorkQueue:
-    return WorkQueue(plan, store, CPU, lambda plan: None)
+def queue(tmp_path: Path, store: Store) -> WorkQueue:
+    """Where two trials share a GPU."""
+    return queue_of(planned(make_inputs(tmp_path, TIMED + "trials_per_gpu: 2\n")), store)
 
 
-def test_one_waits_until_nothing_else_runs_and_nothing_runs_beside_it(queue: WorkQueue) -> None:
+def test_speeds_come_last_and_run_beside_all_else(plan: Plan, store: Store) -> None:
+    queue = queue_of(plan, store)
+    work = [taken(queue).id for _ in range(10)]
+    assert {*work[:8]} == plan.trials.keys()
+    assert {*work[8:]} == plan.speeds.keys()
+
+
+def test_on_a_shared_gpu_one_runs_alone(queue: WorkQueue) -> None:
     trials = [taken(queue) for _ in range(8)]
     assert queue.take() is None
     assert queue.open
