@@ -1,7 +1,7 @@
 """Counts the trials that `until: min_layers` needs and its wrong answers, on known curves.
 
     python -m benchmarks.adaptive [--repetitions 200] [--out adaptive.json]
-    python -m benchmarks.adaptive --store docs/studies/records --sweep minilm-sst2
+    python -m benchmarks.adaptive --store docs/studies/records --sweep sst2
 
 Each repetition draws a grid of every K and five seeds around a curve of losses, and replays the
 search on it, for losses of 1, 2 and 3 points. The noise is either independent for each trial, or

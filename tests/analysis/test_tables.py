@@ -338,6 +338,15 @@ def test_the_min_layers_table_for_people(fake: FakeSweep) -> None:
     assert percent["SST-2"] == "9–10 of 12 (−0.89%) [c]"
 
 
+def test_the_answer_of_a_strategy_has_bounds_of_its_own(fake: FakeSweep) -> None:
+    for strategy, score in (("top", 80.0), ("bottom", 89.5)):
+        fake.curve({0: 90.0, 1: 89.2, 2: score, 3: 70.0}, strategy=strategy)
+    catalog = open_views(fake.publish(), deltas=(1,), only=TABLES["min-layers"].views)
+    of = {name: TABLES["min-layers"](catalog, strategies=[name]).lead for name in ("top", "bottom")}
+    assert "needs 11 of 12 layers" in of["top"][0]
+    assert "needs 10 of 12 layers" in of["bottom"][0]
+
+
 def test_sweep_and_procedure_are_columns_only_where_there_are_several(fake: FakeSweep) -> None:
     fake.curve({0: 90.0, 2: 89.2})
     assert made(fake, "tasks").columns[0] == "model"

@@ -24,7 +24,7 @@ from tests.support.docpages import ROOT
 from tests.support.fake_records import FakeSweep
 
 RECORDS = ROOT / "docs" / "studies" / "records"
-FEW = "minilm-sst2"  # for the tables that read predictions
+FEW = "sst2"  # for the tables that read predictions
 
 
 @pytest.fixture(scope="module")
