@@ -17,7 +17,7 @@ DISTURBED = (
 )
 # states and reasons of the views -> the word for people, and what it means
 _STATES: dict[str, tuple[str, ...]] = {
-    "deferred": ("waiting", "Waits for a measurement of the pre-trained model."),
+    "deferred": ("waiting", "Waits for a measurement, or for what a search tries first."),
     "impossible": (
         "impossible",
         "No layer would stay, or not layer 1, which a bridge needs, or too few for the "
@@ -29,8 +29,8 @@ _STATES: dict[str, tuple[str, ...]] = {
     ),
     "not timed": (
         "–",
-        "Not measured: a speed is never estimated from the layers. Add `measure: {speed: cpu}` (or "
-        "cuda) to the sweep file, then `lp-sweep run`.",
+        "Not measured: a speed is never estimated from the layers. `lp-sweep run` measures it if "
+        "the sweep file has `measure: {speed: cpu}` (or cuda).",
     ),
     "pending": ("missing",),
     "no K=0": ("no full model", "No score with all layers and the same seed to compare with."),

@@ -88,7 +88,7 @@ class PlainReporter(Display):
         super().opened(queue, slots)
         measured = ""
         if any(cell.state == "deferred" for cell in queue.plan.cells):
-            measured = " (trainings, and measurements that add more)"
+            measured = " (trainings and measurements; more may follow)"
         elif queue.plan.profiles or queue.plan.speeds:
             measured = " (trainings and measurements)"
         self._print(f"{queue.waiting} to do{measured} on {slots} slot{'s' * (slots != 1)}")

@@ -140,16 +140,15 @@ def find_model(
         raise SpecError(f"model {name!r} is neither a name nor a folder: {error}") from None
     if local.is_dir():
         return _local_model(name, local)
+    beside = [path.name for path in local.parent.glob("*") if path.is_dir()]
     if not is_folder(name):
-        return _hub_model(name, revision, layers, pins, known)
+        return _hub_model(name, revision, layers, pins, [*known, *beside])
     if local.exists():
         raise SpecError(
             f"model {name!r} is no folder. Name the folder of its files: {local.parent}"
         )
-    hint = f"There is no folder {local.parent} either."
-    if local.parent.is_dir():
-        folders = [path.name for path in local.parent.iterdir() if path.is_dir()]
-        hint = did_you_mean(local.name, folders).strip()
+    nowhere = f"There is no folder {local.parent} either."
+    hint = did_you_mean(local.name, beside).strip() if local.parent.is_dir() else nowhere
     raise SpecError(f"no model folder at {local}. Check the path. {hint}".rstrip())
 
 

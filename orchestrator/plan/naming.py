@@ -25,7 +25,7 @@ def not_needed(trainings: int) -> str:
 
 
 def after_a_measurement(trainings: int) -> str:
-    return f"more trainings ({trainings} at most): a measurement finds their layers or recipe first"
+    return f"more trainings ({trainings} at most): a measurement or a search asks for them first"
 
 
 def describe(work: Work) -> str:

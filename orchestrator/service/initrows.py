@@ -53,6 +53,7 @@ class RowFile(NamedTuple):
     strata: Sequence[int]  # one for each row: its class, or its tenth of the numbers
     groups: Sequence[int]  # one for each row: rows with the same number stay on one side
     repeated: int  # rows that share a text with an earlier one
+    disputed: int  # texts with another label, if labels are classes
     empty: list[str]  # a sentence for each column with empty texts
     max_length: int
     separator: str  # of the labels in a cell; empty: there is one
@@ -102,6 +103,7 @@ def look_at(options: InitOptions, data: Path) -> RowFile:
         strata=strata,
         groups=_groups(keys, stay),
         repeated=len(keys) - len(set(keys)),
+        disputed=len({*zip(keys, strata, strict=True)}) - len(set(keys)),
         empty=list(dict.fromkeys(doubtful_rows(loaded, source))),
         max_length=fitting_length(loaded.train, model_of(options, rules), rules),
         separator=separator,

@@ -278,4 +278,4 @@ def gaps(task: LoadedTask) -> Iterator[str]:
         ((scored == 1) & (learned > 1), "in a single dev row: its score is all or nothing"),
     ):
         if found := [names[at] for at in np.flatnonzero(chosen)]:
-            yield f"of the {kind.called}, {listed(map(shown, found), _NAMED)}: {said}"
+            yield f"of the {kind.called} used, {listed(map(shown, found), _NAMED)}: {said}"

@@ -111,7 +111,8 @@ def test_groups_and_repeated_texts_stay_on_one_side(tmp_path: Path) -> None:
     for row in content[::10]:
         row["text"] = " the same "
     write(tmp_path / "data.csv", content)
-    assert "29 rows" in init(tmp_path, *DATA, *COLUMNS, "--group", "user")
+    told = init(tmp_path, *DATA, *COLUMNS, "--group", "user")
+    assert "29 rows repeat the text of another (with another label: 1)" in told
     task = of_task(tmp_path)
     for name in ("user", "text"):
         train, dev = ({*read(tmp_path / task[side], [name])} for side in ("train", "dev"))

@@ -68,6 +68,7 @@ MISTAKES = [
     (9, "resources_per_trial: {gpu: 0, accelerator_type: A10G}", "kind of GPU.*Keep one"),
     # names of models, tasks and cells
     (4, "  - bert-base-casd", "unknown model 'bert-base-casd'.*mean 'bert-base-cased'"),
+    (4, "  - foldr", "unknown model 'foldr'.*mean 'folder'"),
     (4, "  - ./folder/of/a/modl", "no model folder at .*Did you mean 'model'"),
     (5, f"tasks: [{{{OWN}, text: t, metric: acuracy}}]", "mean 'accuracy'"),
     (5, "tasks: [{name: rte, metric: f1}]", "is GLUE's, its metric can't be set"),

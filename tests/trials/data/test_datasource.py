@@ -25,6 +25,7 @@ from lp_sweep.trials.data.datasource import (
     rules_of,
     unlabelled_fingerprint,
 )
+from lp_sweep.trials.data.delimited import quoting_of
 from lp_sweep.trials.data.tasks import GLUE_REVISION, TASKS, TaskSource, glue_source
 from lp_sweep.trials.spec.specs import TaskDefinition
 from tests.support.kindworlds import WRITERS
@@ -129,6 +130,13 @@ def test_names_that_differ_in_case_are_noted(tmp_path: Path, shape: str) -> None
 
 
 # -- files
+
+
+def test_a_mark_after_a_blank_is_odd_but_one_that_closes_a_field_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    for row, odd in (('"a, b , ",0', 0), ('a, "b"', 2)):
+        path.write_text(f"text,label\n{row}\n", encoding="utf-8")
+        assert quoting_of(str(path), "csv").odd_line == odd
 
 
 def test_formats_agree(tmp_path: Path) -> None:
