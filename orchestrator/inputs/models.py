@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -140,9 +141,9 @@ def find_model(
         raise SpecError(f"model {name!r} is neither a name nor a folder: {error}") from None
     if local.is_dir():
         return _local_model(name, local)
-    beside = [path.name for path in local.parent.glob("*") if path.is_dir()]
+    beside = (path.name for path in local.parent.glob("*") if path.is_dir())
     if not is_folder(name):
-        return _hub_model(name, revision, layers, pins, [*known, *beside])
+        return _hub_model(name, revision, layers, pins, chain(known, beside))
     if local.exists():
         raise SpecError(
             f"model {name!r} is no folder. Name the folder of its files: {local.parent}"

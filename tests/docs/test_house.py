@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LINES = {
-    "orchestrator": 17_814,
+    "orchestrator": 17_813,
     "trials": 15_551,
     "analysis": 5_906,
     "storage": 4_115,
