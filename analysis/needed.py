@@ -79,7 +79,7 @@ def answer_line(rows: Sequence[Row]) -> str:
     if best["n_learned_nothing"]:
         why = f": {best['dev_blind']}" if best["dev_blind"] else ""
         return f"no answer yet: {no_better(best)} of the full model did not learn{why}"
-    return needs(best if best["rank"] == 1 else alone(best), rows)  # a better was not asked for
+    return needs(best if best["rank"] == 1 else alone(best), rows)  # a better one was not asked for
 
 
 def answer_lines(rows: list[Row]) -> Iterator[str]:

@@ -17,7 +17,7 @@
 -- finetune_ms, inference_ms      time of a batch: CPU time over all threads, or GPU time; _full_ms:
 --                                with all layers. _wall_ms: the same in wall-clock time
 -- pairs                          the number of pairs, the smaller one of the two
--- finetune_steady, inference_steady   whether the quartiles are within 5% of the median
+-- finetune_steady, inference_steady   whether the standard error of the speed-up is at most 1%
 -- others_busy_cores              cores that other processes kept busy meanwhile (null: not known)
 WITH networks AS (
     SELECT

@@ -203,8 +203,8 @@ class WorkQueue:
     def _may_begin(self, id_: str) -> bool:
         """Whether the work may run next to the live work of this run and of others. Two networks
         that take turns see the same load, but for one that comes and goes on their GPU."""
-        alone = self.plan.speeds.keys() if PerTrial.of(self.plan.sweep.spec).share_gpus else ()
-        return not (self.live or self.holding if id_ in alone else self.live.keys() & {*alone})
+        alone = self.plan.speeds if PerTrial.of(self.plan.sweep.spec).share_gpus else {}
+        return not (self.live or self.holding if id_ in alone else self.live.keys() & alone.keys())
 
     def job(self, work: Work) -> Job:
         job = self.plan.job(work, network=work.id in self._networks)

@@ -24,7 +24,7 @@ def not_needed(trainings: int) -> str:
     )
 
 
-def after_a_measurement(trainings: int) -> str:
+def asked_for_later(trainings: int) -> str:
     return f"more trainings ({trainings} at most): a measurement or a search asks for them first"
 
 

@@ -34,7 +34,7 @@ from lp_sweep.orchestrator.plan.known import (
     with_networks,
 )
 from lp_sweep.orchestrator.plan.listing import hidden_by, mixed_threads, trained_otherwise
-from lp_sweep.orchestrator.plan.naming import after_a_measurement, not_needed
+from lp_sweep.orchestrator.plan.naming import asked_for_later, not_needed
 from lp_sweep.orchestrator.plan.plan import Cell, Plan, Work, state_of
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.service.store import reading_patience
@@ -244,7 +244,7 @@ def _counts(plan: Plan, to_do: Sequence[Work]) -> list[str]:
         ("failed", totals["trials_failed"], "`lp-sweep retry` retries them"),
         ("to do", len(to_do), _to_do(plan, to_do)),
         ("measurements", measured, "; ".join(kinds)),
-        ("waiting", waiting, after_a_measurement(waiting)),
+        ("waiting", waiting, asked_for_later(waiting)),
         ("first", len(searches), finds),
         ("distilled", taught, "learn from a teacher"),
         ("untrained", as_is, "are scored as they are, without a training"),

@@ -30,7 +30,7 @@ from lp_sweep.orchestrator.engine.progress import (
     first_line,
 )
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
-from lp_sweep.orchestrator.plan.naming import after_a_measurement, describe
+from lp_sweep.orchestrator.plan.naming import asked_for_later, describe
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.storage.printable import clock, printable
 
@@ -130,7 +130,7 @@ class LiveReporter(Display):
         yield bar(queue.plan.sweep.name, done + failed, done + failed + left)
         yield line(f"done {done}  running {busy}  failed {failed}  waiting {max(0, left - busy)}")
         if deferred:
-            yield line(after_a_measurement(deferred))
+            yield line(asked_for_later(deferred))
         eta = f"ETA {queue.eta().text()}" if left or deferred else "reading the results"
         yield line(f"{self.elapsed()} elapsed  {eta}")
         if failures:

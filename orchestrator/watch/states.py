@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from lp_sweep.analysis.views import open_views
-from lp_sweep.orchestrator.plan.naming import after_a_measurement, layers_of, not_needed
+from lp_sweep.orchestrator.plan.naming import asked_for_later, layers_of, not_needed
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.printable import clock, page, printable, short_model
 from lp_sweep.storage.runs import Announcement, Observer
@@ -195,7 +195,7 @@ def note_lines(states: States) -> Iterator[str]:
             kinds = ", ".join(f"{kind} {count}" for kind, count in sweep["failures"].items())
             yield f"{sweep['sweep']}: failed: {kinds}. `lp-sweep retry` tries them again"
         if waiting := sweep["cells_deferred"]:
-            yield f"{sweep['sweep']}: {after_a_measurement(waiting)}"
+            yield f"{sweep['sweep']}: {asked_for_later(waiting)}"
         if skipped := sweep["cells_not_needed"]:
             yield f"{sweep['sweep']}: {not_needed(skipped)}"
     yield from (f"note: {note}" for note in hidden_notes(states.earlier, states.location))

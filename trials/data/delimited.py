@@ -21,7 +21,7 @@ from lp_sweep.trials.data.formats import open_text
 LONGEST_FIELD = 1 << 24
 _LONGEST_NAME = 1 << 17  # of a column: beyond it a quotation mark was not closed
 _QUOTED = re.compile(r'"(?:[^"]|"")*+"')
-_FIELD = re.compile(r'(?:^|(?<=[,;]))"(?:[^"]|"")*+"')  # in marks, as it should be
+_FIELD = re.compile(rf"(?:^|(?<=[,;])){_QUOTED.pattern}")  # in marks, as it should be
 _SPACED = re.compile(r'(^|[,;])[ \t]+"')  # a mark after a blank is a part of the text
 _FEW = 3  # rows that may all have a quotation by chance
 _SHORT = 100  # characters of a field that may be a label

@@ -111,7 +111,7 @@ class ArtefactRun(NamedTuple):
 
 
 def run_each(artefacts: Sequence[Artefact], work: Workload) -> dict[str, ArtefactRun | str]:
-    """What each artefact answers in a process of its own, by its id, or why it can't be run."""
+    """Runs each in a process of its own. By id: its answers, or the reason if that fails."""
     with ThreadPoolExecutor(work.at_once) as pool:
         ran = pool.map(lambda artefact: _run_alone(artefact, work), artefacts)
         return {each.id: own for each, own in zip(artefacts, ran, strict=True)}
@@ -151,7 +151,7 @@ def measure(artefacts: Sequence[Artefact], work: Workload) -> dict[str, Artefact
 
 
 def _run_alone(artefact: Artefact, work: Workload) -> ArtefactRun | str:
-    """What it answers, or why it can't be run."""
+    """Its answers, or the reason if it fails."""
     try:
         files = {"sha256": artefact.sha256(), "bytes": artefact.bytes()}
         arrays, told = _run([artefact], work, alone=True)
