@@ -176,7 +176,7 @@ def look(name: str) -> str:
 def nearest(name: str, allowed: Iterable[str]) -> str | None:
     """The name that was probably meant; None if none is similar. The beginning of one name alone
     (`acc`) means that name."""
-    names = list(allowed)
+    name, names = {"gpu": "cuda"}.get(name, name), list(allowed)
     if alike := [other for other in names if look(other).casefold() == look(name).casefold()]:
         return alike[0]
     longer = [other for other in names if name and other.startswith(name)]

@@ -20,6 +20,7 @@ from lp_sweep.orchestrator.plan.searching import SearchState, search_states
 from lp_sweep.trials.data.tasks import TaskSource, canonical_name
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.measures.registry import MEASURES
+from lp_sweep.trials.model.familytable import family_of
 from lp_sweep.trials.spec import procedures
 from lp_sweep.trials.spec.autorecipe import FIND_RECIPE
 from lp_sweep.trials.spec.feedforward import FeedForward, some_removed
@@ -180,7 +181,7 @@ class _Builder:
         )
         if spec.bridge:
             procedures.bridged_blocks(kept, model.depth)
-        return _with_modules(procedures.settled(spec, model.depth), model)
+        return _of_model(procedures.settled(spec, model.depth), model)
 
     def _distillation(
         self, procedure: Procedure, model: ModelInput, task: TaskInput
@@ -207,7 +208,7 @@ class _Builder:
             return id_
         model, task = self.models[asked.model], self.plan.sweep.tasks[asked.task]
         first = procedures.stage_one(spec, model.depth)
-        first = first and _with_modules(first, model)
+        first = first and _of_model(first, model)
         start = self._add_trial(asked, first, trial_id(first)) if first else None
         lesson = self._lesson(asked, spec) if spec.distill else None
         self.plan.trials[id_] = Work(
@@ -226,7 +227,7 @@ class _Builder:
             return Lesson("", self._add_profile(item, model, asked.task))
         key = (named, asked.model, asked.task, asked.seed)
         if key not in self._lessons:
-            taught = _with_modules(procedures.teacher_of(spec, model.depth), model)
+            taught = _of_model(procedures.teacher_of(spec, model.depth), model)
             whole = asked._replace(
                 model=model.name, procedure=Procedure(DIRECT), feed_forward=FeedForward()
             )
@@ -296,8 +297,16 @@ def _modules_of(spec: TrialSpec | ProfileSpec, model: ModelInput) -> str:
     return model.modules if scores and kind_of(spec.task).embeds else ""
 
 
-def _with_modules(spec: _Spec, model: ModelInput) -> _Spec:
-    return replace(spec, modules=_modules_of(spec, model))
+def _corrections_of(spec: TrialSpec | ProfileSpec, model: ModelInput) -> tuple[str, ...]:
+    """Those of the model's family, for work that trains by a forward pass of ours."""
+    trains = isinstance(spec, ProfileSpec) or spec.procedure != procedures.UNTRAINED
+    ours = trains and spec.recipe is not None and spec.recipe.compute != "reference"
+    return family_of(model.family).corrections if ours else ()
+
+
+def _of_model(spec: _Spec, model: ModelInput) -> _Spec:
+    """With the fields that depend on the model's files."""
+    return replace(spec, modules=_modules_of(spec, model), corrections=_corrections_of(spec, model))
 
 
 def profile_spec(
@@ -320,7 +329,7 @@ def profile_spec(
         measure=measure,
         **usual | MEASURES[measure].needs(recipe, rows) | settings,
     )
-    return _with_modules(spec, model)
+    return _of_model(spec, model)
 
 
 # 32 examples, as in the paper's Table 3. At that size a fast GPU waits for its host and layers cost

@@ -137,6 +137,7 @@ def _mixed(part: Grids, dropout: float) -> torch.Tensor:
     a token, of which there are none here."""
     query, key, value = part.query, part.key, part.value
     mask = part.group.mask
+    mask = mask if mask is None else mask[:, :, : query.shape[2]]  # one query: the first token's
     if not dropout or query.is_cuda:
         return scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
     scores = query * query.shape[-1] ** -0.5 @ key.transpose(2, 3)

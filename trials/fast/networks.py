@@ -17,7 +17,7 @@ from torch import nn
 
 from lp_sweep.trials.device import Gathering, pick
 from lp_sweep.trials.fast.attention import Grids, attend, by_heads, grid, grids
-from lp_sweep.trials.fast.tokens import RealTokens, WordTokens
+from lp_sweep.trials.fast.tokens import Group, RealTokens, WordTokens
 from lp_sweep.trials.model.familytable import family_of
 
 Layer = Callable[[Any, torch.Tensor, RealTokens, Gathering | None, Any], torch.Tensor]
@@ -48,8 +48,8 @@ class ForwardPass(NamedTuple):
 def _bert_embed(model: Any, tokens: RealTokens) -> torch.Tensor:
     base = model.base_model
     words = base.embeddings
-    after_padding = family_of(model.config.model_type).positions == "after padding"
-    positions = _counted(words, tokens) if after_padding else tokens.positions
+    from_0 = family_of(model.config.model_type).positions == "from 0"
+    positions = tokens.positions if from_0 else _counted(words, tokens)
     types = torch.zeros_like(tokens.ids) if tokens.types is None else tokens.types
     hidden = words(
         input_ids=tokens.ids[None],
@@ -75,13 +75,27 @@ def _bert_layer(
     layer: Any, hidden: torch.Tensor, tokens: RealTokens, only: Gathering | None, _: None
 ) -> torch.Tensor:
     own = layer.attention.self
-    asking = hidden if only is None else pick(hidden, only)
-    query = own.query(hidden if tokens.packed else asking)
-    keys = own.key(hidden), own.value(hidden)
-    dropout = own.dropout.p if own.training else 0.0
-    mixed = attend(tokens, query, *keys, own.num_attention_heads, dropout, only)
+    linears = own.query, own.key, own.value
+    asking, mixed = _attended(own, linears, own.num_attention_heads, hidden, tokens, only)
     attended = layer.attention.output(mixed, asking)
     return layer.output(layer.intermediate(attended), attended)
+
+
+def _attended(
+    own: Any,
+    linears: tuple[nn.Linear, nn.Linear, nn.Linear],
+    heads: int,
+    hidden: torch.Tensor,
+    tokens: RealTokens,
+    only: Gathering | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The states of the tokens that attend, (N or B, H), and what they attend to, of that shape.
+    linears: of query, key and value."""
+    query, key, value = linears
+    asking = hidden if only is None else pick(hidden, only)
+    asked = query(hidden if tokens.packed else asking)
+    dropout = own.dropout.p if own.training else 0.0
+    return asking, attend(tokens, asked, key(hidden), value(hidden), heads, dropout, only)
 
 
 def _bert_head(model: Any, sentence: torch.Tensor) -> torch.Tensor:
@@ -101,11 +115,8 @@ def _distilbert_layer(
     layer: Any, hidden: torch.Tensor, tokens: RealTokens, only: Gathering | None, _: None
 ) -> torch.Tensor:
     own = layer.attention
-    asking = hidden if only is None else pick(hidden, only)
-    query = own.q_lin(hidden if tokens.packed else asking)
-    keys = own.k_lin(hidden), own.v_lin(hidden)
-    dropout = own.dropout.p if own.training else 0.0
-    mixed = attend(tokens, query, *keys, own.n_heads, dropout, only)
+    linears = own.q_lin, own.k_lin, own.v_lin
+    asking, mixed = _attended(own, linears, own.n_heads, hidden, tokens, only)
     attended = layer.sa_layer_norm(own.out_lin(mixed) + asking)
     return layer.output_layer_norm(layer.ffn(attended) + attended)
 
@@ -113,6 +124,30 @@ def _distilbert_layer(
 def _distilbert_head(model: Any, sentence: torch.Tensor) -> torch.Tensor:
     pooled = nn.functional.relu(model.pre_classifier(sentence))
     return model.classifier(model.dropout(pooled))
+
+
+# -- MPNet: as BERT, but attention also depends on the distance of two tokens (Song et al. 2020)
+
+
+def _mpnet_biased(model: Any, tokens: RealTokens) -> RealTokens:
+    """With the bias of each distance in the masks, which all layers share."""
+    bias = model.base_model.encoder.compute_position_bias
+
+    def biased(group: Group) -> Group:
+        found = bias(tokens.ids.new_empty(1, group.longest))  # (1, heads, L, L)
+        return group._replace(mask=found if group.mask is None else found + group.mask)
+
+    return tokens._replace(groups=tuple(map(biased, tokens.groups)))
+
+
+def _mpnet_layer(
+    layer: Any, hidden: torch.Tensor, _: RealTokens, only: Gathering | None, tokens: RealTokens
+) -> torch.Tensor:
+    around, own = layer.attention, layer.attention.attn
+    linears = own.q, own.k, own.v
+    asking, mixed = _attended(own, linears, own.num_attention_heads, hidden, tokens, only)
+    attended = around.LayerNorm(around.dropout(own.o(mixed)) + asking)
+    return layer.output(layer.intermediate(attended), attended)
 
 
 # -- XLNet: attention by the distance and the segments of two tokens (Yang et al. 2019, and
@@ -224,6 +259,9 @@ PASSES = {
         lambda model: model.distilbert.transformer.layer,
         _distilbert_layer,
         _distilbert_head,
+    ),
+    "mpnet": ForwardPass(
+        _bert_embed, _encoder_layers, _mpnet_layer, _roberta_head, shared=_mpnet_biased
     ),
     "xlnet": ForwardPass(
         _xlnet_embed,

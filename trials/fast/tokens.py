@@ -39,7 +39,7 @@ class Group(NamedTuple):
     size: int  # tokens
     longest: int  # tokens of a row
     cells: Cells | None  # None: nothing is padded
-    # (rows, 1, 1 or longest, longest), 0 or -inf; None: all attend to all
+    # (rows or 1, heads or 1, 1 or longest, longest), added to scores; None: all attend to all
     mask: torch.Tensor | None
 
 

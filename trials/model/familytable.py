@@ -40,6 +40,7 @@ class Family:
     mask: the shape of attention mask that it uses without reading its values, for which a GPU would
         wait: (B, T), (B, 1, 1, T), or one (B, 1, T or 1, T) for each type of layer.
     no_graph: the error with which torch's ONNX exporter refuses it.
+    corrections: of trials that train by a forward pass of ours, see `specs`.
     """
 
     feed_forward: FeedForwardParts | None = None
@@ -51,6 +52,7 @@ class Family:
     both_ways: bool = False
     mask: MaskShape = "rows"
     no_graph: str | None = None
+    corrections: tuple[str, ...] = ()
 
 
 BERT_FEED_FORWARD = FeedForwardParts(
@@ -86,9 +88,11 @@ FAMILIES: dict[str, Family] = {
     "electra": replace(_BERT, unpadded="roberta"),
     "mpnet": Family(
         feed_forward=BERT_FEED_FORWARD,
+        unpadded="mpnet",
         after_attention="attention.LayerNorm",
         positions="after 1",
         mask="cells",
+        corrections=("unpadded",),  # before, it went in groups and drew other dropout masks
     ),
     "deberta": replace(_BERT, unpadded=None, positions="by distance", mask="rows"),
     "deberta-v2": replace(_BERT, unpadded=None, positions="by distance", mask="rows"),

@@ -162,7 +162,7 @@ class TrialSpec:
     distill: Distillation | None = None
     loss: str = ""  # of an embedding; empty: it imitates the full model by the cosine
     bridge: str = ""  # what takes the place of dropped layers: "linear", see trials/train/bridge.py
-    corrections: tuple[str, ...] = ()  # faults, now fixed, that changed the score of such a trial
+    corrections: tuple[str, ...] = ()  # fixes since then that change the score of such a trial
     modules: str = ""  # the digest of what changes vectors after the pooling, such as Dense
 
     def __post_init__(self) -> None:

@@ -54,6 +54,24 @@ def ids(plan: Plan) -> list[str | None]:
     return [cell.trial_id for cell in plan.cells]
 
 
+# -- a fix that changes scores gives the trials that it affects, and no others, a new identifier
+
+
+@pytest.mark.parametrize("compute", ["fast", "reference"])
+def test_corrections_are_of_the_trials_that_a_fix_changes(tmp_path: Path, compute: str) -> None:
+    file, corrections = make_inputs(tmp_path), {}
+    config = file.parent / "folder/of/a/model/config.json"
+    for family in ("bert", "mpnet"):
+        config.write_text(config.read_text().replace("bert", family))
+        plan = planned(file, f"recipe.compute={compute}", "recipe.learning_rate=auto")
+        [finder] = {work.spec.corrections for work in plan.profiles.values()}
+        plan = planned(file, f"recipe.compute={compute}")
+        assert {work.trial.corrections for work in plan.trials.values()} == {finder}
+        corrections[family] = finder
+    changed = ("unpadded",) if compute == "fast" else ()
+    assert corrections == {"bert": (), "mpnet": changed}
+
+
 # -- cells that are one network
 
 
