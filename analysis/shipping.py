@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -73,7 +74,8 @@ def form(row: Row) -> str:
 def one_text(row: Row) -> TableCell:
     """`1.11`"""
     disturbed = row["ms"] is not None and is_disturbed(row)
-    again = f"{phrases.DISTURBED[:-1]}: lp-sweep measure --again."
+    task = shlex.quote(row["task"])
+    again = f"{phrases.DISTURBED[:-1]}: lp-sweep measure --task {task} --again."
     return TableCell("" if row["ms"] is None else f"{row['ms']:.3g}", (again,) * disturbed)
 
 

@@ -131,10 +131,14 @@ class Root(TyperGroup):
         except Exception as problem:  # an unknown option; typer does not export its class
             unknown: Any = problem
             key = str(getattr(unknown, "option_name", "")).lstrip("-")
-            if _OVERRIDE.fullmatch(key):
+            if _OVERRIDE.fullmatch(key) and _takes_overrides(unknown.ctx.command):
                 unknown.message += f". To change the sweep, write {key}=VALUE without dashes"
                 unknown.possibilities = None
             raise
+
+
+def _takes_overrides(command: Any) -> bool:
+    return any(parameter.name in ("overrides", "what") for parameter in command.params)
 
 
 def _format_options(command: Any, ctx: Any, formatter: Any) -> None:

@@ -225,7 +225,11 @@ def export_lines(done: ExportResult) -> Iterator[str]:
     score = f"{metric} {done.score:.2f}"
     if done.interval:
         score += f" (95% {done.interval[0]:.2f} to {done.interval[1]:.2f} over the dev set)"
-    same = f"the folder gives the {done.verified.examples:,} answers of the trial"
+    every, others = done.verified.examples, done.verified.other_labels
+    same = f"the folder gives the {every:,} answers of the trial"
+    if others or round(100 * done.verified.score - done.score, 2):  # the trial was in bf16
+        same = f"the folder scores {100 * done.verified.score:.2f} in fp32"
+        same += f", where {others:,} of {every:,} answers are others" if others else ""
     if done.vocabulary:
         pieces = f"{done.vocabulary.pieces:,} of {done.vocabulary.of:,} pieces"
         same = f"with {pieces}, {100 * done.verified.score:.2f}"

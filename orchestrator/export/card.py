@@ -54,6 +54,7 @@ class CardFacts(NamedTuple):
     interval: Interval  # points
     full: Record | None  # the full model's record: same recipe, same seed
     speeds: Sequence[Record]  # rows of `speeds_of`
+    loaded: float  # the score of the folder's answers in fp32, a share
     chosen: str = ""  # how this network was chosen
     taught_by: Record | None = None  # the profile of a student's teacher
     another: str | None = None  # why it is not quite the record's network

@@ -161,6 +161,7 @@ def export(
             interval=interval_of(trained.record, trained.predictions),
             full=full_record(where.store, spec, record["depth"]),
             speeds=speeds_of(where.store, trained.record),
+            loaded=verified.score,
             chosen=chosen,
             taught_by=taught_by(where.store, trained.record) if spec.distill else None,
             another=trained.another,

@@ -98,7 +98,7 @@ def written(asked: SmallerOptions, run: RunOptions) -> tuple[RunOptions, list[st
 
 def _sized(run: RunOptions, asked: SmallerOptions) -> tuple[RunOptions, list[str]]:
     """The part of the sweep for which the hours of the run are enough, with time to measure and
-    export; and notes. With more hours the same command takes a larger part. An axis that the
+    export; and notes. The same command again, or with more hours, takes the rest. An axis that the
     command line sets stays as it is."""
     if not run.max_hours or asked.quick:
         return run, []
@@ -122,17 +122,20 @@ def _sized(run: RunOptions, asked: SmallerOptions) -> tuple[RunOptions, list[str
     elif fit < _SEVERAL and len(spec.strategies) > 1:
         part["strategy"] = spec.strategies[0].name
     taken = [f"{key}={value}" for key, value in part.items() if not {key, f"{key}s"} & set_here]
+    sized = replace(run, overrides=[*run.overrides, *taken])
+    if taken and not service.plan.plan(sized).made.plan.missing():
+        return run, notes  # an earlier run has done the part
     if taken:
         notes.append(
             f"{duration(Span(hours))} are short for the whole sweep: this run tries "
-            f"{' '.join(taken)} alone. The same command with more hours tries the rest"
+            f"{' '.join(taken)} alone. The same command again tries the rest"
         )
     if round(fit) < (1 if scored_first else _ONE) and spec.procedures[0] != UNTRAINED:
         train = hours * _ONE / fit
         enough = train + min(train * _LATER / (1 - _LATER), _MOST_LATER)
         rounded = float(f"{enough:.2g}")
         notes.append(f"an answer takes longer: allow --max-hours {rounded:g}, or try --quick")
-    return replace(run, overrides=[*run.overrides, *taken]), notes
+    return sized, notes
 
 
 def _within(asked: SmallerOptions) -> float:

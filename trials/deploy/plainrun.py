@@ -24,7 +24,8 @@ def answers(folder: str, texts: list[list[object]]) -> np.ndarray:
     sys.path.insert(0, folder)
     predict = importlib.import_module("predict")
     rows = texts[0] if len(texts) == 1 else [*zip(*texts, strict=True)]
-    return np.concatenate([np.atleast_2d(predict.run([row])[0]) for row in rows])
+    found = np.concatenate([np.atleast_2d(predict.run([row])[0]) for row in rows])
+    return found[~np.isnan(found).all(1)]  # a tagger has no answer for a word without a token
 
 
 if __name__ == "__main__":

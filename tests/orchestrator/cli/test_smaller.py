@@ -107,6 +107,14 @@ def test_hours_size_the_sweep_and_more_hours_take_the_rest(
     assert "this run tries" not in run(folder, *ASKED, "--dry-run", "--max-hours", "1")
 
 
+@pytest.mark.slow
+def test_the_same_hours_go_on_where_a_part_is_done(folder: Path) -> None:
+    whole, few = [*RECIPE[:2], *ASKED], ["--dry-run", "--max-hours", "0.03"]
+    assert "tries seed=42 alone" in run(folder, *whole, *few)
+    run(folder, *whole, "seed=42")
+    assert "this run tries" not in run(folder, *whole, *few)
+
+
 def test_few_hours_train_no_embedding(folder: Path) -> None:
     pairs = [
         f"{row['text']},{row['text']} w1,{index % 5}\n" for index, row in enumerate(rows(90, 2))

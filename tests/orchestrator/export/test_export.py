@@ -24,6 +24,7 @@ from lp_sweep.analysis.report.about import sheets
 from lp_sweep.analysis.statistics.intervals import Interval
 from lp_sweep.analysis.tables import TABLES as TABLES_SHOWN
 from lp_sweep.analysis.views import open_views
+from lp_sweep.orchestrator.cli.store import export_lines
 from lp_sweep.orchestrator.export import trialfolder
 from lp_sweep.orchestrator.export.card import Base, CardFacts, trial_card
 from lp_sweep.orchestrator.export.places import spec_of
@@ -163,6 +164,7 @@ def test_what_is_of_the_hub_is_linked(world: World) -> None:
         interval=Interval(None, None, "none", "no predictions"),
         full=record | {"last": 0.5, "params_total": 2 * record["params_total"]},
         speeds=[speed],
+        loaded=0.25,
         chosen="Named.",
         another="it is another network",
     )
@@ -177,6 +179,7 @@ def test_what_is_of_the_hub_is_linked(world: World) -> None:
     for words in (
         f"org/bert at `{'0' * 40}`",
         "The licence of that model is apache-2.0",
+        "| the same in fp32, as this folder is loaded | 25.00 |",
         "1.93 times as fast as all layers (1.91 to 1.95, quartiles): inference",
         "no interval: no predictions",
         "| all 4 layers, same recipe and seed | 50.00 |",
@@ -237,6 +240,10 @@ def test_every_family_is_exported(family: str, tmp_path: Path, monkeypatch: Any)
     assert done.verified.other_labels == 0
     assert done.verified.largest_difference <= done.verified.tolerance
     assert not changed_files(tmp_path / "out")
+    assert "the 60 answers of the trial" in next(export_lines(done))
+    rounded = done.verified._replace(other_labels=2, score=0.25)
+    said = next(export_lines(done._replace(verified=rounded)))
+    assert "25.00 in fp32, where 2 of 60" in said
 
 
 def test_two_sentences_and_numbers(tmp_path: Path, monkeypatch: Any) -> None:

@@ -101,6 +101,10 @@ def test_a_graph_answers_as_its_network_without_torch(kind: str, tmp_path: Path)
         capture_output=True, text=True, check=True, cwd=tmp_path,
     )  # fmt: skip
     assert said.stdout.startswith(("('good film', 'bad plot')", "good film ", "['good', 'film'] "))
+    if kind == "tags":  # a word without a token has no tag, and shifts no other
+        asked = "from predict import *; [a], [b] = map(predict, ([['good', 'film']],"
+        asked += "[['good', '', 'film']])); assert b == [a[0], None, a[1]], (a, b)"
+        subprocess.run([sys.executable, "-c", asked], check=True, cwd=out)
 
 
 @pytest.fixture
