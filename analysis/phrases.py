@@ -46,6 +46,11 @@ _STATES: dict[str, tuple[str, ...]] = {
 # -- numbers
 
 
+def points(loss: float) -> str:
+    """`1 point`, `2.5 points`"""
+    return f"{loss:g} point{'s' * (loss != 1)}"
+
+
 def signed(value: float | None, unit: str = "", decimals: int = 2) -> str:
     """+0.14, −2.18, 0.00, with a real minus sign; "" for None."""
     if value is None:

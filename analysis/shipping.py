@@ -45,7 +45,7 @@ def nothing_fits(rows: Sequence[Row], *_: Any) -> Iterator[str]:
     near = [(loss, row) for row in rows for loss in row["nearest_within"]]
     for (loss, *_place, task), found in grouped(near, _limit_of).items():
         told = "; ".join(shipped(row) for _loss, row in found)
-        limit = f"{loss:g} point{'s' * (loss != 1)}"
+        limit = phrases.points(loss)
         yield f"Nothing on {task} loses at most {limit} within the budget. Nearest: {told}."
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from lp_sweep.analysis import needed, shipping
 from lp_sweep.analysis.notes import barely, did_not_learn, mixed_notes
+from lp_sweep.analysis.phrases import points
 from lp_sweep.analysis.rows import TableSelection
 from lp_sweep.analysis.statistics import selection
 from lp_sweep.analysis.statistics.candidates import candidate_rows
@@ -132,7 +133,7 @@ def to_ship(catalog: Catalog, asked: ExportOptions, device: str) -> tuple[TrialC
             why = f"{asked.task}: {shipping.shipped(row)}, measured on {on}, threads {threads}."
             return TrialChoice(row["trial_id"], why, {}), row
     near = "; ".join(shipping.shipped(row) for row in rows if row["nearest_within"])
-    limit = f"at most {asked.within:g} point{'s' * (asked.within != 1)}"
+    limit = f"at most {points(asked.within)}"
     raise SpecError(f"nothing on {asked.task!r} loses {limit} within the budget. Nearest: {near}")
 
 

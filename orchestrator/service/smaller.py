@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import shlex
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from lp_sweep.analysis.phrases import points
 from lp_sweep.orchestrator import service
 from lp_sweep.orchestrator.engine.capacity import PerTrial
 from lp_sweep.orchestrator.engine.inline import slots_here
@@ -30,6 +32,7 @@ from lp_sweep.orchestrator.options import (
 )
 from lp_sweep.orchestrator.service import export, init, initfile
 from lp_sweep.orchestrator.sweepfile.axes import WITHIN
+from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import DEFAULT_STORE, expanded
 from lp_sweep.trials.data.formats import parts_of
@@ -113,15 +116,7 @@ def _sized(run: RunOptions, asked: SmallerOptions) -> tuple[RunOptions, list[str
     slots = 1 if run.inline else slots_here(PerTrial.of(spec)).number
     fit = hours * min(slots, _ONE) / each  # a search waits for its first trainings
     scored_first = len(spec.procedures) > 1  # before networks are trained, one by one
-    set_here = {word.partition("=")[0].strip() for word in run.overrides}
-    part: dict[str, Any] = {}
-    if fit < _SEEDS and len(spec.seeds) > 1 and not any(s.max_seeds for s in spec.strategies):
-        part["seed"] = spec.seeds[0]
-    if fit < _SEVERAL and scored_first:
-        part["procedure"] = spec.procedures[0]
-    elif fit < _SEVERAL and len(spec.strategies) > 1:
-        part["strategy"] = spec.strategies[0].name
-    taken = [f"{key}={value}" for key, value in part.items() if not {key, f"{key}s"} & set_here]
+    taken = _part(spec, fit, run.overrides)
     sized = replace(run, overrides=[*run.overrides, *taken])
     if taken and not service.plan.plan(sized).made.plan.missing():
         return run, notes  # an earlier run has done the part
@@ -136,6 +131,19 @@ def _sized(run: RunOptions, asked: SmallerOptions) -> tuple[RunOptions, list[str
         rounded = float(f"{enough:.2g}")
         notes.append(f"an answer takes longer: allow --max-hours {rounded:g}, or try --quick")
     return sized, notes
+
+
+def _part(spec: SweepSpec, fit: float, overrides: Sequence[str]) -> list[str]:
+    """The overrides that choose a part of the sweep, where `fit` trainings end in time."""
+    set_here = {word.partition("=")[0].strip() for word in overrides}
+    part: dict[str, Any] = {}
+    if fit < _SEEDS and len(spec.seeds) > 1 and not any(s.max_seeds for s in spec.strategies):
+        part["seed"] = spec.seeds[0]
+    if fit < _SEVERAL and len(spec.procedures) > 1:
+        part["procedure"] = spec.procedures[0]
+    elif fit < _SEVERAL and len(spec.strategies) > 1:
+        part["strategy"] = spec.strategies[0].name
+    return [f"{key}={value}" for key, value in part.items() if not {key, f"{key}s"} & set_here]
 
 
 def _within(asked: SmallerOptions) -> float:
@@ -196,8 +204,9 @@ def finished(asked: SmallerOptions, run: RunOptions, result: RunResult) -> Small
         words = ["lp-sweep", "export", choice.trial_id, "--as", *shipped.formats]
         words += ["--out", "full", "--file", run.file, "--store", result.store.location]
         answer = (
-            f"the answer is the full model: no smaller one loses at most {chosen.within:g} points,"
-            f" and nothing was exported. To export the full one: {shlex.join(words)}"
+            f"the answer is the full model: no smaller one that was tried loses at most "
+            f"{points(within)}, and nothing was exported. To export the full one: "
+            f"{shlex.join(words)}"
         )
         return SmallerModel([*said, answer])
     if asked.out is None:

@@ -24,8 +24,9 @@ def answers(folder: str, texts: list[list[object]]) -> np.ndarray:
     sys.path.insert(0, folder)
     predict = importlib.import_module("predict")
     rows = texts[0] if len(texts) == 1 else [*zip(*texts, strict=True)]
-    found = np.concatenate([np.atleast_2d(predict.run([row])[0]) for row in rows])
-    return found[~np.isnan(found).all(1)]  # a tagger has no answer for a word without a token
+    found: np.ndarray = np.concatenate([np.atleast_2d(predict.run([row])[0]) for row in rows])
+    unanswered = np.isnan(found).all(1)  # by a tagger: words without a token
+    return np.delete(found, unanswered, axis=0)
 
 
 if __name__ == "__main__":
