@@ -363,14 +363,17 @@ _LATEST = 200  # trials of a run whose pace counts
 
 class Eta(NamedTuple):
     """Seconds until the end, with a band. All three are None before a run has a slot; `low` is None
-    while a search may end earlier."""
+    while a search may end earlier. `limited`: the run's hours end before its work."""
 
     seconds: float | None = None
     low: float | None = None
     high: float | None = None
+    limited: bool = False
 
     def text(self) -> str:
-        """`1:05:03 (50:12 to 1:24:20)`, `at most 1:05:03`, `1:05:03`, or `--`."""
+        """`1:05:03 (50:12 to 1:24:20)`, `at most 1:05:03`, `1:05:03 (the limit)`, or `--`."""
+        if self.limited:
+            return f"{clock(self.seconds)} (the limit)"
         if self.low is None and self.high is not None:
             return f"at most {clock(self.high)}"
         if self.low is None or self.high is None:
@@ -436,6 +439,8 @@ class Pace:
             return min(max(shared, factor * longest, *running, 0.0), most)
 
         expected, low, high = (left(factor or 1.0) for factor in self.scale())
+        if expected == most:
+            return Eta(most, high=most, limited=True)
         if self.searching:
             return Eta(expected, high=expected)
         return Eta(expected, low, high) if high else Eta(expected)

@@ -233,7 +233,7 @@ def export_lines(done: ExportResult) -> Iterator[str]:
     if done.vocabulary:
         pieces = f"{done.vocabulary.pieces:,} of {done.vocabulary.of:,} pieces"
         same = f"with {pieces}, {100 * done.verified.score:.2f}"
-    layers = f"{len(done.kept_layers)} layers"
+    layers = f"{len(done.kept_layers)} layer{'s' * (len(done.kept_layers) > 1)}"
     yield f"{layers}, {score}; {same}. How to load it: {done.folder}/README.md"
     for graph in done.graphs:
         yield f"{graph.file}, {graph.bytes / 1e6:.1f} MB: {metric} {100 * graph.score:.2f}"

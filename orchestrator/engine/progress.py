@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
-from lp_sweep.orchestrator.estimate import Eta
 from lp_sweep.orchestrator.plan.naming import describe
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.storage.printable import clock, printable
@@ -131,8 +130,7 @@ class PlainReporter(Display):
 
 
 def _left(queue: WorkQueue) -> str:
-    now = queue.progress()
-    return f"{now.left} left, ETA {Eta(*now[-3:]).text()}"
+    return f"{queue.progress().left} left, ETA {queue.eta().text()}"
 
 
 def first_line(text: str) -> str:

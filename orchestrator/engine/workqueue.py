@@ -499,7 +499,7 @@ class WorkQueue:
     def progress(self) -> Progress:
         left = self.waiting + len(self.live) + len(self.holding)
         counts = len(self.done), len(self.failed), left
-        return Progress(*counts, self.pace.slots, *self.eta())
+        return Progress(*counts, self.pace.slots, *self.eta()[:3])
 
     def eta(self) -> Eta:
         """When the run ends. Cells that wait for a profile count as well."""

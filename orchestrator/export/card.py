@@ -17,6 +17,7 @@ import yaml
 from huggingface_hub import EvalResult, ModelCardData, metadata_load
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
+from lp_sweep.analysis.phrases import signed
 from lp_sweep.analysis.render import markdown_escape
 from lp_sweep.analysis.statistics import intervals
 from lp_sweep.analysis.statistics.intervals import Interval
@@ -127,6 +128,7 @@ def templates() -> Environment:
         "json": json.dumps,
         "md": _escaped,
         "points": lambda share: f"{100 * share:.2f}",
+        "signed": signed,
         "ranges": ranges,
     }
     return environment

@@ -278,7 +278,8 @@ def _written(options: InitOptions, made: dict[Path, bytes], notes: list[str]) ->
         files = [path for path in made if path.exists() and path.read_bytes() != made[path]]
         if files and not options.force:
             exist = "exists" if len(files) == 1 else "exist"
-            raise SpecError(f"{listed(files)} {exist}. Name another, or overwrite with --force.")
+            name = "Name another, or overwrite" if options.file in files else "Overwrite"
+            raise SpecError(f"{listed(files)} {exist}. {name} with --force.")
         for path, text in content.items():
             with arriving(path) as new:
                 new.write_bytes(text)

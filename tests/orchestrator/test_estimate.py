@@ -243,7 +243,7 @@ def test_a_limit_of_the_run_bounds_its_end() -> None:
     run.most = lambda: 100.0
     assert run.eta({}, 60.0, 60.0) == Eta(60.0, 15.0, 100.0)
     run.searching = True
-    assert run.eta({}, 600.0, 60.0).text() == "at most 1:40"
+    assert run.eta({}, 600.0, 60.0).text() == "1:40 (the limit)"
 
 
 def test_the_pace_of_the_run_replaces_it_and_each_trial_narrows_its_band() -> None:
@@ -273,7 +273,7 @@ def test_most_bands_hold(ended: int, left: int) -> None:
 
 
 def test_what_is_left_is_shared_by_the_slots_but_for_the_longest_piece() -> None:
-    assert pace(slots=2).eta({}, 600.0, 100.0) == (300.0, 75.0, 1200.0)
+    assert pace(slots=2).eta({}, 600.0, 100.0) == Eta(300.0, 75.0, 1200.0)
     clock = Clock()
     run = pace(*[3.5] * 20, slots=2, clock=clock)
     run.started("c")

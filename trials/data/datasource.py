@@ -329,8 +329,9 @@ def doubtful_rows(task: LoadedTask, source: TaskSource) -> Iterator[str]:
             continue
         where = files.get(split) or f"{source.dataset} {source.config or ''} {split}"
         for name, texts in zip(task.definition.text_columns, rows.texts, strict=False):
-            if empty := sum(not _bare(text).strip("\0 ") for text in texts):
-                yield f"{where}: column {name!r} is empty in {empty} of {len(texts)} rows"
+            if empty := [row for row, of in enumerate(texts, 1) if not _bare(of).strip("\0 ")]:
+                among = f"{len(empty)} of {len(texts)} rows, first in row {empty[0]}"
+                yield f"{where}: column {name!r} is empty in {among}"
     yield from _odd_quotes(filter(None, files.values()))
     if not (task.definition.labels or task.definition.label_columns):
         first: dict[str, str] = {}

@@ -266,7 +266,7 @@ def test_a_plan_says_of_the_rows_what_a_run_would(world: Path) -> None:
 
 def test_empty_texts_and_rows_of_both_sets_are_noted(world: Path) -> None:
     with_rows(world, "good,pos\n,neg\n  ,neg\nfine,pos\n")
-    note = f"{world / 'train.csv'}: column 'text' is empty in 2 of 4 rows"
+    note = f"{world / 'train.csv'}: column 'text' is empty in 2 of 4 rows, first in row 2"
     notes = check(world)
     assert notes == [note]
     told = sweep("plan", "sweep.yaml", "--json", cwd=world)
