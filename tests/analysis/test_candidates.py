@@ -134,8 +134,8 @@ def test_a_budget_that_nothing_meets_names_what_comes_nearest(shipped: Any) -> N
 def test_the_answer_is_one_sentence_and_a_failure_is_named(shipped: Any) -> None:
     table = made(shipped, 1, 1.5, 5)
     assert table.lead[0] == (
-        "SST-2, within 1, 1.5 points: ship layers 1-12 as onnx-int8: 89.50 (full model 90.00: −0.50, "
-        "95% −1.20 to +0.20), 2 ms (7.5 times as fast), 23.0 MB (26%)"
+        "SST-2, within 1, 1.5 points: ship layers 1-12 as onnx-int8: 89.50 "
+        "(full model 90.00: −0.50, 95% −1.20 to +0.20), 2 ms (7.5 times as fast), 23.0 MB (26%)"
     )
     trial = table.long.to_pylist()[0]["trial_id"]
     command = f"lp-sweep export {trial} --as onnx-int8 --out smaller --store "
