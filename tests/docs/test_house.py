@@ -17,15 +17,15 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LINES = {
     "orchestrator": 17_851,
-    "trials": 15_597,
+    "trials": 15_785,
     "analysis": 5_913,
     "storage": 4_115,
     "api": 721,
-    "tests": 38_378,
+    "tests": 38_399,
 }
 ROOMS = [room for room in LINES if room != "tests"]
 IMPORTS_INSIDE = 127  # in functions: only where the time to start needs one
-MODULES = 220
+MODULES = 221
 RAY = "orchestrator/engine/raycompat.py"  # all that touches what Ray keeps to itself
 PRIVATE_RAY = re.compile(r"\bray(?:\.\w+)*\._\w+")
 
