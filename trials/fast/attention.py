@@ -10,9 +10,9 @@ so that every value is finite; the mask keeps it from being read, and its gradie
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -38,6 +38,10 @@ class Grids(NamedTuple):
         if self.one_each or self.group.cells is None:
             return tokens
         return pick(tokens, self.group.cells.read)
+
+
+Bias = Callable[[Grids], torch.Tensor]  # to (B, heads, A, L)
+Linear = Callable[[torch.Tensor], torch.Tensor]
 
 
 def grids(
@@ -111,6 +115,25 @@ def _become(model: nn.Module, before: type[nn.Dropout], after: type[nn.Dropout])
             module.__class__ = after
 
 
+def self_attention(
+    own: Any,
+    linears: tuple[Linear, Linear, Linear],
+    heads: int,
+    hidden: torch.Tensor,
+    tokens: RealTokens,
+    only: Gathering | None,
+    bias: Bias | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The states of the tokens that attend, (N or B, H), and what they attend to, of that shape.
+    linears: of query, key and value."""
+    query, key, value = linears
+    asking = hidden if only is None else pick(hidden, only)
+    asked = query(hidden if tokens.packed else asking)
+    dropout = own.dropout.p if own.training else 0.0
+    mixed = attend(tokens, asked, key(hidden), value(hidden), heads, dropout, only, bias)
+    return asking, mixed
+
+
 def attend(
     tokens: RealTokens,
     query: torch.Tensor,
@@ -119,25 +142,28 @@ def attend(
     heads: int,
     dropout: float,
     only: Gathering | None,
+    bias: Bias | None = None,
 ) -> torch.Tensor:
     """Softmax attention of each row over its own tokens.
 
     key, value: (N, H). query and result: (N, H), or (B, H) for one token per row. With `only` the
-    result is always (B, H).
+    result is always (B, H). `bias` is added to the scores.
     """
     parts = grids(tokens, query, key, value, heads)
-    mixed = torch.cat([part.flat(_mixed(part, dropout)) for part in parts])
+    mixed = torch.cat([part.flat(_mixed(part, dropout, bias)) for part in parts])
     if only is None or len(mixed) == len(only.taken):
         return mixed
     return pick(mixed, only)
 
 
-def _mixed(part: Grids, dropout: float) -> torch.Tensor:
+def _mixed(part: Grids, dropout: float, bias: Bias | None) -> torch.Tensor:
     """(B, heads, A, D). On a CPU with dropout PyTorch is slow, since it guards against rows without
     a token, of which there are none here."""
     query, key, value = part.query, part.key, part.value
     mask = part.group.mask
     mask = mask if mask is None else mask[:, :, : query.shape[2]]  # one query: the first token's
+    if bias is not None:
+        mask = bias(part) if mask is None else bias(part) + mask
     if not dropout or query.is_cuda:
         return scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
     scores = query * query.shape[-1] ** -0.5 @ key.transpose(2, 3)

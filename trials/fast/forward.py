@@ -31,11 +31,9 @@ from lp_sweep.trials.data.batches import (
     to_device,
 )
 from lp_sweep.trials.device import Gathering, bound_by_launches, onto, pick, records_graphs
-from lp_sweep.trials.fast.attention import grid
-from lp_sweep.trials.fast.networks import as_asked, forward_pass_of, hidden_states, word_logits
+from lp_sweep.trials.fast.networks import embeddings, forward_pass_of, pooled, word_logits
 from lp_sweep.trials.fast.networks import logits as unpadded_logits
 from lp_sweep.trials.fast.tokens import RealTokens, barred, real_tokens
-from lp_sweep.trials.model.families import sentence_states
 from lp_sweep.trials.model.familytable import family_of
 from lp_sweep.trials.model.states import noted_sentences
 from lp_sweep.trials.spec.specs import Compute, Recipe
@@ -107,7 +105,7 @@ def by_place(
 ) -> torch.Tensor:
     """`forward` over real tokens only."""
     if pooling:
-        return _finished(model, _unpadded_embeddings(model, tokens, pooling, states))
+        return _finished(model, embeddings(model, tokens, pooling, states))
     if tokens.words is not None:
         return word_logits(model, tokens, tokens.words)
     return unpadded_logits(model, tokens, states)
@@ -128,37 +126,6 @@ def _finished(model: nn.Module, vectors: torch.Tensor) -> torch.Tensor:
         return vectors
     found: torch.Tensor = modules.to(vectors.device)(vectors)
     return found
-
-
-def pooled(hidden: torch.Tensor, real: torch.Tensor, pooling: str) -> torch.Tensor:
-    """(B, T, H) and (B, T), non-zero on real tokens, give (B, H)."""
-    if pooling != "mean":
-        return sentence_states(hidden, real, last=pooling == "last")
-    weights = real.to(hidden.dtype)[..., None]
-    return (hidden * weights).sum(1) / weights.sum(1)
-
-
-def _unpadded_embeddings(
-    model: nn.Module, tokens: RealTokens, pooling: str, states: list[torch.Tensor] | None = None
-) -> torch.Tensor:
-    """(B, H) in the requested order."""
-    hidden = hidden_states(model, tokens, states)
-    if pooling != "mean":
-        index = tokens.last if pooling == "last" else tokens.first
-        return as_asked(tokens, pick(hidden, tokens.one_each(index)))
-    lengths = (tokens.last - tokens.first + 1)[:, None]
-    if tokens.packed:
-        here = torch.arange(len(hidden), device=hidden.device)
-        of_row = (here >= tokens.first[:, None]) & (here <= tokens.last[:, None])  # (B, N)
-        return of_row.to(hidden.dtype) @ hidden / lengths
-    found, begin = [], 0
-    sizes = [group.size for group in tokens.groups]
-    for group, own in zip(tokens.groups, torch.split(hidden, sizes), strict=True):
-        here = torch.arange(group.longest, device=hidden.device)
-        real = here < lengths[begin : begin + group.rows]
-        found.append(pooled(grid(group, own), real, pooling))
-        begin += group.rows
-    return as_asked(tokens, torch.cat(found))
 
 
 def compute_used(model: Any, compute: Compute, device: torch.device) -> str:

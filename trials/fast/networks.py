@@ -16,8 +16,19 @@ import torch
 from torch import nn
 
 from lp_sweep.trials.device import Gathering, pick
-from lp_sweep.trials.fast.attention import Grids, attend, by_heads, grid, grids
-from lp_sweep.trials.fast.tokens import Group, RealTokens, WordTokens
+from lp_sweep.trials.fast.attention import grid, self_attention
+from lp_sweep.trials.fast.distances import (
+    deberta_distances,
+    deberta_layer,
+    modernbert_layer,
+    modernbert_turned,
+    mpnet_biased,
+    mpnet_layer,
+    xlnet_layer,
+    xlnet_relations,
+)
+from lp_sweep.trials.fast.tokens import RealTokens, WordTokens
+from lp_sweep.trials.model.families import sentence_states
 from lp_sweep.trials.model.familytable import family_of
 
 Layer = Callable[[Any, torch.Tensor, RealTokens, Gathering | None, Any], torch.Tensor]
@@ -27,9 +38,10 @@ class ForwardPass(NamedTuple):
     """The steps of a forward pass.
 
     embed: returns (N, H). layer: (N, H) to (N, H), or with `only` to the (B, H) of those tokens;
-    it also gets the result of `shared`. head: sentence tokens (B, H) to logits (B, C). tagger: any
-    tokens (P, H) to logits (P, C), in a network that classifies tokens. on_device: a CUDA graph can
-    hold it, since it never waits for the device, and its attention keeps the rows of a bin apart.
+    it also gets the result of `shared`. finish: the norm after the last layer, of any tokens. head:
+    sentence tokens (B, H) to logits (B, C). tagger: any tokens (P, H) to logits (P, C), in a
+    network that classifies tokens. on_device: a CUDA graph can hold it, since it never waits for
+    the device, and its attention keeps the rows of a bin apart.
     """
 
     embed: Callable[[Any, RealTokens], torch.Tensor]
@@ -38,6 +50,8 @@ class ForwardPass(NamedTuple):
     head: Callable[[Any, torch.Tensor], torch.Tensor]
     shared: Callable[[Any, RealTokens], Any] = lambda model, tokens: None
     sentence_last: bool = False  # the sentence token is a row's last, not its first
+    finish: Callable[[Any, torch.Tensor], torch.Tensor] = lambda model, hidden: hidden
+    mean: Callable[[Any], bool] = lambda config: False  # the head reads the mean of a row's tokens
     supported: Callable[[Any], bool] = lambda config: True
     on_device: bool = True
     tagger: Callable[[Any, torch.Tensor], torch.Tensor] = lambda model, states: model.classifier(
@@ -48,8 +62,8 @@ class ForwardPass(NamedTuple):
 def _bert_embed(model: Any, tokens: RealTokens) -> torch.Tensor:
     base = model.base_model
     words = base.embeddings
-    from_0 = family_of(model.config.model_type).positions == "from 0"
-    positions = tokens.positions if from_0 else _counted(words, tokens)
+    after = family_of(model.config.model_type).positions.startswith("after")
+    positions = _counted(words, tokens) if after else tokens.positions
     types = torch.zeros_like(tokens.ids) if tokens.types is None else tokens.types
     hidden = words(
         input_ids=tokens.ids[None],
@@ -76,26 +90,9 @@ def _bert_layer(
 ) -> torch.Tensor:
     own = layer.attention.self
     linears = own.query, own.key, own.value
-    asking, mixed = _attended(own, linears, own.num_attention_heads, hidden, tokens, only)
+    asking, mixed = self_attention(own, linears, own.num_attention_heads, hidden, tokens, only)
     attended = layer.attention.output(mixed, asking)
     return layer.output(layer.intermediate(attended), attended)
-
-
-def _attended(
-    own: Any,
-    linears: tuple[nn.Linear, nn.Linear, nn.Linear],
-    heads: int,
-    hidden: torch.Tensor,
-    tokens: RealTokens,
-    only: Gathering | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The states of the tokens that attend, (N or B, H), and what they attend to, of that shape.
-    linears: of query, key and value."""
-    query, key, value = linears
-    asking = hidden if only is None else pick(hidden, only)
-    asked = query(hidden if tokens.packed else asking)
-    dropout = own.dropout.p if own.training else 0.0
-    return asking, attend(tokens, asked, key(hidden), value(hidden), heads, dropout, only)
 
 
 def _bert_head(model: Any, sentence: torch.Tensor) -> torch.Tensor:
@@ -116,7 +113,7 @@ def _distilbert_layer(
 ) -> torch.Tensor:
     own = layer.attention
     linears = own.q_lin, own.k_lin, own.v_lin
-    asking, mixed = _attended(own, linears, own.n_heads, hidden, tokens, only)
+    asking, mixed = self_attention(own, linears, own.n_heads, hidden, tokens, only)
     attended = layer.sa_layer_norm(own.out_lin(mixed) + asking)
     return layer.output_layer_norm(layer.ffn(attended) + attended)
 
@@ -126,41 +123,12 @@ def _distilbert_head(model: Any, sentence: torch.Tensor) -> torch.Tensor:
     return model.classifier(model.dropout(pooled))
 
 
-# -- MPNet: as BERT, but attention also depends on the distance of two tokens (Song et al. 2020)
+def _deberta_supported(config: Any) -> bool:
+    return config.relative_attention and not getattr(config, "conv_kernel_size", 0)
 
 
-def _mpnet_biased(model: Any, tokens: RealTokens) -> RealTokens:
-    """With the bias of each distance in the masks, which all layers share."""
-    bias = model.base_model.encoder.compute_position_bias
-
-    def biased(group: Group) -> Group:
-        found = bias(tokens.ids.new_empty(1, group.longest))  # (1, heads, L, L)
-        return group._replace(mask=found if group.mask is None else found + group.mask)
-
-    return tokens._replace(groups=tuple(map(biased, tokens.groups)))
-
-
-def _mpnet_layer(
-    layer: Any, hidden: torch.Tensor, _: RealTokens, only: Gathering | None, tokens: RealTokens
-) -> torch.Tensor:
-    around, own = layer.attention, layer.attention.attn
-    linears = own.q, own.k, own.v
-    asking, mixed = _attended(own, linears, own.num_attention_heads, hidden, tokens, only)
-    attended = around.LayerNorm(around.dropout(own.o(mixed)) + asking)
-    return layer.output(layer.intermediate(attended), attended)
-
-
-# -- XLNet: attention by the distance and the segments of two tokens (Yang et al. 2019, and
-# Transformer-XL, Dai et al. 2019, section 3.3). Its sentence token is the last. Terms and names are
-# those of the network's own code, which is for grids of all rows.
-
-
-class _Relations(NamedTuple):
-    """Tensors that all layers share for a group of B rows of up to L tokens."""
-
-    distances: torch.Tensor  # (B or 1, 2 L, H): of L, L - 1, ... 1 - L, with dropout
-    lengths: torch.Tensor  # (B,)
-    segments: torch.Tensor | None  # (B, L); None if the tokenizer has none
+def _deberta_head(model: Any, sentence: torch.Tensor) -> torch.Tensor:
+    return model.classifier(model.dropout(model.pooler(sentence[:, None])))
 
 
 def _xlnet_supported(config: Any) -> bool:
@@ -172,79 +140,9 @@ def _xlnet_embed(model: Any, tokens: RealTokens) -> torch.Tensor:
     return base.dropout(base.word_embedding(tokens.ids))
 
 
-def _xlnet_relations(model: Any, tokens: RealTokens) -> list[_Relations]:
-    """One for each group."""
-    base, found = model.transformer, []
-    sizes = [group.size for group in tokens.groups]
-    types = (
-        [None] * len(sizes)
-        if tokens.types is None
-        else torch.split(tokens.types.unsqueeze(1), sizes)
-    )
-    counts = torch.split(tokens.last - tokens.first + 1, [group.rows for group in tokens.groups])
-    for group, own, lengths in zip(tokens.groups, types, counts, strict=True):
-        rows = group.rows if base.training and base.dropout.p else 1  # dropout differs by row
-        distances = base.relative_positional_encoding(
-            group.longest, group.longest, bsz=rows, device=tokens.ids.device
-        )
-        found.append(
-            _Relations(
-                base.dropout(distances).transpose(0, 1),
-                lengths,
-                None if own is None else grid(group, own).squeeze(2),
-            )
-        )
-    return found
-
-
-def _xlnet_layer(
-    module: Any,
-    hidden: torch.Tensor,
-    tokens: RealTokens,
-    only: Gathering | None,
-    shared: list[_Relations],
-) -> torch.Tensor:
-    own = module.rel_attn
-    asking = hidden if only is None else pick(hidden, only)
-    query = asking @ own.q.flatten(1)
-    key, value = hidden @ own.k.flatten(1), hidden @ own.v.flatten(1)
-    parts = zip(grids(tokens, query, key, value, own.n_head), shared, strict=True)
-    mixed = torch.cat([part.flat(_xlnet_attend(own, part, relations)) for part, relations in parts])
-    attended = own.layer_norm(own.dropout(mixed @ own.o.flatten(1).t()) + asking)
-    return module.ff(attended)
-
-
 def _xlnet_head(model: Any, sentence: torch.Tensor) -> torch.Tensor:
     last = model.transformer.dropout(sentence)
     return model.logits_proj(model.sequence_summary(last[:, None]))
-
-
-def _xlnet_attend(own: Any, part: Grids, relations: _Relations) -> torch.Tensor:
-    """(B, heads, A, D)."""
-    group, asked, longest = part.group, part.query, part.group.longest
-    scores = (asked + own.r_w_bias[:, None]) @ part.key.transpose(2, 3)
-    column = torch.arange(longest, device=asked.device)
-    row = relations.lengths[:, None] - 1 if part.one_each else column[None]  # (B or 1, A)
-    scores = scores + _by_distance(own, relations, asked, longest - row[..., None] + column)
-    if relations.segments is not None:
-        rows = row.expand(group.rows, -1)
-        here = relations.segments.gather(1, rows)  # (B, A)
-        other = here[:, None, :, None] != relations.segments[:, None, None, :]  # (B, 1, A, L)
-        by_segment = torch.einsum("bnid,snd->bnis", asked + own.r_s_bias[:, None], own.seg_embed)
-        scores = scores + torch.where(other, by_segment[..., 1:], by_segment[..., :1])
-    scores = scores * own.scale
-    if group.mask is not None:
-        scores = scores + group.mask
-    return own.dropout(scores.softmax(-1)) @ part.value
-
-
-def _by_distance(
-    own: Any, relations: _Relations, asked: torch.Tensor, place: torch.Tensor
-) -> torch.Tensor:
-    """(B, heads, A, L). place: (B or 1, A, L), the index of two tokens' distance in the 2 L."""
-    far = by_heads(relations.distances @ own.r.flatten(1), own.n_head)
-    scores = (asked + own.r_r_bias[:, None]) @ far.transpose(2, 3)  # (B, heads, A, 2 L)
-    return scores.gather(3, place[:, None].expand(*scores.shape[:3], -1))
 
 
 def _encoder_layers(model: Any) -> nn.ModuleList:
@@ -261,14 +159,33 @@ PASSES = {
         _distilbert_head,
     ),
     "mpnet": ForwardPass(
-        _bert_embed, _encoder_layers, _mpnet_layer, _roberta_head, shared=_mpnet_biased
+        _bert_embed, _encoder_layers, mpnet_layer, _roberta_head, shared=mpnet_biased
+    ),
+    "deberta-v2": ForwardPass(
+        _bert_embed,
+        _encoder_layers,
+        deberta_layer,
+        _deberta_head,
+        shared=deberta_distances,
+        supported=_deberta_supported,
+        on_device=False,  # the host computes its distances
+    ),
+    "modernbert": ForwardPass(
+        lambda model, tokens: model.base_model.embeddings(input_ids=tokens.ids[None])[0],
+        lambda model: model.base_model.layers,
+        modernbert_layer,
+        lambda model, sentence: model.classifier(model.drop(model.head(sentence))),
+        shared=modernbert_turned,
+        finish=lambda model, hidden: model.base_model.final_norm(hidden),
+        mean=lambda config: config.classifier_pooling == "mean",
+        tagger=lambda model, states: model.classifier(model.drop(model.head(states))),
     ),
     "xlnet": ForwardPass(
         _xlnet_embed,
         lambda model: model.transformer.layer,
-        _xlnet_layer,
+        xlnet_layer,
         _xlnet_head,
-        shared=_xlnet_relations,
+        shared=xlnet_relations,
         sentence_last=True,
         supported=_xlnet_supported,
         on_device=False,  # the host computes its table of distances
@@ -290,8 +207,11 @@ def logits(
 ) -> torch.Tensor:
     """(B, C). The last layer computes only the sentence tokens. `states` collects the sentence
     tokens after each layer, (B, H)."""
+    way = _way(model)
+    if way.mean(model.config):
+        return way.head(model, embeddings(model, tokens, "mean", states))
     sentence = _through(model, tokens, states, only_sentence=True)
-    return _way(model).head(model, sentence)
+    return way.head(model, way.finish(model, sentence))
 
 
 def word_logits(model: Any, tokens: RealTokens, words: WordTokens) -> torch.Tensor:
@@ -305,7 +225,39 @@ def hidden_states(
     model: Any, tokens: RealTokens, states: list[torch.Tensor] | None = None
 ) -> torch.Tensor:
     """(N, H) of all tokens after the last layer; `states` as for `logits`."""
-    return _through(model, tokens, states, only_sentence=False)
+    hidden = _through(model, tokens, states, only_sentence=False)
+    return _way(model).finish(model, hidden)
+
+
+def pooled(hidden: torch.Tensor, real: torch.Tensor, pooling: str) -> torch.Tensor:
+    """(B, T, H) and (B, T), non-zero on real tokens, give (B, H)."""
+    if pooling != "mean":
+        return sentence_states(hidden, real, last=pooling == "last")
+    weights = real.to(hidden.dtype)[..., None]
+    return (hidden * weights).sum(1) / weights.sum(1)
+
+
+def embeddings(
+    model: nn.Module, tokens: RealTokens, pooling: str, states: list[torch.Tensor] | None = None
+) -> torch.Tensor:
+    """(B, H) in the requested order; `states` as for `logits`."""
+    hidden = hidden_states(model, tokens, states)
+    if pooling != "mean":
+        index = tokens.last if pooling == "last" else tokens.first
+        return as_asked(tokens, pick(hidden, tokens.one_each(index)))
+    lengths = (tokens.last - tokens.first + 1)[:, None]
+    if tokens.packed:
+        here = torch.arange(len(hidden), device=hidden.device)
+        of_row = (here >= tokens.first[:, None]) & (here <= tokens.last[:, None])  # (B, N)
+        return of_row.to(hidden.dtype) @ hidden / lengths
+    found, begin = [], 0
+    sizes = [group.size for group in tokens.groups]
+    for group, own in zip(tokens.groups, torch.split(hidden, sizes), strict=True):
+        here = torch.arange(group.longest, device=hidden.device)
+        real = here < lengths[begin : begin + group.rows]
+        found.append(pooled(grid(group, own), real, pooling))
+        begin += group.rows
+    return as_asked(tokens, torch.cat(found))
 
 
 def as_asked(tokens: RealTokens, vectors: torch.Tensor) -> torch.Tensor:

@@ -66,6 +66,7 @@ _BERT = Family(
     after_attention="attention.output",
     mask="cells",
 )
+_PASS_IS_NEW = ("unpadded",)  # before, it went in groups and drew other dropout masks
 _ROBERTA = replace(_BERT, unpadded="roberta", positions="after padding")
 _POSITIONS_ALONE = {
     **dict.fromkeys(
@@ -92,10 +93,16 @@ FAMILIES: dict[str, Family] = {
         after_attention="attention.LayerNorm",
         positions="after 1",
         mask="cells",
-        corrections=("unpadded",),  # before, it went in groups and drew other dropout masks
+        corrections=_PASS_IS_NEW,
     ),
     "deberta": replace(_BERT, unpadded=None, positions="by distance", mask="rows"),
-    "deberta-v2": replace(_BERT, unpadded=None, positions="by distance", mask="rows"),
+    "deberta-v2": replace(
+        _BERT,
+        unpadded="deberta-v2",
+        positions="by distance",
+        mask="rows",
+        corrections=_PASS_IS_NEW,
+    ),
     "distilbert": Family(
         feed_forward=FeedForwardParts(
             linears=("ffn.lin1", "ffn.lin2"),
@@ -126,10 +133,12 @@ FAMILIES: dict[str, Family] = {
             instead={"mlp": "nothing", "mlp_norm": "identity"},
             norm_can_stay=False,  # before the MLP, off the residual path: alone it has no effect
         ),
+        unpadded="modernbert",
         after_attention="mlp_norm",  # the sum exists only as what this norm is given
         given=True,
         positions="endless",
         mask="cells by layer type",
+        corrections=_PASS_IS_NEW,
     ),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from lp_sweep.trials.spec.procedures import Phase
 from lp_sweep.trials.spec.specs import Recipe
 from lp_sweep.trials.train.finetune import Saver, finetune
 from tests.support.everyday import few
-from tests.support.families import NAMES, daily
+from tests.support.families import FAMILIES, NAMES, daily, save_pretrained
 from tests.support.fastnets import (
     CPU,
     PAD,
@@ -39,13 +40,14 @@ from tests.support.fastnets import (
     split_of,
     with_dropout,
 )
+from tests.support.networks import load
 
 WITH_TYPES = ("bert", "electra", "xlnet")  # whose answer depends on them
 
 
 @pytest.mark.parametrize("overhead", [1, 10**6], ids=["many groups", "one group"])
 @pytest.mark.parametrize(
-    "name", daily("bert", "roberta", "electra", "distilbert", "xlnet", "modernbert")
+    "name", daily("bert", "roberta", "electra", "distilbert", "xlnet", "deberta-v2", "modernbert")
 )
 def test_logits_and_gradients(name: str, overhead: int, monkeypatch: pytest.MonkeyPatch) -> None:
     set_overhead(monkeypatch, overhead)
@@ -132,9 +134,26 @@ def test_the_word_table_is_cut_only_where_its_other_rows_stay() -> None:
     assert not may_be_cut(model, replace(RECIPE, freeze_embeddings=True))
 
 
-@pytest.mark.parametrize("name", ["deberta-v2", "modernbert"])
-def test_another_family_goes_in_groups_of_like_length(name: str) -> None:
-    model = network(name)
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("deberta-v2", {"pos_att_type": ["c2p"], "share_att_key": False}),
+        ("deberta-v2", {"pos_att_type": ["p2c"], "position_biased_input": True}),
+        ("deberta-v2", {"pos_att_type": [], "position_buckets": -1}),
+        ("deberta-v2", {"relative_attention": False}),
+        ("modernbert", {"classifier_pooling": "mean"}),
+        ("modernbert", {"layer_types": ["sliding_attention"] * 3}),
+    ],
+)
+def test_what_a_config_may_say(name: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    family = replace(FAMILIES[name], settings={**FAMILIES[name].settings, **settings})
+    model = load(save_pretrained(family, 3, tmp_path)).eval()
+    assert (compute_used(model, "fast", CPU) == "grouped") == ("relative_attention" in settings)
+    assert_same_logits(model, split_of([3, 9, 1, 5, 9]))
+
+
+def test_another_family_goes_in_groups_of_like_length() -> None:
+    model = network("deberta-v2-conv")
     assert compute_used(model, "fast", CPU) == "grouped"
     assert compute_used(model, "fast", torch.device("cuda")) == "padded"
     assert not may_be_cut(model, RECIPE)

@@ -252,16 +252,18 @@ def test_rows_lie_in_bins_each_by_itself(lengths: list[int], draw: Any) -> None:
 def test_what_a_gpu_holds() -> None:
     used = {
         name: compute_used(network(name), "graphs", torch.device("cuda"))
-        for name in ("bert", "distilbert", "xlnet", "modernbert")
+        for name in ("bert", "distilbert", "xlnet", "modernbert", "deberta-v2", "deberta-v2-conv")
     }
     assert used == {
         "bert": "graphs",
         "distilbert": "graphs",
         "xlnet": "unpadded",
-        "modernbert": "padded",
+        "modernbert": "graphs",
+        "deberta-v2": "unpadded",
+        "deberta-v2-conv": "padded",
     }
     like_roberta = {"roberta", "xlm-roberta", "camembert", "electra", "mpnet"}
-    assert {*HELD} == {"bert", "distilbert", *like_roberta}
+    assert {*HELD} == {"bert", "distilbert", "modernbert", *like_roberta}
 
 
 def test_without_a_gpu_a_training_is_that_of_fast() -> None:
