@@ -60,6 +60,7 @@ STEPS = (
     *(Step(2, 85, "whole", ("bert-base", task)) for task in ("qnli", "mnli", "qqp", "stsb")),
     Step(2, 150, "compiled", ("sst2", "rte")),
     Step(2, 120, "family", ("roberta", "electra", "distilbert")),
+    Step(2, 120, "family", ("mpnet", "deberta-v2", "modernbert")),
     Step(2, 60, "whole", ("minilm", "sst2")),
     Step(3, 240, "side_by_side"),
     Step(3, 270, "sweep"),

@@ -133,6 +133,8 @@ def network(setup: Setup, data: EncodedTask, shape: str = "bert-base", family: s
         settings = {names.get(name, name): value for name, value in settings.items()}
     elif family:  # positions after the padding's
         settings |= {"max_position_embeddings": 514}
+    if family == "deberta-v2":
+        settings |= {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
     if family:  # else no answer depends on its text, and any two ways agree
         settings |= {"initializer_range": setup.of(0.1, 0.5)}
     config = AutoConfig.for_model(family or "bert", **settings, num_labels=data.num_labels)
