@@ -125,6 +125,7 @@ def task(setup: Setup, name: str, steps: int | None = None) -> EncodedTask:
 def network(setup: Setup, data: EncodedTask, shape: str = "bert-base", family: str = "") -> Any:
     settings = json.loads((setup.bundle / "configs" / f"{shape}.json").read_text("utf-8"))
     settings.pop("model_type")
+    settings.pop("classifier_dropout", None)  # null, which ModernBERT refuses
     if not setup.gpu:
         settings |= TINY | {"num_hidden_layers": 2}
     if family == "distilbert":
