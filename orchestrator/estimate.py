@@ -217,9 +217,7 @@ def estimate(plan: Plan, rates: Rates) -> TimeEstimate:
 def deferred(plan: Plan) -> Iterator[tuple[Work, int]]:
     """The cells that wait for a profile, each counted as a full network."""
     waiting = Counter(
-        (cell.asked.model, cell.asked.task, cell.asked.procedure.name)
-        for cell in plan.cells
-        if cell.state == "deferred"
+        (cell.asked.model, cell.asked.task, cell.asked.procedure.name) for cell in plan.deferred()
     )
     models = {model.name: model for model in plan.sweep.models}
     for (name, task_name, procedure), count in waiting.items():

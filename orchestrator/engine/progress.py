@@ -86,11 +86,10 @@ class PlainReporter(Display):
     def opened(self, queue: WorkQueue, slots: int) -> None:
         super().opened(queue, slots)
         measured = ""
-        if any(cell.state == "deferred" for cell in queue.plan.cells):
-            measured = " (trainings and measurements; more may follow)"
-        elif queue.plan.profiles or queue.plan.speeds:
+        if queue.plan.profiles or queue.plan.speeds:
             measured = " (trainings and measurements)"
-        self._print(f"{queue.waiting} to do{measured} on {slots} slot{'s' * (slots != 1)}")
+        to_do = f"{queue.waiting} to do{measured}{_more(queue)}"
+        self._print(f"{to_do} on {slots} slot{'s' * (slots != 1)}")
 
     def started(self, work: Work) -> None:
         if self.queue:
@@ -130,7 +129,13 @@ class PlainReporter(Display):
 
 
 def _left(queue: WorkQueue) -> str:
-    return f"{queue.progress().left} left, ETA {queue.eta().text()}"
+    return f"{queue.progress().left} left{_more(queue)}, ETA {queue.eta().text()}"
+
+
+def _more(queue: WorkQueue) -> str:
+    """` and at most 17 more`: the trainings for which a measurement or a search may ask."""
+    more = len(queue.plan.deferred())
+    return f" and at most {more} more" if more else ""
 
 
 def first_line(text: str) -> str:

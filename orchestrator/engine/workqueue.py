@@ -295,7 +295,7 @@ class WorkQueue:
         self._tries = Counter(dict(lasting))
         needs = self.plan.needs(id_)
         idle = [n for n in needs if all(self.state[user] == "done" for user in self._users[n])]
-        if idle and not any(cell.state == "deferred" for cell in self.plan.cells):
+        if idle and not self.plan.deferred():
             for need in idle:
                 self._on_idle(need)
 
@@ -382,7 +382,7 @@ class WorkQueue:
             profiles = {**plan.known.profiles, **measurements(rows)}
             recipes = {**plan.known.recipes, **found_recipes(rows)}
             plan.known = plan.known._replace(profiles=profiles, recipes=recipes)
-            waiting = any(c.state == "deferred" and c.profile_id == id_ for c in plan.cells)
+            waiting = any(cell.profile_id == id_ for cell in plan.deferred())
             if waiting or id_ in recipes:
                 self._plan_due, self._rests_until = True, 0.0
 

@@ -128,6 +128,10 @@ class Plan:
         keys = self.sweep.spec.recipe.automatic
         return found and replace(recipe, **{key: getattr(found, key) for key in keys})
 
+    def deferred(self) -> list[Cell]:
+        """Those that wait for a measurement or a search."""
+        return [cell for cell in self.cells if cell.state == "deferred"]
+
     def missing(self) -> list[Work]:
         """All work that is left, with the finished trials of `missing_trials`."""
         profiles = [work for id_, work in self.profiles.items() if id_ not in self.known.profiles]
@@ -220,7 +224,7 @@ class Plan:
     def inputs_needed(self) -> NeededInputs:
         """The inputs of the missing work, and of cells that wait for a profile."""
         work = self.missing()
-        asked = [cell.asked for cell in self.cells if cell.state == "deferred"]
+        asked = [cell.asked for cell in self.deferred()]
         models = {item.model.name for item in work} | {cell.model for cell in asked}
         tasks = {item.task.name for item in work} | {cell.task for cell in asked}
         return NeededInputs(

@@ -8,6 +8,7 @@ has a mark of the rows and options that it was written for.
 from __future__ import annotations
 
 import hashlib
+import math
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
@@ -128,9 +129,15 @@ def _sized(run: RunOptions, asked: SmallerOptions) -> tuple[RunOptions, list[str
     if round(fit) < (1 if scored_first else _ONE) and spec.procedures[0] != UNTRAINED:
         train = hours * _ONE / fit
         enough = train + min(train * _LATER / (1 - _LATER), _MOST_LATER)
-        rounded = float(f"{enough:.2g}")
-        notes.append(f"an answer takes longer: allow --max-hours {rounded:g}, or try --quick")
+        allow = f"--max-hours {rounded_up(enough)}"
+        notes.append(f"an answer takes longer: allow {allow}, or try --quick")
     return sized, notes
+
+
+def rounded_up(hours: float) -> str:
+    """With two digits. Never fewer hours: what was asked for must not be advised again."""
+    step = 10 ** (math.floor(math.log10(hours)) - 1)
+    return f"{math.ceil(hours / step) * step:g}"
 
 
 def _part(spec: SweepSpec, fit: float, overrides: Sequence[str]) -> list[str]:

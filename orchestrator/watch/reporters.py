@@ -126,7 +126,7 @@ class LiveReporter(Display):
         progress, failures = queue.progress(), Counter([*queue.failed.values()])
         done, failed, left = progress.done, progress.failed, progress.left
         busy, others = len(queue.live), len(queue.holding)
-        deferred = sum(cell.state == "deferred" for cell in queue.plan.cells)
+        deferred = len(queue.plan.deferred())
         yield bar(queue.plan.sweep.name, done + failed, done + failed + left)
         yield line(f"done {done}  running {busy}  failed {failed}  waiting {max(0, left - busy)}")
         if deferred:

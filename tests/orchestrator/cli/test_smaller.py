@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lp_sweep.orchestrator.options import SmallerOptions
+from lp_sweep.orchestrator.service.smaller import rounded_up
 from tests.support.kindworlds import WRITERS
 from tests.support.program import sweep
 from tests.support.toyworld import rows, save_model
@@ -156,3 +159,8 @@ def test_the_full_model_is_not_exported_as_a_smaller_one(folder: Path) -> None:
 def test_rows_are_needed_for_their_options() -> None:
     assert SmallerOptions(data=Path("a.csv")).from_rows
     assert not SmallerOptions().from_rows
+
+
+@given(st.floats(0.001, 1000))
+def test_advised_hours_are_never_too_few(hours: float) -> None:
+    assert hours * 0.999999 <= float(rounded_up(hours)) <= 1.11 * hours

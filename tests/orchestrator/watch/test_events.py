@@ -234,6 +234,6 @@ def test_plain_lines(staged: WorkQueue, capsys: pytest.CaptureFixture[str]) -> N
     captured = capsys.readouterr()
     assert captured.out == ""
     lines = captured.err.splitlines()
-    assert lines[0].endswith("5 to do (trainings and measurements; more may follow) on 1 slot")
+    assert lines[0].endswith("5 to do (trainings and measurements) and at most 2 more on 1 slot")
     assert lines[1].endswith("slot 0  start   model, contribution measurement, mood")
     assert "failed  model, contribution measurement, mood: no such file  [4 left" in lines[2]
