@@ -225,17 +225,17 @@ def _words(model: PreTrainedModel) -> nn.Embedding:
 
 def _set(model: PreTrainedModel, weight: nn.Parameter, padding_row: int | None) -> None:
     """Also sets the config, since dropping layers compares the network with it."""
-    words = _words(model)
+    words, config = _words(model), model.config
     words.weight, words.padding_idx = weight, padding_row
-    words.num_embeddings = model.config.vocab_size = len(weight)
+    words.num_embeddings = config.vocab_size = len(weight)
+    if padding_row is not None:
+        config.pad_token_id = padding_row
 
 
 def _named(data: EncodedTask, padding: Padding, padding_row: int | None, size: int) -> np.ndarray:
-    """(R,) int64, ascending: the rows of all tokens of train and dev, and every row up to the
-    padding's, so that the padding's number in the config remains valid."""
+    """(R,) int64, ascending: the rows of all tokens of train and dev, and of the padding."""
     named = np.zeros(size, bool)
-    named[: 0 if padding_row is None else padding_row + 1] = True
-    named[padding.token_id] = True
+    named[padding.token_id if padding_row is None else [padding.token_id, padding_row]] = True
     for split in (data.train, *data.dev.values()):
         named[split.tokens] = True
     return np.flatnonzero(named)

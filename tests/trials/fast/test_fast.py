@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
-from lp_sweep.trials.data.batches import BatchSizes, group_ends
+from lp_sweep.trials.data.batches import BatchSizes, Padding, group_ends
 from lp_sweep.trials.fast.attention import dropped_out, quick_dropout
-from lp_sweep.trials.fast.forward import compute_used, forward, may_be_cut
+from lp_sweep.trials.fast.forward import compute_used, forward, may_be_cut, task_words
 from lp_sweep.trials.model.feedforward import remove_feed_forwards
 from lp_sweep.trials.spec.procedures import Phase
 from lp_sweep.trials.spec.specs import Recipe
 from lp_sweep.trials.train.finetune import Saver, finetune
 from tests.support.everyday import few
-from tests.support.families import FAMILIES, NAMES, daily, save_pretrained
+from tests.support.families import FAMILIES, NAMES, VOCABULARY, daily, save_pretrained
 from tests.support.fastnets import (
     CPU,
     PAD,
@@ -132,6 +132,21 @@ def test_the_word_table_is_cut_only_where_its_other_rows_stay() -> None:
     assert may_be_cut(model, RECIPE)
     assert not may_be_cut(model, replace(RECIPE, weight_decay=0.1))
     assert not may_be_cut(model, replace(RECIPE, freeze_embeddings=True))
+
+
+def test_of_a_padding_with_a_high_number_only_its_own_row_is_kept(tmp_path: Path) -> None:
+    family = FAMILIES["modernbert"]
+    family = replace(family, settings={**family.settings, "pad_token_id": VOCABULARY - 1})
+    model, data = load(save_pretrained(family, 3, tmp_path)), encoded(split_of([3, 9, 5]))
+    before = model.get_input_embeddings().weight
+    with task_words(model, data, Padding(VOCABULARY - 1, 0, False)) as (cut, padding):
+        words = model.get_input_embeddings()
+        tokens = {*data.train.tokens, *data.dev["validation"].tokens}
+        assert len(words.weight) == len(tokens) + 1
+        assert padding.token_id == words.padding_idx == model.config.pad_token_id == len(tokens)
+        assert_same_logits(model.eval(), cut.train)
+    assert model.get_input_embeddings().weight is before
+    assert model.config.pad_token_id == VOCABULARY - 1
 
 
 @pytest.mark.parametrize(
