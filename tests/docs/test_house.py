@@ -19,9 +19,9 @@ LINES = {
     "orchestrator": 17_865,
     "trials": 15_785,
     "analysis": 5_913,
-    "storage": 4_115,
+    "storage": 4_117,
     "api": 721,
-    "tests": 38_422,
+    "tests": 38_435,
 }
 ROOMS = [room for room in LINES if room != "tests"]
 IMPORTS_INSIDE = 127  # in functions: only where the time to start needs one
