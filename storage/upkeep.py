@@ -137,12 +137,14 @@ def lost(store: Store) -> list[Unreadable]:
     if not sweeps and (orphans := trials | profiles):
         records = f"the store's {len(orphans)} trials and measurements"
         found["sweeps"] = f"no sweep lists {records}. {_LISTED}"
-    cells = store.read_all("sweeps", columns=("kept_layers", "trial_id", "profile_id")).rows
+    cells = store.read_all("sweeps", columns=("dropped_layers", "trial_id", "profile_id")).rows
     asked = {*cells["trial_id"].to_pylist()} if sweeps else predictions
     gone = asked & (predictions - trials)
     if gone:  # not those whose record is being written
         gone -= {id_ for run in Observer(store).living() for id_ in run.held}
-    chosen = cells.filter(pc.is_valid(cells["kept_layers"]))["profile_id"]
+    # a strategy drops no layer at K=0, also before it is measured
+    number = pc.list_value_length(cells["dropped_layers"])
+    chosen = cells.filter(pc.greater(number, 0))["profile_id"]
     unmeasured = {*chosen.to_pylist()} - profiles - {None}
     for table, ids, what, then in (
         ("trials", gone, "trials whose record is gone", f"{_BACKUP} trains again"),

@@ -260,7 +260,7 @@ def report(
         Option(
             "--dev-rows",
             envvar="LP_SWEEP_DEV_ROWS",
-            help="Of tasks with classes, also list dev rows that only the smaller network gets wrong.",
+            help="With classes, also list dev rows that only the smaller network gets wrong.",
         ),
     ] = False,
 ) -> None:

@@ -118,6 +118,19 @@ def test_a_trial_that_is_being_recorded_is_not_lost(store: Store) -> None:
         assert lost(store) == []
 
 
+def test_a_measurement_that_is_not_made_yet_is_not_lost(store: Store) -> None:
+    fake = FakeSweep(store.location)
+    fake.profile([0.5] * 12)
+    fake.cell(strategy="block-influence", dropped=[])
+    profile = fake.cells[-1]["profile_id"] = "p1-00000000000000000000"
+    fake.publish()
+    assert lost(store) == []
+    fake.cell(strategy="block-influence", dropped=[1])
+    fake.cells[-1]["profile_id"] = profile
+    fake.publish()
+    assert profile in lost(store)[0].reason
+
+
 def test_a_copy_without_empty_folders_is_whole(folder: Path) -> None:
     for table in ("earlier", "teacher_logits"):
         (folder / "store" / table).rmdir()
