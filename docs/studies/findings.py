@@ -1,4 +1,4 @@
-"""Six findings of Poor Man's BERT, asked of our encoder: prints our differences and what they say.
+"""Six findings of Poor Man's BERT, asked of our encoders: prints our differences and what they say.
 
     python docs/studies/findings.py
 
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from lp_sweep import open_store
 
 RECORDS = "docs/studies/records"
-TASKS = ("sst2", "stsb", "mrpc")
+SWEEPS = ("sst2", "mpnet-sst2", "stsb", "mrpc")
 
 
 class Finding(NamedTuple):
@@ -23,19 +23,21 @@ class Finding(NamedTuple):
 
     says: str
     strategy: str
-    k: int
-    against: str  # a strategy at the same K; "": all layers
+    dropped: float  # the share of the layers
+    against: str  # a strategy of as many layers; "": all layers
     above: bool
     limit: float = 0.0
 
 
 FINDINGS = (
-    Finding("dropping from the bottom is worse than from the top", "bottom", 3, "top", above=False),
-    Finding("half dropped, the top is best", "odd-alternate", 3, "top", above=False),
-    Finding("half dropped, the top is best", "even-alternate", 3, "top", above=False),
-    Finding("two dropped, every other is better than the top", "odd-alternate", 2, "top", True),
-    Finding("half dropped from the top costs at most 3 points", "top", 3, "", True, limit=-3),
-    Finding("a third dropped from the top costs at most 1 point", "top", 2, "", True, limit=-1),
+    Finding(
+        "dropping from the bottom is worse than from the top", "bottom", 1 / 2, "top", above=False
+    ),
+    Finding("half dropped, the top is best", "odd-alternate", 1 / 2, "top", above=False),
+    Finding("half dropped, the top is best", "even-alternate", 1 / 2, "top", above=False),
+    Finding("two dropped, every other is better than the top", "odd-alternate", 1 / 3, "top", True),
+    Finding("half dropped from the top costs at most 3 points", "top", 1 / 2, "", True, limit=-3),
+    Finding("a third dropped from the top costs at most 1 point", "top", 1 / 3, "", True, limit=-1),
 )
 
 
@@ -48,12 +50,12 @@ def verdict(finding: Finding, low: float, high: float) -> str:
 
 def table() -> None:
     print(
-        "| finding | task | layers | networks | difference | 95% interval | |",
+        "| finding | sweep | layers | networks | difference | 95% interval | |",
         "|---|---|---:|---|---:|---|---|",
         sep="\n",
     )
-    for task in TASKS:
-        results = open_store(RECORDS, sweep=task)
+    for sweep in SWEEPS:
+        results = open_store(RECORDS, sweep=sweep)
         rows = {name: [*results.table("significance", against=name)] for name in ("", "top")}
         for finding in FINDINGS:
             found = [row for row in rows[finding.against] if _is_of(row, finding)]
@@ -61,13 +63,14 @@ def table() -> None:
                 change, low, high = (f"{row[name]:+.2f}" for name in ("change", "low", "high"))
                 said = verdict(finding, row["low"], row["high"])
                 pair = f"{finding.strategy} − {finding.against or 'all'}"
-                kept = row["depth"] - finding.k
-                shown = (finding.says, task, kept, pair, change, f"{low} to {high}", said)
+                kept = row["depth"] - row["k"]
+                shown = (finding.says, sweep, kept, pair, change, f"{low} to {high}", said)
                 print("|", " | ".join(map(str, shown)), "|")
 
 
 def _is_of(row: Mapping[str, Any], finding: Finding) -> bool:
-    return (row["strategy"], row["k"]) == (finding.strategy, finding.k) and row["low"] is not None
+    asked = finding.strategy, round(finding.dropped * row["depth"])
+    return (row["strategy"], row["k"]) == asked and row["low"] is not None
 
 
 if __name__ == "__main__":
