@@ -21,7 +21,7 @@ LINES = {
     "analysis": 5_913,
     "storage": 4_117,
     "api": 721,
-    "tests": 38_435,
+    "tests": 38_437,
 }
 ROOMS = [room for room in LINES if room != "tests"]
 IMPORTS_INSIDE = 127  # in functions: only where the time to start needs one
