@@ -108,7 +108,7 @@ class _Turned(NamedTuple):
 
 
 def modernbert_turned(model: Any, tokens: RealTokens) -> dict[str, _Turned]:
-    base, window = model.base_model, model.config.sliding_window
+    base, window = model.base_model, model.config.local_attention // 2
 
     def near(group: Group) -> Group:
         if group.longest <= window + 1:
