@@ -19,13 +19,10 @@ from lp_sweep.trials.fast.tokens import Group, RealTokens, barred
 
 def mpnet_biased(model: Any, tokens: RealTokens) -> RealTokens:
     """With the bias of each distance in the masks, which all layers share."""
-    bias = model.base_model.encoder.compute_position_bias
-
-    def biased(group: Group) -> Group:
-        found = bias(tokens.ids.new_empty(1, group.longest))  # (1, heads, L, L)
-        return group._replace(mask=found if group.mask is None else found + group.mask)
-
-    return tokens._replace(groups=tuple(map(biased, tokens.groups)))
+    bias = model.base_model.encoder.compute_position_bias  # of (1, L) to (1, heads, L, L)
+    ids = tokens.ids
+    every = (group.biased(bias(ids.new_empty(1, group.longest))) for group in tokens.groups)
+    return tokens._replace(groups=tuple(every))
 
 
 def mpnet_layer(
@@ -100,7 +97,7 @@ def deberta_layer(
 
 
 class _Turned(NamedTuple):
-    """What all layers of a type share."""
+    """Tensors that all layers of a type share."""
 
     tokens: RealTokens  # in a layer that attends to near tokens only, with masks of its window
     cos: torch.Tensor  # (N, 1, D)
@@ -114,8 +111,7 @@ def modernbert_turned(model: Any, tokens: RealTokens) -> dict[str, _Turned]:
         if group.longest <= window + 1:
             return group
         place = torch.arange(group.longest, device=tokens.ids.device)
-        mask = barred((place - place[:, None]).abs() > window)
-        return group._replace(mask=mask[None, None] if group.mask is None else mask + group.mask)
+        return group.biased(barred((place - place[:, None]).abs() > window)[None, None])
 
     found = {}
     for kind in {layer.attention_type for layer in base.layers}:

@@ -131,6 +131,10 @@ def _deberta_head(model: Any, sentence: torch.Tensor) -> torch.Tensor:
     return model.classifier(model.dropout(model.pooler(sentence[:, None])))
 
 
+def _modernbert_head(model: Any, states: torch.Tensor) -> torch.Tensor:
+    return model.classifier(model.drop(model.head(states)))
+
+
 def _xlnet_supported(config: Any) -> bool:
     return config.summary_type == "last" and config.attn_type == "bi" and not config.bi_data
 
@@ -174,11 +178,11 @@ PASSES = {
         lambda model, tokens: model.base_model.embeddings(input_ids=tokens.ids[None])[0],
         lambda model: model.base_model.layers,
         modernbert_layer,
-        lambda model, sentence: model.classifier(model.drop(model.head(sentence))),
+        _modernbert_head,
         shared=modernbert_turned,
         finish=lambda model, hidden: model.base_model.final_norm(hidden),
         mean=lambda config: config.classifier_pooling == "mean",
-        tagger=lambda model, states: model.classifier(model.drop(model.head(states))),
+        tagger=_modernbert_head,
     ),
     "xlnet": ForwardPass(
         _xlnet_embed,

@@ -42,6 +42,10 @@ class Group(NamedTuple):
     # (rows or 1, heads or 1, 1 or longest, longest), added to scores; None: all attend to all
     mask: torch.Tensor | None
 
+    def biased(self, bias: torch.Tensor) -> Group:
+        """With a bias in the mask, of one of its shapes."""
+        return self._replace(mask=bias if self.mask is None else bias + self.mask)
+
 
 class WordTokens(NamedTuple):
     """V words of each of B rows, in the requested order."""

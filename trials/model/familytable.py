@@ -66,6 +66,7 @@ _BERT = Family(
     after_attention="attention.output",
     mask="cells",
 )
+_DEBERTA = replace(_BERT, unpadded=None, positions="by distance", mask="rows")
 _PASS_IS_NEW = ("unpadded",)  # before, it went in groups and drew other dropout masks
 _ROBERTA = replace(_BERT, unpadded="roberta", positions="after padding")
 _POSITIONS_ALONE = {
@@ -95,14 +96,8 @@ FAMILIES: dict[str, Family] = {
         mask="cells",
         corrections=_PASS_IS_NEW,
     ),
-    "deberta": replace(_BERT, unpadded=None, positions="by distance", mask="rows"),
-    "deberta-v2": replace(
-        _BERT,
-        unpadded="deberta-v2",
-        positions="by distance",
-        mask="rows",
-        corrections=_PASS_IS_NEW,
-    ),
+    "deberta": _DEBERTA,
+    "deberta-v2": replace(_DEBERTA, unpadded="deberta-v2", corrections=_PASS_IS_NEW),
     "distilbert": Family(
         feed_forward=FeedForwardParts(
             linears=("ffn.lin1", "ffn.lin2"),
