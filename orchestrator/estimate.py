@@ -357,6 +357,7 @@ def _speed_flop(spec: SpeedSpec, parameters: float, depth: int) -> float:
 # -- the end of a run
 
 _LATEST = 200  # trials of a run whose pace counts
+_ALIKE = 0.1  # the least share of the longest work that is left
 
 
 class Eta(NamedTuple):
@@ -388,7 +389,7 @@ class Pace:
         self.searching = False  # a search may ask for more: the estimate is an upper bound
         self.most: Callable[[], float] = lambda: math.inf  # seconds until the limit of the run
         self._ratio, self._now = ratio, now
-        self._ratios: deque[float] = deque(maxlen=_LATEST)
+        self._ratios: deque[tuple[float, float]] = deque(maxlen=_LATEST)  # and estimated seconds
         self._used = 0.0  # slot-seconds of ended work
         self.running: dict[str, tuple[int, float]] = {}  # work -> its slot, and when it began
 
@@ -409,16 +410,17 @@ class Pace:
         elapsed = self.elapsed(id_)
         self._used += elapsed
         if started := self.running.pop(id_, None):
-            self._ratios += [elapsed / estimated] if estimated else []
+            self._ratios += [(elapsed / estimated, estimated)] if estimated else []
         return started is not None
 
     def slot_hours(self) -> float:
         """Used until now, by live work as well."""
         return (self._used + sum(map(self.elapsed, [*self.running]))) / 3600
 
-    def scale(self) -> Span:
-        """Actual over estimated seconds."""
-        if ratios := [*self._ratios]:
+    def scale(self, longest: float) -> Span:
+        """Actual over estimated seconds of work that takes `longest`. The time of much shorter work
+        does not count: most of it is start-up."""
+        if ratios := [ratio for ratio, estimated in self._ratios if estimated >= _ALIKE * longest]:
             return band(ratios)
         return self._ratio.times(1 / self._ratio.expected)
 
@@ -436,7 +438,8 @@ class Pace:
             shared = (sum(running) + factor * seconds) / self.slots
             return min(max(shared, factor * longest, *running, 0.0), most)
 
-        expected, low, high = (left(factor or 1.0) for factor in self.scale())
+        scale = self.scale(max(longest, *live.values(), 0.0))
+        expected, low, high = (left(factor or 1.0) for factor in scale)
         if expected == most:
             return Eta(most, high=most, limited=True)
         if self.searching:

@@ -233,7 +233,7 @@ def pace(*took: float, slots: int = 1, clock: Clock | None = None) -> Pace:
 
 
 def test_before_a_run_the_band_is_that_of_the_estimate() -> None:
-    assert pace().scale() == (1.0, 0.25, 4.0)
+    assert pace().scale(60.0) == (1.0, 0.25, 4.0)
     assert pace().eta({}, 60.0, 60.0) == Eta(60.0, 15.0, 240.0)
     assert pace(slots=0).eta({}, 60.0, 60.0) == Eta()
 
@@ -247,7 +247,7 @@ def test_a_limit_of_the_run_bounds_its_end() -> None:
 
 
 def test_the_pace_of_the_run_replaces_it_and_each_trial_narrows_its_band() -> None:
-    found = [pace(*[3.0] * seen).scale() for seen in (1, 5, 40)]
+    found = [pace(*[3.0] * seen).scale(60.0) for seen in (1, 5, 40)]
     assert [span.expected for span in found] == [3.0] * 3
     widths = [span.high / span.low for span in found if span.low and span.high]
     assert widths == sorted(widths, reverse=True)
@@ -256,7 +256,18 @@ def test_the_pace_of_the_run_replaces_it_and_each_trial_narrows_its_band() -> No
     run = pace()
     run.started("b")
     run.ended("b", None)  # it failed
-    assert run.scale() == pace().scale()
+    assert run.scale(60.0) == pace().scale()
+
+
+def test_a_short_measurement_does_not_show_how_long_trainings_take() -> None:
+    clock = Clock()
+    run = pace(4.0, clock=clock)  # 4 minutes instead of one
+    assert run.eta({"b": 3600.0}, 7200.0, 3600.0) == pace().eta({"b": 3600.0}, 7200.0, 3600.0)
+    run.started("b")
+    clock.seconds += 7200
+    run.ended("b", 3600.0)
+    assert run.eta({}, 3600.0, 3600.0).seconds == 7200.0
+    assert run.eta({}, 60.0, 60.0).seconds == 180.0, "of short work both count"
 
 
 @pytest.mark.parametrize(("ended", "left"), [(2, 60), (40, 10)])
@@ -266,7 +277,7 @@ def test_most_bands_hold(ended: int, left: int) -> None:
 
     def held() -> bool:
         took = np.exp(draw.normal(0, 0.8)) * np.exp(draw.normal(0, 0.2, ended + left))
-        told = pace(*took[:ended].tolist()).scale()
+        told = pace(*took[:ended].tolist()).scale(60.0)
         return bool((told.low or 0) <= took[ended:].mean() <= (told.high or 0))
 
     assert sum(held() for _ in range(200)) / 200 >= 0.8
