@@ -256,7 +256,7 @@ def test_the_pace_of_the_run_replaces_it_and_each_trial_narrows_its_band() -> No
     run = pace()
     run.started("b")
     run.ended("b", None)  # it failed
-    assert run.scale(60.0) == pace().scale()
+    assert run.scale(60.0) == pace().scale(60.0)
 
 
 def test_a_short_measurement_does_not_show_how_long_trainings_take() -> None:
