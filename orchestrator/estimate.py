@@ -21,6 +21,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +32,7 @@ from lp_sweep.orchestrator.plan.known import timing_columns
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.selection import taken_on
 from lp_sweep.storage.printable import clock
+from lp_sweep.storage.underway import Underway
 from lp_sweep.trials.data.tasks import canonical_name
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.measures.pairs import RULE
@@ -392,12 +394,24 @@ class Pace:
         self._ratios: deque[tuple[float, float]] = deque(maxlen=_LATEST)  # and estimated seconds
         self._used = 0.0  # slot-seconds of ended work
         self.running: dict[str, tuple[int, float]] = {}  # work -> its slot, and when it began
+        self._told: dict[str, tuple[float, float]] = {}  # running work -> its end, and its seconds
 
     def started(self, id_: str) -> int:
         """Starts the clock of work; returns its slot. Work that starts again keeps both."""
         taken = {slot for slot, _ in self.running.values()}
         free = next(slot for slot in itertools.count() if slot not in taken)
         return self.running.setdefault(id_, (free, self._now()))[0]
+
+    def tell(self, underway: Mapping[str, Underway]) -> None:
+        """How far running trials are."""
+        now = self._now()
+        told = {
+            id_: (now + far.seconds_left, far.seconds_left * far.steps / (far.steps - far.step))
+            for id_, far in underway.items()
+            if far.step < far.steps
+        }
+        told = self._told | told
+        self._told = {id_: told[id_] for id_ in told.keys() & self.running.keys()}
 
     def elapsed(self, id_: str) -> float:
         """Seconds since the start of running work."""
@@ -417,10 +431,17 @@ class Pace:
         """Used until now, by live work as well."""
         return (self._used + sum(map(self.elapsed, [*self.running]))) / 3600
 
-    def scale(self, longest: float) -> Span:
-        """Actual over estimated seconds of work that takes `longest`. The time of much shorter work
-        does not count: most of it is start-up."""
-        if ratios := [ratio for ratio, estimated in self._ratios if estimated >= _ALIKE * longest]:
+    def scale(self, longest: float, live: Mapping[str, float] = MappingProxyType({})) -> Span:
+        """Actual over estimated seconds of work that takes `longest`: of the `live` work that tells
+        how far it is, and of what has ended. The time of much shorter work does not count: most of
+        it is start-up."""
+        running = [
+            (seconds / live[id_], live[id_])
+            for id_, (_, seconds) in self._told.items()
+            if id_ in live
+        ]
+        known = [*self._ratios, *running]
+        if ratios := [ratio for ratio, estimated in known if estimated >= _ALIKE * longest]:
             return band(ratios)
         return self._ratio.times(1 / self._ratio.expected)
 
@@ -432,13 +453,17 @@ class Pace:
         if not self.slots:
             return Eta()
         most = self.most()
+        told, now = self._told, self._now()
 
         def left(factor: float) -> float:
-            running = [max(0.0, factor * took - self.elapsed(id_)) for id_, took in live.items()]
+            running = [
+                max(0.0, told[id_][0] - now if id_ in told else factor * took - self.elapsed(id_))
+                for id_, took in live.items()
+            ]
             shared = (sum(running) + factor * seconds) / self.slots
             return min(max(shared, factor * longest, *running, 0.0), most)
 
-        scale = self.scale(max(longest, *live.values(), 0.0))
+        scale = self.scale(max(longest, *live.values(), 0.0), live)
         expected, low, high = (left(factor or 1.0) for factor in scale)
         if expected == most:
             return Eta(most, high=most, limited=True)

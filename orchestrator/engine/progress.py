@@ -68,8 +68,10 @@ class Display(Reporter):
         return work if self.queue.pace.ended(id_, seconds) else None
 
     def _underway(self, queue: WorkQueue) -> dict[str, Underway]:
-        """How far long trials are."""
-        return self._looks.of([*queue.pace.running])
+        """How far long trials are; the estimate of the run's end goes by it."""
+        found = self._looks.of([*queue.pace.running])
+        queue.pace.tell(found)
+        return found
 
     def elapsed(self) -> str:
         """The time since the run began."""
@@ -114,8 +116,9 @@ class PlainReporter(Display):
         queue = self.queue
         if queue is None or time.monotonic() - self._told < _QUIET_SECONDS:
             return
+        underway = self._underway(queue)
         self._print(f"running {len(queue.live)}, {_left(queue)}")
-        for id_, how_far in self._underway(queue).items():
+        for id_, how_far in underway.items():
             self._print(f"  {describe(queue.live[id_])}: {how_far.text}")
 
     def _print(self, line: str, *, stays: bool = False) -> None:

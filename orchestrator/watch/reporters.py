@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -33,6 +33,7 @@ from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.plan.naming import asked_for_later, describe
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.storage.printable import clock, printable
+from lp_sweep.storage.underway import Underway
 
 SCHEMA = 1  # of the events
 _RECENT = 6
@@ -123,6 +124,7 @@ class LiveReporter(Display):
         return Group(*self._parts(self.queue)) if self.queue else Text("")
 
     def _parts(self, queue: WorkQueue) -> Iterator[RenderableType]:
+        how_far = self._underway(queue)
         progress, failures = queue.progress(), Counter([*queue.failed.values()])
         done, failed, left = progress.done, progress.failed, progress.left
         busy, others = len(queue.live), len(queue.holding)
@@ -140,11 +142,11 @@ class LiveReporter(Display):
             yield line(f"{others} are trained by other runs", "yellow")
         yield from (Text(printable(text), style="yellow") for text in self._states.values())
         yield from [*self._recent]
-        yield self._slots(queue)
+        yield self._slots(queue, how_far)
 
-    def _slots(self, queue: WorkQueue) -> Table:
+    def _slots(self, queue: WorkQueue, how_far: Mapping[str, Underway]) -> Table:
         """`slot 0  4:05  step 310 of 1,200, 9:05 left  bert, layers 1-8 of 12, rte, seed 42`"""
-        table, how_far = Table.grid(padding=(0, 2)), self._underway(queue)
+        table = Table.grid(padding=(0, 2))
         for id_, (slot, _) in sorted(queue.pace.running.items(), key=lambda item: item[1]):
             since = clock(queue.pace.elapsed(id_))
             long = f"{how_far[id_].text}  " if id_ in how_far else ""

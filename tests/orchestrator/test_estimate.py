@@ -33,6 +33,7 @@ from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.service.plan import plan as planned
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
+from lp_sweep.storage.underway import Underway
 from lp_sweep.trials.spec.specs import Recipe
 from tests.support.courses import Clock
 from tests.support.sweepfiles import answer_of
@@ -268,6 +269,24 @@ def test_a_short_measurement_does_not_show_how_long_trainings_take() -> None:
     run.ended("b", 3600.0)
     assert run.eta({}, 3600.0, 3600.0).seconds == 7200.0
     assert run.eta({}, 60.0, 60.0).seconds == 180.0, "of short work both count"
+
+
+def test_a_trial_that_tells_how_far_it_is_shows_the_pace_of_the_run() -> None:
+    clock = Clock()
+    run = pace(clock=clock)
+    run.started("b")
+    clock.seconds += 100
+    run.tell({"b": Underway(50, 200, 0.5, 300.0)})  # 400 s in all, estimated as 800
+    found = run.eta({"b": 800.0}, 1600.0, 800.0)
+    assert found.seconds == 300 + 800
+    assert (found.low or 0) >= 300 + 400
+    clock.seconds += 60
+    assert run.eta({"b": 800.0}, 0.0, 0.0).seconds == 240.0
+    run.tell({"b": Underway(200, 200, 0.5, 0.0)})  # it scores the dev rows
+    assert run.eta({"b": 800.0}, 0.0, 0.0).seconds == 240.0
+    run.ended("b", 800.0)
+    run.tell({})
+    assert run.eta({}, 800.0, 800.0).seconds == 160.0
 
 
 @pytest.mark.parametrize(("ended", "left"), [(2, 60), (40, 10)])
