@@ -1,5 +1,6 @@
 -- embedding_table: score, speed and index size of networks for embeddings. One row per sweep, model,
--- procedure, strategy, K (or threshold), embedding task, and device that its speed was measured on.
+-- procedure, strategy, K (or threshold), embedding task, and device that its speed was measured on; none
+-- for an impossible K.
 --
 -- mean, sd, n, n_expected, n_asked, state, change, mixed   of its scores, as in task_table
 -- vector_width       numbers in a vector; index_row_bytes: its bytes in an index, 4 per number
@@ -44,3 +45,4 @@ JOIN widths
 LEFT JOIN rates
     ON (rates.sweep, rates.model, rates.feed_forward, rates.kept_layers)
     = (task_table.sweep, task_table.model, task_table.feed_forward, task_table.kept_layers)
+WHERE task_table.state <> 'impossible'
