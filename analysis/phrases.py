@@ -9,7 +9,6 @@ from typing import Literal
 from lp_sweep.analysis.notes import NOT_ASKED
 from lp_sweep.analysis.rows import Row
 from lp_sweep.analysis.tabledef import TableCell
-from lp_sweep.storage.printable import ranges
 from lp_sweep.trials.spec.scoring import facts_of
 
 DISTURBED = (
@@ -123,11 +122,6 @@ def kept(rows: Sequence[Row]) -> str:
     depth = rows[0]["depth"]
     counts = [depth - row["k"] for row in rows if row["k"] is not None]
     return f"{span(min(counts), max(counts)) if counts else '?'} of {depth}"
-
-
-def layers(kept: Sequence[int]) -> str:
-    """`layers 1-4, 6`"""
-    return f"layers {ranges(kept).replace(',', ', ')}"
 
 
 def kept_of(row: Row, k: str = "k") -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from lp_sweep.analysis import phrases
 from lp_sweep.analysis.rows import Row, grouped, picked
 from lp_sweep.analysis.tabledef import TableCell
-from lp_sweep.storage.printable import ranges
+from lp_sweep.storage.printable import layers
 
 _BUSY = 0.5  # cores, as in the view `speed_table`
 
@@ -36,7 +36,7 @@ def choices(rows: list[Row]) -> Iterator[tuple[str, str]]:
 def failures(rows: Sequence[Row], *_: Any) -> Iterator[str]:
     for row in rows:
         if row["error"]:
-            network = f"Layers {ranges(row['kept_layers'])} as {row['artefact']}"
+            network = f"{layers(row['kept_layers']).capitalize()} as {row['artefact']}"
             yield f"{network} failed: {row['error']}."
 
 
@@ -60,7 +60,7 @@ def shipped(row: Row) -> str:
     if row["reason"] is None:
         change += f", 95% {phrases.signed(row['low'])} to {phrases.signed(row['high'])}"
     return (
-        f"layers {ranges(row['kept_layers'])} as {row['artefact']}: {row['score']:.2f} ({change}), "
+        f"{layers(row['kept_layers'])} as {row['artefact']}: {row['score']:.2f} ({change}), "
         f"{milliseconds(row['ms'])} ({row['times_as_fast']:.1f} times as fast), "
         f"{row['mb']:.1f} MB ({percent_of(row['share_of_size'])})"
     )

@@ -61,6 +61,11 @@ def ranges(layers: Sequence[int], most: int | None = None) -> str:
     return ",".join(texts if most is None or len(texts) <= most else [*texts[:most], "..."])
 
 
+def layers(numbers: Sequence[int], most: int | None = None) -> str:
+    """`layers 1-4,6`, `layer 6`"""
+    return f"layer{'s' * (len(numbers) > 1)} {ranges(numbers, most)}"
+
+
 def spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
     """The first and the last of each run of numbers that follow one another."""
     found: list[tuple[int, int]] = []

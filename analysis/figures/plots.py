@@ -16,7 +16,7 @@ from matplotlib.ticker import LogLocator
 from lp_sweep.analysis import phrases, shipping
 from lp_sweep.analysis.figures.numbers import FULL
 from lp_sweep.analysis.rows import Row, grouped
-from lp_sweep.storage.printable import printable, ranges
+from lp_sweep.storage.printable import layers, printable
 
 _SHOWN = 1.6  # times the largest allowed loss: the scores that are shown below the full model
 
@@ -142,7 +142,7 @@ def of_candidates(rows: Sequence[Row]) -> list[Plot]:
                 row[column],
                 row["score"],
                 shipping.shipped(row),
-                f"layers {ranges(row['kept_layers'])}" * bool(row["chosen_within"]),
+                layers(row["kept_layers"]) * bool(row["chosen_within"]),
             )
             for row in able
         ]
@@ -163,7 +163,7 @@ def network_tip(row: Row) -> str:
     """`layers 1-4, top, iterative: 88.10 (−0.55), 3 seeds`"""
     change = "" if row["k"] == 0 else f" ({phrases.signed(row['change'])})"
     seeds = phrases.seeds(row["n_seeds"], row["n_asked"])
-    kept = phrases.layers(row["kept_layers"])
+    kept = layers(row["kept_layers"])
     return f"{kept}, {line_of(row)}: {row['mean']:.2f}{change}, {seeds}"
 
 

@@ -17,7 +17,7 @@ from lp_sweep.analysis.rows import TASK, Row, grouped, picked
 from lp_sweep.analysis.tabledef import Table, Text, plain, text
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.storage.catalog import Catalog
-from lp_sweep.storage.printable import ranges, short_models
+from lp_sweep.storage.printable import layers, ranges, short_models
 
 _MOST_WRONG = 50  # dev rows in a list
 # an answer is right or wrong
@@ -144,7 +144,7 @@ def _only_smaller(
     def named(value: float) -> str:
         return names[int(value)] if names else f"{value:g}"
 
-    return phrases.layers(best["kept_layers"]), [
+    return layers(best["kept_layers"]), [
         [
             str(row["example"]),
             " | ".join(of_rows[row["example"]] if of_rows else ()) or "its text is not here",

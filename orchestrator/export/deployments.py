@@ -23,7 +23,7 @@ from lp_sweep.orchestrator.export.places import DevRows, Where, dev_rows, find_i
 from lp_sweep.orchestrator.export.trialfolder import network_folder
 from lp_sweep.orchestrator.inputs.checks import cores
 from lp_sweep.storage.errors import DivergedError, ExportError, lines_of
-from lp_sweep.storage.printable import ranges, say
+from lp_sweep.storage.printable import layers, say
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.deploy.artefacts import ShippedNetwork
 from lp_sweep.trials.deploy.measure import Artefact, ArtefactMeasurement, Workload, measure
@@ -75,7 +75,7 @@ class Deployment(NamedTuple):
     @property
     def called(self) -> str:
         pieces = "" if self.spec.vocabulary == "full" else ", a cut vocabulary"
-        return f"layers {ranges(self.record['kept_layers'])} as {self.spec.format}{pieces}"
+        return f"{layers(self.record['kept_layers'])} as {self.spec.format}{pieces}"
 
 
 def measure_all(

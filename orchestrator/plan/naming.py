@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lp_sweep.storage.printable import printable, ranges, short_model
+from lp_sweep.storage.printable import layers, printable, ranges, short_model
 from lp_sweep.trials.spec.autorecipe import FIND_RECIPE
 from lp_sweep.trials.spec.procedures import DIRECT, Procedure, distill_label
 from lp_sweep.trials.spec.specs import SpeedSpec, TrialSpec
@@ -68,4 +68,4 @@ def layers_of(kept: Sequence[int], depth: int) -> str:
     """`all 12 layers`, `layers 1-8 of 12`."""
     if len(kept) == depth:
         return f"all {depth} layers"
-    return f"layer{'s' * (len(kept) > 1)} {ranges(kept, MOST_RANGES)} of {depth}"
+    return f"{layers(kept, MOST_RANGES)} of {depth}"

@@ -42,7 +42,7 @@ from lp_sweep.orchestrator.service.tables import ResultRows
 from lp_sweep.orchestrator.sweepfile.load import SweepFile, is_part
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import BUILT_IN
-from lp_sweep.storage.printable import metric_name, page, ranges, short_model
+from lp_sweep.storage.printable import layers, metric_name, page, ranges, short_model
 from lp_sweep.storage.spool import flush
 from lp_sweep.storage.store import Store, is_store
 from lp_sweep.trials.spec.feedforward import NONE
@@ -406,7 +406,7 @@ def _shared(plan: Plan) -> list[str]:
         if cell.kept and cell.trial_id:
             names[cell.asked.model, cell.kept, cell.trial_id][_point(cell)] = None
     shared = dict.fromkeys(
-        f"  {short_model(model)} layers {ranges(kept)}: {' = '.join(alike)}"
+        f"  {short_model(model)} {layers(kept)}: {' = '.join(alike)}"
         for (model, kept, _), alike in names.items()
         if len(alike) > 1
     )
