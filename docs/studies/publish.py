@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lp_sweep.storage.store import Store
-from lp_sweep.storage.upkeep import compact
+from lp_sweep.storage.upkeep import compact, put_pack
 
 STUDIES = Path("docs/studies")
 RECORDS = STUDIES / "records"
@@ -50,6 +50,11 @@ def publish(folder: str, names: list[str]) -> None:
             target.put(table, id_, rows)
             wanted |= {id_}
     print(compact(target))
+    for table in ("deployments", "predictions"):  # `compact` leaves what may be measured again
+        if names := [*target.singles(table)]:
+            if put_pack(target, table, target.read_all(table, names).rows.combine_chunks()):
+                for name in names:
+                    target.delete(table, f"{name}.parquet")
 
 
 def _public(row: dict[str, Any], names: list[str]) -> dict[str, Any]:
