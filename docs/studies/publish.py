@@ -50,11 +50,17 @@ def publish(folder: str, names: list[str]) -> None:
             target.put(table, id_, rows)
             wanted |= {id_}
     print(compact(target))
-    for table in ("deployments", "predictions"):  # `compact` leaves what may be measured again
-        if names := [*target.singles(table)]:
-            if put_pack(target, table, target.read_all(table, names).rows.combine_chunks()):
-                for name in names:
-                    target.delete(table, f"{name}.parquet")
+    _pack_deployments(target)
+
+
+def _pack_deployments(store: Store) -> None:
+    """`compact` leaves them as they are, since a machine may measure them again."""
+    for table in ("deployments", "predictions"):
+        names = [*store.singles(table)]
+        rows = store.read_all(table, names).rows.combine_chunks()
+        if names and put_pack(store, table, rows):
+            for name in names:
+                store.delete(table, f"{name}.parquet")
 
 
 def _public(row: dict[str, Any], names: list[str]) -> dict[str, Any]:
