@@ -455,16 +455,19 @@ class Pace:
         most = self.most()
         told, now = self._told, self._now()
 
-        def left(factor: float) -> float:
+        def left(factor: float, of_told: float) -> float:
             running = [
-                max(0.0, told[id_][0] - now if id_ in told else factor * took - self.elapsed(id_))
+                max(0.0, of_told * (told[id_][0] - now))
+                if id_ in told
+                else max(0.0, factor * took - self.elapsed(id_))
                 for id_, took in live.items()
             ]
             shared = (sum(running) + factor * seconds) / self.slots
             return min(max(shared, factor * longest, *running, 0.0), most)
 
         scale = self.scale(max(longest, *live.values(), 0.0), live)
-        expected, low, high = (left(factor or 1.0) for factor in scale)
+        bands = zip(scale, (1.0, 1 / _LEAST, _LEAST), strict=True)
+        expected, low, high = (left(factor or 1.0, of_told) for factor, of_told in bands)
         if expected == most:
             return Eta(most, high=most, limited=True)
         if self.searching:
