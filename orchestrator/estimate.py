@@ -201,7 +201,7 @@ def estimate(plan: Plan, rates: Rates) -> TimeEstimate:
         if not plan.has_network(work.id):  # else it is only measured
             parts.append(work)
         hours[work.task.name or _SPEEDS] += sum(map(rates.seconds, parts)) / 3600
-    for work, count in deferred(plan):
+    for work, count in deferred_work(plan):
         hours[work.task.name] += count * rates.seconds(work) / 3600
     searching = any(cell.search == "waiting" for cell in plan.cells)
     spans = {task: Span(h) if searching else rates.banded(h) for task, h in hours.items()}
@@ -216,7 +216,7 @@ def estimate(plan: Plan, rates: Rates) -> TimeEstimate:
     )
 
 
-def deferred(plan: Plan) -> Iterator[tuple[Work, int]]:
+def deferred_work(plan: Plan) -> Iterator[tuple[Work, int]]:
     """The cells that wait for a profile, each counted as a full network."""
     waiting = Counter(
         (cell.asked.model, cell.asked.task, cell.asked.procedure.name) for cell in plan.deferred()

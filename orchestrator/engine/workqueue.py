@@ -29,7 +29,7 @@ from typing import Literal
 import pyarrow as pa
 
 from lp_sweep.orchestrator.engine.capacity import PerTrial
-from lp_sweep.orchestrator.estimate import Eta, Pace, Rates, deferred
+from lp_sweep.orchestrator.estimate import Eta, Pace, Rates, deferred_work
 from lp_sweep.orchestrator.plan.cells import CellAxes
 from lp_sweep.orchestrator.plan.known import (
     WorkHistory,
@@ -339,7 +339,7 @@ class WorkQueue:
                 self._users[need].append(id_)
         self._rounds = _rounds(plan)
         self._deferred_seconds = sum(
-            count * self.rates.seconds(work) for work, count in deferred(plan)
+            count * self.rates.seconds(work) for work, count in deferred_work(plan)
         )
         self._seconds = {id_: self.rates.seconds(plan.work(id_)) for id_ in self.state}
         self._order.clear()

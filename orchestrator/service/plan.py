@@ -18,7 +18,7 @@ from lp_sweep.orchestrator.estimate import (
     Rates,
     Span,
     TimeEstimate,
-    deferred,
+    deferred_work,
     duration,
     estimate,
 )
@@ -119,7 +119,7 @@ class SweepPlan(NamedTuple):
     def training_hours(self) -> float:
         """Slot-hours of its longest training, whether that is done or not."""
         plan = self.made.plan
-        every = [*plan.trials.values(), *(work for work, _ in deferred(plan))]
+        every = [*plan.trials.values(), *(work for work, _ in deferred_work(plan))]
         return max(map(self.rates.seconds, every)) / 3600
 
     def cells(self) -> ResultRows:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
-from lp_sweep.orchestrator.estimate import MeanLengths, deferred, estimate, missing_flop
+from lp_sweep.orchestrator.estimate import MeanLengths, deferred_work, estimate, missing_flop
 from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.plan.known import WorkHistory, read_ledger, timing_columns
 from lp_sweep.orchestrator.plan.listing import unkept_note
@@ -127,7 +127,7 @@ def test_deferred_cells_that_are_only_scored_take_no_training(tmp_path: Path) ->
     file = make_inputs(tmp_path, CONTRIBUTION + "procedures: [direct, one_shot]\n")
     flop = {
         work.spec.procedure: missing_flop(work, MeanLengths(timing_columns([])))
-        for work, _ in deferred(planned(file, "task=rte", "seed=42"))
+        for work, _ in deferred_work(planned(file, "task=rte", "seed=42"))
         if isinstance(work.spec, TrialSpec)
     }
     assert flop["one_shot"] < flop["direct"] / 5
