@@ -94,6 +94,8 @@ def open_views(
     query; else views that several others read are computed here, once for all queries. Raises
     SpecError for an unknown sweep or setup, or a loss below zero.
     """
+    if not deltas:
+        raise SpecError("no allowed loss: name one, such as 1")
     for delta in deltas:
         if not (isinstance(delta, int | float) and math.isfinite(delta) and delta >= 0):
             raise SpecError(f"an allowed loss of {delta!r}: it is a number of 0 or more, such as 1")

@@ -39,7 +39,7 @@ def open_store(
     Raises StoreError if there is no store, SpecError for an unknown sweep or setup.
     """
     named = os.fspath(store) if store is not None else os.environ.get("LP_SWEEP_STORE")
-    losses = within if isinstance(within, Sequence) else (within,)
+    losses = within if isinstance(within, Sequence) and not isinstance(within, str) else (within,)
     return Results(named or DEFAULT_STORE, sweep, setup, losses)
 
 
@@ -80,12 +80,13 @@ class Results:
         name: str = "min-layers",
         *,
         unit: Literal["points", "percent"] = "points",
-        models: Sequence[str] = (),
-        strategies: Sequence[str] = (),
+        models: str | Sequence[str] = (),
+        strategies: str | Sequence[str] = (),
         against: str = "",
     ) -> TableRows:
-        """A table of `lp-sweep table`; models and strategies are names or patterns. `against`: the
-        strategy that `significance` compares with. Raises SpecError for an unknown name."""
+        """A table of `lp-sweep table`; models and strategies are a name or pattern, or several.
+        `against`: the strategy that `significance` compares with. Raises SpecError for an unknown
+        name."""
         wanted = partial(make_table, unit=unit, models=models, strategies=strategies)
         return TableRows(wanted(self._catalog, str(name), against=against))
 

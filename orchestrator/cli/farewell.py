@@ -42,7 +42,7 @@ def _lines(result: RunResult, options: RunOptions, same: str) -> Iterator[str]:
     where = shlex.quote(result.store.location)
     if result.stopped_by == "max-hours":
         yield f"this run has used {result.hours:.2f} hours; the next one starts counting at 0."
-        yield "Interrupted trials continue from their last checkpoints."
+        yield "An interrupted trial continues from its last checkpoint."
     yield from _failures(result.failed, where)
     if result.unkept:
         yield (
@@ -87,6 +87,8 @@ def _again(result: RunResult, options: RunOptions, same: str) -> str:
     changed: dict[str, object] = {}
     if result.stopped_by == "nothing-learned":
         changed = {"even_if_not_learned": True}
+    elif result.stopped_by == "max-hours" and not result.done:  # as few would not do again
+        changed = {"max_hours": None}
     left = [name for name in options.trials if _is_left(name, result)]
     if options.retry and (left or not options.trials):
         return options.again("retry", trials=left, **changed)

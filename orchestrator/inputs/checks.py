@@ -61,9 +61,10 @@ def check(
     cache_dir: Path,
     *,
     offline: bool,
-) -> Sequence[str]:
+) -> tuple[list[str], list[TaskData]]:
     """Reads the headers of weights, every row of the data and, online, the hub's listings. Returns
-    notes on doubtful rows, which do not stop a run. Raises PreflightError with every problem.
+    notes on doubtful rows, which do not stop a run, and a summary of each task. Raises
+    PreflightError with every problem.
 
     offline: from now on this process and its children contact no hub. A finished sweep needs no
     inputs, so nothing is checked.
@@ -71,14 +72,16 @@ def check(
     if offline:
         go_offline()
     if not wanted.models and not wanted.tasks:
-        return []
-    local, of_hub, notes, download = list[str](), list[str](), list[str](), 0
+        return [], []
+    local, of_hub, notes, data, download = list[str](), list[str](), list[str](), [], 0
     for model in wanted.models:
         with collected(of_hub if model.of_hub else local):
             download += _check_model(sweep, model, offline=offline)
     for task in wanted.tasks:
         with collected(of_hub if task.source.dataset else local):
             loaded = _rows(task, sweep.recipe, offline=offline)
+            recipe = sweep.expected_recipe(len(loaded.train))
+            data.append(looked_at(task.name, loaded, recipe, sweep.models))
             notes += _row_notes(task, loaded)
             notes += _test_notes(task, loaded, sweep.recipe, offline=offline)
             local += _beyond_tables(sweep, wanted, task, loaded)
@@ -93,7 +96,7 @@ def check(
         )
     if problems := [*local, *of_hub, *problems_here(location, cache_dir, download)]:
         raise PreflightError("\n".join(problems))
-    return notes
+    return notes, data
 
 
 def check_small_files(sweep: SweepInputs, wanted: NeededInputs) -> tuple[list[str], list[TaskData]]:

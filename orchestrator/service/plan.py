@@ -192,12 +192,15 @@ def plan(request: Request) -> SweepPlan:
     made = planned(request)
     notes, data = check_small_files(made.sweep, made.plan.inputs_needed())
     made.sweep.notes.extend([*notes, *gpu_notes(made.sweep.spec)])
-    tokens = {task.task: task.tokens for task in data if task.tokens}
-    recipe = made.sweep.recipe
-    rates = Rates(made.ledger.timings, recipe, tokens=tokens)
-    if not (rates.trials or rates.on_gpu) and _on_this_cpu(recipe.precision) == "bf16":
+    rates = rates_of(made, data)
+    if not (rates.trials or rates.on_gpu) and _on_this_cpu(made.sweep.recipe.precision) == "bf16":
         rates.stated = CPU_BF16
     return SweepPlan(made, estimate(made.plan, rates), data, rates)
+
+
+def rates_of(made: PreparedPlan, data: Iterable[TaskData]) -> Rates:
+    tokens = {task.task: task.tokens for task in data if task.tokens}
+    return Rates(made.ledger.timings, made.sweep.recipe, tokens=tokens)
 
 
 def prefetch(request: Request) -> PrefetchResult:

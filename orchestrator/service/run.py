@@ -21,7 +21,7 @@ from lp_sweep.orchestrator.options import ExportOptions, MeasureOptions, Request
 from lp_sweep.orchestrator.plan.listing import unkept_note
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
-from lp_sweep.orchestrator.service.plan import PreparedPlan, planned
+from lp_sweep.orchestrator.service.plan import PreparedPlan, planned, rates_of
 from lp_sweep.orchestrator.service.store import store_patience
 from lp_sweep.orchestrator.service.tables import html_table
 from lp_sweep.orchestrator.sweepfile.axes import WITHIN, searched_losses
@@ -106,6 +106,7 @@ class PreparedRun(NamedTuple):
     store: Store
     selection: Selection
     budget: Budget
+    rates: Rates
 
     def run(
         self,
@@ -114,8 +115,7 @@ class PreparedRun(NamedTuple):
     ) -> RunResult:
         """Runs the missing work, or retries failures. Call it in the main thread. `events` gets
         each event as a line of JSON; `told` the result before Ray is left, which may fail."""
-        options, store, timings = self.options, self.store, self.planned.ledger.timings
-        sweep = self.planned.sweep
+        options, store, sweep = self.options, self.store, self.planned.sweep
         display = make_display()
         stream = EventReporter(display, events) if events else None
         to = (options.mirrors, store.location, sweep.name)
@@ -124,7 +124,7 @@ class PreparedRun(NamedTuple):
                 with mirrored(stream or display, *to) as reporter:
                     queue = run_sweep(
                         self.planned.plan,
-                        Rates(timings, sweep.recipe),
+                        self.rates,
                         store,
                         options,
                         reporter,
@@ -214,7 +214,7 @@ def prepare(options: RunOptions) -> PreparedRun:
     for note in first.sweep.notes:
         say(f"note: {note}")
     with said_if_slow(say, "checking models, data and the room for them ..."):
-        checked = checks.check(
+        checked, data = checks.check(
             first.sweep,
             first.plan.inputs_needed(),
             first.location,
@@ -230,11 +230,11 @@ def prepare(options: RunOptions) -> PreparedRun:
         _keep_file(first, options, store)
     if unkept := unkept_note(first.plan, store, first.sweep.spec.keep):
         say(f"note: {unkept}")
-    return PreparedRun(options, first, store, selection, budget)
+    return PreparedRun(options, first, store, selection, budget, rates_of(first, data))
 
 
 def _check_engine(options: RunOptions) -> None:
-    """Raises SpecError for options that name more than one place to train in."""
+    """Raises SpecError for options that name more than one place to train in, or no hours."""
     places = {
         "--inline (in this process)": options.inline,
         "--processes (of this machine)": options.processes,
@@ -250,6 +250,9 @@ def _check_engine(options: RunOptions) -> None:
     number = options.processes
     if number not in (None, GPUS) and not (number.isdecimal() and int(number) > 0):
         raise SpecError(f"--processes {number}: a number from 1, or {GPUS} for one on each GPU.")
+    hours = options.max_hours
+    if hours is not None and not (isinstance(hours, int | float) and hours >= 0):
+        raise SpecError(f"--max-hours {hours!r}: a number from 0, such as 0.5.")
 
 
 def _check_failures(request: Request, patience: float) -> None:

@@ -7,7 +7,7 @@ import html
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import pyarrow as pa
 from pyarrow import parquet
@@ -138,15 +138,16 @@ def make_table(
     name: str,
     *,
     unit: Unit = "points",
-    models: Sequence[str] = (),
-    strategies: Sequence[str] = (),
+    models: str | Sequence[str] = (),
+    strategies: str | Sequence[str] = (),
     budget: ServingBudget = NO_BUDGET,
     against: str = "",
 ) -> Table:
-    """Models and strategies are names or patterns (empty: all). `against`: the strategy that
-    `significance` compares with; "": all layers. Raises SpecError for an unknown table, and for a
-    model or strategy that is not in the store."""
+    """Models and strategies are a name or pattern, or several (empty: all). `against`: the strategy
+    that `significance` compares with; "": all layers. Raises SpecError for an unknown table or
+    unit, and for a model or strategy that is not in the store."""
     definition = table_named(name)
+    unit = cast("Unit", _chosen("unit", "unit", unit, get_args(Unit)))
     if strategies and "strategy" not in definition.takes:
         also = "" if "model" in definition.takes else " and no --model"
         raise SpecError(f"table {name} takes no --strategy{also}.")
@@ -169,7 +170,7 @@ def make_table(
     return replace(table, notes=(*notes, *table.notes))
 
 
-def first_notes(catalog: Catalog, name: str, models: Sequence[str]) -> tuple[str, ...]:
+def first_notes(catalog: Catalog, name: str, models: str | Sequence[str]) -> tuple[str, ...]:
     """Warnings about mixed recipes and hidden setups, mostly none. Tables begin their notes with
     them; next to CSV and JSON, which have no notes, they are printed on stderr."""
     takes = TABLES[name].takes
@@ -181,11 +182,12 @@ def first_notes(catalog: Catalog, name: str, models: Sequence[str]) -> tuple[str
     return (*mixed_notes(catalog, _named(catalog, "model", models)), *hidden)
 
 
-def _named(catalog: Catalog, column: str, patterns: Sequence[str]) -> list[str]:
+def _named(catalog: Catalog, column: str, patterns: str | Sequence[str]) -> list[str]:
     """The store's names that the patterns match, such as `random*`."""
     if not patterns:
         return []
     names = _names(catalog, column)
+    patterns = [patterns] if isinstance(patterns, str) else patterns
     return [name for pattern in patterns for name in _meant(column, pattern, names)]
 
 

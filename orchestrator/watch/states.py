@@ -202,13 +202,15 @@ def note_lines(states: States) -> Iterator[str]:
 
 
 def _ending(run: Announcement, now: dt.datetime) -> str:
-    """` on 4 slots, ends about 2026-11-21 14:32 UTC (in 1:05:03)`, without unknown parts."""
+    """` on 4 slots, ends about 2026-11-21 14:32 UTC (in 1:05:03)`, without unknown parts; of a
+    search, which may end earlier, `(in at most 1:05:03)`."""
     slots = f" on {run.slots} slot{'s' if run.slots > 1 else ''}" if run.slots > 0 else ""
     ends = run.ends_at()
     if ends is None:
         return slots
     left = max(0.0, (ends - now).total_seconds())
-    return f"{slots}, ends about {ends:%Y-%m-%d %H:%M} UTC (in {clock(left)})"
+    most = "at most " if run.low_seconds is None and run.high_seconds is not None else ""
+    return f"{slots}, ends about {ends:%Y-%m-%d %H:%M} UTC (in {most}{clock(left)})"
 
 
 def _seconds_since(moment: str, now: dt.datetime) -> float | None:

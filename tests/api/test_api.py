@@ -133,6 +133,9 @@ MISTAKES: dict[str, Callable[[Results], Any]] = {
     "no store at": lambda found: open_store(f"{found.location}/nothing"),
     "t1-none": lambda found: found.show("t1-none"),
     "unknown table '3'": lambda found: found.table(3),  # type: ignore[arg-type]
+    "unknown strategy 'botom'. ": lambda found: found.table("tasks", strategies="botom"),
+    "unknown unit 'pct'": lambda found: found.table(unit="pct"),  # type: ignore[arg-type]
+    "no allowed loss": lambda found: open_store(found.location, within=[]),
     "a number of 0 or more": lambda found: open_store(found.location, within="1"),  # type: ignore[arg-type]
     "each override as a text": lambda _: Sweep.from_yaml("a.yaml", ["seed=1"]),  # type: ignore[arg-type]
 }

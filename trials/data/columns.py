@@ -79,7 +79,10 @@ class Items(NamedTuple):
         found = f"{problem} in {place}. Fix it, or remove it from its row."
         if not self.each:
             found = f"{problem} in {len(first)} of {len(bad)} rows, first in {place}. Fill in or "
-            found += "remove these rows; `--drop-missing` leaves out those without a label."
+            found += (
+                "remove these rows; `drop_missing: true` of the task, or `--drop-missing` beside "
+                "`--data`, leaves out those without a label."
+            )
         raise MissingInputError(f"{self.where} {found}")
 
 

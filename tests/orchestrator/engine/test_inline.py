@@ -246,7 +246,7 @@ def test_a_limit_of_hours_ends_a_run(tmp_path: Path) -> None:
     last = done.stderr.splitlines()[-1]
     assert "stopped by max-hours: 0 done in this run. Go on: lp-sweep run sweep.yaml" in last
     assert " --offline --inline " in last
-    assert last.endswith(" --max-hours 0.0")
+    assert "--max-hours" not in last, "as few would not do again"
     assert "--address" not in last
     told = json.loads(done.stdout)
     assert told["stopped_by"] == "max-hours"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,11 +39,12 @@ def planned(folder: Path, *overrides: str, known: WorkHistory | None = None) -> 
     return make_plan(sweep, known or WorkHistory.nothing())
 
 
-def check(folder: Path, plan: Plan | None = None, store: str = "store") -> Sequence[str]:
+def check(folder: Path, plan: Plan | None = None, store: str = "store") -> list[str]:
     made = plan or planned(folder)
-    return checks.check(
+    notes, _ = checks.check(
         made.sweep, made.inputs_needed(), str(folder / store), folder / "cache", offline=True
     )
+    return notes
 
 
 def problems(folder: Path, plan: Plan | None = None, store: str = "store") -> list[str]:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from lp_sweep.orchestrator import service
+from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate import MeanLengths, deferred_work, estimate, missing_flop
 from lp_sweep.orchestrator.inputs.resolve import resolve
@@ -14,6 +16,7 @@ from lp_sweep.orchestrator.plan.known import WorkHistory, read_ledger, timing_co
 from lp_sweep.orchestrator.plan.listing import unkept_note
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.service.run import prepare
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.networks import CONFIG, WEIGHTS
 from lp_sweep.storage.store import Store
@@ -316,6 +319,17 @@ def test_the_estimate_falls_as_the_store_fills(tmp_path: Path) -> None:
     plan.known = WorkHistory(frozenset(plan.trials), {}, {})
     nothing = estimate(plan, CPU)
     assert (nothing.span, nothing.basis) == ((0.0, 0.0, 0.0), "nothing is missing")
+
+
+def test_a_run_estimates_as_its_plan_does(tmp_path: Path) -> None:
+    """From the lengths of the rows, as long as no trial was timed."""
+    file = save_world(tmp_path, recipe={"precision": "fp32", "max_length": 32})
+    options = RunOptions(
+        file=str(file), store=str(tmp_path / "store"), inline=True, cache_dir=tmp_path / "cache"
+    )
+    run, told = prepare(options), service.plan.plan(options)
+    [work, *_] = run.planned.plan.trials.values()
+    assert run.rates.seconds(work) == told.rates.seconds(work)
 
 
 def test_a_greedy_selection_holds_out_a_tenth() -> None:

@@ -123,6 +123,11 @@ def test_a_run_says_when_it_ends(scores: FakeSweep) -> None:
     ends = dt.datetime.fromisoformat(told["ends_at"])
     assert abs(ends - dt.datetime.now(dt.UTC) - dt.timedelta(hours=1.5)) < dt.timedelta(minutes=5)
 
+
+def test_a_search_ends_at_most_so_late(scores: FakeSweep) -> None:
+    with announcing(scores, 3, 0, 9, seconds_left=5400.0, high_seconds=5400.0).announced():
+        assert "(in at most 1:" in states_text(sweep_states(scores.store)).splitlines()[2]
+
     # one that can't say yet
     with announcing(scores, 0, 0, 9).announced():
         states = sweep_states(scores.store)
