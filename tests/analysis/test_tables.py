@@ -359,6 +359,14 @@ def test_sweep_and_procedure_are_columns_only_where_there_are_several(fake: Fake
     assert len(table.rows) == 5
 
 
+def test_a_score_that_guessing_has_as_well_is_marked(fake: FakeSweep) -> None:
+    fake.curve({0: 90.0, 2: 89.0, 4: 50.0})
+    table = made(fake, "tasks")
+    marked = [line["layers"] for line in lines(table) if line[table.columns[-1]].endswith("[a]")]
+    assert marked == ["8 of 12"]
+    assert any(note.startswith("[a] No better than the majority class") for note in table.notes)
+
+
 def test_an_answer_of_a_network_that_learned_nothing_is_marked(fake: FakeSweep) -> None:
     for seed, full in ((42, 50.0), (43, 90.0), (44, 49.0)):
         fake.curve({0: full, 2: 50.0}, seed=seed)

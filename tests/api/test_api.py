@@ -150,6 +150,12 @@ def test_a_mistake_is_one_message(results: Results) -> None:
 # -- a sweep
 
 
+@pytest.mark.parametrize("hours", [-1.0, float("nan"), "1"])
+def test_hours_are_a_number_from_0(tmp_path: Path, hours: Any) -> None:
+    with pytest.raises(LpSweepError, match="--max-hours"):
+        Sweep.from_yaml(save_world(tmp_path)).run(inline=True, max_hours=hours)
+
+
 def test_a_plan_is_the_one_of_the_command_line(tmp_path: Path) -> None:
     file = save_world(tmp_path)
     sweep = Sweep.from_yaml(file, "seed=1,2", store=tmp_path / "records")
