@@ -249,8 +249,8 @@ TABLES: dict[str, TableDef] = {
             ),
             "ship": _explained(
                 shipping.chosen_within,
-                "the losses, in points, for which it is the choice: the fastest within the loss; "
-                "with --smallest, the smallest.",
+                "the losses, in points, for which it is the choice: the fastest within the loss, "
+                "also as torch; with --smallest, the smallest.",
             ),
         },
         labels=4,

@@ -1,14 +1,15 @@
 """Candidates: the networks of a task as they are shipped, each next to the full model as torch, and
 which of them to ship.
 
-An artefact is judged by its own answers to the whole dev set, never by those of its network. Its
-change is paired with the full model's by row, so the interval covers other dev rows, not other
-seeds: a deployment is of one network. Speeds are compared as ratios to the full model, which takes
-part in every session; rows of two devices are never compared.
+An artefact is judged by its own answers to the whole dev set; what it scores above its network as
+torch counts for no loss. Its change is paired with the full model's by row, so the interval covers
+other dev rows, not other seeds: a deployment is of one network. Speeds are compared as ratios to
+the full model, which takes part in every session; rows of two devices are never compared.
 """
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -70,7 +71,11 @@ def candidate_rows(catalog: Catalog, wanted: TableSelection) -> pa.Table:
         for row in rows
     ]
     for group in grouped(rows, _place).values():
-        for row in group:
+        able = filter(_is_able, group)
+        plain = {row["trial_id"]: -row["change"] for row in able if row["artefact"] == "torch"}
+        for row in group:  # points that rounding to 8 bits adds are chance
+            own = -row["change"] if _is_able(row) else math.inf
+            row["loses"] = max(own, plain.get(row["trial_id"], -math.inf))
             row["front"] = _is_able(row) and not any(_is_better(other, row) for other in group)
             row |= {"chosen_within": [], "nearest_within": []}
         for loss in losses:
@@ -117,10 +122,10 @@ def paired_interval(whole: Network, own: Network, read: Reader) -> dict[str, Any
 
 
 def choice(rows: Iterable[Mapping[str, Any]], loss: float, budget: ServingBudget) -> Any:
-    """The row to ship: of those that lose at most `loss` points and meet the budget, the fastest,
-    or the smallest. Of those that are as fast within `_NOISE`, it is the smallest. None if no row
-    loses so little."""
-    able = [row for row in rows if _loses(row) <= loss + _ROUNDING and not excess(row, budget)]
+    """The row to ship: of those that lose at most `loss` points, also as torch, and meet the budget
+    the fastest, or the smallest. Of those that are as fast within `_NOISE`, it is the smallest.
+    None if no row loses so little."""
+    able = [row for row in rows if row["loses"] <= loss + _ROUNDING and not excess(row, budget)]
     if able and not budget.smallest:
         fastest = max(row["times_as_fast"] for row in able)
         able = [row for row in able if row["times_as_fast"] >= fastest * (1 - _NOISE)]
@@ -130,10 +135,10 @@ def choice(rows: Iterable[Mapping[str, Any]], loss: float, budget: ServingBudget
 def nearest(rows: Sequence[Any], loss: float, budget: ServingBudget) -> list[Any]:
     """The rows that come closest where nothing meets loss and budget: the best score within the
     budget, and of those within the loss the one that is least beyond the budget."""
-    within = [row for row in rows if _loses(row) <= loss + _ROUNDING]
+    within = [row for row in rows if row["loses"] <= loss + _ROUNDING]
     affordable = [row for row in rows if _is_able(row) and not excess(row, budget)]
     found = [
-        min(affordable, key=_loses, default=None),
+        min(affordable, key=lambda row: row["loses"], default=None),
         min(within, key=lambda row: excess(row, budget), default=None),
     ]
     return [row for row in found[: 1 if found[0] is found[1] else 2] if row is not None]
@@ -147,10 +152,6 @@ def excess(row: Row, budget: ServingBudget) -> float:
 
 def _is_able(row: Row) -> bool:
     return row["error"] is None and row["change"] is not None
-
-
-def _loses(row: Row) -> float:
-    return -row["change"] if _is_able(row) else float("inf")
 
 
 def _is_better(other: Row, row: Row) -> bool:

@@ -97,6 +97,15 @@ def test_the_fastest_within_the_loss_is_shipped_or_the_smallest(shipped: Any) ->
     assert chosen(made(shipped, 20, smallest=True)) == {20: (8, "onnx-int8")}
 
 
+def test_points_that_8_bits_add_are_chance(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path)
+    trials = {k: fake.cell(k=k, score=90.0) for k in (0, 6)}
+    deploy(fake, trials[0], "torch", range(40), ms=15.0, mb=90.0)
+    deploy(fake, trials[6], "torch", range(50), ms=8.0, mb=60.0)  # loses 2.5 points
+    deploy(fake, trials[6], "onnx-int8", range(42), ms=1.0, mb=15.0)  # 0.5
+    assert chosen(made(fake.publish(), 1, 3)) == {1: (0, "torch"), 3: (6, "onnx-int8")}
+
+
 def test_the_change_is_paired_by_row(shipped: Any) -> None:
     """Ten more wrong rows are found beside 20 that another network gets right and 30 that it gets
     wrong: an interval of unpaired scores would be wider."""
