@@ -122,8 +122,8 @@ def paired_interval(whole: Network, own: Network, read: Reader) -> dict[str, Any
 
 
 def choice(rows: Iterable[Mapping[str, Any]], loss: float, budget: ServingBudget) -> Any:
-    """The row to ship: of those that lose at most `loss` points, also as torch, and meet the budget
-    the fastest, or the smallest. Of those that are as fast within `_NOISE`, it is the smallest.
+    """The row to ship: the fastest or smallest of those that lose at most `loss` points, also as
+    torch, and meet the budget. Of those that are as fast within `_NOISE`, it is the smallest.
     None if no row loses so little."""
     able = [row for row in rows if row["loses"] <= loss + _ROUNDING and not excess(row, budget)]
     if able and not budget.smallest:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lp_sweep.orchestrator.cli.output import emit, say
 from lp_sweep.orchestrator.plan.naming import not_needed
-from lp_sweep.orchestrator.plan.selection import retry_selection
+from lp_sweep.orchestrator.plan.selection import policy, retry_selection
 from lp_sweep.orchestrator.sweepfile.axes import WITHIN, searched_losses
 from lp_sweep.storage.errors import LpSweepError, SpecError
 from lp_sweep.storage.printable import said_if_slow
@@ -54,7 +54,10 @@ def _lines(result: RunResult, options: RunOptions, same: str) -> Iterator[str]:
     elif left := result.left_failed:
         kinds = "trials and measurements"
         yield f"{result.done} done in this run; {left} of the sweep's {kinds} failed."
-        yield f"Retry them: {retry}"
+        types = {*result.plan.known.failed.values(), *result.failed.values()}
+        may_work = any(policy(each).by_itself for each in types)
+        what = "Retry them" if may_work else "As they are, they would fail again; to retry them"
+        yield f"{what}: {retry}"
     elif pending := len(result.plan.missing()):
         yield f"{result.done} done in this run, {pending} pending. Go on: {again}"
     else:

@@ -25,7 +25,7 @@ from lp_sweep.orchestrator.inputs.data import FEWEST_STEPS
 from lp_sweep.orchestrator.plan.listing import relisted, with_earlier
 from lp_sweep.orchestrator.plan.plan import ModelTask, Plan, Work
 from lp_sweep.storage import underway
-from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.errors import DivergedError, StoreError
 from lp_sweep.storage.printable import guess_name, listed, short_model
 from lp_sweep.storage.runs import Announcement, Presence
 from lp_sweep.storage.schema import TABLES
@@ -329,6 +329,7 @@ class Course:
 
     def _failed(self, id_: str, error_type: str, message: str) -> None:
         self.reporter.ended(id_, "failed", f"{error_type}: {message}", {"type": error_type})
+        self._judge(self.queue.plan.work(id_))
         if self.options.too_many(len(self.queue.failed)):
             self.queue.stop("failures")
             self.must_end = self.must_end or self.options.fail_fast
@@ -370,28 +371,35 @@ class FullModels:
         self._judged: dict[ModelTask, tuple[list[str], bool]] = {}  # seeds, and whether they failed
 
     def note(self, work: Work) -> Note | None:
-        """Returns a note once all seeds of a full model are done and none scores better than
-        guessing; and a second one if a later seed, which a search asked for, does."""
+        """Returns a note once all seeds of a full model have ended, and each scores no better than
+        guessing, or diverged; and a second one if a later seed, which a search asked for, does."""
         pair, plan = work.pair, self._queue.plan
         known, before = self._judged.get(pair, ([], None))
-        if before is False or not work.is_full_model or not (seeds := self._done_seeds(pair)):
+        if before is False or not work.is_full_model or not (seeds := self._ended_seeds(pair)):
             return None
         if seeds == known:
             return None
         store = self._queue.store.asked_once()
+        scored = [id_ for id_ in seeds if not self._diverged(id_)]
         try:
-            rows = store.read_all("trials", seeds, _COLUMNS).rows.to_pylist()
+            rows = store.read_all("trials", scored, _COLUMNS).rows.to_pylist()
         except StoreError:
             return None
-        if len(rows) < len(seeds):
+        if len(rows) < len(scored):
             return None
         failed = all(map(learned_nothing, rows))
         self._judged[pair] = seeds, failed
         if failed == bool(before):
             return None
         name = f"the full {short_model(pair[0])}"
-        points = ("nothing" if row["last"] is None else f"{100 * row['last']:.2f}" for row in rows)
+        points = ["nothing" if row["last"] is None else f"{100 * row['last']:.2f}" for row in rows]
         scores, about = listed(points, 5), f"{pair[1]}, {pair[0]}"
+        if not rows:
+            return Note(
+                f"{name} did not learn {pair[1]}: it diverged. No pruned network can be judged by "
+                "it. Lower recipe.learning_rate",
+                about,
+            )
         if not failed:
             learned = f"{name} learned {pair[1]} with a later seed: it scores {scores}"
             return Note(learned, about, ends=True)
@@ -403,8 +411,12 @@ class FullModels:
             about,
         )
 
-    def _done_seeds(self, pair: ModelTask) -> list[str]:
-        """The trials of a full model; none while one of them is not done."""
+    def _diverged(self, id_: str) -> bool:
+        kinds = self._queue.failed.get(id_), self._queue.plan.known.failed.get(id_)
+        return DivergedError.kind in kinds
+
+    def _ended_seeds(self, pair: ModelTask) -> list[str]:
+        """The trials of a full model; none while one of them is neither done nor diverged."""
         done, plan = self._queue.done, self._queue.plan
         if plan is not self._plan:  # it grows; to go through it at each end would take too long
             self._plan = plan
@@ -413,7 +425,8 @@ class FullModels:
                 if work.is_full_model:
                     self._seeds[work.pair].append(work.id)
         seeds = self._seeds[pair]
-        return seeds if all(id_ in done or id_ in plan.known.trials for id_ in seeds) else []
+        ended = (id_ in done or id_ in plan.known.trials or self._diverged(id_) for id_ in seeds)
+        return seeds if all(ended) else []
 
 
 def _advice(record: Mapping[str, Any], *, auto: bool) -> str:

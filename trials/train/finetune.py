@@ -215,8 +215,8 @@ def _end_epoch(progress: TrainingProgress, setting: Setting, examples: int) -> N
     if not math.isfinite(mean):
         raise DivergedError(
             f"the training loss of epoch {progress.epoch + 1} is {mean} at learning rate "
-            f"{setting.recipe.learning_rate:g}. Lower recipe.learning_rate, or use "
-            "precision: fp32."
+            f"{setting.recipe.learning_rate:g}. Lower recipe.learning_rate"
+            f"{', or use precision: fp32' * (setting.precision != 'fp32')}."
         )
     progress.train_losses.append(mean)
 

@@ -79,6 +79,19 @@ def test_a_full_model_that_learns_with_a_later_seed_ends_the_note(
     assert (still, after) == (None, None)
 
 
+def test_a_full_model_that_diverged_did_not_learn(tmp_path: Path, store: Store) -> None:
+    plan = planned(make_inputs(tmp_path), "task=rte", "seed=1,2")
+    queue = queue_of(plan, store)
+    first, second = (work for work in plan.trials.values() if work.is_full_model)
+    models = FullModels(queue)
+    queue.failed[first.id] = "diverged"
+    assert models.note(first) is None, "the other seed has not ended"
+    plan.known = plan.known._replace(failed={second.id: "diverged"})  # in an earlier run
+    told = models.note(second)
+    assert told is not None
+    assert re.search(r"did not learn rte.*diverged.*Lower recipe\.learning_rate", told.text)
+
+
 def test_the_note_about_another_run_ends_with_it(
     make: Make, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
