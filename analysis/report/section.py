@@ -111,7 +111,9 @@ def _by_layers(rows: Sequence[Row]) -> tuple[dict[str, Text], Sequence[Row]]:
 # -- the dev rows that only the smaller network gets wrong
 
 _WRONG = f"""
-SELECT small.trial_id, small.example, small.label, small.prediction
+SELECT small.trial_id, trials.seed, small.example, small.label, small.prediction,
+    count(*) FILTER (small.prediction <> small.label) OVER () AS lost,
+    count(*) FILTER (small.prediction = small.label) OVER () AS gained
 FROM predictions AS small
 JOIN predictions AS whole ON whole.split = small.split AND whole.example = small.example
 JOIN trials ON trials.trial_id = whole.trial_id
@@ -122,7 +124,8 @@ WHERE small.tally IS NULL AND (small.trial_id, whole.trial_id) = (
         ORDER BY seed LIMIT 1
     )
     AND small.split = coalesce(trials.epoch_metrics[1].split, 'validation')
-    AND whole.prediction = whole.label AND small.prediction <> small.label
+    AND (whole.prediction = whole.label) <> (small.prediction = small.label)
+QUALIFY small.prediction <> small.label
 ORDER BY small.example
 LIMIT {_MOST_WRONG}
 """
@@ -131,20 +134,23 @@ LIMIT {_MOST_WRONG}
 def _only_smaller(
     catalog: Catalog, networks: Sequence[Row], texts: Texts
 ) -> tuple[str, list[list[str]]]:
-    """Rows that the full model gets right, and the answer within the smallest loss wrong. Only of
-    tasks whose answers are classes."""
+    """Rows that the full model gets right, and the answer within the smallest loss wrong, and how
+    many there are either way. Only of tasks whose answers are classes."""
     answers = [row for row in networks if row["within"] and row["k"]]
     if not answers or answers[0]["metric"].partition(" of ")[0] not in _OF_CLASSES:
         return "", []
     best = min(answers, key=lambda row: row["within"][0])
     wanted = {name: best[name] for name in (*TASK, "procedure", "strategy", "k")}
     rows = catalog.query(_WRONG, wanted).to_pylist()
-    of_rows, names = (rows and texts(rows[0]["trial_id"])) or ((), ())
+    if not rows:
+        return "", []
+    of_rows, names = texts(rows[0]["trial_id"]) or ((), ())
 
     def named(value: float) -> str:
         return names[int(value)] if names else f"{value:g}"
 
-    return layers(best["kept_layers"]), [
+    told = "{lost}; only the full model gets {gained} others wrong (seed {seed})"
+    return f"{layers(best['kept_layers'])}: {told.format(**rows[0])}", [
         [
             str(row["example"]),
             " | ".join(of_rows[row["example"]] if of_rows else ()) or "its text is not here",

@@ -153,7 +153,9 @@ def test_candidates_and_hostile_dev_rows(tmp_path: Path) -> None:
     """Texts of dev rows are in the page only if asked for, and only as text."""
     fake = FakeSweep(tmp_path / "store")
     network(fake, right(90), k=0, task="a")
-    network(fake, right(88), k=2, task="a", strategy="bottom")
+    smaller = right(88)
+    smaller[95] = 1.0
+    network(fake, smaller, k=2, task="a", strategy="bottom")
     store, hostile = fake.publish(), "<script>alert(1)</script>"
     asked: list[str] = []
 
@@ -164,7 +166,9 @@ def test_candidates_and_hostile_dev_rows(tmp_path: Path) -> None:
     without = write_report(store, tmp_path / "a.html", within=[5])
     written = write_report(store, tmp_path / "b.html", within=[5], texts=texts)
     assert "alert" not in without.page.read_text(encoding="utf-8")
-    read = Reading(written.page.read_text(encoding="utf-8"))
+    page = written.page.read_text(encoding="utf-8")
+    assert "2; only the full model gets 1 others wrong" in page
+    read = Reading(page)
     assert (len(asked), read.tags["script"]) == (1, 1)
     rows = read.tables["wrong-task-1"].rows
     assert [row[0] for row in rows] == ["88", "89"]
