@@ -52,14 +52,18 @@ FROM deployments AS own
 JOIN trials ON trials.trial_id = own.trial_id
 LEFT JOIN deployments AS whole ON whole.deployment_id = own.baseline
 WHERE (len($models::VARCHAR[]) = 0 OR list_contains($models::VARCHAR[], own.model))
-    AND (len($ids::VARCHAR[]) = 0 OR list_contains($ids::VARCHAR[], own.deployment_id))
+    AND (len($ids::VARCHAR[]) = 0 OR
+        (own.model, own.task, own.device_name, coalesce(own.threads, 0)) IN (
+            SELECT (model, task, device_name, coalesce(threads, 0)) FROM deployments
+            WHERE list_contains($ids::VARCHAR[], deployment_id)))
 ORDER BY own.model, own.task, own.device_name, own.threads, own.ms DESC NULLS LAST,
     own.deployment_id
 """
 
 
 def candidate_rows(catalog: Catalog, wanted: TableSelection) -> pa.Table:
-    """Rows of CANDIDATES, the slowest first."""
+    """Rows of CANDIDATES, the slowest first. Of `wanted.deployments` alone, if any are named, and of
+    those to ship: the choice is among all of their tasks."""
     read = reader(catalog)
     names = {"models": list(wanted.models), "ids": list(wanted.deployments)}
     rows = catalog.query(_DEPLOYMENTS, names).to_pylist()
@@ -84,6 +88,12 @@ def candidate_rows(catalog: Catalog, wanted: TableSelection) -> pa.Table:
             else:
                 for row in nearest(group, loss, wanted.budget):
                     row["nearest_within"].append(loss)
+    shown = {*wanted.deployments} or {row["deployment_id"] for row in rows}
+    rows = [
+        row
+        for row in rows
+        if row["chosen_within"] or row["nearest_within"] or row["deployment_id"] in shown
+    ]
     return pa.Table.from_pylist(rows, schema=CANDIDATES)
 
 

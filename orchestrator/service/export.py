@@ -18,6 +18,7 @@ from lp_sweep.orchestrator.options import (
     from_environment,
 )
 from lp_sweep.orchestrator.service.store import existing, history
+from lp_sweep.orchestrator.sweepfile.axes import WITHIN
 from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError, StoreError
 from lp_sweep.storage.places import DEFAULT_STORE, expanded, options_of
 from lp_sweep.storage.printable import ranges, say
@@ -99,7 +100,14 @@ class DeploymentResult(NamedTuple):
         from lp_sweep.analysis.views import open_views
 
         candidates, asked = TABLES["candidates"], self.asked
-        views = open_views(self.store, sweep=asked.sweep, setup=asked.setup, only=candidates.views)
+        most = WITHIN[-1] if asked.within is None else asked.within
+        views = open_views(
+            self.store,
+            sweep=asked.sweep,
+            setup=asked.setup,
+            deltas=sorted({most, *(loss for loss in WITHIN if loss < most)}),
+            only=candidates.views,
+        )
         with views as catalog:
             table = candidates(catalog, deployments=self.ids)
         return replace(table, notes=(*table.notes, *self.notes))

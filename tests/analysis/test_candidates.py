@@ -154,6 +154,15 @@ def test_the_answer_is_one_sentence_and_a_failure_is_named(shipped: Any) -> None
     assert all(row["chosen_within"] == [] for row in table.long.to_pylist() if row["error"])
 
 
+def test_a_part_is_shown_with_what_to_ship_of_all(shipped: Any) -> None:
+    """As `measure` does, which may measure the full model alone again."""
+    whole = made(shipped, 5).long.to_pylist()[0]["deployment_id"]
+    with open_views(shipped, deltas=(5,), only=TABLES["candidates"].views) as catalog:
+        table = TABLES["candidates"](catalog, deployments=[whole])
+    assert chosen(table) == {5: (6, "onnx-int8")}
+    assert [row["n_kept"] for row in table.long.to_pylist()] == [12, 6]
+
+
 def test_two_devices_are_never_compared(tmp_path: Path) -> None:
     fake = FakeSweep(tmp_path)
     cell = fake.cell(k=0, score=90.0)
