@@ -62,8 +62,8 @@ ORDER BY own.model, own.task, own.device_name, own.threads, own.ms DESC NULLS LA
 
 
 def candidate_rows(catalog: Catalog, wanted: TableSelection) -> pa.Table:
-    """Rows of CANDIDATES, the slowest first; of `wanted.deployments`, if any are named, with those to
-    ship. The choice is among all of their tasks."""
+    """Rows of CANDIDATES, the slowest first. If `wanted.deployments` names some, they are these and
+    those to ship, which are chosen among all of their tasks."""
     read = reader(catalog)
     names = {"models": list(wanted.models), "ids": list(wanted.deployments)}
     rows = catalog.query(_DEPLOYMENTS, names).to_pylist()
