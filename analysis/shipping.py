@@ -40,6 +40,20 @@ def failures(rows: Sequence[Row], *_: Any) -> Iterator[str]:
             yield f"{network} failed: {row['error']}."
 
 
+def other_seeds(rows: Sequence[Row], *_: Any) -> Iterator[str]:
+    """Names the networks that were not trained with the full model's seed, as with `keep: best`."""
+    for task, of_task in grouped(rows, lambda row: row["task"]).items():
+        whole = {row["seed"] for row in of_task if row["n_kept"] == row["depth"]}
+        other = dict.fromkeys(
+            layers(row["kept_layers"]) for row in of_task if row["seed"] not in whole
+        )
+        if other:
+            yield (
+                f"{task}: the full model has another seed than {'; '.join(other)}. Changes of the "
+                "same seed, and means over seeds: lp-sweep table tasks."
+            )
+
+
 def nothing_fits(rows: Sequence[Row], *_: Any) -> Iterator[str]:
     """Names what comes closest for each task, device and loss without a choice."""
     near = [(loss, row) for row in rows for loss in row["nearest_within"]]

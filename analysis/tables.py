@@ -254,7 +254,7 @@ TABLES: dict[str, TableDef] = {
             ),
         },
         labels=4,
-        notes=(shipping.failures, shipping.nothing_fits),
+        notes=(shipping.failures, shipping.other_seeds, shipping.nothing_fits),
         empty="Nothing is measured as shipped yet: lp-sweep measure --task TASK",
     ),
     "embeddings": TableDef(

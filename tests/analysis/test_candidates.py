@@ -97,6 +97,15 @@ def test_the_fastest_within_the_loss_is_shipped_or_the_smallest(shipped: Any) ->
     assert chosen(made(shipped, 20, smallest=True)) == {20: (8, "onnx-int8")}
 
 
+def test_networks_of_another_seed_are_named(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path)
+    deploy(fake, fake.cell(k=0, seed=42, score=90.0), "torch", range(40), ms=15.0, mb=90.0)
+    deploy(fake, fake.cell(k=4, seed=42, score=90.0), "torch", range(42), ms=9.0, mb=70.0)
+    deploy(fake, fake.cell(k=6, seed=43, score=90.0), "torch", range(44), ms=8.0, mb=60.0)
+    table = made(fake.publish(), 1)
+    assert [note for note in table.notes if "another seed than layers 1-6." in note]
+
+
 def test_points_that_8_bits_add_are_chance(tmp_path: Path) -> None:
     fake = FakeSweep(tmp_path)
     trials = {k: fake.cell(k=k, score=90.0) for k in (0, 6)}
