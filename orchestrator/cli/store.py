@@ -122,7 +122,8 @@ def doctor(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List what a store can't read or has lost; exit 1 if there is anything.
+    """List records that a store can't read or has lost; exit 1 if there are any. Kept networks are
+    checked when they are exported or measured.
 
     Example: lp-sweep doctor --fix
     """
