@@ -405,13 +405,13 @@ class Pace:
     def tell(self, underway: Mapping[str, Underway]) -> None:
         """How far running trials are."""
         now = self._now()
-        told = {
+        new = {
             id_: (now + far.seconds_left, far.seconds_left * far.steps / (far.steps - far.step))
             for id_, far in underway.items()
             if far.step < far.steps
         }
-        told = self._told | told
-        self._told = {id_: told[id_] for id_ in told.keys() & self.running.keys()}
+        before = {id_: told for id_, told in self._told.items() if id_ in self.running}
+        self._told = before | new
 
     def elapsed(self, id_: str) -> float:
         """Seconds since the start of running work."""
@@ -445,25 +445,32 @@ class Pace:
             return band(ratios)
         return self._ratio.times(1 / self._ratio.expected)
 
-    def eta(self, live: Mapping[str, float], seconds: float, longest: float) -> Eta:
+    def eta(
+        self,
+        live: Mapping[str, float],
+        seconds: float,
+        longest: float,
+        held: Mapping[str, float] = MappingProxyType({}),
+    ) -> Eta:
         """The time left with its band, unless the run is later than that, but not more than `most`.
         Blocked work counts as if it were sure to run. All in estimated slot-seconds: `live`, of
-        running trials; `seconds`, of the work that has not begun, the longest of which takes
-        `longest`."""
+        running trials; `held`, of those that another run trains, for which this one waits;
+        `seconds`, of the work that has not begun, the longest of which takes `longest`."""
         if not self.slots:
             return Eta()
         most = self.most()
         told, now = self._told, self._now()
 
         def left(factor: float, of_told: float) -> float:
-            running = [
-                max(0.0, of_told * (told[id_][0] - now))
-                if id_ in told
-                else max(0.0, factor * took - self.elapsed(id_))
-                for id_, took in live.items()
-            ]
+            def rest(id_: str, took: float) -> float:
+                if id_ in told:
+                    return max(0.0, of_told * (told[id_][0] - now))
+                return max(0.0, factor * took - self.elapsed(id_))
+
+            running = list(itertools.starmap(rest, live.items()))
             shared = (sum(running) + factor * seconds) / self.slots
-            return min(max(shared, factor * longest, *running, 0.0), most)
+            elsewhere = itertools.starmap(rest, held.items())
+            return min(max(shared, factor * longest, *running, *elsewhere, 0.0), most)
 
         scale = self.scale(max(longest, *live.values(), 0.0), live)
         bands = zip(scale, (1.0, 1 / _LEAST, _LEAST), strict=True)

@@ -69,9 +69,10 @@ class Display(Reporter):
 
     def _underway(self, queue: WorkQueue) -> dict[str, Underway]:
         """How far long trials are; the estimate of the run's end goes by it."""
-        found = self._looks.of([*queue.pace.running])
+        running = [*queue.pace.running]
+        found = self._looks.of([*running, *queue.holding])
         queue.pace.tell(found)
-        return found
+        return {id_: found[id_] for id_ in running if id_ in found}
 
     def elapsed(self) -> str:
         """The time since the run began."""

@@ -504,8 +504,11 @@ class WorkQueue:
     def eta(self) -> Eta:
         """When the run ends. Cells that wait for a profile count as well."""
         waiting = [*self._waiting.copy().values()]
-        live = {id_: self._seconds[id_] for id_ in [*self.live]}
-        return self.pace.eta(live, sum(waiting) + self._deferred_seconds, max(waiting, default=0.0))
+        live, held = (
+            {id_: self._seconds[id_] for id_ in [*of]} for of in (self.live, self.holding)
+        )
+        seconds = sum(waiting) + self._deferred_seconds
+        return self.pace.eta(live, seconds, max(waiting, default=0.0), held)
 
 
 def _rounds(plan: Plan) -> Mapping[str, list[list[str]]]:

@@ -291,6 +291,17 @@ def test_a_trial_that_tells_how_far_it_is_shows_the_pace_of_the_run() -> None:
     assert run.eta({}, 800.0, 800.0).seconds == 160.0
 
 
+def test_a_run_waits_for_what_another_run_trains() -> None:
+    clock = Clock()
+    run = pace(clock=clock)
+    assert run.eta({}, 60.0, 60.0, {"b": 600.0}).seconds == 600.0
+    run.tell({"b": Underway(50, 200, 0.5, 300.0)})
+    clock.seconds += 20
+    assert run.eta({}, 60.0, 60.0, {"b": 600.0}).seconds == 280.0
+    run.tell({})
+    assert run.eta({}, 60.0, 60.0).seconds == 60.0
+
+
 @pytest.mark.parametrize(("ended", "left"), [(2, 60), (40, 10)])
 def test_most_bands_hold(ended: int, left: int) -> None:
     """The remaining trials take a total within the band, on a device without a stated rate."""
