@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from lp_sweep import open_store
 
 RECORDS = "docs/studies/records"
-SWEEPS = ("sst2", "mpnet-sst2", "stsb", "mrpc")
+SWEEPS = ("sst2", "mpnet-sst2", "stsb", "mrpc", "mpnet-mrpc")
 
 
 class Finding(NamedTuple):
