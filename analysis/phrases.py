@@ -159,7 +159,7 @@ def task_score(row: Row) -> TableCell:
     notes = [] if row["n_paired"] or full else list(_STATES["no K=0"][1:])
     notes += [f"{row['n_failed']} more failed."] if row["n_failed"] else []
     if row["majority"] is not None and row["mean"] < row["majority"] + 0.005:
-        notes.append(f"No better than {guess(row)}: such networks did not learn the task.")
+        notes.append(f"No better than {guess(row)}.")
     shown = score(row["mean"], row["sd"], "" if full else change)
     return TableCell(shown, tuple(notes), share(row["n"], max(row["n_expected"], row["n_asked"])))
 

@@ -42,15 +42,15 @@ def failures(rows: Sequence[Row], *_: Any) -> Iterator[str]:
 
 def other_seeds(rows: Sequence[Row], *_: Any) -> Iterator[str]:
     """Names the networks that were not trained with the full model's seed, as with `keep: best`."""
-    for task, of_task in grouped(rows, lambda row: row["task"]).items():
-        whole = {row["seed"] for row in of_task if row["n_kept"] == row["depth"]}
+    for (_model, task), alike in grouped(rows, lambda row: picked(row, ("model", "task"))).items():
+        whole = {row["seed"] for row in alike if row["n_kept"] == row["depth"]}
         other = dict.fromkeys(
-            layers(row["kept_layers"]) for row in of_task if row["seed"] not in whole
+            layers(row["kept_layers"]) for row in alike if row["seed"] not in whole
         )
-        if other:
+        if whole and other:
             yield (
-                f"{task}: the full model has another seed than {'; '.join(other)}. Changes of the "
-                "same seed, and means over seeds: lp-sweep table tasks."
+                f"{task}: not of the full model's seed: {'; '.join(other)}. Changes of the same "
+                "seed, and means over seeds: lp-sweep table tasks."
             )
 
 
@@ -58,9 +58,15 @@ def nothing_fits(rows: Sequence[Row], *_: Any) -> Iterator[str]:
     """Names what comes closest for each task, device and loss without a choice."""
     near = [(loss, row) for row in rows for loss in row["nearest_within"]]
     for (loss, *_place, task), found in grouped(near, _limit_of).items():
-        told = "; ".join(shipped(row) for _loss, row in found)
+        told = "; ".join(shipped(row) + _as_torch(row) for _loss, row in found)
         limit = phrases.points(loss)
         yield f"Nothing on {task} loses at most {limit} within the budget. Nearest: {told}."
+
+
+def _as_torch(row: Row) -> str:
+    """`, as torch −1.50`, where that is what counts."""
+    counts = row["loses"] + row["change"] > 0.005
+    return f", as torch {phrases.signed(-row['loses'])}" if counts else ""
 
 
 def _limit_of(near: tuple[float, Row]) -> tuple[Any, ...]:

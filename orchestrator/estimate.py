@@ -394,7 +394,7 @@ class Pace:
         self._ratios: deque[tuple[float, float]] = deque(maxlen=_LATEST)  # and estimated seconds
         self._used = 0.0  # slot-seconds of ended work
         self.running: dict[str, tuple[int, float]] = {}  # work -> its slot, and when it began
-        self._told: dict[str, tuple[float, float]] = {}  # running work -> its end, and its seconds
+        self._told: dict[str, tuple[Underway, float]] = {}  # how far work is, and since when
 
     def started(self, id_: str) -> int:
         """Starts the clock of work; returns its slot. Work that starts again keeps both."""
@@ -404,14 +404,14 @@ class Pace:
 
     def tell(self, underway: Mapping[str, Underway]) -> None:
         """How far running trials are."""
-        now = self._now()
-        new = {
-            id_: (now + far.seconds_left, far.seconds_left * far.steps / (far.steps - far.step))
-            for id_, far in underway.items()
-            if far.step < far.steps
-        }
         before = {id_: told for id_, told in self._told.items() if id_ in self.running}
-        self._told = before | new
+        new = {
+            id_: (far, self._now())
+            for id_, far in underway.items()
+            if far.step < far.steps and far != self._told.get(id_, (None, 0.0))[0]
+        }
+        same = {id_: told for id_, told in self._told.items() if id_ in underway}
+        self._told = before | same | new
 
     def elapsed(self, id_: str) -> float:
         """Seconds since the start of running work."""
@@ -436,9 +436,9 @@ class Pace:
         how far it is, and of what has ended. The time of much shorter work does not count: most of
         it is start-up."""
         running = [
-            (seconds / live[id_], live[id_])
-            for id_, (_, seconds) in self._told.items()
-            if id_ in live
+            (far.seconds_left * far.steps / (far.steps - far.step) / live[id_], live[id_])
+            for id_, (far, _) in self._told.items()
+            if live.get(id_)
         ]
         known = [*self._ratios, *running]
         if ratios := [ratio for ratio, estimated in known if estimated >= _ALIKE * longest]:
@@ -464,7 +464,8 @@ class Pace:
         def left(factor: float, of_told: float) -> float:
             def rest(id_: str, took: float) -> float:
                 if id_ in told:
-                    return max(0.0, of_told * (told[id_][0] - now))
+                    far, when = told[id_]
+                    return max(0.0, of_told * (when + far.seconds_left - now))
                 return max(0.0, factor * took - self.elapsed(id_))
 
             running = list(itertools.starmap(rest, live.items()))
@@ -472,7 +473,7 @@ class Pace:
             elsewhere = itertools.starmap(rest, held.items())
             return min(max(shared, factor * longest, *running, *elsewhere, 0.0), most)
 
-        scale = self.scale(max(longest, *live.values(), 0.0), live)
+        scale = self.scale(max(longest, *live.values(), *held.values(), 0.0), live)
         bands = zip(scale, (1.0, 1 / _LEAST, _LEAST), strict=True)
         expected, low, high = (left(factor or 1.0, of_told) for factor, of_told in bands)
         if expected == most:

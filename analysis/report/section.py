@@ -149,7 +149,7 @@ def _only_smaller(
     def named(value: float) -> str:
         return names[int(value)] if names else f"{value:g}"
 
-    told = "{lost}; only the full model gets {gained} others wrong (seed {seed})"
+    told = "{lost} rows; {gained} others only the full model gets wrong (seed {seed})"
     return f"{layers(best['kept_layers'])}: {told.format(**rows[0])}", [
         [
             str(row["example"]),

@@ -1,8 +1,8 @@
 """Candidates: the networks of a task as they are shipped, each next to the full model as torch, and
 which of them to ship.
 
-An artefact is judged by its own answers to the whole dev set; what it scores above its network as
-torch counts for no loss. Its change is paired with the full model's by row, so the interval covers
+An artefact is judged by its own answers to the whole dev set, and its loss is at least that of its
+network as torch. Its change is paired with the full model's by row, so the interval covers
 other dev rows, not other seeds: a deployment is of one network. Speeds are compared as ratios to
 the full model, which takes part in every session; rows of two devices are never compared.
 """
@@ -33,6 +33,7 @@ CANDIDATES = pa.schema(
         ("change", _float),  # points against the full model as torch; negative is a loss
         *[("low", _float), ("high", _float)],  # its 95% interval over other dev rows
         ("reason", _text),  # why there is no interval
+        ("loses", _float),  # points that count: at least those of its network as torch
         *[(name, _float) for name in ("ms", "ms_p95", "times_as_fast", "texts_per_second")],
         *[("mb", _float), ("share_of_size", _float), ("peak_memory_mb", _float)],
         ("others_busy_cores", _float),  # that other processes kept busy meanwhile
@@ -70,10 +71,6 @@ def candidate_rows(catalog: Catalog, wanted: TableSelection) -> pa.Table:
     losses = catalog.query("SELECT delta FROM store.deltas ORDER BY ALL")["delta"].to_pylist()
     store = ["--store", redact_text(catalog.location)]
     options = {of: [*store, *catalog.inputs_of(of)] for of in {row["sweep"] for row in rows}}
-    rows = [
-        {**row, **_interval(row, read), "command": _command(row, options[row["sweep"]])}
-        for row in rows
-    ]
     for group in grouped(rows, _place).values():
         able = filter(_is_able, group)
         plain = {row["trial_id"]: -row["change"] for row in able if row["artefact"] == "torch"}
@@ -88,11 +85,14 @@ def candidate_rows(catalog: Catalog, wanted: TableSelection) -> pa.Table:
             else:
                 for row in nearest(group, loss, wanted.budget):
                     row["nearest_within"].append(loss)
-    shown = {*wanted.deployments} or {row["deployment_id"] for row in rows}
+    shown = {*wanted.deployments}
     rows = [
-        row
+        {**row, **_interval(row, read), "command": _command(row, options[row["sweep"]])}
         for row in rows
-        if row["chosen_within"] or row["nearest_within"] or row["deployment_id"] in shown
+        if not shown
+        or row["deployment_id"] in shown
+        or row["chosen_within"]
+        or row["nearest_within"]
     ]
     return pa.Table.from_pylist(rows, schema=CANDIDATES)
 

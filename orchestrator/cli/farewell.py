@@ -17,10 +17,12 @@ from lp_sweep.storage.printable import said_if_slow
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.engine.runoptions import RunOptions
+    from lp_sweep.orchestrator.plan.plan import Plan
     from lp_sweep.orchestrator.service.run import RunResult
     from lp_sweep.orchestrator.sweepfile.axes import StrategyEntry
 
 _FAILURES_SHOWN = 10
+_TOO_FEW = 0.01  # hours, in which nothing begins
 
 
 def farewell(result: RunResult, options: RunOptions, *, as_json: bool, same: str = "") -> int:
@@ -54,9 +56,7 @@ def _lines(result: RunResult, options: RunOptions, same: str) -> Iterator[str]:
     elif left := result.left_failed:
         kinds = "trials and measurements"
         yield f"{result.done} done in this run; {left} of the sweep's {kinds} failed."
-        types = {*result.plan.known.failed.values(), *result.failed.values()}
-        may_work = any(policy(each).by_itself for each in types)
-        what = "Retry them" if may_work else "As they are, they would fail again; to retry them"
+        what = "Retry them" if _may_work(result.plan) else "They would probably fail again. Retry"
         yield f"{what}: {retry}"
     elif pending := len(result.plan.missing()):
         yield f"{result.done} done in this run, {pending} pending. Go on: {again}"
@@ -66,6 +66,13 @@ def _lines(result: RunResult, options: RunOptions, same: str) -> Iterator[str]:
         if skipped := result.plan.totals()["cells_not_needed"]:
             yield not_needed(skipped)
         yield f"next: {answer_command(result.plan.sweep.spec.strategies, where)}"
+
+
+def _may_work(plan: Plan) -> bool:
+    """Whether some failure of the plan's work may be over."""
+    measures = (item.id for items in plan.measures.values() for item in items)
+    own = plan.known.failed.keys() & {*plan.trials, *plan.profiles, *plan.speeds, *measures}
+    return any(policy(plan.known.failed[id_]).by_itself for id_ in own)
 
 
 def _answer(result: RunResult, *, goes_on: bool) -> Iterator[str]:
@@ -90,7 +97,7 @@ def _again(result: RunResult, options: RunOptions, same: str) -> str:
     changed: dict[str, object] = {}
     if result.stopped_by == "nothing-learned":
         changed = {"even_if_not_learned": True}
-    elif result.stopped_by == "max-hours" and not result.done:  # as few would not do again
+    elif result.stopped_by == "max-hours" and result.hours < _TOO_FEW:
         changed = {"max_hours": None}
     left = [name for name in options.trials if _is_left(name, result)]
     if options.retry and (left or not options.trials):

@@ -303,7 +303,7 @@ class Course:
         if told.status == "failed":
             with self._store_errors_kept():
                 self.queue.ended(work.id, told.error_type)
-            self._failed(work.id, told.error_type, told.message)
+            self._failed(work, told.error_type, told.message)
         elif told.status == "done":
             with self._store_errors_kept():
                 self.queue.ended(work.id, None, told.measures_failed)
@@ -325,11 +325,11 @@ class Course:
             told = f"{loss.error_type}; it is tried again"
             self.reporter.ended(work.id, "lost", told, {"type": loss.error_type})
         else:
-            self._failed(work.id, loss.error_type, loss.message)
+            self._failed(work, loss.error_type, loss.message)
 
-    def _failed(self, id_: str, error_type: str, message: str) -> None:
-        self.reporter.ended(id_, "failed", f"{error_type}: {message}", {"type": error_type})
-        self._judge(self.queue.plan.work(id_))
+    def _failed(self, work: Work, error_type: str, message: str) -> None:
+        self.reporter.ended(work.id, "failed", f"{error_type}: {message}", {"type": error_type})
+        self._judge(work)
         if self.options.too_many(len(self.queue.failed)):
             self.queue.stop("failures")
             self.must_end = self.must_end or self.options.fail_fast
@@ -379,41 +379,45 @@ class FullModels:
             return None
         if seeds == known:
             return None
-        store = self._queue.store.asked_once()
         scored = [id_ for id_ in seeds if not self._diverged(id_)]
-        try:
-            rows = store.read_all("trials", scored, _COLUMNS).rows.to_pylist()
-        except StoreError:
-            return None
-        if len(rows) < len(scored):
+        rows = self._records(scored)
+        if rows is None:
             return None
         failed = all(map(learned_nothing, rows))
         self._judged[pair] = seeds, failed
         if failed == bool(before):
             return None
         name = f"the full {short_model(pair[0])}"
-        points = ["nothing" if row["last"] is None else f"{100 * row['last']:.2f}" for row in rows]
+        points = ("nothing" if row["last"] is None else f"{100 * row['last']:.2f}" for row in rows)
         scores, about = listed(points, 5), f"{pair[1]}, {pair[0]}"
-        if not rows:
-            return Note(
-                f"{name} did not learn {pair[1]}: it diverged. No pruned network can be judged by "
-                "it. Lower recipe.learning_rate",
-                about,
-            )
         if not failed:
             learned = f"{name} learned {pair[1]} with a later seed: it scores {scores}"
             return Note(learned, about, ends=True)
-        guess = max(row["majority"] for row in rows)
-        return Note(
-            f"{name} did not learn {pair[1]}: it scores {scores}, and "
-            f"{guess_name(work.task.definition.kind)} scores {100 * guess:.2f}. No pruned network "
-            f"can be judged by it. {_advice(rows[0], auto=bool(plan.sweep.spec.recipe.automatic))}",
-            about,
-        )
+        if len(scored) < len(seeds):
+            why = "it diverged" + f", or scores {scores}" * bool(rows)
+            advice = "Lower recipe.learning_rate"
+        else:
+            guess = 100 * max(row["majority"] for row in rows)
+            named = guess_name(work.task.definition.kind)
+            why = f"it scores {scores}, and {named} scores {guess:.2f}"
+            advice = _advice(rows[0], auto=bool(plan.sweep.spec.recipe.automatic))
+        said = f"{name} did not learn {pair[1]}: {why}"
+        return Note(f"{said}. No pruned network can be judged by it. {advice}", about)
+
+    def _records(self, trials: list[str]) -> list[dict[str, Any]] | None:
+        """None if the store does not give them all now."""
+        try:
+            found = self._queue.store.asked_once().read_all("trials", trials, _COLUMNS).rows
+        except StoreError:
+            return None
+        return found.to_pylist() if len(found) == len(trials) else None
 
     def _diverged(self, id_: str) -> bool:
-        kinds = self._queue.failed.get(id_), self._queue.plan.known.failed.get(id_)
-        return DivergedError.kind in kinds
+        """Whether it failed for good, in this run or before."""
+        queue, known = self._queue, self._queue.plan.known
+        if id_ in queue.done | known.trials or queue.state.get(id_) == "pending":
+            return False
+        return (queue.failed.get(id_) or known.failed.get(id_)) == DivergedError.kind
 
     def _ended_seeds(self, pair: ModelTask) -> list[str]:
         """The trials of a full model; none while one of them is neither done nor diverged."""

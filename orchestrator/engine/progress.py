@@ -84,7 +84,7 @@ class PlainReporter(Display):
 
     def __init__(self) -> None:
         super().__init__()
-        self._told = time.monotonic()
+        self._told = self._looked = time.monotonic()
 
     def opened(self, queue: WorkQueue, slots: int) -> None:
         super().opened(queue, slots)
@@ -114,8 +114,13 @@ class PlainReporter(Display):
 
     def tick(self) -> None:
         """Prints a line a minute, so that a log of long trials shows life."""
-        queue = self.queue
-        if queue is None or time.monotonic() - self._told < _QUIET_SECONDS:
+        queue, now = self.queue, time.monotonic()
+        if queue is None:
+            return
+        if now - self._looked >= _QUIET_SECONDS / 2:  # for the end, which others read in the store
+            self._looked = now
+            self._underway(queue)
+        if now - self._told < _QUIET_SECONDS:
             return
         underway = self._underway(queue)
         self._print(f"running {len(queue.live)}, {_left(queue)}")

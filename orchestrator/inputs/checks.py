@@ -80,11 +80,11 @@ def check(
     for task in wanted.tasks:
         with collected(of_hub if task.source.dataset else local):
             loaded = _rows(task, sweep.recipe, offline=offline)
-            recipe = sweep.expected_recipe(len(loaded.train))
-            data.append(looked_at(task.name, loaded, recipe, sweep.models))
             notes += _row_notes(task, loaded)
             notes += _test_notes(task, loaded, sweep.recipe, offline=offline)
             local += _beyond_tables(sweep, wanted, task, loaded)
+            recipe = sweep.expected_recipe(len(loaded.train))
+            data.append(looked_at(task.name, loaded, recipe, sweep.models))
     if offline and sweep.manifest is not None:
         local += _changed(sweep, sweep.manifest, wanted)
         of_hub += _not_in_manifest(sweep, sweep.manifest, wanted)

@@ -103,7 +103,7 @@ def test_networks_of_another_seed_are_named(tmp_path: Path) -> None:
     deploy(fake, fake.cell(k=4, seed=42, score=90.0), "torch", range(42), ms=9.0, mb=70.0)
     deploy(fake, fake.cell(k=6, seed=43, score=90.0), "torch", range(44), ms=8.0, mb=60.0)
     table = made(fake.publish(), 1)
-    assert [note for note in table.notes if "another seed than layers 1-6." in note]
+    assert [note for note in table.notes if "not of the full model's seed: layers 1-6." in note]
 
 
 def test_points_that_8_bits_add_are_chance(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_candidates_and_hostile_dev_rows(tmp_path: Path) -> None:
     written = write_report(store, tmp_path / "b.html", within=[5], texts=texts)
     assert "alert" not in without.page.read_text(encoding="utf-8")
     page = written.page.read_text(encoding="utf-8")
-    assert "2; only the full model gets 1 others wrong" in page
+    assert "2 rows; 1 others only the full model gets wrong" in page
     read = Reading(page)
     assert (len(asked), read.tags["script"]) == (1, 1)
     rows = read.tables["wrong-task-1"].rows

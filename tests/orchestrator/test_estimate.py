@@ -297,6 +297,7 @@ def test_a_run_waits_for_what_another_run_trains() -> None:
     assert run.eta({}, 60.0, 60.0, {"b": 600.0}).seconds == 600.0
     run.tell({"b": Underway(50, 200, 0.5, 300.0)})
     clock.seconds += 20
+    run.tell({"b": Underway(50, 200, 0.5, 300.0)})  # it has said nothing new
     assert run.eta({}, 60.0, 60.0, {"b": 600.0}).seconds == 280.0
     run.tell({})
     assert run.eta({}, 60.0, 60.0).seconds == 60.0

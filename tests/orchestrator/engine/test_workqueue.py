@@ -85,11 +85,16 @@ def test_a_full_model_that_diverged_did_not_learn(tmp_path: Path, store: Store) 
     first, second = (work for work in plan.trials.values() if work.is_full_model)
     models = FullModels(queue)
     queue.failed[first.id] = "diverged"
+    queue.state[first.id] = queue.state[second.id] = "failed"
     assert models.note(first) is None, "the other seed has not ended"
     plan.known = plan.known._replace(failed={second.id: "diverged"})  # in an earlier run
     told = models.note(second)
     assert told is not None
     assert re.search(r"did not learn rte.*diverged.*Lower recipe\.learning_rate", told.text)
+    models = FullModels(queue)
+    queue.done.add(second.id)  # by `retry`: its record counts, not its failure before
+    store.put("trials", second.id, [trial(second.id, 0.9) | {"majority": 0.5}])
+    assert models.note(second) is None
 
 
 def test_the_note_about_another_run_ends_with_it(
