@@ -63,7 +63,12 @@ def learned_nothing(record: Row) -> bool:
     last, majority = record["last"], record["majority"]
     if majority is None:
         return False
-    return last is None or not math.isfinite(last) or 100 * last < 100 * majority + 0.005
+    return last is None or not math.isfinite(last) or no_better_than(100 * majority, 100 * last)
+
+
+def no_better_than(majority: float, score: float) -> bool:
+    """Both in points: two decimals show no difference to guessing, or a lower score."""
+    return score < majority + 0.005
 
 
 def network_not_learned(record: Row, full: Row | None) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from lp_sweep.analysis.notes import NOT_ASKED, guess
+from lp_sweep.analysis.notes import NOT_ASKED, guess, no_better_than
 from lp_sweep.analysis.rows import Row
 from lp_sweep.analysis.tabledef import TableCell
 from lp_sweep.trials.spec.scoring import facts_of
@@ -158,7 +158,7 @@ def task_score(row: Row) -> TableCell:
     full = is_full(row, row["change"])
     notes = [] if row["n_paired"] or full else list(_STATES["no K=0"][1:])
     notes += [f"{row['n_failed']} more failed."] if row["n_failed"] else []
-    if row["majority"] is not None and row["mean"] < row["majority"] + 0.005:
+    if row["majority"] is not None and no_better_than(row["majority"], row["mean"]):
         notes.append(f"No better than {guess(row)}.")
     shown = score(row["mean"], row["sd"], "" if full else change)
     return TableCell(shown, tuple(notes), share(row["n"], max(row["n_expected"], row["n_asked"])))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lp_sweep.orchestrator.cli.output import emit, say
 from lp_sweep.orchestrator.plan.naming import not_needed
-from lp_sweep.orchestrator.plan.selection import policy, retry_selection
+from lp_sweep.orchestrator.plan.selection import failed_work, policy, retry_selection
 from lp_sweep.orchestrator.sweepfile.axes import WITHIN, searched_losses
 from lp_sweep.storage.errors import LpSweepError, SpecError
 from lp_sweep.storage.printable import said_if_slow
@@ -70,9 +70,8 @@ def _lines(result: RunResult, options: RunOptions, same: str) -> Iterator[str]:
 
 def _may_work(plan: Plan) -> bool:
     """Whether some failure of the plan's work may be over."""
-    measures = (item.id for items in plan.measures.values() for item in items)
-    own = plan.known.failed.keys() & {*plan.trials, *plan.profiles, *plan.speeds, *measures}
-    return any(policy(plan.known.failed[id_]).by_itself for id_ in own)
+    failed = plan.known.failed
+    return any(policy(failed[id_]).by_itself for id_ in failed_work(plan) if id_ in failed)
 
 
 def _answer(result: RunResult, *, goes_on: bool) -> Iterator[str]:

@@ -75,11 +75,11 @@ def retry_selection(error_type: str | None, names: list[str], plan: Plan) -> Sel
     error_type = _SHORT.get(error_type or "", error_type)
     if error_type is not None and error_type not in POLICIES:
         raise SpecError(f"unknown type of failure {error_type!r}. Choose: {', '.join(POLICIES)}.")
-    failed = _failed_work(plan)
+    failed = failed_work(plan)
     return Selection(True, error_type, frozenset(_failed_id(name, failed, plan) for name in names))
 
 
-def _failed_work(plan: Plan) -> dict[str, str]:
+def failed_work(plan: Plan) -> dict[str, str]:
     """Failed work -> the work that retries it: itself, or the trial of a measurement."""
     failed = plan.known.failed
     work = {id_: id_ for id_ in failed if id_ in plan.trials or plan.is_measurement(id_)}
