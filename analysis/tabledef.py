@@ -53,7 +53,7 @@ class Column:
         return self.text(row)
 
     def needed_by(self, rows: Iterable[Row]) -> bool:
-        return any(map(self.below, rows)) if callable(self.below) else self.below
+        return any(map(self.below, rows)) if callable(self.below) else self.below and any(rows)
 
 
 def text(column: str, how: str | Callable[[Any], str | TableCell] = "{}") -> Callable[[Row], Any]:
@@ -81,8 +81,8 @@ Notes = Callable[[Sequence[Row], "Catalog", TableSelection], Iterable[str]]
 
 
 def note(text: str, when: When | None = None) -> Notes:
-    """A note below every table, or below one with a row that needs it."""
-    return lambda rows, *_: [text] if when is None or any(map(when, rows)) else []
+    """A note below a table with rows, or below one with a row that needs it."""
+    return lambda rows, *_: [text] if any(map(when, rows) if when else rows) else []
 
 
 class _TableText(NamedTuple):

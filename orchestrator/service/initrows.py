@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -124,6 +125,12 @@ def _check_columns(options: InitOptions, data: Path) -> list[str]:
         hint = headerless(str(data), names) or known
         raise SpecError(f"{data}: which column holds the texts, and which the labels?{hint}")
     wanted = [*options.text, *options.label, *filter(None, [options.group])]
+    for column in wanted:
+        parts = [part.strip() for part in column.split(",")]
+        if column not in present and len(parts) > 1 and {*parts} <= {*present}:
+            option = "--text" if column in options.text else "--label"
+            each = shlex.join(word for part in parts for word in (option, part))
+            raise SpecError(f"{data}: no column {column!r}. For several columns: {each}")
     require_columns(str(data), present, wanted)
     return names
 

@@ -74,11 +74,8 @@ class RunResult(NamedTuple):
     @property
     def left_failed(self) -> int:
         """How many trials and measurements of the sweep have failed, in this run or before."""
-        plan = self.plan
-        measures = (item.id for items in plan.measures.values() for item in items)
-        others = {*plan.profiles, *plan.speeds, *measures} & plan.known.failed.keys()
-        failed: int = plan.totals()["trials_failed"]
-        return failed + len(others - plan.known.profiles.keys())
+        kinds = ("trials", "profiles", "measures", "speeds")
+        return sum(self.totals[f"{kind}_failed"] for kind in kinds)
 
     def summary(self) -> dict[str, Any]:
         """The object that `run --json` prints."""
