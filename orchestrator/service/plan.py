@@ -46,7 +46,7 @@ from lp_sweep.storage.printable import layers, metric_name, page, ranges, short_
 from lp_sweep.storage.spool import flush
 from lp_sweep.storage.store import Store, is_store
 from lp_sweep.trials.spec.feedforward import NONE
-from lp_sweep.trials.spec.procedures import DIRECT, NOT_RETRAINED, Procedure
+from lp_sweep.trials.spec.procedures import DIRECT, NOT_RETRAINED
 from lp_sweep.trials.spec.specs import SpeedSpec
 
 if TYPE_CHECKING:
@@ -341,8 +341,8 @@ def _matrix(plan: Plan) -> list[str]:
             said = f"{ranges(sorted(values))} of {depths[model]} layers"
         lines.append(f"  {short_model(model):<{width}}  {strategy:<15} {said}")
     spec = plan.sweep.spec
-    if spec.trainings != [Procedure(DIRECT)]:
-        lines.append(f"  procedures {', '.join(training.label for training in spec.trainings)}")
+    labels = [*dict.fromkeys(cell.asked.procedure.label for cell in plan.cells)]
+    lines += [f"  procedures {', '.join(labels)}"] * (labels != [DIRECT])
     if spec.feed_forward != [NONE]:
         lines.append(f"  feed-forwards that go {', '.join(spec.feed_forward)}")
     lines.append(f"  tasks {', '.join(map(_task, plan.sweep.tasks.values()))}")
