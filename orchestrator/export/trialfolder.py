@@ -359,13 +359,16 @@ def trained_again(
 
 @contextmanager
 def _told(store: Store, trial: str) -> Iterator[None]:
-    """Tells how far the trial is, every ten seconds, while inside."""
+    """Tells how far the trial is, once in every tenth of its steps, while inside."""
     looks, over = Looks(store), threading.Event()
 
     def look() -> None:
+        told = -1
         while not over.wait(EVERY_SECONDS):
-            for how_far in looks.of([trial]).values():
-                say(how_far.text)
+            for far in looks.of([trial]).values():
+                before, told = told, 10 * far.step // max(1, far.steps)
+                if told != before:
+                    say(far.text)
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()

@@ -343,8 +343,8 @@ def _matrix(plan: Plan) -> list[str]:
     spec = plan.sweep.spec
     labels = [*dict.fromkeys(cell.asked.procedure.label for cell in plan.cells)]
     lines += [f"  procedures {', '.join(labels)}"] * (labels != [DIRECT])
-    if spec.feed_forward != [NONE]:
-        lines.append(f"  feed-forwards that go {', '.join(spec.feed_forward)}")
+    removed = ", ".join(spec.feed_forward)
+    lines += [f"  feed-forwards that go {removed}"] * (removed != NONE)
     lines.append(f"  tasks {', '.join(map(_task, plan.sweep.tasks.values()))}")
     included = sorted({cell.asked.seed for cell in plan.cells} - {*spec.seeds})
     some = f"; {', '.join(map(str, included))} for those of `include:`" if included else ""
