@@ -125,7 +125,7 @@ def _check_columns(options: InitOptions, data: Path) -> list[str]:
         hint = headerless(str(data), names) or known
         raise SpecError(f"{data}: which column holds the texts, and which the labels?{hint}")
     wanted = [*options.text, *options.label, *filter(None, [options.group])]
-    for column in wanted:
+    for column in (*options.text, *options.label):
         parts = [part.strip() for part in column.split(",")]
         if column not in present and len(parts) > 1 and {*parts} <= {*present}:
             option = "--text" if column in options.text else "--label"
