@@ -404,14 +404,14 @@ class Pace:
 
     def tell(self, underway: Mapping[str, Underway]) -> None:
         """How far running trials are."""
-        before = {id_: told for id_, told in self._told.items() if id_ in self.running}
+        lasting = {*self.running, *underway}
+        before = {id_: told for id_, told in self._told.items() if id_ in lasting}
         new = {
             id_: (far, self._now())
             for id_, far in underway.items()
             if far.step < far.steps and far != self._told.get(id_, (None, 0.0))[0]
         }
-        same = {id_: told for id_, told in self._told.items() if id_ in underway}
-        self._told = before | same | new
+        self._told = before | new
 
     def elapsed(self, id_: str) -> float:
         """Seconds since the start of running work."""

@@ -34,6 +34,11 @@ class Underway(NamedTuple):
     seconds_left: float
 
     @property
+    def tenth(self) -> int:
+        """That of the steps that it is in: 0 to 10."""
+        return 10 * self.step // max(1, self.steps)
+
+    @property
     def text(self) -> str:
         """`step 310 of 1,200, loss 0.431, 9:05 left`"""
         loss = "" if self.loss is None else f"loss {self.loss:.3f}, "

@@ -141,5 +141,5 @@ class _Changes:
 
 def _essence(states: States) -> Any:
     """The part of `states` whose change is printed: all of it except times."""
-    far = {id_: 10 * found.step // max(1, found.steps) for id_, found in states.underway.items()}
+    far = {id_: found.tenth for id_, found in states.underway.items()}
     return states.sweeps, [[(id_, far.get(id_)) for id_ in run.held] for run in states.runs]

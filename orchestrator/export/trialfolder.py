@@ -366,7 +366,7 @@ def _told(store: Store, trial: str) -> Iterator[None]:
         told = -1
         while not over.wait(EVERY_SECONDS):
             for far in looks.of([trial]).values():
-                before, told = told, 10 * far.step // max(1, far.steps)
+                before, told = told, far.tenth
                 if told != before:
                     say(far.text)
 

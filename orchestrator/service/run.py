@@ -74,8 +74,8 @@ class RunResult(NamedTuple):
     @property
     def left_failed(self) -> int:
         """How many trials and measurements of the sweep have failed, in this run or before."""
-        kinds = ("trials", "profiles", "measures", "speeds")
-        return sum(self.totals[f"{kind}_failed"] for kind in kinds)
+        totals = self.totals
+        return sum(totals[f"{of}_failed"] for of in ("trials", "profiles", "measures", "speeds"))
 
     def summary(self) -> dict[str, Any]:
         """The object that `run --json` prints."""
