@@ -362,6 +362,8 @@ class ExportOptions:
     """Each field is an option. Either `trial`, or `best` with a `task`, a loss and what narrows
     the choice down."""
 
+    keep_retrained: ClassVar[bool] = False
+
     trial: Annotated[
         str | None, Argument(help="A trial's identifier, or the beginning of one.")
     ] = None
@@ -444,6 +446,7 @@ class MeasureOptions:
     """Each field is an option. The networks are the best of each number of layers on `task`."""
 
     accept_retrained: ClassVar[bool] = False
+    keep_retrained: ClassVar[bool] = True
 
     task: Annotated[
         str,
@@ -500,7 +503,7 @@ class MeasureOptions:
     model: Annotated[str | None, Option("--model", help="Only this model.")] = None
     again: Annotated[bool, Option("--again", help="Also measure what is measured already.")] = False
     retrain: Annotated[
-        bool, Option("--retrain", help="Train networks again that were not kept.")
+        bool, Option("--retrain", help="Train networks again that were not kept, and keep them.")
     ] = False
     data_dir: DataDirOption = None
     offline: OfflineOption = False

@@ -51,11 +51,12 @@ from lp_sweep.orchestrator.export.verify import (
     verify,
 )
 from lp_sweep.orchestrator.options import ExportOptions
-from lp_sweep.storage.errors import ExportError, SpecError, UnsupportedModelError
-from lp_sweep.storage.networks import changed_files, fetch_network, has_network
+from lp_sweep.storage.errors import ExportError, SpecError, StoreError, UnsupportedModelError
+from lp_sweep.storage.networks import WEIGHTS, changed_files, fetch_network, has_network
 from lp_sweep.storage.places import expanded
 from lp_sweep.storage.printable import metric_name, say
 from lp_sweep.storage.schema import PUBLISHED_VERSIONS
+from lp_sweep.storage.spool import send_network
 from lp_sweep.storage.store import Store
 from lp_sweep.storage.underway import EVERY_SECONDS, Looks
 from lp_sweep.trials.device import device_name, pick_device
@@ -231,7 +232,7 @@ def network_folder(
             f"{record['seconds_total']:.0f} s on {record['device_name']}."
         )
         job = inputs.job(spec, record, where)
-        found = trained_again(job, record, where.store, folder, _device(record))
+        found = trained_again(job, record, where, folder, _device(record))
         another = check_same(found.record, record, accept=where.options.accept_retrained)
         if another:
             say(f"warning: {another}")
@@ -327,11 +328,11 @@ def kept_instead(store: Store, trial: str, seeds: Mapping[int, str]) -> str | No
 
 
 def trained_again(
-    job: Job, record: Mapping[str, Any], stored: Store, folder: Path, device: str
+    job: Job, record: Mapping[str, Any], where: Where, folder: Path, device: str
 ) -> RetrievedNetwork:
     """Trains the trial in a temporary store, with the threads and the micro-batch that it had, and
-    with CUDA graphs only if it had them: nothing here tries again without.
-    Raises ExportError if that fails."""
+    with CUDA graphs only if it had them: nothing here tries again without. Keeps the network, if it
+    is asked to, and if it answers as recorded. Raises ExportError if that fails."""
     from lp_sweep.trials.fast.forward import GRAPHS
     from lp_sweep.trials.worker.run import execute
 
@@ -342,7 +343,7 @@ def trained_again(
             job.place, store=store.location, device=device, threads=record["threads"], keep="all"
         )
         job = replace(job, place=place, halvings=halvings, graphs=graphs)
-        for each in _in_order(job, record, stored, store):
+        for each in _in_order(job, record, where.store, store):
             with _told(store, each.id):
                 told = Answer.from_plain(execute(each.to_plain()))
             if told.status != "done":
@@ -354,7 +355,24 @@ def trained_again(
         if isinstance(found, str):
             raise ExportError(f"{record['trial_id']} was trained again, and {found}.")
         (again,) = store.read("trials", record["trial_id"])
+        network = Path(store.location, WEIGHTS, job.id)
+        if where.options.keep_retrained and _kept(found.predictions, network, where.store):
+            return found._replace(record=record)
     return RetrievedNetwork(again, found.predictions, retrained=True)
+
+
+def _kept(answers: list[dict[str, Any]], network: Path, stored: Store) -> bool:
+    """Whether a network that was trained again answers exactly as recorded, and is in the store
+    now. A store that does not take it is no failure."""
+    recorded = stored.find("predictions", network.name) or []
+    known = [{name: value for name, value in row.items() if value is not None} for row in recorded]
+    if len(answers) != len(known) or any(a | b != a for a, b in zip(answers, known, strict=True)):
+        return False
+    try:
+        return send_network(stored, network)
+    except StoreError as error:
+        say(f"warning: it will be trained again next time too: {error}")
+        return False
 
 
 @contextmanager

@@ -207,7 +207,7 @@ def _front(store: Store, asked: MeasureOptions) -> tuple[list[Mapping[str, Any]]
         layers, first = ranges(network["kept_layers"]), network["trials"][0]["trial_id"]
         notes.append(
             f"Layers {layers} of {network['depth']}: the network of {first} was not kept. --retrain"
-            " trains it again here; `keep: best` in the sweep file keeps later trials'."
+            " trains it again, and keeps it; `keep: best` in the sweep file keeps later trials'."
         )
         if network["n_kept"] == network["depth"]:
             raise StoreError(f"every artefact is compared with the full model. {notes[-1]}")

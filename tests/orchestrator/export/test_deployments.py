@@ -30,7 +30,7 @@ from lp_sweep.storage.errors import (
     SpecError,
     StoreError,
 )
-from lp_sweep.storage.networks import GRAPH, delete_network
+from lp_sweep.storage.networks import GRAPH, changed_files, delete_network, is_for_good
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.deploy import artefacts
 from tests.support.exportworld import change_weights, swap_layers
@@ -261,6 +261,8 @@ def test_a_network_that_was_not_kept_is_left_out_with_the_way_to_get_it(shipped:
     assert re.search(rf"1-2 of 4.*{shipped.trial(SMALL)['trial_id']}.*--retrain.*keep: best", note)
     assert shipped.measure(formats=["torch"], retrain=True).measured == 1
     assert shipped.records()[2, "torch"]["score"] == shipped.trial(SMALL)["last"]
+    assert not changed_files(shipped.weights(SMALL)), "it is kept now"
+    assert is_for_good(shipped.store, shipped.trial(SMALL)["trial_id"])
     shutil.rmtree(shipped.weights(FULL))
     with pytest.raises(StoreError, match=r"full model.*1-4 of 4.*not kept.*--retrain"):
         shipped.measure(formats=["torch"])
@@ -345,7 +347,24 @@ def test_a_graph_is_written_once_and_kept_with_its_network(
     delete_network(shipped.store, shipped.trial(SMALL)["trial_id"])
     assert not shipped.weights(SMALL).exists()
     shipped.measure(formats=["onnx"], again=True, retrain=True)
-    assert not shipped.weights(SMALL).exists(), "its network is not kept"
+    assert kept.read_bytes() == graph, "with the network that was trained again"
+
+
+def test_a_network_that_is_trained_again_is_kept_only_if_it_answers_as_recorded(
+    shipped: Shipped, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, trial = shipped.store, shipped.trial(SMALL)["trial_id"]
+    answers = store.find("predictions", trial)
+    assert answers is not None
+    delete_network(store, trial)
+    for scores, weights in (([1.0, 2.0], False), (None, True)):  # None: taken out of the store
+        store.put("predictions", trial, [answers[0] | {"scores": scores}, *answers[1:]])
+        assert shipped.measure(formats=["torch"], retrain=True, again=True).failed == 0
+        assert shipped.weights(SMALL).exists() is weights
+    delete_network(store, trial)
+    (shipped.weights(SMALL) / "model.safetensors").mkdir(parents=True)  # in the way
+    assert shipped.measure(formats=["torch"], retrain=True, again=True).failed == 0
+    assert "trained again next time too" in capsys.readouterr().err
 
 
 def test_a_store_that_takes_no_graph_is_no_failure(shipped: Shipped) -> None:
