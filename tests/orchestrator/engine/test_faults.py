@@ -18,6 +18,7 @@ from tests.support.toyworld import RECIPE, save_world
 
 pytestmark = pytest.mark.ray
 
+SLOW_STEPS = with_changes(LP_SWEEP_TEST_STEP_SECONDS="0.05")  # trials of seconds, of little work
 STRATEGIES = [
     {"name": "top", "k": [0, 1, 2, 3]},
     {"name": "bottom", "k": [1, 2]},
@@ -113,10 +114,12 @@ def test_a_node_that_goes_and_comes_back(world: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0})
     try:
-        cluster.add_node(num_cpus=1, num_gpus=1)
-        doomed = cluster.add_node(num_cpus=1, num_gpus=1)
-        with sweep(world, "sweep.yaml", "--store", store, "--address", cluster.address) as run:
-            wait_for(lambda: len(finished(store)) >= 2, f"two records: {run.text()}")
+        cluster.add_node(num_cpus=1, num_gpus=1, env_vars=SLOW_STEPS)
+        doomed = cluster.add_node(num_cpus=1, num_gpus=1, env_vars=SLOW_STEPS)
+        words = ("sweep.yaml", "--store", store, "--address", cluster.address)
+        with sweep(world, *words) as run:
+            wait_for(lambda: run.text().count(" start ") >= 4, f"a start of two more: {run.text()}")
+            time.sleep(1)
             cluster.remove_node(doomed, allow_graceful=False)
             wait_for(lambda: "it is tried again" in run.text(), "the loss is seen")
             cluster.add_node(num_cpus=1, num_gpus=1)
@@ -131,7 +134,7 @@ def test_a_node_that_goes_and_comes_back(world: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_two_drivers_on_one_store_do_nothing_twice(world: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
-    with sweep(world, "sweep.yaml", "--store", store) as first:
+    with sweep(world, "sweep.yaml", "--store", store, **SLOW_STEPS) as first:
         wait_for(lambda: finished(store), f"a record: {first.text()}")
         status = command_line("status", "--store", store, "--json", cwd=world)
         running = json.loads(status.stdout)[0]["running"]
