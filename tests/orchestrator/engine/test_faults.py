@@ -114,15 +114,14 @@ def test_a_node_that_goes_and_comes_back(world: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0})
     try:
-        cluster.add_node(num_cpus=1, num_gpus=1, env_vars=SLOW_STEPS)
-        doomed = cluster.add_node(num_cpus=1, num_gpus=1, env_vars=SLOW_STEPS)
-        words = ("sweep.yaml", "--store", store, "--address", cluster.address)
-        with sweep(world, *words) as run:
+        node = {"num_cpus": 1, "num_gpus": 1, "env_vars": SLOW_STEPS}
+        _, doomed = cluster.add_node(**node), cluster.add_node(**node)
+        with sweep(world, "sweep.yaml", "--store", store, "--address", cluster.address) as run:
             wait_for(lambda: run.text().count(" start ") >= 4, f"a start of two more: {run.text()}")
             time.sleep(1)
             cluster.remove_node(doomed, allow_graceful=False)
             wait_for(lambda: "it is tried again" in run.text(), "the loss is seen")
-            cluster.add_node(num_cpus=1, num_gpus=1)
+            cluster.add_node(**node)
             assert run.wait() == 0, run.text()
     finally:
         cluster.shutdown()
