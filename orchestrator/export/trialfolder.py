@@ -6,6 +6,7 @@ The network is the stored one, or else one that is trained again.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -41,6 +42,7 @@ from lp_sweep.orchestrator.export.places import (
     spec_of,
 )
 from lp_sweep.orchestrator.export.verify import (
+    SAME_SCORE,
     CutVocabulary,
     HeldOutScore,
     Nearness,
@@ -298,7 +300,7 @@ def from_store(store: Store, record: Mapping[str, Any], folder: Path) -> Retriev
     ExportError if it is damaged."""
     trial = record["trial_id"]
     predictions = store.find("predictions", trial)
-    if not predictions:
+    if not predictions or None in (row["scores"] for row in predictions):
         return "the store has no predictions to hold its network against"
     if not fetch_network(store, trial, folder):
         for path in folder.iterdir():  # parts of a network that is being deleted
@@ -355,20 +357,22 @@ def trained_again(
         if isinstance(found, str):
             raise ExportError(f"{record['trial_id']} was trained again, and {found}.")
         (again,) = store.read("trials", record["trial_id"])
-        network = Path(store.location, WEIGHTS, job.id)
-        if where.options.keep_retrained and _kept(found.predictions, network, where.store):
+        network, same = Path(store.location, WEIGHTS, job.id), _is_same(again, record)
+        if where.options.keep_retrained and same and _kept(found.predictions, network, where.store):
             return found._replace(record=record)
     return RetrievedNetwork(again, found.predictions, retrained=True)
 
 
 def _kept(answers: list[dict[str, Any]], network: Path, stored: Store) -> bool:
     """Whether a network that was trained again answers exactly as recorded, and is in the store
-    now. A store that does not take it is no failure."""
-    recorded = stored.find("predictions", network.name) or []
+    now, with those of its answers that the store had lost. A store that does not take it is no
+    failure."""
+    recorded = stored.find("predictions", network.name) or answers
     known = [{name: value for name, value in row.items() if value is not None} for row in recorded]
     if len(answers) != len(known) or any(a | b != a for a, b in zip(answers, known, strict=True)):
         return False
     try:
+        stored.put("predictions", network.name, answers)
         return send_network(stored, network)
     except StoreError as error:
         say(f"warning: it will be trained again next time too: {error}")
@@ -434,7 +438,7 @@ def taught_by(store: Store, record: Mapping[str, Any]) -> dict[str, Any] | None:
 def check_same(again: Mapping[str, Any], record: Mapping[str, Any], *, accept: bool) -> str | None:
     """A sentence if the network that was trained again is not the record's; None if it is. Raises
     ExportError unless `accept`."""
-    if again["last"] == record["last"]:
+    if _is_same(again, record):
         return None
     was, now = (_made(row) for row in (record, again))
     metric = metric_name(record["metric"], record.get("positive"))
@@ -448,6 +452,11 @@ def check_same(again: Mapping[str, Any], record: Mapping[str, Any], *, accept: b
         f"{said}. A seed fixes a result on one type of device and one set of versions. Export it "
         "where the sweep ran, or take this network with --accept-retrained: the card says so."
     )
+
+
+def _is_same(again: Mapping[str, Any], record: Mapping[str, Any]) -> bool:
+    """Two processors may round the last bit of a correlation differently."""
+    return math.isclose(again["last"], record["last"], abs_tol=SAME_SCORE)
 
 
 def _made(record: Mapping[str, Any]) -> str:

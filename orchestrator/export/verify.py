@@ -23,7 +23,7 @@ from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.spec.specs import TaskDefinition
 from lp_sweep.trials.train.metrics import score
 
-_SAME_SCORE = 1e-9  # shares; from the same answers
+SAME_SCORE = 1e-9  # shares; how much rounding changes one
 _NEAR_SCORE = 1e-4  # for a correlation, which every rounding of a logit changes
 # differences seen with 12 layers in bf16, loaded in fp32: 0.024 at most, root mean square 0.004
 _BF16, _BF16_USUAL = 1e-1, 2e-2
@@ -195,7 +195,7 @@ def _scores(pair: AnswerPair, expected: RecordedAnswers) -> ScorePair:
         for each in (stored, values)
     ]
     counts = kind_of(definition).counts_labels
-    return ScorePair(both[0], both[1], _SAME_SCORE if counts else expected.nearness.correlation)
+    return ScorePair(both[0], both[1], SAME_SCORE if counts else expected.nearness.correlation)
 
 
 def _compare(pair: AnswerPair, expected: RecordedAnswers) -> Verification:
@@ -216,7 +216,7 @@ def _compare(pair: AnswerPair, expected: RecordedAnswers) -> Verification:
     if found.other_labels and nearness.same_labels:
         _refuse(f"{found.other_labels} dev examples get another label")
     # the same labels must give the same score; other labels, which are counted, may change it
-    if not abs(scores.stored - expected.score) <= _SAME_SCORE:
+    if not abs(scores.stored - expected.score) <= SAME_SCORE:
         _refuse(
             f"the stored {what}s give {100 * scores.stored:.4f}, the record "
             f"{100 * expected.score:.4f}"

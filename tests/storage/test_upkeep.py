@@ -16,7 +16,7 @@ from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.runs import Presence, Progress
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.store import Store
-from lp_sweep.storage.upkeep import compact, examine, set_aside
+from lp_sweep.storage.upkeep import compact, examine, put_pack, set_aside
 from tests.support.everyday import few
 from tests.support.fake_records import FakeSweep
 from tests.support.program import sweep
@@ -138,8 +138,11 @@ def test_what_is_measured_again_counts_after_a_compaction(store: Store) -> None:
     compact(store)
     put(1.0)
     compact(store)
-    rows = store.read_all("predictions", ["d1-a", "d1-b"]).rows
-    assert rows["prediction"].to_pylist() == [1.0, 1.0]
+    for packed in (False, True):  # as a published store has them
+        rows = store.read_all("predictions", ["d1-a", "d1-b"]).rows
+        assert rows["prediction"].to_pylist() == [1.0 + packed] * 2
+        put_pack(store, "predictions", rows)
+        put(2.0)
 
 
 # -- stopped, together, or on damaged packs

@@ -359,6 +359,7 @@ def test_a_network_that_is_trained_again_is_kept_only_if_it_answers_as_recorded(
         store.put("predictions", trial, [answers[0] | {"scores": scores}, *answers[1:]])
         assert shipped.measure(formats=["torch"], retrain=True, again=True).failed == 0
         assert shipped.weights(SMALL).exists() is weights
+    assert store.find("predictions", trial) == answers, "whole again"
     delete_network(store, trial)
     (shipped.weights(SMALL) / "model.safetensors").mkdir(parents=True)  # in the way
     assert shipped.measure(formats=["torch"], retrain=True, again=True).failed == 0
