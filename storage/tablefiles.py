@@ -126,7 +126,7 @@ class _Gathered:
         return Records(rows, list(dict.fromkeys(self.unreadable)))
 
     def _once(self) -> Iterator[pa.Table]:
-        """Each part without records that a later one has (`measure --again` writes no packs), or that
+        """Each part without records that a later one has (`measure --again` writes no pack) or that
         files contradict each other on: rarely any, which Arrow tells ten times as fast as sets."""
         ids = [rows[self._column].unique() for rows in self._parts]
         together = pa.chunked_array(ids, pa.string())
