@@ -362,7 +362,7 @@ class ExportOptions:
     """Each field is an option. Either `trial`, or `best` with a `task`, a loss and what narrows
     the choice down."""
 
-    keep_retrained: ClassVar[bool] = False
+    retrain: ClassVar[bool] = False
 
     trial: Annotated[
         str | None, Argument(help="A trial's identifier, or the beginning of one.")
@@ -446,7 +446,6 @@ class MeasureOptions:
     """Each field is an option. The networks are the best of each number of layers on `task`."""
 
     accept_retrained: ClassVar[bool] = False
-    keep_retrained: ClassVar[bool] = True
 
     task: Annotated[
         str,

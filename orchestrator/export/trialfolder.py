@@ -10,7 +10,7 @@ import math
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -54,7 +54,13 @@ from lp_sweep.orchestrator.export.verify import (
 )
 from lp_sweep.orchestrator.options import ExportOptions
 from lp_sweep.storage.errors import ExportError, SpecError, StoreError, UnsupportedModelError
-from lp_sweep.storage.networks import WEIGHTS, changed_files, fetch_network, has_network
+from lp_sweep.storage.networks import (
+    WEIGHTS,
+    changed_files,
+    delete_network,
+    fetch_network,
+    has_network,
+)
 from lp_sweep.storage.places import expanded
 from lp_sweep.storage.printable import metric_name, say
 from lp_sweep.storage.schema import PUBLISHED_VERSIONS
@@ -357,25 +363,23 @@ def trained_again(
         if isinstance(found, str):
             raise ExportError(f"{record['trial_id']} was trained again, and {found}.")
         (again,) = store.read("trials", record["trial_id"])
-        network, same = Path(store.location, WEIGHTS, job.id), _is_same(again, record)
-        if where.options.keep_retrained and same and _kept(found.predictions, network, where.store):
+        network = Path(store.location, WEIGHTS, job.id)
+        if where.options.retrain and _kept(found.predictions, network, where.store):
             return found._replace(record=record)
     return RetrievedNetwork(again, found.predictions, retrained=True)
 
 
 def _kept(answers: list[dict[str, Any]], network: Path, stored: Store) -> bool:
     """Whether a network that was trained again answers exactly as recorded, and is in the store
-    now, with those of its answers that the store had lost. A store that does not take it is no
-    failure."""
-    recorded = stored.find("predictions", network.name) or answers
-    known = [{name: value for name, value in row.items() if value is not None} for row in recorded]
-    if len(answers) != len(known) or any(a | b != a for a, b in zip(answers, known, strict=True)):
-        return False
+    now. A store that does not take it is no failure."""
     try:
-        stored.put("predictions", network.name, answers)
+        if stored.find("predictions", network.name) != answers or has_network(stored, network.name):
+            return False
         return send_network(stored, network)
     except StoreError as error:
         say(f"warning: it will be trained again next time too: {error}")
+        with suppress(StoreError):
+            delete_network(stored, network.name)
         return False
 
 

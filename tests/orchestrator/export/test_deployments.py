@@ -353,16 +353,20 @@ def test_a_network_that_is_trained_again_is_kept_only_if_it_answers_as_recorded(
     shipped: Shipped, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store, trial = shipped.store, shipped.trial(SMALL)["trial_id"]
-    answers = store.read("predictions", trial)
+    answers, kept = store.read("predictions", trial), shipped.weights(SMALL)
+    store.delete("predictions", f"{trial}.parquet")
+    before = {path.name: path.stat().st_mtime_ns for path in kept.iterdir()}
+    assert shipped.measure(formats=["torch"], again=True, retrain=True).failed == 0
+    assert before == {path.name: path.stat().st_mtime_ns for path in kept.iterdir()}
     delete_network(store, trial)
-    for scores, weights in (([1.0, 2.0], False), (None, True)):  # None: taken out of the store
+    for scores in ([1.0, 2.0], None):  # None: taken out, as of a published store
         store.put("predictions", trial, [answers[0] | {"scores": scores}, *answers[1:]])
         assert shipped.measure(formats=["torch"], retrain=True, again=True).failed == 0
-        assert shipped.weights(SMALL).exists() is weights
-    assert store.find("predictions", trial) == answers, "whole again"
-    delete_network(store, trial)
-    (shipped.weights(SMALL) / "model.safetensors").mkdir(parents=True)  # in the way
+        assert not kept.exists()
+    store.put("predictions", trial, answers)
+    (kept / "model.safetensors").mkdir(parents=True)  # in the way
     assert shipped.measure(formats=["torch"], retrain=True, again=True).failed == 0
+    assert [path.name for path in kept.iterdir()] == ["model.safetensors"]
     assert "trained again next time too" in capsys.readouterr().err
 
 
