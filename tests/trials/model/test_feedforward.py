@@ -77,7 +77,7 @@ def adding_nothing(
     for position in positions:
         layer = model.get_submodule(family.layers)[position - 1]
         for parameter in layer.get_submodule(last).parameters():
-            nn.init.zeros_(parameter)
+            parameter.data.zero_()  # transformers guards `nn.init` against loaded weights
         if norm == "drop" and family.name != "modernbert":
             layer.set_submodule(second_norm, nn.Identity())
 
