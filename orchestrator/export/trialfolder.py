@@ -375,11 +375,14 @@ def _kept(answers: list[dict[str, Any]], network: Path, stored: Store) -> bool:
     try:
         if stored.find("predictions", network.name) != answers or has_network(stored, network.name):
             return False
-        return send_network(stored, network)
+        try:
+            return send_network(stored, network)
+        except StoreError:  # only now: what was there before stays
+            with suppress(StoreError):
+                delete_network(stored, network.name)
+            raise
     except StoreError as error:
         say(f"warning: it will be trained again next time too: {error}")
-        with suppress(StoreError):
-            delete_network(stored, network.name)
         return False
 
 
@@ -442,7 +445,8 @@ def taught_by(store: Store, record: Mapping[str, Any]) -> dict[str, Any] | None:
 def check_same(again: Mapping[str, Any], record: Mapping[str, Any], *, accept: bool) -> str | None:
     """A sentence if the network that was trained again is not the record's; None if it is. Raises
     ExportError unless `accept`."""
-    if _is_same(again, record):
+    # two processors may round the last bit of a correlation differently
+    if math.isclose(again["last"], record["last"], abs_tol=SAME_SCORE):
         return None
     was, now = (_made(row) for row in (record, again))
     metric = metric_name(record["metric"], record.get("positive"))
@@ -456,11 +460,6 @@ def check_same(again: Mapping[str, Any], record: Mapping[str, Any], *, accept: b
         f"{said}. A seed fixes a result on one type of device and one set of versions. Export it "
         "where the sweep ran, or take this network with --accept-retrained: the card says so."
     )
-
-
-def _is_same(again: Mapping[str, Any], record: Mapping[str, Any]) -> bool:
-    """Two processors may round the last bit of a correlation differently."""
-    return math.isclose(again["last"], record["last"], abs_tol=SAME_SCORE)
 
 
 def _made(record: Mapping[str, Any]) -> str:

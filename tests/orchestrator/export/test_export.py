@@ -374,7 +374,7 @@ def test_what_was_not_kept_is_trained_again(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    watched = Mock(wraps=trialfolder._told)  # the training is too short to be told of itself
+    watched = Mock(wraps=trialfolder._told)  # the training ends before a line is due
     monkeypatch.setattr(trialfolder, "_told", watched)
     done = world.export(world.unkept, tmp_path / "out")
     said = capsys.readouterr().err
