@@ -488,7 +488,11 @@ class MeasureOptions:
     ] = 1
     device: Annotated[
         str,
-        Option("--device", envvar="LP_SWEEP_DEVICE", help="cpu, cuda, or auto: a GPU if there is."),
+        Option(
+            "--device",
+            envvar="LP_SWEEP_DEVICE",
+            help="cpu, cuda, or auto: a GPU if it runs all forms.",
+        ),
     ] = "auto"
     within: Annotated[
         float | None,

@@ -22,13 +22,20 @@ from lp_sweep.orchestrator.export.graphs import shipped_network
 from lp_sweep.orchestrator.export.places import DevRows, Where, dev_rows, find_inputs, spec_of
 from lp_sweep.orchestrator.export.trialfolder import network_folder
 from lp_sweep.orchestrator.inputs.checks import cores
-from lp_sweep.storage.errors import DivergedError, ExportError, lines_of
+from lp_sweep.storage.errors import (
+    DivergedError,
+    ExportError,
+    LpSweepError,
+    PreflightError,
+    SpecError,
+    lines_of,
+)
 from lp_sweep.storage.printable import layers, say
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.deploy.artefacts import ShippedNetwork
 from lp_sweep.trials.deploy.measure import Artefact, ArtefactMeasurement, Workload, measure
 from lp_sweep.trials.deploy.runner import ArtefactAnswers
-from lp_sweep.trials.device import device_name
+from lp_sweep.trials.device import device_name, pick_device
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.kinds.tokens import SILENT
 from lp_sweep.trials.model.plainload import apart
@@ -49,6 +56,29 @@ class Machine(NamedTuple):
 
     device: torch.device
     threads: int
+    beside_gpu: bool = False  # a CPU, since the GPU can't run all forms
+
+    @classmethod
+    def of(cls, named: str, threads: int, formats: Sequence[str]) -> Machine:
+        """`auto` is a GPU only if it runs all forms: those of one task are compared on one device.
+        ONNX Runtime multiplies 8-bit numbers on CPUs alone, and its usual package has no CUDA.
+        Raises SpecError or PreflightError for a device that is not here."""
+        try:
+            found = pick_device(named)
+        except (LpSweepError, RuntimeError):  # torch can't read it
+            raise SpecError(
+                f"--device {named}: choose auto, cpu, cuda, or a GPU: cuda:1."
+            ) from None
+        number = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if found.type == "cuda" and (found.index or 0) >= number:
+            seen = f"{number} GPUs" if number else "no GPU"
+            raise PreflightError(f"--device {named}: torch sees {seen} here. Use --device cpu.")
+        on_gpu = {"torch", "onnx", "onnx-int4"}
+        if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+            on_gpu = {"torch"}
+        if named == "auto" and found.type == "cuda" and not {*formats} <= on_gpu:
+            return cls(torch.device("cpu"), threads, beside_gpu=True)
+        return cls(found, threads)
 
     @property
     def name(self) -> str:

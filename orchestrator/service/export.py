@@ -25,8 +25,6 @@ from lp_sweep.storage.printable import ranges, say
 from lp_sweep.storage.store import Store
 
 if TYPE_CHECKING:
-    from torch import device
-
     from lp_sweep.analysis.tabledef import Table
     from lp_sweep.orchestrator.export.choice import TrialChoice
     from lp_sweep.orchestrator.export.prunedfolder import PruneResult
@@ -126,14 +124,17 @@ def measure_task(asked: MeasureOptions) -> DeploymentResult:
     from lp_sweep.orchestrator.export.places import Where, extra_texts, spec_of
 
     store = existing(asked.store or DEFAULT_STORE)
-    on = Machine(_serving_device(asked.device), asked.threads)
+    formats = [*dict.fromkeys(asked.formats or MEASURED)]
+    on = Machine.of(asked.device, asked.threads, formats)
     records, notes = _front(store, asked)
+    if on.beside_gpu:
+        notes.append("On the CPU, which runs all forms. On the GPU: --as torch --device cuda.")
     extra = {"full": "", "task": extra_texts(spec_of(records[0]).task, asked.texts)}
     every = [
         Deployment.of(record, on, format=form, vocabulary=pieces, extra_texts=extra[pieces])
         for record in records
         for pieces in vocabularies
-        for form in dict.fromkeys(asked.formats or MEASURED)
+        for form in formats
     ]
     baseline = Deployment.of(records[0], on)
     ids = [*dict.fromkeys([baseline.id, *(each.id for each in every)])]
@@ -156,23 +157,6 @@ def measure_task(asked: MeasureOptions) -> DeploymentResult:
         )
     failed = sum("error" in row for row in made)
     return DeploymentResult(store, asked, ids, notes, len(made) - failed, failed)
-
-
-def _serving_device(named: str) -> device:
-    """Raises SpecError or PreflightError if it is no device of this machine."""
-    from torch import cuda
-
-    from lp_sweep.trials.device import pick_device
-
-    try:
-        found = pick_device(named)
-    except (LpSweepError, RuntimeError):  # torch can't read it
-        raise SpecError(f"--device {named}: choose auto, cpu, cuda, or a GPU: cuda:1.") from None
-    number = cuda.device_count() if cuda.is_available() else 0
-    if found.type == "cuda" and (found.index or 0) >= number:
-        seen = f"{number} GPUs" if number else "no GPU"
-        raise PreflightError(f"--device {named}: torch sees {seen} here. Use --device cpu.")
-    return found
 
 
 def _front(store: Store, asked: MeasureOptions) -> tuple[list[Mapping[str, Any]], list[str]]:

@@ -175,7 +175,7 @@ def _measure_as_shipped(made: PreparedPlan, store: Store, options: RunOptions) -
         )
         try:
             if failed := service.export.measure_task(asked).failed:
-                say(f"note: {task}: {failed} artefacts failed. Why: lp-sweep table candidates")
+                say(f"note: {task}: {failed} forms failed. Why: lp-sweep table candidates")
         except LpSweepError as error:
             say(f"note: {task} was not measured as shipped: {error}")
             continue

@@ -263,7 +263,7 @@ def together(asked: dict[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, An
     texts = asked["texts"]
     runners = {at: loaded(artefact, asked) for at, artefact in enumerate(asked["artefacts"])}
     seconds = asked["seconds"] * len(runners)
-    print(f"{len(runners)} artefacts are timed, in turns: about {seconds:.0f} s", flush=True)
+    print(f"timing artefacts in turns ({len(runners)}): about {seconds:.0f} s", flush=True)
     bystanders = Bystanders()
     singles = (texts, asked["singles"], [1] * (_IN_A_TURN + 1))
     rounds, single = _turns(runners, *singles, seconds * _SINGLE)

@@ -413,6 +413,25 @@ def test_a_device_that_is_not_there(shipped: Shipped, monkeypatch: pytest.Monkey
             shipped.measure(device=name)
 
 
+@pytest.mark.parametrize(
+    ("formats", "providers", "chosen"),
+    [
+        (["torch"], [], "cuda"),
+        (["torch", "onnx"], [], "cpu"),
+        (["torch", "onnx"], ["CUDAExecutionProvider"], "cuda"),
+        (["torch", "onnx-int8"], ["CUDAExecutionProvider"], "cpu"),
+    ],
+)
+def test_beside_a_gpu_all_forms_of_a_task_are_measured_on_one_device(
+    formats: list[str], providers: list[str], chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: providers)
+    assert deployments.Machine.of("auto", 1, formats).device.type == chosen
+    assert deployments.Machine.of("cuda", 1, formats).device.type == "cuda"
+
+
 def test_a_store_without_deployments_opens_and_a_false_one_is_left_out(shipped: Shipped) -> None:
     place = Path(shipped.store.location)
     shutil.rmtree(place / "deployments")
