@@ -23,8 +23,8 @@ BEGIN, END = "<!-- measured on a GPU -->\n", "<!-- end of what was measured on a
 NAMES = {"sst2": "SST-2", "rte": "RTE", "mrpc": "MRPC", "qnli": "QNLI", "mnli": "MNLI"}
 NAMES |= {"qqp": "QQP", "stsb": "STS-B"}
 
-SIDES = ("trainer", "fast", "graphs")
-COLOURS = {"trainer": "tab:gray", "fast": "tab:blue", "graphs": "tab:red"}
+SIDES = ("trainer", "dynamic", "graphs")
+COLOURS = {"trainer": "tab:gray", "dynamic": "tab:blue", "graphs": "tab:red"}
 
 Lines = dict[tuple[str, ...], dict[str, Any]]
 
@@ -93,20 +93,22 @@ def trials(lines: Lines) -> str:
     ratios = []
     for gpu, shape, task, found in races(lines):
         sides = found["sides"]
-        steps = (f"{of_side(sides, side, 'ms_a_step'):.1f}" for side in SIDES)
-        wall = {side: of_side(sides, side, "wall_seconds") for side in SIDES}
+        steps = (
+            f"{of_side(sides, side, 'ms_a_step'):.1f}" if side in sides else "" for side in SIDES
+        )
+        wall = {side: of_side(sides, side, "wall_seconds") for side in SIDES if side in sides}
         ratio = wall["trainer"] / wall["graphs"]
         ratios += [ratio] if shape == "bert-base" else []
         captures = [seconds for one in sides["graphs"] for seconds in one["capture_seconds"]]
-        whole = (f"{seconds:.1f}" for seconds in wall.values())
+        whole = (f"{wall[side]:.1f}" if side in wall else "" for side in SIDES)
         count = len(captures) / len(sides["graphs"])
         captured = f"{count:.0f} of {statistics.mean(captures):.2f} s" if captures else "none"
         rows.append((NAMES[task], shape, gpu, *steps, *whole, f"{ratio:.1f}x", captured))
     if not ratios:
         return ""
-    ms = ("Trainer, ms a step", "`fast`", "`graphs`")
-    whole_head = ("Trainer, s a trial", "`fast`", "`graphs`")
-    head = ("task", "network", "GPU", *ms, *whole_head, "Trainer : `graphs`", "recordings")
+    ms = ("Trainer, ms a step", "dynamic padding", "lp-sweep")
+    whole_head = ("Trainer, s a trial", "dynamic padding", "lp-sweep")
+    head = ("task", "network", "GPU", *ms, *whole_head, "Trainer : lp-sweep", "recordings")
     worst, middle = min(ratios), statistics.median(ratios)
     return (
         "Steps, and whole trials of three epochs with recordings of graphs. The Trainer pads to "
@@ -258,7 +260,9 @@ def roofline(lines: Lines, path: Path) -> None:
         tokens = 32 * found["tokens_a_row"]
         flop = 6 * parameters * tokens  # forward, and twice that backward
         bytes_ = parameters * (3 * 2 + 7 * 4)  # bf16 weights read and written; AdamW in fp32
-        for side, mark in (("trainer", "o"), ("fast", "s"), ("graphs", "^")):
+        for side, mark in (("trainer", "o"), ("dynamic", "s"), ("graphs", "^")):
+            if side not in found["sides"]:
+                continue
             seconds = of_side(found["sides"], side, "ms_a_step") / 1e3
             axes.plot(flop / bytes_, flop / seconds / 1e12, mark, color=COLOURS[side])
     for side, colour in COLOURS.items():

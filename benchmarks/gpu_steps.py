@@ -52,7 +52,7 @@ from lp_sweep.trials.train.steps import Setting
 
 BATCH, LENGTH, RATE = 32, 128, 2e-5
 PADDING = Padding(0, 0, False)
-COMPUTES = ("reference", "fast", "graphs")
+COMPUTES = ("reference", "graphs")
 TINY = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
 CPU_ROWS = BATCH * 6 + 8
 
@@ -467,7 +467,7 @@ def whole(setup: Setup, shape: str, name: str) -> dict[str, Any]:
     epochs = setup.of(3, 1)
     sides: dict[str, Side] = {
         "trainer": lambda model, data: trainer(setup, model, data, epochs=epochs),
-        "fast": lambda model, data: trial(setup, model, data, "fast", epochs=epochs),
+        "dynamic": lambda model, data: trainer(setup, model, data, epochs=epochs, dynamic=True),
         "graphs": lambda model, data: trial(setup, model, data, "graphs", epochs=epochs),
     }
     few = task(setup, name, 4)
@@ -521,7 +521,7 @@ def profile(setup: Setup) -> dict[str, Any]:
             ],
         }
 
-    return setup.each(("graphs", "fast"), run)
+    return setup.each(("graphs",), run)
 
 
 # ---- stage 2

@@ -2,9 +2,9 @@
 
 `compute: reference` is the network's own forward pass, padded to the longest row. `fast` uses only
 the real tokens if the family has such a pass; otherwise it is the network's own, on a CPU in groups
-of rows of similar length. `graphs` is `fast`, but a GPU trains with CUDA graphs if the family
-allows it. All agree up to rounding but draw other dropout masks, so `compute` is part of a trial's
-identity.
+of rows of similar length. A GPU trains with CUDA graphs where the family and the length allow it;
+`graphs` has them at any length. All agree up to rounding but draw other dropout masks, so `compute`
+is part of a trial's identity.
 
 `pooling` makes the embedding of a text: the `mean` of its tokens (special ones included), the first
 (`cls`) or the `last`. `orchestrator.inputs.models` reads a folder's own setting.
@@ -40,7 +40,9 @@ from lp_sweep.trials.spec.specs import Compute, Recipe
 
 UNPADDED, GROUPED, PADDED, GRAPHS = "unpadded", "grouped", "padded", "graphs"
 PACKED = "packed"  # the bins of `graphs`, operation by operation
-BY_PLACE = (UNPADDED, GRAPHS)  # these have no columns of padding
+# tokens: in longer bins, which may hold short rows, attention to the others of a bin costs more
+# than launches. An estimate: no GPU has trained longer rows.
+_LONGEST_GRAPH = 512
 _GROUP = 32  # the cost of one more group, in tokens through a small encoder on a CPU
 
 
@@ -59,7 +61,7 @@ def forward(
     For words (B, V, C), where a word without a token has arbitrary logits.
     `states` collects the sentence tokens after each layer, (B, H)."""
     used = compute_used(model, compute, device)
-    if used in BY_PLACE:
+    if used == UNPADDED:
         return by_place(model, real_tokens(split, rows, device), pooling, states)
     width = 0 if split.words is None else split.most_words(rows)
 
@@ -129,17 +131,23 @@ def _finished(model: nn.Module, vectors: torch.Tensor) -> torch.Tensor:
 
 
 def compute_used(model: Any, compute: Compute, device: torch.device) -> str:
-    """The forward pass that is used, as in a trial's record: not every family has one without
-    padding, and groups do not pay off on a GPU, which is limited by launches."""
+    """The forward pass that is used without CUDA graphs, as in a trial's record: not every family
+    has one without padding, and groups do not pay off on a GPU, which is limited by launches."""
     if compute == "reference":
         return PADDED
-    found = forward_pass_of(model)
-    if found is not None:
-        held = compute == "graphs" and records_graphs(device) and found.on_device
-        # positions of words vary between batches
-        held = held and not type(model).__name__.endswith("ForTokenClassification")
-        return GRAPHS if held else UNPADDED
+    if forward_pass_of(model) is not None:
+        return UNPADDED
     return PADDED if bound_by_launches(device) else GROUPED
+
+
+def uses_graphs(model: Any, recipe: Recipe, device: torch.device) -> bool:
+    """Whether training steps are CUDA graphs here."""
+    if recipe.compute == "reference" or not records_graphs(device):
+        return False
+    found = forward_pass_of(model)
+    if found is None or not found.on_device:
+        return False
+    return recipe.compute == "graphs" or recipe.max_length <= _LONGEST_GRAPH
 
 
 def _grouped(
@@ -176,7 +184,7 @@ def may_be_cut(model: PreTrainedModel, recipe: Recipe) -> bool:
     """Whether the word table may be cut to the task's words: its other rows would not change, and
     no forward pass with padding recognises the padding by its number."""
     learns = not recipe.weight_decay and not recipe.freeze_embeddings
-    return learns and compute_used(model, recipe.compute, model.device) in BY_PLACE
+    return learns and compute_used(model, recipe.compute, model.device) == UNPADDED
 
 
 @contextmanager

@@ -225,6 +225,13 @@ def word_logits(model: Any, tokens: RealTokens, words: WordTokens) -> torch.Tens
     return _way(model).tagger(model, answered).view(*words.shape, model.config.num_labels)
 
 
+def tagged(model: Any, tokens: RealTokens) -> torch.Tensor:
+    """(bins, length, C) of every token of packed rows."""
+    (group,) = tokens.groups
+    found = _way(model).tagger(model, hidden_states(model, tokens))
+    return found.view(group.rows, group.longest, model.config.num_labels)
+
+
 def hidden_states(
     model: Any, tokens: RealTokens, states: list[torch.Tensor] | None = None
 ) -> torch.Tensor:

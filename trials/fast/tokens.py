@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -233,6 +233,22 @@ class Bins(NamedTuple):
 
     def arrays(self) -> tuple[Ints, ...]:
         return self[2:]
+
+    def at_words(
+        self,
+        split: EncodedSplit,
+        rows: npt.NDArray[np.integer],
+        values: npt.NDArray[Any],
+        filler: float,
+    ) -> npt.NDArray[Any]:
+        """(number, length, ...): the value of each word of (B, W, ...) at its first token;
+        elsewhere `filler`."""
+        assert split.words is not None
+        words = split.words[rows]
+        there = words >= 0
+        found = np.full((self.number * self.length, *values.shape[2:]), filler, values.dtype)
+        found[(self.first[:, None] + words)[there]] = values[:, : words.shape[1]][there]
+        return found.reshape(self.number, self.length, *values.shape[2:])
 
 
 def packed_tokens(count: int, length: int, *arrays: torch.Tensor) -> RealTokens:

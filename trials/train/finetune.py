@@ -26,7 +26,7 @@ from transformers import PreTrainedModel
 from lp_sweep.storage.errors import DivergedError
 from lp_sweep.trials.data.batches import EncodedSplit, EncodedTask, epoch_order
 from lp_sweep.trials.fast.attention import quick_dropout
-from lp_sweep.trials.fast.forward import GRAPHS, compute_used, may_be_cut, task_words
+from lp_sweep.trials.fast.forward import may_be_cut, task_words, uses_graphs
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.model.prune import keep_original
 from lp_sweep.trials.spec.procedures import phase_at
@@ -178,18 +178,14 @@ class _Run:
                 self.optimizer.state[parameter] = averages[parameter]
 
     def _begin(self, phase: int) -> None:
-        model, setting, graphs = self.model, self.setting, self._uses_graphs()
+        model, setting = self.model, self.setting
+        graphs = uses_graphs(model, setting.recipe, setting.device)
         self.phase = phase
         keep_original(model, setting.phases[phase].kept_layers)
         freeze(model, setting.recipe)
         self.optimizer = make_optimizer(model, setting.recipe, capturable=graphs)
         # a new one for each phase, since a graph holds the layers of its phase
         self.learn: EagerPass = (GraphPass if graphs else EagerPass)(model, setting)
-
-    def _uses_graphs(self) -> bool:
-        """Whether steps are CUDA graphs."""
-        used = compute_used(self.model, self.setting.recipe.compute, self.setting.device)
-        return used == GRAPHS
 
 
 def _epoch_rows(train: EncodedSplit, setting: Setting, epoch: int) -> np.ndarray:

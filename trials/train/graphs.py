@@ -22,13 +22,17 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 from lp_sweep.storage.errors import GraphRecordingError, SweepWarning, lines_of
 from lp_sweep.trials.data.batches import EncodedSplit
 from lp_sweep.trials.device import chain_of, noted_waits
 from lp_sweep.trials.fast.forward import GRAPHS, PACKED, by_place
+from lp_sweep.trials.fast.networks import tagged
 from lp_sweep.trials.fast.tokens import Bins, RealTokens, aligned, packed_tokens
+from lp_sweep.trials.kinds import kind_of
+from lp_sweep.trials.kinds.tokens import NO_ANSWER, NO_TAG, SILENT
 from lp_sweep.trials.train.steps import DeviceRows, EagerPass, Setting, update
 
 Run = Callable[[], torch.Tensor]
@@ -167,27 +171,34 @@ class GraphPass(EagerPass):
         padding, teaching = self.setting.padding, self.setting.teaching
         longest = int(split.lengths_of(rows).max())
         length = aligned(max(longest, self.setting.recipe.max_length))
+        bins = Bins.packed(split, rows, length, padding.token_id, padding.type_id)
+        taught = None if teaching is None else teaching.logits[rows]
+        if split.words is None:
+            return _Batch(bins, split.labels[rows], taught)
+        # each token of a bin counts as a word: the numbers of words vary, and a graph's can't
+        tags = np.maximum(split.labels[rows], NO_ANSWER)
+        target = bins.at_words(split, rows, tags, NO_TAG)
         return _Batch(
-            Bins.packed(split, rows, length, padding.token_id, padding.type_id),
-            split.labels[rows],
-            None if teaching is None else teaching.logits[rows],
+            bins, target, None if taught is None else bins.at_words(split, rows, taught, SILENT)
         )
 
     def _rows(self, buffer: _Buffer) -> DeviceRows:
-        pooling = self.setting.definition.pooling
-        return DeviceRows(
-            buffer.target,
-            buffer.taught,
-            lambda model, states: by_place(model, buffer.tokens(), pooling, states),
-        )
+        definition = self.setting.definition
+
+        def ahead(model: nn.Module, states: list[torch.Tensor] | None) -> torch.Tensor:
+            if kind_of(definition).words:
+                return tagged(model, buffer.tokens())
+            return by_place(model, buffer.tokens(), definition.pooling, states)
+
+        return DeviceRows(buffer.target, buffer.taught, ahead)
 
 
 class _Batch(NamedTuple):
     """The input of a step, on the host."""
 
     bins: Bins
-    labels: np.ndarray  # (B,)
-    taught: np.ndarray | None  # (B, C), a teacher's logits
+    labels: np.ndarray  # (B, ...); for words (bins, length)
+    taught: np.ndarray | None  # (B, C), a teacher's logits; for words (bins, length, C)
 
     def arrays(self) -> list[np.ndarray]:
         taught = [] if self.taught is None else [self.taught]

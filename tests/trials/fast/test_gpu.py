@@ -24,6 +24,7 @@ from tests.support.fastnets import (
     split_of,
     with_dropout,
 )
+from tests.support.kindworlds import token_world
 from tests.support.plain_jobs import done, run_speed, run_trial
 from tests.support.staging import assert_same, cut_off
 from tests.support.toyworld import jobs, save_world
@@ -61,7 +62,7 @@ def test_out_of_memory_on_cuda_halves_the_micro_batch(
         return forward(model, split, rows, *rest, **how)
 
     monkeypatch.setattr(passes, "forward", full)
-    (job,) = jobs(save_world(tmp_path), "k=2", "recipe.epochs=1")
+    (job,) = jobs(save_world(tmp_path), "k=2", "recipe.epochs=1", "recipe.compute=reference")
     record = done(store, {**job, "device": "cuda"})
     assert (record["micro_batch"], record["out_of_memory_retries"]) == (8, 1)
     assert dict(record["versions"])["nvidia_driver"]
@@ -83,13 +84,20 @@ def test_a_graph_learns_as_the_reference_does(name: str) -> None:
 
 
 def test_a_trial_by_graphs_says_so_and_its_seed_fixes_the_result(tmp_path: Path) -> None:
-    (job,) = jobs(save_world(tmp_path), "k=2", "recipe.compute=graphs", "recipe.precision=auto")
+    (job,) = jobs(save_world(tmp_path), "k=2", "recipe.compute=fast", "recipe.precision=auto")
     first, second = (run_trial({**job, "device": "cuda"}) for _ in range(2))
     assert first["record"]["compute_used"] == "graphs"
     assert first["record"]["deterministic"] is True
     assert first["record"]["train_losses"] == second["record"]["train_losses"]
     assert first["predictions"] == second["predictions"]
     assert first["record"]["last"] > first["record"]["majority"]
+
+
+def test_tags_are_learned_by_graphs(tmp_path: Path) -> None:
+    (job,) = jobs(token_world(tmp_path / "world"), "k=0", "recipe.compute=fast")
+    record = run_trial({**job, "device": "cuda"})["record"]
+    assert record["compute_used"] == "graphs"
+    assert record["last"] > 0.8
 
 
 def test_a_step_that_waits_is_noted_and_cannot_be_recorded() -> None:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from lp_sweep.storage.errors import GraphRecordingError
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.device import noted_waits
-from lp_sweep.trials.fast.forward import compute_used
+from lp_sweep.trials.fast.forward import uses_graphs
 from lp_sweep.trials.fast.networks import PASSES
 from lp_sweep.trials.fast.tokens import Bins, packed_tokens
 from lp_sweep.trials.kinds.embedding import COSENT, IMITATE_SIMILARITIES, IN_BATCH
@@ -33,6 +33,7 @@ from lp_sweep.trials.train.graphs import GraphPass, Recording, Run, refuse_recor
 from lp_sweep.trials.train.steps import EagerPass, make_optimizer, train_step
 from tests.support.families import daily
 from tests.support.fastnets import (
+    CPU,
     PAIR,
     assert_graphs_learn_alike,
     assert_same_gradients,
@@ -213,7 +214,7 @@ def test_a_trial_without_a_recording_runs_again_without_graphs(
         return GraphPass(model, how, Refusing() if how.graphs else None)
 
     monkeypatch.setattr(finetuning, "GraphPass", made)
-    monkeypatch.setattr(finetuning._Run, "_uses_graphs", lambda run: True)
+    monkeypatch.setattr(finetuning, "uses_graphs", lambda *_: True)
     optimizer = finetuning.make_optimizer  # a CPU has no capturable one
     monkeypatch.setattr(finetuning, "make_optimizer", lambda *of, capturable: optimizer(*of))
     store = Store(tmp_path / "store", create=True)
@@ -250,20 +251,30 @@ def test_rows_lie_in_bins_each_by_itself(lengths: list[int], draw: Any) -> None:
 
 
 def test_what_a_gpu_holds() -> None:
-    used = {
-        name: compute_used(network(name), "graphs", torch.device("cuda"))
-        for name in ("bert", "distilbert", "xlnet", "modernbert", "deberta-v2", "deberta-v2-conv")
-    }
-    assert used == {
-        "bert": "graphs",
-        "distilbert": "graphs",
-        "xlnet": "unpadded",
-        "modernbert": "graphs",
-        "deberta-v2": "unpadded",
-        "deberta-v2-conv": "padded",
-    }
+    gpu = torch.device("cuda")
+    names = ("bert", "distilbert", "xlnet", "modernbert", "deberta-v2", "deberta-v2-conv")
+    assert [name for name in names if uses_graphs(network(name), RECIPE, gpu)] == [
+        "bert",
+        "distilbert",
+        "modernbert",
+    ]
     like_roberta = {"roberta", "xlm-roberta", "camembert", "electra", "mpnet"}
     assert {*HELD} == {"bert", "distilbert", "modernbert", *like_roberta}
+
+
+@pytest.mark.parametrize(
+    ("compute", "length", "held"),
+    [
+        ("fast", 512, True),
+        ("fast", 1024, False),
+        ("graphs", 1024, True),
+        ("reference", 128, False),
+    ],
+)
+def test_a_gpu_has_graphs_unless_rows_may_be_long(compute: Any, length: int, held: bool) -> None:
+    recipe = replace(RECIPE, compute=compute, max_length=length)
+    assert uses_graphs(network("bert"), recipe, torch.device("cuda")) is held
+    assert not uses_graphs(network("bert"), recipe, CPU)
 
 
 def test_without_a_gpu_a_training_is_that_of_fast() -> None:

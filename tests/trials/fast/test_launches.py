@@ -18,7 +18,7 @@ from lp_sweep.storage.errors import UnsupportedDeviceError
 from lp_sweep.trials.device import pick_device, precision_used
 from lp_sweep.trials.fast import forward as forward_module
 from lp_sweep.trials.fast import tokens as tokens_module
-from lp_sweep.trials.fast.forward import compute_used, forward, unasked_mask
+from lp_sweep.trials.fast.forward import forward, unasked_mask, uses_graphs
 from lp_sweep.trials.fast.networks import PASSES
 from lp_sweep.trials.kinds.embedding import LOSSES as EMBEDDING_LOSSES
 from lp_sweep.trials.model.familytable import FAMILIES as FAMILY_TABLE
@@ -194,9 +194,9 @@ def test_auto_is_bf16_on_a_cpu_with_instructions_for_it(monkeypatch: pytest.Monk
 
 def test_an_amd_gpu_takes_the_plain_path(monkeypatch: pytest.MonkeyPatch) -> None:
     model, gpu = network("bert"), torch.device("cuda")
-    assert compute_used(model, "graphs", gpu) == "graphs"
+    assert uses_graphs(model, setting("fast").recipe, gpu)
     monkeypatch.setattr(torch.version, "hip", "7.1")
-    assert compute_used(model, "graphs", gpu) == "unpadded"
+    assert not uses_graphs(model, setting("fast").recipe, gpu)
 
 
 def test_the_docs_name_the_slow_families() -> None:
