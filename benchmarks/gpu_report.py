@@ -23,9 +23,14 @@ BEGIN, END = "<!-- measured on a GPU -->\n", "<!-- end of what was measured on a
 NAMES = {"sst2": "SST-2", "rte": "RTE", "mrpc": "MRPC", "qnli": "QNLI", "mnli": "MNLI"}
 NAMES |= {"qqp": "QQP", "stsb": "STS-B"}
 
-SIDES = ("trainer", "dynamic", "graphs")
+SIDES = {
+    "trainer": "Trainer, padded",
+    "dynamic": "Trainer, dynamic padding",
+    "fast": "without graphs",
+    "graphs": "lp-sweep",
+}
 WAYS = {"reference": "padded", "fast": "without graphs", "graphs": "with graphs"}
-COLOURS = {"trainer": "tab:gray", "dynamic": "tab:blue", "graphs": "tab:red"}
+COLOURS = {"trainer": "tab:gray", "fast": "tab:blue", "graphs": "tab:red"}
 
 Lines = dict[tuple[str, ...], dict[str, Any]]
 
@@ -45,7 +50,7 @@ def read(path: Path) -> tuple[Lines, list[dict[str, Any]]]:
         key = (line["step"], *map(str, line["arguments"]))
         if line["step"] == "machine" and line.get("found"):
             gpu = line["found"]["device"].removeprefix("NVIDIA ").split()[0]
-            key = (*key, gpu)
+            key = (*key, gpu, line["at"][:10])
         line["gpu"] = gpu
         if line["status"] == "done":
             found[key] = line
@@ -97,23 +102,23 @@ def trials(lines: Lines) -> str:
         steps = (
             f"{of_side(sides, side, 'ms_a_step'):.1f}" if side in sides else "" for side in SIDES
         )
-        wall = {side: of_side(sides, side, "wall_seconds") for side in SIDES if side in sides}
+        wall = {side: of_side(sides, side, "wall_seconds") for side in ("trainer", "graphs")}
         ratio = wall["trainer"] / wall["graphs"]
         ratios += [ratio] if shape == "bert-base" else []
         captures = [seconds for one in sides["graphs"] for seconds in one["capture_seconds"]]
-        whole = (f"{wall[side]:.1f}" if side in wall else "" for side in SIDES)
+        whole = (f"{seconds:.1f}" for seconds in wall.values())
         count = len(captures) / len(sides["graphs"])
         captured = f"{count:.0f} of {statistics.mean(captures):.2f} s" if captures else "none"
         rows.append((NAMES[task], shape, gpu, *steps, *whole, f"{ratio:.1f}x", captured))
     if not ratios:
         return ""
-    ms = ("Trainer, ms a step", "dynamic padding", "lp-sweep")
-    whole_head = ("Trainer, s a trial", "dynamic padding", "lp-sweep")
+    ms = (f"{name}, ms a step" for name in SIDES.values())
+    whole_head = ("Trainer, s a trial", "lp-sweep")
     head = ("task", "network", "GPU", *ms, *whole_head, "Trainer : lp-sweep", "recordings")
     worst, middle = min(ratios), statistics.median(ratios)
     return (
         "Steps, and whole trials of three epochs with recordings of graphs. The Trainer pads to "
-        "128, and does not evaluate:\n\n"
+        "128 tokens, and does not evaluate. Without graphs: lp-sweep, step by step:\n\n"
         f"{table(head, rows)}\n"
         f"Whole trials of BERT-base on {len(ratios)} tasks: median {middle:.1f}x, least "
         f"{worst:.1f}x.\n\n"
@@ -261,13 +266,13 @@ def roofline(lines: Lines, path: Path) -> None:
         tokens = 32 * found["tokens_a_row"]
         flop = 6 * parameters * tokens  # forward, and twice that backward
         bytes_ = parameters * (3 * 2 + 7 * 4)  # bf16 weights read and written; AdamW in fp32
-        for side, mark in (("trainer", "o"), ("dynamic", "s"), ("graphs", "^")):
+        for side, mark in (("trainer", "o"), ("fast", "s"), ("graphs", "^")):
             if side not in found["sides"]:
                 continue
             seconds = of_side(found["sides"], side, "ms_a_step") / 1e3
             axes.plot(flop / bytes_, flop / seconds / 1e12, mark, color=COLOURS[side])
     for side, colour in COLOURS.items():
-        axes.plot([], [], "o", color=colour, label=side)
+        axes.plot([], [], "o", color=colour, label=SIDES[side])
     axes.set(xscale="log", yscale="log", xlabel="FLOP a byte", ylabel="TFLOP/s of real tokens")
     axes.legend()
     figure.savefig(path, metadata={"Date": None})

@@ -488,11 +488,7 @@ class MeasureOptions:
     ] = 1
     device: Annotated[
         str,
-        Option(
-            "--device",
-            envvar="LP_SWEEP_DEVICE",
-            help="cpu, cuda, or auto: a GPU if it runs all forms.",
-        ),
+        Option("--device", envvar="LP_SWEEP_DEVICE", help="auto: a GPU if it runs all forms."),
     ] = "auto"
     within: Annotated[
         float | None,

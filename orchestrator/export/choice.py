@@ -109,15 +109,19 @@ def best(catalog: Catalog, asked: ExportOptions, read: Reader | None = None) -> 
     return chosen._replace(caution=" ".join(filter(None, cautions)), luck=luck)
 
 
-def to_ship(catalog: Catalog, asked: ExportOptions, device: str) -> tuple[TrialChoice, Row]:
+def to_ship(
+    catalog: Catalog, asked: ExportOptions, devices: Sequence[str]
+) -> tuple[TrialChoice, Row]:
     """The artefact that loses at most `asked.within` and meets the budget, and its row of
-    `candidates`: of those measured on `device`, or on the only one. Raises SpecError."""
+    `candidates`: of those measured on the first of `devices` that has any, or on the only one.
+    Raises SpecError."""
     _check_names(catalog, {"task": asked.task, "model": asked.model})
     models = [asked.model] if asked.model else []
     table = candidate_rows(catalog, TableSelection(models=models, budget=asked.budget))
     rows = [row for row in table.to_pylist() if row["task"] == asked.task]
     places = {(row["model"], row["device_name"], row["threads"]) for row in rows}
-    here = {place for place in places if place[1] == device} or places
+    of = (found for name in devices if (found := {place for place in places if place[1] == name}))
+    here = next(of, places)
     if not rows:
         raise SpecError(
             f"nothing of {asked.task!r} is measured as it is shipped. Measure it on the machine "

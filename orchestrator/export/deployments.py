@@ -66,9 +66,7 @@ class Machine(NamedTuple):
         try:
             found = pick_device(named)
         except (LpSweepError, RuntimeError):  # torch can't read it
-            raise SpecError(
-                f"--device {named}: choose auto, cpu, cuda, or a GPU: cuda:1."
-            ) from None
+            raise SpecError(f"--device {named}: auto, cpu, cuda, or a GPU: cuda:1.") from None
         number = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if found.type == "cuda" and (found.index or 0) >= number:
             seen = f"{number} GPUs" if number else "no GPU"

@@ -257,7 +257,9 @@ def choose(store: Store, asked: ExportOptions) -> tuple[TrialChoice, ExportOptio
             say(f"warning: {file.sentence}")
         if not asked.as_shipped:
             return choice.best(catalog, asked, choice.stored_answers(store)), asked
-        chosen, row = choice.to_ship(catalog, asked, device_name(pick_device()))
+        # as `measure` goes by: all forms run on the CPU
+        devices = [device_name(pick_device(name)) for name in ("cpu", "auto")]
+        chosen, row = choice.to_ship(catalog, asked, devices)
     task = spec_of(_record(store, chosen.trial_id)).task
     if row["extra_texts"] != extra_texts(task, asked.texts):
         again = "add --vocabulary task --texts FILE" if row["extra_texts"] else "leave out --texts"

@@ -203,12 +203,17 @@ def test_an_export_takes_what_was_measured_here_or_at_the_only_place(
     def taken(store: Any, device: str, **options: Any) -> tuple[str, str]:
         asked = ExportOptions(out=tmp_path / "out", task="SST-2", within=5, **options)
         with open_views(store, deltas=[5], only=SHIPPED_VIEWS) as catalog:
-            choice, row = to_ship(catalog, asked, device)
+            choice, row = to_ship(catalog, asked, ["CPU beside it", device])
         assert choice.trial_id == row["trial_id"]
         return row["device_name"], row["format"]
 
     assert taken(shipped, "a laptop", max_ms=5.0) == ("Big CPU", "onnx-int8")
     assert taken(two, "GPU", fastest=True) == ("GPU", "torch")
+    beside = FakeSweep(tmp_path / "beside")
+    cell = beside.cell(k=0, score=90.0)
+    for place in ("GPU", "CPU beside it", "a laptop"):
+        deploy(beside, cell, "torch", range(40), ms=15, mb=90, device=place)
+    assert taken(beside.publish(), "GPU", fastest=True) == ("CPU beside it", "torch")
     for store, device, options, nouns in (
         (two, "a laptop", {"fastest": True}, "Big CPU.*GPU"),
         (shipped, "Big CPU", {"max_ms": 0.1}, "5 points.*Nearest: layers 1-6 as onnx-int8"),

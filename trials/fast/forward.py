@@ -39,7 +39,7 @@ from lp_sweep.trials.model.states import noted_sentences
 from lp_sweep.trials.spec.specs import Compute, Recipe
 
 UNPADDED, GROUPED, PADDED, GRAPHS = "unpadded", "grouped", "padded", "graphs"
-PACKED = "packed"  # the bins of `graphs`, operation by operation
+PACKED = "packed"  # the bins of graphs, operation by operation
 # tokens: in longer bins, which may hold short rows, attention to the others of a bin costs more
 # than launches. An estimate: no GPU has trained longer rows.
 _LONGEST_GRAPH = 512

@@ -61,8 +61,8 @@ class Recipe:
     )
     compute: Compute = _key(  # noqa: RUF009
         "reference",  # others draw other dropout masks
-        "fast: skips padding, and records CUDA graphs on a GPU; graphs: also of rows over 512 "
-        "tokens; or reference: the library's own forward pass, padded",
+        "fast: skips padding, and records CUDA graphs on an NVIDIA GPU; graphs: also with a "
+        "max_length over 512; or reference: the library's own forward pass, padded",
     )
     group_by_length: bool = _key(False, "batches of rows of similar length; changes the results")
     limit_train: int | None = _key(

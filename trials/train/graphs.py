@@ -1,4 +1,4 @@
-"""Whole training steps as CUDA graphs: `compute: graphs`.
+"""Whole training steps as CUDA graphs.
 
 With a small encoder at batch 32 a GPU waits for its host, which launches each operation of each
 layer. A graph is recorded once and launched as a whole: forward, backward, clipping and AdamW. It
@@ -88,7 +88,7 @@ def refuse_recording(error: BaseException) -> None:
     links = [*chain_of(error)]
     if any(getattr(e, "error_code", 0) in _CAPTURE_ERRORS or "captur" in str(e) for e in links):
         raise GraphRecordingError(
-            f"compute: graphs: a CUDA graph could not be recorded: {lines_of(links[-1])[0]}. The "
+            f"a CUDA graph could not be recorded: {lines_of(links[-1])[0]}. The "
             "trial runs again without graphs."
         ) from error
 
@@ -158,7 +158,7 @@ class GraphPass(EagerPass):
         loss = recorder.warm_up(run)
         if recorder.waits:
             warnings.warn(
-                "compute: graphs goes on without CUDA graphs: a step waits for the GPU, at "
+                "the training goes on without CUDA graphs: a step waits for the GPU, at "
                 f"{recorder.waits[0]}",
                 SweepWarning,
                 stacklevel=2,
@@ -172,15 +172,11 @@ class GraphPass(EagerPass):
         longest = int(split.lengths_of(rows).max())
         length = aligned(max(longest, self.setting.recipe.max_length))
         bins = Bins.packed(split, rows, length, padding.token_id, padding.type_id)
-        taught = None if teaching is None else teaching.logits[rows]
-        if split.words is None:
-            return _Batch(bins, split.labels[rows], taught)
-        # each token of a bin counts as a word: the numbers of words vary, and a graph's can't
-        tags = np.maximum(split.labels[rows], NO_ANSWER)
-        target = bins.at_words(split, rows, tags, NO_TAG)
-        return _Batch(
-            bins, target, None if taught is None else bins.at_words(split, rows, taught, SILENT)
-        )
+        target, taught = split.labels[rows], None if teaching is None else teaching.logits[rows]
+        if split.words is not None:  # their number varies: each token of a bin counts as a word
+            target = bins.at_words(split, rows, np.maximum(target, NO_ANSWER), NO_TAG)
+            taught = None if taught is None else bins.at_words(split, rows, taught, SILENT)
+        return _Batch(bins, target, taught)
 
     def _rows(self, buffer: _Buffer) -> DeviceRows:
         definition = self.setting.definition

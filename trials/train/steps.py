@@ -69,7 +69,7 @@ class Setting:
     label_names: tuple[str, ...] = ()
     teaching: Teaching | None = None
     loss: str = ""  # one of the kind's `losses`; empty: its default
-    graphs: bool = True  # False: `compute: graphs` records none, since one failed in an earlier try
+    graphs: bool = True  # False: no CUDA graphs, since they failed in an earlier try
 
     @property
     def rows_together(self) -> int:

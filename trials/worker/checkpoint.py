@@ -30,7 +30,7 @@ from lp_sweep.trials.worker.handover import CHECKPOINTS, checkpoint_name, send_c
 from lp_sweep.trials.worker.job import Job
 
 _LEAVING_SECONDS = 20.0  # between two checkpoints when the run ends soon
-FORMAT = 2  # increase it when the saved state or the arithmetic of training changes
+FORMAT = 3  # increase it when the saved state or the arithmetic of training changes
 
 State = dict[str, Any]  # plain data and tensors
 # of a TrainingProgress; the rest is of the try that reads it

@@ -1,8 +1,9 @@
 """The tries at a job, or at a measurement: in which ways it is run, and what a failed try leaves.
 
-A try that runs out of memory is followed by one with half the micro-batch, at most three times in
-all; the micro-batches of a step are in `trials/train/steps.py`. A failed try leaves a row of
-ATTEMPTS, with the end of what it printed.
+A try that runs out of memory is followed by one without CUDA graphs, which keep memory of their
+own, and then by one with half the micro-batch, at most three times in all; the micro-batches of a
+step are in `trials/train/steps.py`. A failed try leaves a row of ATTEMPTS, with the end of what it
+printed.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ import torch
 from lp_sweep.storage.errors import GraphRecordingError, NotDeterministicError
 from lp_sweep.storage.redact import redact_text
 from lp_sweep.trials.data.batches import BatchSizes, whole_batch
-from lp_sweep.trials.device import forget_frames, free_memory, pick_device
+from lp_sweep.trials.device import forget_frames, free_memory, pick_device, records_graphs
 from lp_sweep.trials.kinds import kind_of
-from lp_sweep.trials.spec.specs import MAX_HALVINGS
+from lp_sweep.trials.spec.specs import MAX_HALVINGS, TrialSpec
 from lp_sweep.trials.worker.job import Failure, Job, Spec, attempt_row
 from lp_sweep.trials.worker.provenance import now, where
 from lp_sweep.trials.worker.resident import resident
@@ -33,7 +34,7 @@ class Way:
 
     halvings: int = 0  # of the micro-batch, since the whole batch found no memory
     deterministic: bool = True  # False: an operation has no such kernel on this device
-    graphs: bool = True  # False: a CUDA graph could not be recorded
+    graphs: bool = True  # False: a CUDA graph could not be recorded, or found no memory
 
 
 class Tries:
@@ -88,9 +89,12 @@ class Tries:
         """The next way after a failure; None if there is none."""
         if error_type == NotDeterministicError.kind and way.deterministic:
             return replace(way, deterministic=False)
-        if error_type == "out_of_memory" and way.halvings < self._most:
-            return replace(way, halvings=way.halvings + 1)
-        return None
+        if error_type != "out_of_memory":
+            return None
+        trains = isinstance(self._spec, TrialSpec) and self._spec.recipe.compute != "reference"
+        if way.graphs and trains and records_graphs(pick_device(self._job.place.device)):
+            return replace(way, graphs=False)
+        return replace(way, halvings=way.halvings + 1) if way.halvings < self._most else None
 
 
 def most_halvings(spec: Spec) -> int:

@@ -24,7 +24,7 @@ from tests.support.courses import ON_CPU, Clock, course_of, presence_of, queue_o
 from tests.support.sweepfiles import make_inputs, planned
 
 CUT_OFF = ActorUnavailableError("connection refused", None)
-GRAPH = GraphRecordingError("compute: graphs: a CUDA graph could not be recorded")
+GRAPH = GraphRecordingError("a CUDA graph could not be recorded")
 RECORDING = RayTaskError("step", f"torch.AcceleratorError: CUDA error\n{GRAPH!r}", GRAPH)
 OUT_OF_MEMORY = RayActorError(error_msg="OutOfMemoryError: the node was low on memory")
 NODE_DIED = RayActorError(error_msg="The actor died because its node has died. Node Id: b1")

@@ -18,7 +18,7 @@ from lp_sweep.trials.spec.specs import Recipe
 from lp_sweep.trials.train import finetune as finetuning
 from lp_sweep.trials.train import steps as passes
 from lp_sweep.trials.train.steps import decay, make_optimizer, train_step
-from lp_sweep.trials.worker import trial
+from lp_sweep.trials.worker import trial, tries
 from tests.support.networks import load
 from tests.support.plain_jobs import assert_fails, done, execute, run_trial
 from tests.support.toyworld import jobs, save_model, save_world
@@ -181,17 +181,21 @@ def test_texts_longer_than_the_models_positions_are_refused(tmp_path: Path, stor
     assert_fails(store, job, "missing_input", said)
 
 
-def test_out_of_memory_is_tried_at_every_smaller_batch(
-    world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("graphs", "sizes"), [(False, [16, 8, 4, 2]), (True, [16, 16, 8, 4, 2])], ids=["", "graphs"]
+)
+def test_out_of_memory_is_tried_without_graphs_and_at_every_smaller_batch(
+    graphs: bool, sizes: list[int], world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*args: Any, **how: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
 
     monkeypatch.setattr(passes, "forward", full)
-    job = jobs(world, "k=0", *QUICK)[0]
+    monkeypatch.setattr(tries, "records_graphs", lambda _: graphs)
+    job = jobs(world, "k=0", "recipe.compute=fast", *QUICK)[0]
     assert_fails(store, job, "out_of_memory", "a batch of 2 does not fit")
-    tried = store.read_all("attempts").rows.to_pylist()
-    assert sorted(row["micro_batch"] for row in tried) == [2, 4, 8, 16]
+    tried = sorted(store.read_all("attempts").rows.to_pylist(), key=lambda row: row["started_at"])
+    assert [row["micro_batch"] for row in tried] == sizes
 
 
 def test_an_epochs_loss_is_the_mean_over_its_rows(
