@@ -13,6 +13,7 @@ import functools
 import gc
 import os
 import platform
+import re
 import resource
 import sys
 import traceback
@@ -47,13 +48,17 @@ def pick_device(wanted: str = "auto") -> torch.device:
 
 
 def device_name(device: torch.device) -> str:
-    """`NVIDIA H200`, or the processor's model name."""
+    """`NVIDIA H200`, or the processor's model name; if that has no number, as in many virtual
+    machines, with the numbers of its family and model."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
+    with suppress(OSError, KeyError):
+        first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
+        lines = (line.partition(":") for line in first.splitlines())
+        told = {field.strip(): value.strip() for field, _, value in lines}
+        if re.search(r"\d", name := told["model name"]):
+            return name
+        return f"{name} (family {told['cpu family']}, model {told['model']})"
     return platform.processor() or platform.machine()
 
 

@@ -9,8 +9,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.device import device_name
 from lp_sweep.trials.spec.identity import trial_id
 from lp_sweep.trials.spec.specs import trial_spec_from_canonical
 from lp_sweep.trials.worker import provenance
@@ -52,6 +54,22 @@ def test_the_state_of_a_checkout(tmp_path: Path) -> None:
     assert provenance.git_state(tmp_path) == commit  # not the tag
     (tmp_path / "file").write_text("two", encoding="utf-8")
     assert provenance.git_state(tmp_path) == f"{commit}-dirty"
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ("AMD EPYC 9654 96-Core Processor", "AMD EPYC 9654 96-Core Processor"),
+        ("AMD EPYC", "AMD EPYC (family 25, model 17)"),
+    ],
+)
+def test_a_processor_without_a_number_is_told_from_another(
+    model: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = f"processor\t: 0\ncpu family\t: 25\nmodel\t\t: 17\nmodel name\t: {model}\n\n"
+    second = told.replace("17", "18")
+    monkeypatch.setattr(Path, "read_text", lambda path: told + second)
+    assert device_name(torch.device("cpu")) == expected
 
 
 def test_the_commit_that_pip_installed(monkeypatch: pytest.MonkeyPatch) -> None:
