@@ -38,13 +38,18 @@ _STEPS = {
 }
 
 
-def trial_cpu(found: Found) -> str:
-    """Medians, and their range over rounds."""
+def trial_cpu(found: Found, older: Found | None) -> str:
+    """Medians, and their range over rounds. `older`: of an older processor."""
     tasks = found["cpu_seconds_a_step"]
     rows = [[task, *(_times(found[name][task]) for name in _STEPS)] for task in tasks]
-    steps, cpu = sorted(set(found["steps"].values())), found["settings"]["cpu"]
-    note = f"{min(map(len, tasks.values()))} rounds of {' or '.join(map(str, steps))} steps each, "
-    return f"{markdown(['task', *_STEPS.values()], rows)}\n\n{note}{cpu}."
+    head, cpu = ["task", *_STEPS.values()], found["settings"]["cpu"]
+    if older:
+        head.append("the same on a Zen 4")
+        for row in rows:
+            row.append(_times(older["ratio_of_bf16"][row[0]]))
+    steps = " or ".join(map(str, sorted(set(found["steps"].values()))))
+    note = f"{min(map(len, tasks.values()))} rounds of {steps} steps each, {cpu}."
+    return f"{markdown(head, rows)}\n\n{note}"
 
 
 def distill_step(found: Found) -> str:
@@ -312,7 +317,7 @@ def slots(found: Found) -> str:
 
 # name of a table in the pages -> the files of figures that it needs, and a function that prints it
 TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
-    "trial-cpu": (("trial-cpu",), trial_cpu),
+    "trial-cpu": (("trial-cpu", "trial-cpu-zen4"), trial_cpu),
     "kind-steps": (("kind-steps",), kind_steps),
     "distill-step": (("distill-step",), distill_step),
     "parity": (("parity",), parity),
