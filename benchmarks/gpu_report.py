@@ -127,24 +127,21 @@ def trials(lines: Lines) -> str:
 
 def compiled(lines: Lines) -> str:
     tasks: dict[str, dict[str, float]] = {}
+    gpus = " and ".join(
+        sorted({line["gpu"] for key, line in lines.items() if key[0] == "compiled"})
+    )
     for part, found in of(lines, "compiled").items():
         task, side = part.split()
         tasks.setdefault(task, {})[side] = of_side(found["sides"], side, "ms_a_step")
-    rows = []
-    for task, ms in tasks.items():
-        ratio = f"{ms['compiled'] / ms['graphs']:.1f}x" if {"compiled", "graphs"} <= {*ms} else ""
-        times = (
-            f"{ms[side]:.1f}" if side in ms else "" for side in ("dynamic", "compiled", "graphs")
-        )
-        rows.append((NAMES[task], *times, ratio))
-    head = (
-        "task",
-        "Trainer, dynamic padding",
-        "compiled as well",
-        "lp-sweep",
-        "compiled : lp-sweep",
-    )
-    said = "Milliseconds a step, against the Trainer with dynamic padding and fused AdamW:\n\n"
+    names = {"dynamic": "Trainer, dynamic padding", "compiled": "compiled as well"}
+    names = {side: name for side, name in names.items() if any(side in ms for ms in tasks.values())}
+    names |= {"graphs": "lp-sweep"}
+    rows = [
+        (NAMES[task], *(f"{ms[side]:.1f}" if side in ms else "" for side in names))
+        for task, ms in tasks.items()
+    ]
+    head = ("task", *names.values())
+    said = f"BERT-base on an {gpus}, milliseconds a step, against the Trainer with fused AdamW:\n\n"
     return said + table(head, rows) + "\n" if rows else ""
 
 
@@ -193,7 +190,8 @@ def side_by_side(lines: Lines) -> str:
         rate = found["steps_a_second"]
         rows.append((name, f"{rate:.0f}", f"{rate / alone:.1f}x" if alone else ""))
     head = ("processes", "steps a second in all", "of one padded Trainer's")
-    said = "Whole trials on SST-2, several on one GPU:\n\n"
+    gpus = " and ".join(sorted({x["gpu"] for key, x in lines.items() if key[0] == "side_by_side"}))
+    said = f"BERT-base on one {gpus}: whole trials on SST-2, with recordings and evaluations:\n\n"
     return said + table(head, rows) + "\n" if rows else ""
 
 

@@ -103,7 +103,7 @@ class SweepSpec(entries.Entry):
         entries.Resources(), description="by default one GPU, or a group of cores on a CPU machine"
     )
     trials_per_gpu: int = Field(
-        1, ge=1, le=100, description="number of small trials that share a GPU"
+        1, ge=1, le=100, description="small trials that share a GPU; best with NVIDIA's MPS"
     )
     checkpoint_every: Annotated[
         float | None, BeforeValidator(entries.duration, json_schema_input_type=float | str | None)
