@@ -130,7 +130,7 @@ def _sized(run: RunOptions, asked: SmallerOptions) -> tuple[RunOptions, list[str
         train = hours * _ONE / fit
         enough = train + min(train * _LATER / (1 - _LATER), _MOST_LATER)
         allow = f"--max-hours {rounded_up(enough)}"
-        notes.append(f"an answer takes longer: allow {allow}, or try --quick")
+        notes.append(f"too short for an answer, probably: allow {allow}, or try --quick")
     return sized, notes
 
 
