@@ -16,11 +16,13 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import parquet as pq
 
+from lp_sweep.analysis.statistics.estimates import smallest_loss
 from lp_sweep.orchestrator.inputs.data import balance, power_note, rows_scored
 from lp_sweep.orchestrator.inputs.folder import read_config
 from lp_sweep.orchestrator.options import InitOptions
 from lp_sweep.orchestrator.service import initrows
 from lp_sweep.orchestrator.service.initfile import (
+    QUICK_DEV,
     SCHEMA,
     model_of,
     rendered,
@@ -150,10 +152,10 @@ def _with_rows(options: InitOptions, data: Path) -> WrittenSweep:
     classes = balance(kind.called, rows.counts, counted, 10) if rows.counts else ""
     told = {"options": options, "rows": rows, "kind": kind, "classes": classes, "sides": sides}
     notes = rendered("init-notes.txt", **told).splitlines()
-    if not options.quick:
-        shares = np.array([*rows.counts.values()], float) * n_dev / rows.n
-        worth = rows_scored(definition.metric, n_dev, shares, [*rows.counts], 1)
-        notes += _power(options, n_dev, kind, worth)
+    n_dev = min(n_dev, QUICK_DEV) if options.quick else n_dev
+    shares = np.array([*rows.counts.values()], float) * n_dev / rows.n
+    worth = rows_scored(definition.metric, n_dev, shares, [*rows.counts], 1)
+    notes += _power(options, n_dev, kind, worth)
     return _written(options, made | {options.file: text.encode()}, [*filter(None, notes)])
 
 
@@ -263,8 +265,11 @@ def _with_search(options: InitOptions, search: dict[str, Path | None]) -> Writte
 
 
 def _power(options: InitOptions, n_dev: int, kind: Kind, worth: float) -> Iterator[str]:
-    loss = WITHIN[0] if options.within is None else options.within
-    return power_note(n_dev, kind.scored_by, worth, 1 if kind.embeds else 3, loss)
+    if not options.quick:
+        loss = WITHIN[0] if options.within is None else options.within
+        yield from power_note(n_dev, kind.scored_by, worth, 1 if kind.embeds else 3, loss)
+    elif worth and (able := smallest_loss(worth, 1)):
+        yield f"{n_dev} dev {kind.scored_by}, one seed: losses under {able:.0f} points can be luck"
 
 
 def _written(options: InitOptions, made: dict[Path, bytes], notes: list[str]) -> WrittenSweep:

@@ -86,7 +86,8 @@ def test_the_same_command_goes_on_with_its_file_and_no_other_does(folder: Path) 
 
 
 def test_a_quick_look_is_a_sweep_of_its_own(folder: Path) -> None:
-    run(folder, *ASKED, "--quick", "--dry-run")
+    said = run(folder, *ASKED, "--quick", "--dry-run")
+    assert re.search(r"dev rows, one seed: losses under \d+ points", said)
     content = yaml.safe_load((folder / "reviews-quick.yaml").read_text())
     assert (content["name"], content["seeds"]) == ("reviews-quick", [42])
     assert content["recipe"]["limit_train"] < 1000
