@@ -48,7 +48,7 @@ def run_trial(job: Plain, *, halvings: int = 0, start: Path | None = None) -> di
 
 
 def run_profile(job: Plain, halvings: int = 0) -> dict[str, Any]:
-    return profile.run_profile(Job.from_plain(job), halvings).record
+    return profile.run_profile(Job.from_plain(job), Way(halvings=halvings)).record
 
 
 def run_speed(job: Plain, rule: Rule = RULE) -> dict[str, Any]:

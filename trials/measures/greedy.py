@@ -83,6 +83,7 @@ def setting_of(subject: Subject, spec: ProfileSpec, recipe: Recipe) -> Setting:
         batches=BatchSizes.halved(recipe.batch_size, subject.halvings),
         phases=(Phase(layers, recipe.epochs),),
         label_names=subject.encoded.label_names,
+        graphs=subject.graphs,
     )
 
 

@@ -57,6 +57,7 @@ class Subject:
     device: torch.device
     halvings: int  # of its batches, for lack of memory
     other: Callable[[], PreTrainedModel] = field(repr=False)
+    graphs: bool = True  # whether a training of it may record CUDA graphs
 
     @property
     def dev(self) -> EncodedSplit:

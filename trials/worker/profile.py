@@ -46,17 +46,17 @@ from lp_sweep.trials.worker.tries import Tries, Way
 SPEED = "speed"  # the measure's name in a record
 
 
-def run_profile(job: Job, halvings: int = 0) -> Result:
+def run_profile(job: Job, way: Way) -> Result:
     """A measurement of the pre-trained network."""
     spec = job.profile
     embeds = kind_of(spec.task).embeds
-    batches = BatchSizes.halved(whole_batch(spec), halvings)
+    batches = BatchSizes.halved(whole_batch(spec), way.halvings)
     with reproducible(job.place.threads), memory_errors(batches.training):
         started_at = now()
         inputs = load_inputs(job, spec, full_layers(job.model.depth), seed=spec.seed or 0)
         if spec.measure == TEACHER and not embeds:
             inputs = inputs._replace(model=_with_own_head(job, inputs))
-        row, logits = _taken(job, job.id, spec, inputs, inputs.model, halvings, started_at)
+        row, logits = _taken(job, job.id, spec, inputs, inputs.model, way, started_at)
         if logits is not None and not embeds:
             logits = logits[..., _places(job, inputs)]
         return Result(row, _logits_records(job.id, logits))
@@ -103,13 +103,11 @@ def measure_trained(job: Job, network: Inputs, way: Way, handover: Handover) -> 
                 reproducible(job.place.threads),
                 memory_errors(batches.training),
             ):
-                made += _measured(job, item, network, way.halvings, handover)
+                made += _measured(job, item, network, way, handover)
     return made
 
 
-def _measured(
-    job: Job, item: Measure, network: Inputs, halvings: int, handover: Handover
-) -> Records:
+def _measured(job: Job, item: Measure, network: Inputs, way: Way, handover: Handover) -> Records:
     spec, started_at = item.spec, now()
     inputs = with_rows_of(job, network, spec.unlabelled)
     compares = MEASURES[spec.measure].compares
@@ -117,7 +115,7 @@ def _measured(
         other = inputs.model
         if compares:  # with another trial's network, else with the pre-trained one
             other = load_other(job, inputs, folder).to(pick_device(job.place.device))
-        row, logits = _taken(job, item.id, spec, inputs, other, halvings, started_at)
+        row, logits = _taken(job, item.id, spec, inputs, other, way, started_at)
     return [*_logits_records(item.id, logits), ("profiles", item.id, [row])]
 
 
@@ -127,7 +125,7 @@ def _taken(
     spec: ProfileSpec,
     inputs: Inputs,
     other: PreTrainedModel,
-    halvings: int,
+    way: Way,
     started_at: datetime,
 ) -> tuple[dict[str, Any], np.ndarray | None]:
     """Takes one measurement: its row of PROFILES, and the logits of a teacher."""
@@ -137,8 +135,9 @@ def _taken(
         encoded=inputs.encoded,
         padding=inputs.padding,
         device=device,
-        halvings=halvings,
+        halvings=way.halvings,
         other=lambda: other,
+        graphs=way.graphs,
     )
     found = MEASURES[spec.measure].run(subject, spec)
     row = {

@@ -61,7 +61,7 @@ def execute(plain: Mapping[str, Any]) -> dict[str, Any]:
                 if job.kind == "speed":
                     result = run_speed(given.job)
                 elif job.kind == "profile":
-                    result = run_profile(given.job, way.halvings)
+                    result = run_profile(given.job, way)
                 elif stored is not None and given.own is not None:
                     network = load_trained(given.job, given.own, way.halvings)
                     result = Result(stored, measure_trained(given.job, network, way, handover))

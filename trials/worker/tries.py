@@ -22,7 +22,7 @@ from lp_sweep.storage.redact import redact_text
 from lp_sweep.trials.data.batches import BatchSizes, whole_batch
 from lp_sweep.trials.device import forget_frames, free_memory, pick_device, records_graphs
 from lp_sweep.trials.kinds import kind_of
-from lp_sweep.trials.spec.specs import MAX_HALVINGS, TrialSpec
+from lp_sweep.trials.spec.specs import MAX_HALVINGS, SpeedSpec
 from lp_sweep.trials.worker.job import Failure, Job, Spec, attempt_row
 from lp_sweep.trials.worker.provenance import now, where
 from lp_sweep.trials.worker.resident import resident
@@ -91,8 +91,9 @@ class Tries:
             return replace(way, deterministic=False)
         if error_type != "out_of_memory":
             return None
-        trains = isinstance(self._spec, TrialSpec) and self._spec.recipe.compute != "reference"
-        if way.graphs and trains and records_graphs(pick_device(self._job.place.device)):
+        recipe = None if isinstance(self._spec, SpeedSpec) else self._spec.recipe
+        recorded = recipe is not None and recipe.compute != "reference"
+        if way.graphs and recorded and records_graphs(pick_device(self._job.place.device)):
             return replace(way, graphs=False)
         return replace(way, halvings=way.halvings + 1) if way.halvings < self._most else None
 

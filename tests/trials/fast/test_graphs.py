@@ -200,8 +200,13 @@ def test_what_fails_in_a_recording(error: RuntimeError, refused: bool) -> None:
         refuse_recording(error)
 
 
-def test_a_trial_without_a_recording_runs_again_without_graphs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("strategy", "table"),
+    [("{name: top, k: [2]}", "trials"), ("{name: greedy, k: [1]}", "profiles")],
+    ids=["a trial", "a measurement that trains"],
+)
+def test_work_without_a_recording_runs_again_without_graphs(
+    strategy: str, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process is unfit; what the next one does is in the job."""
 
@@ -218,11 +223,13 @@ def test_a_trial_without_a_recording_runs_again_without_graphs(
     optimizer = finetuning.make_optimizer  # a CPU has no capturable one
     monkeypatch.setattr(finetuning, "make_optimizer", lambda *of, capturable: optimizer(*of))
     store = Store(tmp_path / "store", create=True)
-    (job,) = jobs(save_world(tmp_path), "k=2", "recipe.compute=graphs", "recipe.epochs=1")
+    recipe = ("recipe.compute=graphs", "recipe.epochs=1")
+    (job,) = jobs(save_world(tmp_path), f"strategies=[{strategy}]", *recipe)
     with pytest.raises(GraphRecordingError, match="not permitted"):
         execute(job, store.location)
     assert execute(job | {"graphs": False}, store.location)["status"] == "done"
-    assert store.read("trials", job["id"])[0]["compute_used"] == "packed"
+    (row,) = store.read(table, job["id"])
+    assert row.get("compute_used", "packed") == "packed"
 
 
 @given(
