@@ -579,7 +579,7 @@ class SmallerOptions(RowsOptions):
     quick: Annotated[
         bool, Option("--quick", help="--data: a first look in minutes; ships nothing.")
     ] = False
-    force: Annotated[bool, Option("--force", help="--data: overwrite sweep file and export.")] = (
+    force: Annotated[bool, Option("--force", help="--data: new file and export, same store.")] = (
         False
     )
 
