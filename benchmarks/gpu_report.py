@@ -75,6 +75,11 @@ def machines(lines: Lines) -> list[dict[str, Any]]:
     return [line for key, line in lines.items() if key[0] == "machine"]
 
 
+def gpus(lines: Lines, step: str) -> str:
+    """Those that ran a step."""
+    return " and ".join(sorted({line["gpu"] for key, line in lines.items() if key[0] == step}))
+
+
 def table(head: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> str:
     lines = [head, tuple("---" for _ in head), *rows]
     return "\n".join("| " + " | ".join(str(cell) for cell in row) + " |" for row in lines) + "\n"
@@ -127,9 +132,6 @@ def trials(lines: Lines) -> str:
 
 def compiled(lines: Lines) -> str:
     tasks: dict[str, dict[str, float]] = {}
-    gpus = " and ".join(
-        sorted({line["gpu"] for key, line in lines.items() if key[0] == "compiled"})
-    )
     for part, found in of(lines, "compiled").items():
         task, side = part.split()
         tasks.setdefault(task, {})[side] = of_side(found["sides"], side, "ms_a_step")
@@ -141,7 +143,8 @@ def compiled(lines: Lines) -> str:
         for task, ms in tasks.items()
     ]
     head = ("task", *names.values())
-    said = f"BERT-base on an {gpus}, milliseconds a step, against the Trainer with fused AdamW:\n\n"
+    gpu = gpus(lines, "compiled")
+    said = f"BERT-base on an {gpu}, milliseconds a step, against the Trainer with fused AdamW:\n\n"
     return said + table(head, rows) + "\n" if rows else ""
 
 
@@ -190,8 +193,8 @@ def side_by_side(lines: Lines) -> str:
         rate = found["steps_a_second"]
         rows.append((name, f"{rate:.0f}", f"{rate / alone:.1f}x" if alone else ""))
     head = ("processes", "steps a second in all", "of one padded Trainer's")
-    gpus = " and ".join(sorted({x["gpu"] for key, x in lines.items() if key[0] == "side_by_side"}))
-    said = f"BERT-base on one {gpus}: whole trials on SST-2, with recordings and evaluations:\n\n"
+    gpu = gpus(lines, "side_by_side")
+    said = f"BERT-base on one {gpu}: whole trials on SST-2, with recordings and evaluations:\n\n"
     return said + table(head, rows) + "\n" if rows else ""
 
 

@@ -88,8 +88,8 @@ def refuse_recording(error: BaseException) -> None:
     links = [*chain_of(error)]
     if any(getattr(e, "error_code", 0) in _CAPTURE_ERRORS or "captur" in str(e) for e in links):
         raise GraphRecordingError(
-            f"a CUDA graph could not be recorded: {lines_of(links[-1])[0]}. The "
-            "trial runs again without graphs."
+            f"a CUDA graph could not be recorded: {lines_of(links[-1])[0]}. The trial runs again "
+            "without graphs."
         ) from error
 
 

@@ -97,9 +97,9 @@ class Place:
 class Job:
     """Work with its inputs. `start`: the trial whose network it continues from; `network`: whether
     other work needs this trial's network; `halvings`: how often the micro-batch was already halved
-    for lack of memory; `graphs`: whether it may record CUDA graphs; `unlabelled`:
-    fingerprint -> file of the unlabelled rows that it and its measurements read. These may differ:
-    tasks that differ only in such rows share their teacher."""
+    for lack of memory; `graphs`: whether it may record CUDA graphs; `unlabelled`: fingerprint ->
+    file of the unlabelled rows that it and its measurements read. These may differ: tasks that
+    differ only in such rows share their teacher."""
 
     id: str
     spec: Spec

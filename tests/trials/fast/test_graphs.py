@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from lp_sweep.storage.errors import GraphRecordingError
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.device import noted_waits
-from lp_sweep.trials.fast.forward import uses_graphs
+from lp_sweep.trials.fast.forward import compute_used, uses_graphs
 from lp_sweep.trials.fast.networks import PASSES
 from lp_sweep.trials.fast.tokens import Bins, packed_tokens
 from lp_sweep.trials.kinds.embedding import COSENT, IMITATE_SIMILARITIES, IN_BATCH
@@ -258,25 +258,26 @@ def test_rows_lie_in_bins_each_by_itself(lengths: list[int], draw: Any) -> None:
 
 
 def test_what_a_gpu_holds() -> None:
-    gpu = torch.device("cuda")
-    names = ("bert", "distilbert", "xlnet", "modernbert", "deberta-v2", "deberta-v2-conv")
-    assert [name for name in names if uses_graphs(network(name), RECIPE, gpu)] == [
-        "bert",
-        "distilbert",
-        "modernbert",
-    ]
+    used, gpu = {}, torch.device("cuda")
+    for name in ("bert", "distilbert", "xlnet", "modernbert", "deberta-v2", "deberta-v2-conv"):
+        model = network(name)
+        recorded = uses_graphs(model, RECIPE, gpu)
+        used[name] = "graphs" if recorded else compute_used(model, "graphs", gpu)
+    assert used == {
+        "bert": "graphs",
+        "distilbert": "graphs",
+        "xlnet": "unpadded",
+        "modernbert": "graphs",
+        "deberta-v2": "unpadded",
+        "deberta-v2-conv": "padded",
+    }
     like_roberta = {"roberta", "xlm-roberta", "camembert", "electra", "mpnet"}
     assert {*HELD} == {"bert", "distilbert", "modernbert", *like_roberta}
 
 
 @pytest.mark.parametrize(
     ("compute", "length", "held"),
-    [
-        ("fast", 512, True),
-        ("fast", 1024, False),
-        ("graphs", 1024, True),
-        ("reference", 128, False),
-    ],
+    [("fast", 512, True), ("fast", 1024, False), ("graphs", 1024, True), ("reference", 128, False)],
 )
 def test_a_gpu_has_graphs_unless_rows_may_be_long(compute: Any, length: int, held: bool) -> None:
     recipe = replace(RECIPE, compute=compute, max_length=length)

@@ -18,7 +18,7 @@ from lp_sweep.storage.errors import UnsupportedDeviceError
 from lp_sweep.trials.device import pick_device, precision_used
 from lp_sweep.trials.fast import forward as forward_module
 from lp_sweep.trials.fast import tokens as tokens_module
-from lp_sweep.trials.fast.forward import forward, unasked_mask, uses_graphs
+from lp_sweep.trials.fast.forward import compute_used, forward, unasked_mask, uses_graphs
 from lp_sweep.trials.fast.networks import PASSES
 from lp_sweep.trials.kinds.embedding import LOSSES as EMBEDDING_LOSSES
 from lp_sweep.trials.model.familytable import FAMILIES as FAMILY_TABLE
@@ -197,6 +197,7 @@ def test_an_amd_gpu_takes_the_plain_path(monkeypatch: pytest.MonkeyPatch) -> Non
     assert uses_graphs(model, setting("fast").recipe, gpu)
     monkeypatch.setattr(torch.version, "hip", "7.1")
     assert not uses_graphs(model, setting("fast").recipe, gpu)
+    assert compute_used(model, "graphs", gpu) == "unpadded"
 
 
 def test_the_docs_name_the_slow_families() -> None:
