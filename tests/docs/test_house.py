@@ -21,7 +21,7 @@ LINES = {
     "analysis": 5_953,
     "storage": 4_127,
     "api": 722,
-    "tests": 38_706,
+    "tests": 38_708,
 }
 ROOMS = [room for room in LINES if room != "tests"]
 IMPORTS_INSIDE = 127  # in functions: only where the time to start needs one
